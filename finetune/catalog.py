@@ -1,0 +1,128 @@
+"""What can be chosen by name: the datasets and checkpoints offered, and which can run here.
+
+Names only. How a dataset is read is `data`'s business, how a checkpoint is loaded `model`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+
+BUNDLED_DATASET = "bundled"
+BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something a person can pick.
+
+    Args:
+        name: what the configuration holds.
+        label: what the page shows.
+        help: one line on when to take it.
+        repo: its Hub repository; empty where it has none.
+        licence: its licence as the Hub spells it; empty where only the Hub knows.
+    """
+
+    name: str
+    label: str
+    help: str
+    repo: str = ""
+    licence: str = ""
+
+
+DATASETS: tuple[Choice, ...] = (
+    Choice(
+        BUNDLED_DATASET,
+        "Bundled pairs (no network needed)",
+        "Paraphrases and near misses written for this project, on everyday topics.",
+        licence="cc0-1.0",
+    ),
+    Choice(
+        "glue/mrpc",
+        "GLUE MRPC (Hub)",
+        "Microsoft Research Paraphrase Corpus: 3,668 news pairs, the course's dataset.",
+        repo="nyu-mll/glue",
+    ),
+)
+
+CHECKPOINTS: tuple[Choice, ...] = (
+    Choice(
+        BUNDLED_CHECKPOINT,
+        BUNDLED_CHECKPOINT,
+        "22 million parameters, six layers: quick on a laptop, no network needed.",
+        repo="sentence-transformers/all-MiniLM-L6-v2",
+        licence="apache-2.0",
+    ),
+    Choice(
+        "bert-base-uncased",
+        "bert-base-uncased",
+        "The course's checkpoint: 110 million parameters, wants a GPU for comfort.",
+        repo="google-bert/bert-base-uncased",
+        licence="apache-2.0",
+    ),
+    Choice(
+        "distilbert-base-uncased",
+        "distilbert-base-uncased",
+        "BERT distilled to six layers: about half the time for most of the quality.",
+        repo="distilbert/distilbert-base-uncased",
+        licence="apache-2.0",
+    ),
+    Choice(
+        "roberta-base",
+        "roberta-base",
+        "Often a few points better than BERT on pairs, as large.",
+        repo="FacebookAI/roberta-base",
+        licence="mit",
+    ),
+)
+
+
+def dataset(name: str) -> Choice | None:
+    """The offered dataset of that name, or None."""
+    return next((one for one in DATASETS if one.name == name), None)
+
+
+def checkpoint(name: str) -> Choice | None:
+    """The offered checkpoint of that name, or None: any Hub id or folder is allowed beside them."""
+    return next((one for one in CHECKPOINTS if one.name == name), None)
+
+
+def default(hub_answers: bool) -> tuple[str, str]:
+    """The dataset and checkpoint to begin with: the course's where the Hub answers."""
+    if hub_answers:
+        return "glue/mrpc", "bert-base-uncased"
+    return BUNDLED_DATASET, BUNDLED_CHECKPOINT
+
+
+def needs_hub(dataset_name: str, checkpoint_name: str) -> bool:
+    """Whether a run of these two may have to fetch something."""
+    local = checkpoint_name == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint_name)
+    return dataset_name != BUNDLED_DATASET or not local
+
+
+def endpoint() -> str:
+    """The Hub's address, as its own clients read it."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def hub_answers(timeout: float = 2.0) -> bool:
+    """Whether the Hub can be reached now; asks it, so call this off the page's path.
+
+    The clients themselves try for up to 46 seconds before they give up.
+
+    Args:
+        timeout: seconds to wait for a connection and for an answer.
+    """
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
+        return False
+    request = urllib.request.Request(endpoint() + "/", method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout):
+            return True
+    except urllib.error.HTTPError:
+        return True  # a refusal is an answer
+    except (OSError, ValueError):
+        return False

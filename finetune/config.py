@@ -1,0 +1,365 @@
+"""`RunConfig`: every hyperparameter, declared once.
+
+The form, the command line, `config.json` and the model card's table are all drawn from these
+fields. Nothing here knows torch, a file or a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from finetune import catalog
+from finetune.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Knob:
+    """How one field is explained and bounded; lives in the field's metadata.
+
+    Args:
+        help: one line: what it does and when to change it.
+        group: the part of the form it belongs to.
+        low, high: bounds of a number, both allowed.
+        choices: the values allowed, for a text.
+        common: drawn in sight rather than under Advanced.
+    """
+
+    help: str
+    group: str = "Training"
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    common: bool = False
+
+
+def knob(default: Any, help: str, **details: Any) -> Any:
+    """A dataclass field that carries its `Knob`."""
+    return dataclasses.field(default=default, metadata={"knob": Knob(help, **details)})
+
+
+SCHEDULERS = (
+    "linear",
+    "cosine",
+    "constant",
+    "constant_with_warmup",
+    "polynomial",
+    "inverse_sqrt",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run, whole. The defaults are the Hugging Face course's MRPC loop.
+
+    Raises:
+        ConfigError: from `check`, naming every field that is wrong.
+    """
+
+    dataset: str = knob(
+        catalog.BUNDLED_DATASET,
+        "The sentence pairs to learn from.",
+        group="What",
+        common=True,
+    )
+    checkpoint: str = knob(
+        catalog.BUNDLED_CHECKPOINT,
+        "The pretrained model to start from: one offered, a Hub id, or a folder.",
+        group="What",
+        common=True,
+    )
+    learning_rate: float = knob(
+        5e-5,
+        "Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls.",
+        low=1e-8,
+        high=1.0,
+        common=True,
+    )
+    num_train_epochs: int = knob(
+        3,
+        "Passes over the training pairs. More than 4 seldom helps on small data.",
+        low=1,
+        high=1000,
+        common=True,
+    )
+    per_device_train_batch_size: int = knob(
+        8,
+        "Pairs a step on each device. Larger is faster on a GPU and takes more memory.",
+        low=1,
+        high=4096,
+        common=True,
+    )
+    max_length: int = knob(
+        128,
+        "Longest pair in tokens; what is beyond is cut. Shorter is faster.",
+        low=8,
+        high=8192,
+        common=True,
+    )
+    seed: int = knob(
+        42,
+        "Fixes the order of the pairs, the new classifier's weights and dropout.",
+        low=0,
+        high=2**31 - 1,
+        common=True,
+    )
+    max_steps: int = knob(
+        -1,
+        "Stop after this many optimizer steps; -1 leaves it to num_train_epochs.",
+        low=-1,
+        high=10_000_000,
+    )
+    gradient_accumulation_steps: int = knob(
+        1,
+        "Batches summed before each step: a larger batch in the same memory.",
+        low=1,
+        high=1024,
+    )
+    weight_decay: float = knob(
+        0.01,
+        "Pull of AdamW towards zero. 0.01 is AdamW's own default.",
+        low=0.0,
+        high=1.0,
+    )
+    decay_biases_and_norms: bool = knob(
+        True,
+        "Decay every parameter, as the course does; off spares biases and norms.",
+    )
+    warmup_ratio: float = knob(
+        0.0,
+        "Share of the steps in which the rate rises from 0. Try 0.06 when the start is unstable.",
+        low=0.0,
+        high=1.0,
+    )
+    lr_scheduler_type: str = knob(
+        "linear",
+        "How the rate goes on after the warm-up.",
+        choices=SCHEDULERS,
+    )
+    max_grad_norm: float = knob(
+        0.0,
+        "Clip the gradient's norm to this; 0 does not clip. 1.0 tames sudden jumps.",
+        low=0.0,
+        high=1000.0,
+    )
+    per_device_eval_batch_size: int = knob(
+        8,
+        "Pairs a batch when scoring the validation split.",
+        group="Evaluation",
+        low=1,
+        high=4096,
+    )
+    eval_steps: int = knob(
+        0,
+        "Score the validation split every so many steps; 0 does it after each epoch.",
+        group="Evaluation",
+        low=0,
+        high=10_000_000,
+    )
+    logging_steps: int = knob(
+        5,
+        "Report the mean training loss every so many steps.",
+        group="Evaluation",
+        low=1,
+        high=100_000,
+    )
+    metric_for_best_model: str = knob(
+        "f1",
+        "The validation score that decides which model is kept.",
+        group="Evaluation",
+        choices=("f1", "accuracy", "loss"),
+    )
+    mixed_precision: str = knob(
+        "no",
+        "bf16 or fp16 compute in half precision where the hardware has it; no is fp32.",
+        group="Speed",
+        choices=("no", "bf16", "fp16"),
+    )
+    name: str = knob(
+        "",
+        "A name to find the run by; made from dataset and checkpoint when empty.",
+        group="What",
+    )
+
+    def check(self) -> RunConfig:
+        """This configuration, if every value can be used.
+
+        Raises:
+            ConfigError: naming all the values that cannot.
+        """
+        if problems := self.problems():
+            raise ConfigError(problems)
+        return self
+
+    def problems(self) -> dict[str, str]:
+        """Field -> what is wrong with its value and what is allowed; empty when all is well."""
+        found = {}
+        for field in dataclasses.fields(self):
+            if text := _problem(field, getattr(self, field.name)):
+                found[field.name] = text
+        return found
+
+    def changed(self, **values: Any) -> RunConfig:
+        """A copy with some values replaced."""
+        return dataclasses.replace(self, **values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by field name, in the order of declaration."""
+        return dataclasses.asdict(self)
+
+    def to_json(self) -> str:
+        """The text of `config.json`."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
+        """A checked configuration from names and values as a form or a file gives them.
+
+        A number may come as text, a whole number as a float: both are read as the field's type.
+
+        Raises:
+            ConfigError: naming every value of a wrong type or range and every unknown name.
+        """
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        problems = {
+            str(name): "is not a hyperparameter of this version"
+            for name in values
+            if name not in known
+        }
+        read: dict[str, Any] = {}
+        for name in values.keys() & known.keys():
+            try:
+                read[name] = _read(field_type(name), values[name])
+            except ValueError as error:
+                problems[name] = str(error)
+        config = cls(**read)
+        problems = config.problems() | problems
+        if problems:
+            in_order = [*(name for name in known if name in problems), *problems]
+            raise ConfigError({name: problems[name] for name in in_order})
+        return config
+
+    @classmethod
+    def from_json(cls, text: str) -> RunConfig:
+        """The configuration of a `config.json`.
+
+        Raises:
+            ConfigError: for text that is not a JSON object, and as `from_dict`.
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError({"config.json": f"is not JSON: {error}"}) from None
+        if not isinstance(values, dict):
+            raise ConfigError({"config.json": "must be a JSON object of names and values"})
+        return cls.from_dict(values)
+
+
+def knobs() -> dict[str, Knob]:
+    """Field name -> its knob, in the order of declaration."""
+    return {field.name: field.metadata["knob"] for field in dataclasses.fields(RunConfig)}
+
+
+@cache
+def _types() -> dict[str, type]:
+    return typing.get_type_hints(RunConfig)
+
+
+def field_type(name: str) -> type:
+    """The type of a field: bool, int, float or str."""
+    return _types()[name]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One option a field, `--learning_rate 5e-5`; booleans as `--flag` and `--no-flag`."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for field in dataclasses.fields(RunConfig):
+        knob = field.metadata["knob"]
+        group = groups.get(knob.group) or parser.add_argument_group(knob.group)
+        groups[knob.group] = group
+        text = f"{knob.help} (default: {field.default!r})".replace("%", "%%")
+        if field_type(field.name) is bool:
+            group.add_argument(
+                f"--{field.name}",
+                action=argparse.BooleanOptionalAction,
+                default=argparse.SUPPRESS,
+                help=text,
+            )
+        else:
+            group.add_argument(
+                f"--{field.name}",
+                default=argparse.SUPPRESS,
+                metavar=field_type(field.name).__name__,
+                help=text + (f" one of: {', '.join(knob.choices)}" if knob.choices else ""),
+            )
+
+
+def from_arguments(namespace: argparse.Namespace) -> RunConfig:
+    """The configuration of the options given; the rest keep their defaults.
+
+    Raises:
+        ConfigError: as `RunConfig.from_dict`.
+    """
+    given = vars(namespace)
+    return RunConfig.from_dict({name: given[name] for name in knobs() if name in given})
+
+
+def _read(wanted: type, value: Any) -> Any:
+    if wanted is bool:
+        return _read_bool(value)
+    if wanted is str:
+        if isinstance(value, str):
+            return value.strip()
+        raise ValueError(f"must be a text, got {_shown(value)}")
+    noun = "a whole number" if wanted is int else "a number"
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"must be {noun}, got {_shown(value)}")
+    try:
+        number = float(value)
+        if wanted is int:
+            if not number.is_integer():
+                raise ValueError
+            return int(number)
+    except (ValueError, OverflowError):
+        raise ValueError(f"must be {noun}, got {_shown(value)}") from None
+    return number
+
+
+def _read_bool(value: Any) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    word = str(value).strip().lower()
+    if word not in words:
+        raise ValueError(f"must be true or false, got {_shown(value)}")
+    return words[word]
+
+
+def _problem(field: dataclasses.Field[Any], value: Any) -> str:
+    knob: Knob = field.metadata["knob"]
+    if knob.choices and value not in knob.choices:
+        return f"must be one of {', '.join(knob.choices)}, got {_shown(value)}"
+    if field.name in {"dataset", "checkpoint"} and not value:
+        return "is empty; choose one"
+    if isinstance(value, str) and (len(value) > 300 or not value.isprintable()):
+        return f"must be printable text of at most 300 characters, got {_shown(value)}"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            return f"must be a finite number, got {_shown(value)}"
+        if knob.low is not None and value < knob.low:
+            return f"must be at least {knob.low:g}, got {value:g}"
+        if knob.high is not None and value > knob.high:
+            return f"must be at most {knob.high:g}, got {value:g}"
+    if field.name == "max_steps" and value == 0:
+        return "must be -1 or at least 1, got 0"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

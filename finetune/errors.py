@@ -1,0 +1,71 @@
+"""Every error a person is meant to read. Bugs are not here: they stay ordinary exceptions.
+
+    FinetuneError
+    |-- ConfigError      one or more hyperparameters are wrong, all reported together
+    |-- DataError        the sentence pairs cannot be read or cannot be trained on
+    |-- ModelError       a checkpoint cannot be found, trusted, loaded or used
+    |-- TrainingError    the loop cannot go on (a loss that is not a number, a full device)
+    |-- StoreError       a run folder cannot be written
+    |   `-- NoSuchRun    no run of that name, or not yours: one answer for both
+    |-- JobError         a worker process cannot be started or stopped
+    `-- PublishError     the Hub refused, or did not answer
+
+Each names the value that is wrong and what to do about it.
+"""
+
+
+class FinetuneError(Exception):
+    """A fact and its remedy, in words for the person at the page.
+
+    Args:
+        fact: what is wrong, with the value.
+        remedy: what to do; empty where the fact already says it.
+    """
+
+    def __init__(self, fact: str, remedy: str = "") -> None:
+        super().__init__(f"{fact} {remedy}".strip())
+        self.fact = fact
+        self.remedy = remedy
+
+
+class ConfigError(FinetuneError):
+    """All problems of one configuration at once.
+
+    Args:
+        problems: name of the hyperparameter -> what is wrong with its value.
+    """
+
+    def __init__(self, problems: dict[str, str]) -> None:
+        super().__init__("; ".join(f"{name} {text}" for name, text in problems.items()) + ".")
+        self.problems = dict(problems)
+
+
+class DataError(FinetuneError):
+    """The sentence pairs cannot be read or cannot be trained on."""
+
+
+class ModelError(FinetuneError):
+    """A checkpoint cannot be found, trusted, loaded or used."""
+
+
+class TrainingError(FinetuneError):
+    """The training loop cannot go on."""
+
+
+class StoreError(FinetuneError):
+    """A run folder cannot be read or written."""
+
+
+class NoSuchRun(StoreError):
+    """The run does not exist, or is not the caller's to see."""
+
+    def __init__(self) -> None:
+        super().__init__("There is no such run.", "Choose one from the list of runs.")
+
+
+class JobError(FinetuneError):
+    """A worker process cannot be started or stopped."""
+
+
+class PublishError(FinetuneError):
+    """The Hub refused the push, or did not answer."""

@@ -1,0 +1,183 @@
+"""What happens in a run, typed; one JSON line each.
+
+The loop yields these, the store appends them, the page folds them. Nothing here knows torch,
+a file or a page. Times are seconds since the epoch (`time.time()`), durations are seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+Phase = Literal["start", "download", "tokenise", "train", "evaluate", "save"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """The common part: when it happened.
+
+    Args:
+        time: seconds since the epoch.
+    """
+
+    kind: ClassVar[str] = "event"
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    """A worker process began: where, and with which versions of what."""
+
+    kind: ClassVar[str] = "started"
+    device: str
+    processes: int = 1
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entered(Event):
+    """A phase began; `detail` says what of (a checkpoint's name, a split)."""
+
+    kind: ClassVar[str] = "entered"
+    phase: Phase
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Event):
+    """Data and model are ready. Counts are over all processes; `total_steps` are optimizer steps.
+
+    `majority` holds the scores of always answering the training split's most frequent class on
+    the validation split: what a model must beat to have learned anything.
+    """
+
+    kind: ClassVar[str] = "prepared"
+    train_examples: int
+    validation_examples: int
+    steps_per_epoch: int
+    total_steps: int
+    labels: list[str]
+    parameters: int
+    precision: str
+    fingerprint: str = ""
+    majority: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped(Event):
+    """The optimizer has stepped; the loss is the mean since the last such event.
+
+    Args:
+        step: optimizer steps taken so far.
+        epoch: epochs done, fractional.
+        loss: mean training loss over all processes since the last event.
+        learning_rate: the rate of the step just taken.
+        grad_norm: total gradient norm before clipping; None when it was not computed.
+        samples_per_second: training examples a second since the last event, all processes.
+    """
+
+    kind: ClassVar[str] = "stepped"
+    step: int
+    epoch: float
+    loss: float
+    learning_rate: float
+    samples_per_second: float
+    grad_norm: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
+    """The validation split was scored; `best` says whether it is the best so far."""
+
+    kind: ClassVar[str] = "evaluated"
+    step: int
+    epoch: float
+    metrics: dict[str, float]
+    seconds: float
+    best: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved(Event):
+    """The model of `step` lies in the run folder's `best/`, loadable by `from_pretrained`."""
+
+    kind: ClassVar[str] = "saved"
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped(Event):
+    """The run ended early because someone asked; the best model so far is kept."""
+
+    kind: ClassVar[str] = "stopped"
+    step: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Event):
+    """The run ended by an error: what is wrong and what to do."""
+
+    kind: ClassVar[str] = "failed"
+    error: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished(Event):
+    """The run went to its end; `seconds` counts from the first batch, evaluations included."""
+
+    kind: ClassVar[str] = "finished"
+    step: int
+    seconds: float
+
+
+KINDS: dict[str, type[Event]] = {
+    cls.kind: cls
+    for cls in (
+        Started,
+        Entered,
+        Prepared,
+        Stepped,
+        Evaluated,
+        Saved,
+        Stopped,
+        Failed,
+        Finished,
+    )
+}
+
+
+def to_json(event: Event) -> str:
+    """One line of JSON without a newline. Numbers JSON has no word for are written as null."""
+    record = {"event": event.kind, **dataclasses.asdict(event)}
+    return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+
+
+def from_json(line: str) -> Event | None:
+    """The event of one line, or None for a line that is none.
+
+    A half-written line, a kind of a later version or a field it added must not keep a person
+    from seeing the rest of a run, so they are skipped rather than raised.
+    """
+    try:
+        record = json.loads(line)
+        cls = KINDS[record.pop("event")]
+        names = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in record.items() if name in names})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

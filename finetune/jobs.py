@@ -1,0 +1,172 @@
+"""Worker processes: start one for a run, know whether it lives, stop it.
+
+A worker is detached (its own session, no stdin, output to a file), so neither a closed tab nor
+the app's end touches it. It is known by pid *and* start time: pids are reused. Stays free of
+torch, so that the page opens fast; knows no page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+from filelock import FileLock, Timeout
+
+from finetune.config import RunConfig
+from finetune.errors import JobError
+from finetune.store import Run, RunStore, write_atomically
+from finetune.summary import ENDED, Summary
+
+_SOURCE = Path(__file__).resolve().parent.parent
+_START_GRACE = 10.0  # seconds a run may lack job.json while its worker is being started
+
+
+def start(store: RunStore, config: RunConfig) -> Run:
+    """Make a run and start its worker.
+
+    Raises:
+        ConfigError: when the configuration is wrong.
+        JobError: when another run is training, or no process can be started.
+        StoreError: when the run folder cannot be made.
+    """
+    config.check()
+    with _starting(store):
+        if (busy := active(store)) is not None:
+            raise JobError(
+                f"The run {busy.title()!r} is still training.",
+                "Wait for its end or stop it, then press Train again.",
+            )
+        run = store.create(config)
+        _spawn(run)
+    return run
+
+
+@contextlib.contextmanager
+def _starting(store: RunStore) -> Iterator[None]:
+    """One start at a time, whichever app or process asks."""
+    store.root.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(store.root / ".starting.lock", timeout=10):
+            yield
+    except Timeout:
+        raise JobError("Another run is just being started.", "Try again in a moment.") from None
+
+
+def _spawn(run: Run) -> None:
+    command = [sys.executable, "-m", "finetune.train", "--run", str(run.folder.resolve())]
+    path = os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH", "")]))
+    try:
+        with run.log_file.open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            )
+    except OSError as error:
+        raise JobError(f"No worker process could be started: {error}.") from error
+    _write_job(run, process.pid)
+    # Collects the exit status, or the ended worker would stay a zombie while the app lives.
+    threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+
+
+def adopt(run: Run) -> None:
+    """Note the calling process as the worker of `run`: a run begun in a terminal."""
+    _write_job(run, os.getpid())
+
+
+def _write_job(run: Run, pid: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        started = psutil.Process(pid).create_time()
+        write_atomically(run.job_file, json.dumps({"pid": pid, "started": started}) + "\n")
+
+
+def worker(run: Run) -> psutil.Process | None:
+    """The living worker of a run; None when it has ended, or its pid now belongs to another."""
+    job = run.read_json(run.job_file)
+    try:
+        process = psutil.Process(int(job["pid"]))
+        same = abs(process.create_time() - float(job["started"])) < 0.05
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except (KeyError, TypeError, ValueError, psutil.Error):
+        return None
+
+
+def summary(store: RunStore, run: Run) -> Summary:
+    """The fold over the run's events, and what its process says where they are silent.
+
+    A dead worker without a last event was interrupted; or stopped, where a stop was asked for.
+    """
+    known = store.summary(run)
+    if known.status in ENDED:
+        return known
+    if worker(run) is not None:
+        return replace(known, status="running")
+    known = store.summary(run)  # it may have written its last event just before it ended
+    if known.status in ENDED:
+        return known
+    if not run.job_file.exists() and time.time() - _changed(run) < _START_GRACE:
+        return known
+    if run.stop_requested():
+        return replace(known, status="stopped", ended=_changed(run))
+    return replace(known, status="interrupted", ended=_changed(run))
+
+
+def _changed(run: Run) -> float:
+    paths = (run.events_file, run.folder / "config.json")
+    return max((p.stat().st_mtime for p in paths if p.exists()), default=0.0)
+
+
+def active(store: RunStore) -> Run | None:
+    """The run that is training now, or None."""
+    for run in store.runs():
+        if summary(store, run).status in {"running", "waiting"}:
+            return run
+    return None
+
+
+def stop(run: Run, patience: float = 4.0, limit: float = 30.0) -> None:
+    """Ask a run to end and keep its best model; see to it in the background.
+
+    The file is enough while the loop runs. What does not end in `patience` seconds gets SIGTERM,
+    what does not end in `limit` seconds gets SIGKILL, its whole process group with it.
+
+    Raises:
+        StoreError: when the request cannot be written.
+    """
+    run.request_stop()
+    if (process := worker(run)) is not None:
+        threading.Thread(
+            target=_see_off,
+            args=(process, patience, limit),
+            name=f"stop-{process.pid}",
+            daemon=True,
+        ).start()
+
+
+def _see_off(process: psutil.Process, patience: float, limit: float) -> None:
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(patience)
+            return
+        process.terminate()
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(limit - patience)
+            return
+        # is_running compares start times: a reused pid is not ours to kill.
+        if process.is_running() and os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()

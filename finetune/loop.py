@@ -1,0 +1,312 @@
+"""The course's training loop on Accelerate: `fit` yields what happens.
+
+Knows tensors and batches; nothing of files, processes, pages or where the data came from.
+Source: https://huggingface.co/learn/llm-course/chapter3/4
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import evaluate
+import numpy as np
+import torch
+from accelerate import Accelerator
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, get_scheduler
+
+from finetune.batching import Batches
+from finetune.config import RunConfig
+from finetune.errors import TrainingError
+from finetune.events import Entered, Evaluated, Event, Finished, Saved, Stepped, Stopped
+from finetune.metrics import cross_entropy
+
+Logits = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop asks of the world around it; every rank calls each of them.
+
+    Args:
+        should_stop: whether someone asked for an end; asked after every step.
+        save_best: writes the unwrapped model; called when an evaluation was the best so far.
+        save_predictions: takes the step, logits (examples, classes) and labels (examples,).
+    """
+
+    should_stop: Callable[[], bool] = lambda: False
+    save_best: Callable[[PreTrainedModel], None] = lambda model: None
+    save_predictions: Callable[[int, Logits, Labels], None] = lambda step, logits, labels: None
+
+
+@dataclass
+class Progress:
+    """Where the loop is."""
+
+    step: int = 0
+    best: float | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+class Meter:
+    """Mean loss and speed since the last report, kept on the device until then."""
+
+    def __init__(self, accelerator: Accelerator, every: int) -> None:
+        self._accelerator = accelerator
+        self._every = every
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new interval now; called after an evaluation, whose time is not training's."""
+        self._loss: torch.Tensor | None = None
+        self._batches = 0
+        self._examples = 0
+        self._began = time.monotonic()
+
+    def add(self, loss: torch.Tensor, examples: int) -> None:
+        loss = loss.detach().float()
+        self._loss = loss if self._loss is None else self._loss + loss
+        self._batches += 1
+        self._examples += examples
+
+    def due(self, step: int, last: int) -> bool:
+        return step == 1 or step == last or step % self._every == 0
+
+    def report(self, step: int, epoch: float, rate: float, norm: Any) -> Stepped:
+        """Waits for the device and for every rank, so only on logging steps."""
+        assert self._loss is not None, "report before the first batch"
+        loss = self._accelerator.reduce(self._loss / self._batches, reduction="mean").item()
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"The training loss became {loss} at step {step}.",
+                "Lower learning_rate, set max_grad_norm to 1.0, or turn mixed_precision off.",
+            )
+        examples = self._examples * self._accelerator.num_processes
+        event = Stepped(
+            step=step,
+            epoch=epoch,
+            loss=loss,
+            learning_rate=rate,
+            grad_norm=None if norm is None else float(norm),
+            samples_per_second=examples / max(1e-9, time.monotonic() - self._began),
+        )
+        self.reset()
+        return event
+
+
+def steps(config: RunConfig, batches_per_epoch: int) -> tuple[int, int]:
+    """Optimizer steps an epoch and in all.
+
+    Args:
+        batches_per_epoch: batches each process sees in one epoch.
+    """
+    per_epoch = math.ceil(batches_per_epoch / config.gradient_accumulation_steps)
+    total = config.max_steps if config.max_steps > 0 else per_epoch * config.num_train_epochs
+    return per_epoch, total
+
+
+def build_optimizer(model: PreTrainedModel, config: RunConfig) -> torch.optim.Optimizer:
+    """AdamW over every parameter; biases and norms are spared from decay when so configured."""
+    spared = [] if config.decay_biases_and_norms else [p for p in model.parameters() if p.ndim < 2]
+    ids = {id(p) for p in spared}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if id(p) not in ids]},
+    ]
+    if spared:
+        groups.append({"params": spared, "weight_decay": 0.0})
+    return torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
+
+
+def fit(
+    config: RunConfig,
+    accelerator: Accelerator,
+    model: PreTrainedModel,
+    batches: Batches,
+    metric: evaluate.Metric,
+    hooks: Hooks | None = None,
+) -> Iterator[Event]:
+    """Train, and evaluate after each epoch or every `eval_steps`; yield what happens.
+
+    Ends with `Finished`, or with `Stopped` when `hooks.should_stop` said so; then the model kept
+    is the best evaluated, or the present one where none was evaluated yet.
+
+    Args:
+        config: the hyperparameters.
+        accelerator: made with the configuration's mixed precision and accumulation.
+        model: a classifier whose output has `loss` and `logits` of shape (batch, classes).
+        batches: loaders of tokenised pairs with `labels` of shape (batch,).
+        metric: scores predicted classes; its result's keys are the metrics' names.
+        hooks: what to do with results, and when to stop.
+
+    Raises:
+        TrainingError: when the loss is not a finite number, naming the step.
+    """
+    hooks = hooks or Hooks()
+    optimizer = build_optimizer(model, config)
+    model, optimizer, train, validation = accelerator.prepare(
+        model, optimizer, batches.train, batches.validation
+    )
+    per_epoch, total = steps(config, len(train))
+    # Not prepared: Accelerate would step it once a process; here one call is one optimizer step.
+    scheduler = get_scheduler(
+        config.lr_scheduler_type,
+        optimizer,
+        num_warmup_steps=math.ceil(total * config.warmup_ratio),
+        num_training_steps=total,
+    )
+    progress = Progress()
+    meter = Meter(accelerator, config.logging_steps)
+    yield Entered(phase="train")
+    while progress.step < total:
+        model.train()
+        for batch in train:
+            with accelerator.accumulate(model):
+                rate = scheduler.get_last_lr()[0]
+                loss = model(**batch).loss
+                accelerator.backward(loss)
+                norm = _clip(accelerator, model, config.max_grad_norm)
+                optimizer.step()
+                if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
+                    scheduler.step()
+                optimizer.zero_grad()
+            meter.add(loss, len(batch["labels"]))
+            if not accelerator.sync_gradients:
+                continue
+            progress.step += 1
+            if meter.due(progress.step, total):
+                yield meter.report(progress.step, progress.step / per_epoch, rate, norm)
+            if _agreed(accelerator, hooks.should_stop()):
+                yield from _stop(accelerator, model, hooks, progress)
+                return
+            if _evaluation_due(config, progress.step, per_epoch, total):
+                yield from _evaluate(
+                    config, accelerator, model, validation, metric, hooks, progress, per_epoch
+                )
+                if _agreed(accelerator, hooks.should_stop()):
+                    yield from _stop(accelerator, model, hooks, progress)
+                    return
+                if progress.step < total:
+                    yield Entered(phase="train")
+                model.train()
+                meter.reset()
+            if progress.step >= total:
+                break
+    yield Finished(step=progress.step, seconds=progress.seconds)
+
+
+def predict(
+    accelerator: Accelerator,
+    model: Any,
+    loader: DataLoader[Any],
+    metric: evaluate.Metric,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[dict[str, float], Logits, Labels] | None:
+    """Metrics, logits (examples, classes) and labels (examples,) of a whole split.
+
+    Every example counts once, however the ranks shared them. Only the main process gets
+    metrics; the others get an empty dict. None when `should_stop` ended it early.
+    """
+    model.eval()
+    logits: list[torch.Tensor] = []
+    labels: list[torch.Tensor] = []
+    for batch in loader:
+        with torch.no_grad():
+            outputs = model(**batch)
+        found, wanted = accelerator.gather_for_metrics((outputs.logits.float(), batch["labels"]))
+        if accelerator.is_main_process:
+            metric.add_batch(predictions=found.argmax(dim=-1), references=wanted)
+        logits.append(found.cpu())
+        labels.append(wanted.cpu())
+        if _agreed(accelerator, should_stop()):
+            if accelerator.is_main_process:
+                metric.compute()  # empties it for the next evaluation
+            return None
+    scores = metric.compute() if accelerator.is_main_process else {}
+    return scores or {}, torch.cat(logits).numpy(), torch.cat(labels).numpy()
+
+
+def _evaluation_due(config: RunConfig, step: int, per_epoch: int, total: int) -> bool:
+    every = config.eval_steps or per_epoch
+    return step % every == 0 or step == total
+
+
+def _evaluate(
+    config: RunConfig,
+    accelerator: Accelerator,
+    model: Any,
+    validation: DataLoader[Any],
+    metric: evaluate.Metric,
+    hooks: Hooks,
+    progress: Progress,
+    per_epoch: int,
+) -> Iterator[Event]:
+    yield Entered(phase="evaluate")
+    began = time.monotonic()
+    result = predict(accelerator, model, validation, metric, hooks.should_stop)
+    if result is None:
+        return
+    scores, logits, labels = result
+    scores = {**scores, "loss": cross_entropy(logits, labels)}
+    best = _is_better(config.metric_for_best_model, scores, progress)
+    yield Evaluated(
+        step=progress.step,
+        epoch=progress.step / per_epoch,
+        metrics=scores,
+        seconds=time.monotonic() - began,
+        best=best,
+    )
+    hooks.save_predictions(progress.step, logits, labels)
+    if best:
+        yield from _save(accelerator, model, hooks, progress)
+
+
+def _is_better(name: str, scores: dict[str, float], progress: Progress) -> bool:
+    """Only the main process has scores, and only its answer is written down."""
+    if name not in scores:
+        return False
+    value = -scores[name] if name == "loss" else scores[name]
+    if progress.best is not None and not value > progress.best:
+        return False
+    progress.best = value
+    return True
+
+
+def _save(
+    accelerator: Accelerator, model: Any, hooks: Hooks, progress: Progress
+) -> Iterator[Event]:
+    yield Entered(phase="save")
+    hooks.save_best(accelerator.unwrap_model(model))
+    yield Saved(step=progress.step)
+
+
+def _stop(
+    accelerator: Accelerator, model: Any, hooks: Hooks, progress: Progress
+) -> Iterator[Event]:
+    if progress.best is None and accelerator.is_main_process:
+        yield from _save(accelerator, model, hooks, progress)
+    yield Stopped(step=progress.step, seconds=progress.seconds)
+
+
+def _clip(accelerator: Accelerator, model: Any, max_grad_norm: float) -> Any:
+    if not (accelerator.sync_gradients and max_grad_norm > 0):
+        return None
+    return accelerator.clip_grad_norm_(model.parameters(), max_grad_norm)
+
+
+def _agreed(accelerator: Accelerator, mine: bool) -> bool:
+    """Whether any rank wants to; one small all-reduce, and none where there is one process."""
+    if accelerator.num_processes == 1:
+        return mine
+    if mine:
+        accelerator.set_trigger()
+    return bool(accelerator.check_trigger())

@@ -1,0 +1,382 @@
+"""`python -m finetune.train` and `accelerate launch -m finetune.train`: all is wired here.
+
+The page's worker, a terminal and several processes take this same road. Heavy libraries are
+imported inside the functions, after the first event is written: `--help` answers at once and the
+page shows a phase while PyTorch loads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Generator
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from finetune import catalog, config, events
+from finetune.config import RunConfig
+from finetune.errors import FinetuneError
+from finetune.events import Event
+from finetune.store import Run, RunStore, default_root
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from tqdm import tqdm
+
+LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
+
+
+class Terminated(BaseException):
+    """SIGTERM came; not an `Exception`, so that no library swallows it on the way out."""
+
+
+class StopSwitch:
+    """Whether this run shall end: its STOP file, or a SIGTERM.
+
+    Before training a SIGTERM ends the work where it stands, for a download cannot be asked to;
+    once the loop runs, it is only noted and the loop ends itself after its step.
+    """
+
+    def __init__(self, run: Run | None) -> None:
+        self._run = run
+        self._signalled = False
+        self.looping = False
+
+    def install(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signalled = True
+        if not self.looping:
+            raise Terminated
+
+    def __call__(self) -> bool:
+        return self._signalled or (self._run is not None and self._run.stop_requested())
+
+    def check(self) -> None:
+        """Between two phases.
+
+        Raises:
+            Terminated: when a stop was asked for.
+        """
+        if self():
+            raise Terminated
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit status: 0 finished or stopped, 1 failed, 2 wrong arguments."""
+    parser = build_parser()
+    namespace = parser.parse_args(arguments)
+    try:
+        run = _open_run(namespace)
+    except FinetuneError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    return work(run, bar=sys.stderr.isatty() or not namespace.run)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m finetune.train",
+        description="Fine-tune a checkpoint on sentence pairs. The run appears in the page.",
+    )
+    parser.add_argument("--run", type=Path, help="an existing run folder to carry out")
+    parser.add_argument(
+        "--runs", type=Path, help=f"where runs are kept (default: {default_root()})"
+    )
+    parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
+    config.add_arguments(parser)
+    return parser
+
+
+def _open_run(namespace: argparse.Namespace) -> Run:
+    """The run to carry out; on the ranks that do not write it, a view of its configuration.
+
+    Raises:
+        FinetuneError: when the configuration is wrong or the folder cannot be made.
+    """
+    if namespace.run:
+        run = RunStore(namespace.run.parent).get(namespace.run.name)
+        run.config()
+        return run if _is_main() else _reader(run)
+    base: dict[str, Any] = {}
+    if namespace.config:
+        try:
+            base = RunConfig.from_json(namespace.config.read_text(encoding="utf-8")).to_dict()
+        except OSError as error:
+            raise FinetuneError(f"{namespace.config} cannot be read: {error.strerror}.") from error
+    given = {name: getattr(namespace, name) for name in config.knobs() if hasattr(namespace, name)}
+    chosen = RunConfig.from_dict(base | given)
+    if not _is_main():
+        return _Unwritten(chosen)
+    run = RunStore(namespace.runs or default_root()).create(chosen)
+    from finetune import jobs
+
+    jobs.adopt(run)
+    return run
+
+
+class _Unwritten(Run):
+    """A rank's view of a run whose folder belongs to the main process: it writes nothing."""
+
+    def __init__(self, chosen: RunConfig) -> None:
+        super().__init__(Path("unwritten"))
+        self._config = chosen
+
+    def config(self) -> RunConfig:
+        return self._config
+
+    def append(self, event: Event) -> None:
+        pass
+
+    def stop_requested(self) -> bool:
+        return False
+
+
+def _reader(run: Run) -> Run:
+    return _Unwritten(run.config())
+
+
+def _is_main() -> bool:
+    """Known before torch is: `accelerate launch` sets RANK."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def work(run: Run, bar: bool) -> int:
+    """Carry out a run to its end, writing every event; the exit status.
+
+    Errors become a `Failed` event: what a person can mend in words, a bug by its name, with the
+    traceback in the log.
+    """
+    stop = StopSwitch(run)
+    stop.install()
+    show = TerminalBar() if bar else LogLines()
+    try:
+        with contextlib.closing(stages(run, stop)) as stream:
+            for event in stream:
+                run.append(event)
+                if _is_main():
+                    show(event)
+        return 0
+    except Terminated:
+        ended: Event = events.Stopped(step=0, seconds=0.0)
+    except FinetuneError as error:
+        ended = events.Failed(error=error.fact, remedy=error.remedy)
+    except Exception as error:
+        traceback.print_exc()
+        ended = _unexpected(error)
+    run.append(ended)
+    if _is_main():
+        show(ended)
+    return 0 if isinstance(ended, events.Stopped) else 1
+
+
+def _unexpected(error: Exception) -> events.Failed:
+    text = str(error).strip().splitlines() or [""]
+    if "out of memory" in str(error).lower():
+        return events.Failed(
+            error=f"The device ran out of memory: {text[0][:200]}",
+            remedy="Halve per_device_train_batch_size and double gradient_accumulation_steps.",
+        )
+    if isinstance(error, OSError) and error.errno == 28:
+        return events.Failed(
+            error="The disk is full.", remedy="Free some space; the model saved last is kept."
+        )
+    return events.Failed(
+        error=f"{type(error).__name__}: {text[0][:300]}",
+        remedy="The log has the details.",
+    )
+
+
+def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
+    """The whole run as events: prepare, train, save.
+
+    Raises:
+        FinetuneError: for everything a person can mend.
+        Terminated: when a stop was asked for before training began.
+    """
+    chosen = run.config()
+    yield events.Entered(phase="start", detail="loading PyTorch")
+    _set_environment(chosen)
+    accelerator = make_accelerator(chosen)
+    yield events.Started(
+        device=device_name(accelerator),
+        processes=accelerator.num_processes,
+        versions={"python": platform.python_version()}
+        | {name: version(name) for name in LIBRARIES},
+    )
+    stop.check()
+
+    from finetune import batching, data, loop, metrics, model
+
+    yield events.Entered(phase="download", detail=chosen.dataset)
+    pairs = data.load(chosen.dataset)
+    stop.check()
+    yield events.Entered(phase="download", detail=chosen.checkpoint)
+    with accelerator.main_process_first():
+        tokenizer, classifier = model.load(chosen.checkpoint, pairs.labels, chosen.max_length)
+    stop.check()
+    yield events.Entered(phase="tokenise", detail=f"{len(pairs.splits['train'])} pairs")
+    with accelerator.main_process_first():
+        batches = batching.build(pairs, tokenizer, chosen)
+    stop.check()
+    shared = len(batches.train) / accelerator.num_processes
+    per_epoch, total = loop.steps(chosen, -int(-shared // 1))
+    yield events.Prepared(
+        train_examples=len(pairs.splits["train"]),
+        validation_examples=len(pairs.splits["validation"]),
+        steps_per_epoch=per_epoch,
+        total_steps=total,
+        labels=pairs.labels,
+        parameters=classifier.num_parameters(),
+        precision=accelerator.mixed_precision,
+        fingerprint=pairs.fingerprint,
+        majority=metrics.majority(
+            pairs.splits["train"]["label"], pairs.splits["validation"]["label"], pairs.labels
+        ),
+    )
+    stop.looping = True
+    hooks = _hooks(run, tokenizer, stop) if _is_main() else loop.Hooks(should_stop=stop)
+    metric = metrics.AccuracyAndF1(pairs.labels)
+    yield from loop.fit(chosen, accelerator, classifier, batches, metric, hooks)
+
+
+def make_accelerator(chosen: RunConfig) -> Accelerator:
+    """Accelerate's engine for this configuration, every random generator seeded.
+
+    Raises:
+        ConfigError: when the hardware lacks the precision asked for.
+    """
+    from accelerate import Accelerator
+    from accelerate.utils import set_seed
+
+    from finetune.errors import ConfigError
+
+    try:
+        accelerator = Accelerator(
+            mixed_precision=chosen.mixed_precision,
+            gradient_accumulation_steps=chosen.gradient_accumulation_steps,
+        )
+    except ValueError as error:
+        problem = f"is {chosen.mixed_precision}, which this hardware lacks ({error}); set it to no"
+        raise ConfigError({"mixed_precision": problem}) from error
+    set_seed(chosen.seed)
+    return accelerator
+
+
+def device_name(accelerator: Accelerator) -> str:
+    """What to call the device on a page: `NVIDIA H100`, `CPU (2 threads)`."""
+    import torch
+
+    if accelerator.device.type == "cuda":
+        return str(torch.cuda.get_device_name(accelerator.device))
+    if accelerator.device.type == "cpu":
+        return f"CPU ({torch.get_num_threads()} threads)"
+    return str(accelerator.device.type).upper()
+
+
+def _set_environment(chosen: RunConfig) -> None:
+    """Before the Hugging Face libraries are imported, which read these once.
+
+    Without an answer from the Hub they would try for up to 46 seconds, so a worker that needs
+    nothing from it, or cannot reach it, works from what is on disk.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
+    needed = catalog.needs_hub(chosen.dataset, chosen.checkpoint)
+    if not needed or not catalog.hub_answers():
+        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    import datasets
+    import transformers
+
+    datasets.disable_progress_bars()  # the phases and the bar below say it once
+    transformers.utils.logging.disable_progress_bar()
+
+
+def _hooks(run: Run, tokenizer: Any, stop: StopSwitch) -> Any:
+    """What the main process does with the loop's results: write them into the run folder."""
+    import numpy as np
+
+    from finetune import loop, model
+
+    def save_predictions(step: int, logits: loop.Logits, labels: loop.Labels) -> None:
+        run.predictions.mkdir(exist_ok=True)
+        np.savez(run.predictions / f"step-{step:06d}.npz", logits=logits, labels=labels)
+
+    def save_best(classifier: Any) -> None:
+        model.save(classifier, tokenizer, run.best)
+
+    return loop.Hooks(should_stop=stop, save_best=save_best, save_predictions=save_predictions)
+
+
+class TerminalBar:
+    """A tqdm bar of steps, with the evaluations printed above it."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[Any] | None = None
+
+    def __call__(self, event: Event) -> None:
+        from tqdm import tqdm
+
+        if isinstance(event, events.Prepared):
+            width = shutil.get_terminal_size().columns
+            self._bar = tqdm(total=event.total_steps, unit="step", ncols=min(100, width))
+        elif isinstance(event, events.Stepped) and self._bar is not None:
+            self._bar.set_postfix(loss=f"{event.loss:.4f}", refresh=False)
+            self._bar.update(event.step - self._bar.n)
+        elif text := describe(event):
+            tqdm.write(text, file=sys.stderr)
+        if self._bar is not None and isinstance(
+            event, (events.Finished, events.Stopped, events.Failed)
+        ):
+            self._bar.close()
+
+
+class LogLines:
+    """One line an event, for the log a page folds away."""
+
+    def __call__(self, event: Event) -> None:
+        if text := describe(event):
+            print(text, flush=True)
+
+
+def describe(event: Event) -> str:
+    """One line for a person; empty for what is not worth a line."""
+    match event:
+        case events.Started():
+            return f"on {event.device}, {event.processes} process(es)"
+        case events.Entered(phase="train"):
+            return ""
+        case events.Entered():
+            return f"{event.phase} {event.detail}".strip()
+        case events.Prepared():
+            return (
+                f"{event.train_examples} training and {event.validation_examples} validation "
+                f"pairs, {event.total_steps} steps, {event.parameters:,} parameters"
+            )
+        case events.Stepped():
+            return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
+        case events.Evaluated():
+            scores = ", ".join(f"{name} {value:.4f}" for name, value in event.metrics.items())
+            return f"step {event.step}: validation {scores}" + (" (best so far)" * event.best)
+        case events.Saved():
+            return f"model of step {event.step} saved"
+        case events.Stopped():
+            return f"stopped at step {event.step}"
+        case events.Failed():
+            return f"failed: {event.error} {event.remedy}".strip()
+        case events.Finished():
+            return f"finished {event.step} steps in {event.seconds:.1f} s"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The page: the only place that knows Gradio. One module a tab; tabs do not import each other."""

@@ -1,0 +1,67 @@
+"""The page whole: head, tabs, and the events that concern more than one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from finetune.store import RunStore
+from finetune.ui import theme
+from finetune.ui.predict import PredictTab
+from finetune.ui.publish import PublishTab
+from finetune.ui.train import TrainTab
+
+HEAD = """
+<header class="ft-head"><h1>Finetune</h1>
+<p>Teach a transformer when two sentences mean the same.</p></header>
+"""
+
+
+def build(store: RunStore) -> gr.Blocks:
+    """The page over a store of runs. Imports no torch."""
+    page = gr.Blocks(title="Finetune", analytics_enabled=False, fill_width=True)
+    with page:
+        gr.HTML(HEAD)
+        train, predict, publish = TrainTab(store), PredictTab(store), PublishTab(store)
+        with gr.Tabs(elem_id="tabs"):
+            with gr.Tab("Train", id="train"):
+                train.draw()
+            with gr.Tab("Predict", id="predict") as predict_tab:
+                predict.draw()
+            with gr.Tab("Publish", id="publish") as publish_tab:
+                publish.draw()
+        quick: dict[str, Any] = {
+            "queue": False,
+            "show_progress": "hidden",
+            "api_visibility": "private",
+        }
+        page.load(train.on_open, None, [train.runs, train.seen], **quick)
+        what = [train.form["dataset"], train.form["checkpoint"]]
+        page.load(
+            train.on_hub, what, [train.hub, *what],
+            concurrency_limit=None, show_progress="hidden", api_visibility="private",
+        )  # fmt: skip
+        predict_tab.select(
+            predict.on_open, predict.run, [predict.run, predict.empty, predict.ask], **quick
+        ).then(
+            predict.on_warm, predict.run, None,
+            concurrency_limit=1, show_progress="hidden", api_visibility="private",
+        )  # fmt: skip
+        publish_tab.select(
+            publish.on_open, publish.run, [publish.run, publish.empty, publish.push], **quick
+        )
+    return page
+
+
+def launch(page: gr.Blocks, **options: Any) -> Any:
+    """Serve the page, with what Gradio 6 takes at launch: theme, css, no call to outside."""
+    settings: dict[str, Any] = {
+        "theme": theme.theme(),
+        "css_paths": theme.CSS,
+        "ssr_mode": False,
+        "run_history": False,
+        "footer_links": ["settings"],  # its theme switch; no endpoint is public yet
+        "max_file_size": "200mb",
+    }
+    return page.launch(**(settings | options))

@@ -1,0 +1,209 @@
+"""The Train tab: the form, Train and Stop, and the live view of a run.
+
+The page drives nothing: a timer reads the run folder, so a reload, a second browser or a
+restarted app shows the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from finetune import catalog, jobs
+from finetune.config import RunConfig
+from finetune.errors import NoSuchRun
+from finetune.store import Run, RunStore
+from finetune.summary import ENDED, Summary
+from finetune.ui import charts, edge, form, status, theme
+
+Seen = dict[str, Any]  # what this browser shows: run id and how far; decides what must be sent
+
+
+@dataclass
+class TrainTab:
+    """The tab's controls and what its events do.
+
+    Args:
+        store: where runs are.
+    """
+
+    store: RunStore
+
+    def draw(self) -> None:
+        """Lay out the tab inside the current `gr.Tab` and wire its events."""
+        self.seen = gr.State({})
+        gr.HTML(
+            edge.note(
+                "Choose pairs and a pretrained checkpoint, press Train, and watch it learn whether "
+                "two sentences mean the same."
+            )
+        )
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=2, min_width=320):
+                self.form = form.draw()
+                self.hub = gr.HTML(elem_id="hub-status")
+                with gr.Row(elem_classes="ft-actions"):
+                    self.start = gr.Button("Train", variant="primary", elem_id="train")
+                    self.stop = gr.Button("Stop", variant="stop", elem_id="stop", interactive=False)
+                self.message = gr.HTML(elem_id="train-message")
+            with gr.Column(scale=3, min_width=320):
+                self._draw_view()
+        self._wire()
+
+    def _draw_view(self) -> None:
+        self.runs = gr.Dropdown(
+            [], label="Run", elem_id="run", interactive=True, visible=False, filterable=False
+        )
+        self.status = gr.HTML(status.EMPTY, elem_id="status")
+        self.announced = gr.HTML(elem_id="live", elem_classes="sr-only")
+        self.loss = gr.LinePlot(
+            charts.loss_frame(Summary()),
+            x="step",
+            y="loss",
+            title="Training loss",
+            x_title="step",
+            y_title="loss",
+            color_map={"": theme.LOSS},
+            height=230,
+            elem_id="loss-plot",
+            show_label=False,
+            buttons=[],
+        )
+        self.scores = gr.LinePlot(
+            charts.score_frame(Summary()),
+            x="step",
+            y="score",
+            color="metric",
+            title="Validation accuracy and F1",
+            x_title="step",
+            y_title="score",
+            color_map={"accuracy": theme.ACCURACY, "F1": theme.F1},
+            height=230,
+            elem_id="score-plot",
+            show_label=False,
+            buttons=[],
+        )
+        with gr.Accordion("Log", open=False, elem_id="log-fold"):
+            self.log = gr.Textbox(
+                show_label=False, lines=12, max_lines=12, elem_classes="ft-log", interactive=False
+            )
+
+    def _wire(self) -> None:
+        view = [self.seen, self.runs, self.status, self.announced, self.loss, self.scores]
+        view += [self.log, self.start, self.stop]
+        shown = [self.runs, self.seen]
+        started = [self.message, self.runs, self.start, self.stop]
+        quick: dict[str, Any] = {
+            "queue": False,
+            "show_progress": "hidden",
+            "api_visibility": "private",
+        }
+        self.start.click(self.on_start, list(self.form.values()), started, **quick).then(
+            self.on_tick, shown, view, **quick
+        )
+        self.stop.click(self.on_stop, self.runs, [self.message, self.stop], **quick)
+        self.runs.input(self.on_tick, shown, view, **quick)
+        gr.Timer(1).tick(self.on_tick, shown, view, **quick)
+
+    def on_start(self, *values: Any) -> tuple[Any, ...]:
+        """Train was pressed: a worker process starts, or the form's problems are named."""
+        try:
+            run = jobs.start(self.store, form.read(values))
+        except Exception as error:
+            return edge.said(error), gr.skip(), gr.skip(), gr.skip()
+        return "", self._choices(run.id), gr.update(interactive=False), gr.update(interactive=True)
+
+    def on_stop(self, run_id: str | None) -> tuple[Any, Any]:
+        """Stop was pressed: the worker saves and ends at its next step."""
+        try:
+            jobs.stop(self.store.get(run_id))
+        except Exception as error:
+            return edge.said(error), gr.skip()
+        return edge.note("Stopping: the best model is kept."), gr.update(interactive=False)
+
+    def on_open(self) -> tuple[Any, Any]:
+        """The page was opened: show the run that is training, else the newest."""
+        run = jobs.active(self.store) or next(iter(self.store.runs()), None)
+        return (self._choices(run.id), {}) if run else (gr.skip(), {})
+
+    def on_hub(self, dataset: str, checkpoint: str) -> tuple[Any, Any, Any]:
+        """Ask the Hub, after the page is there, and choose what can run.
+
+        A person who has already chosen something else keeps it.
+        """
+        answers = catalog.hub_answers()
+        if answers:
+            text = "The Hub answers: its datasets and checkpoints can be used."
+        else:
+            text = (
+                "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
+                "this disk can be used: the bundled pairs and checkpoint need no network."
+            )
+        blank = RunConfig()
+        if not answers or (dataset, checkpoint) != (blank.dataset, blank.checkpoint):
+            return edge.note(text), gr.skip(), gr.skip()
+        return (edge.note(text), *catalog.default(answers))
+
+    def on_tick(self, run_id: str | None, seen: Seen | None) -> tuple[Any, ...]:
+        """What has changed since this browser was last told; nothing is sent twice."""
+        nothing = [gr.skip()] * 9
+        seen = seen or {}
+        current = jobs.active(self.store)
+        try:
+            run = self.store.get(run_id) if run_id else current
+        except NoSuchRun:
+            run = current
+        if run is None:
+            return tuple(nothing)
+        summary = jobs.summary(self.store, run)
+        answer = {
+            "run": run.id,
+            "count": summary.count,
+            "status": summary.status,
+            "busy": current.id if current else "",
+        }
+        if answer == seen and summary.status in ENDED:
+            return tuple(nothing)
+        return self._changes(run, summary, seen, answer)
+
+    def _changes(self, run: Run, summary: Summary, seen: Seen, answer: Seen) -> tuple[Any, ...]:
+        another = seen.get("run") != run.id
+        log = run.log_tail()
+        answer["log"] = len(log)
+        answer["train"], answer["scores"] = len(summary.train), len(summary.validation)
+        fresh = {name for name in answer if answer[name] != seen.get(name)}
+        running = summary.status not in ENDED
+        axis: list[float | None] | None = None
+        if summary.total_steps:
+            axis = [0, summary.total_steps]
+        stoppable = running and not run.stop_requested()
+        loss = scores = runs = gr.skip()
+        if another or "train" in fresh:
+            loss = gr.LinePlot(charts.loss_frame(summary), x_lim=axis)
+        if another or "scores" in fresh:
+            scores = gr.LinePlot(charts.score_frame(summary), x_lim=axis)
+        if another or "status" in fresh or "busy" in fresh:
+            runs = self._choices(run.id)
+        return (
+            {name: answer[name] for name in answer},
+            runs,
+            status.status_html(run, summary),
+            status.announcement(summary) if another or fresh - {"log", "train"} else gr.skip(),
+            loss,
+            scores,
+            log if "log" in fresh or another else gr.skip(),
+            gr.update(interactive=not answer["busy"]),
+            gr.update(interactive=stoppable),
+        )
+
+    def _choices(self, chosen: str) -> Any:
+        """The run chooser, newest first."""
+        choices = []
+        for run in self.store.runs()[:200]:
+            summary = jobs.summary(self.store, run)
+            when = f"{run.id[:4]}-{run.id[4:6]}-{run.id[6:8]} {run.id[9:11]}:{run.id[11:13]}"
+            score = f", F1 {summary.best.metrics.get('f1', 0):.3f}" if summary.best else ""
+            choices.append((f"{run.title()} \u00b7 {when} \u00b7 {summary.status}{score}", run.id))
+        return gr.update(choices=choices, value=chosen, visible=True)

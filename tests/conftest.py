@@ -1,0 +1,99 @@
+"""Fixtures that more than one test module uses. No test reaches any outside host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+os.environ["HF_UPDATE_DOWNLOAD_COUNTS"] = "0"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["HF_HUB_DISABLE_XET"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"  # tests of the Hub start processes of their own
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.pop("HF_TOKEN", None)
+
+import pytest
+
+from finetune import data
+from finetune.config import RunConfig
+from finetune.store import RunStore
+from tests import toys
+
+GLUE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "glue"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    return RunStore(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session")
+def toy_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "toy")
+
+
+@pytest.fixture(scope="session")
+def still_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy without dropout: two processes draw other masks than one."""
+    folder = tmp_path_factory.mktemp("checkpoint") / "still"
+    return toys.write_checkpoint(folder, dropout=0.0)
+
+
+@pytest.fixture(scope="session")
+def toy_pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_pairs(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture
+def toy_pairs(toy_pairs_folder: Path) -> data.Pairs:
+    splits = data.load_bundled(toy_pairs_folder)
+    return data.Pairs(splits, data.LABELS, data.fingerprint(splits))
+
+
+@pytest.fixture
+def toy_config(toy_checkpoint: Path) -> RunConfig:
+    return RunConfig(
+        checkpoint=str(toy_checkpoint),
+        learning_rate=1e-3,
+        num_train_epochs=2,
+        max_length=32,
+        logging_steps=1,
+        seed=7,
+    )
+
+
+@pytest.fixture(scope="session")
+def glue() -> Path:
+    """The real MRPC, where it lies beside the project."""
+    if not GLUE.is_dir():
+        pytest.skip(f"the real MRPC is not at {GLUE.parent.name}/{GLUE.name} beside the project")
+    return GLUE
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The system's Chromium; on CI a missing one is a failure, not a skip."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        reason = "no chromium on the PATH (Debian: apt-get install chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture
+def processes() -> Iterator[list[int]]:
+    """Pids a test started; ended, by id, when it is over."""
+    import psutil
+
+    pids: list[int] = []
+    yield pids
+    for pid in pids:
+        try:
+            psutil.Process(pid).kill()
+        except psutil.NoSuchProcess:
+            continue

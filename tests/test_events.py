@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from finetune import events
+
+EXAMPLES: list[events.Event] = [
+    events.Started(time=1.0, device="CPU", versions={"torch": "2"}),
+    events.Entered(time=1.0, phase="download", detail="bert \u00e9"),
+    events.Prepared(
+        time=2.0,
+        train_examples=5,
+        validation_examples=2,
+        steps_per_epoch=1,
+        total_steps=3,
+        labels=["no", "yes"],
+        parameters=10,
+        precision="no",
+        majority={"accuracy": 0.5},
+    ),
+    events.Stepped(time=3.0, step=1, epoch=0.3, loss=0.5, learning_rate=1e-5, samples_per_second=9),
+    events.Evaluated(time=4.0, step=3, epoch=1.0, metrics={"f1": 0.8}, seconds=0.1, best=True),
+    events.Saved(time=5.0, step=3),
+    events.Stopped(time=6.0, step=3, seconds=1.0),
+    events.Failed(time=7.0, error="a\nb", remedy="c"),
+    events.Finished(time=8.0, step=3, seconds=2.0),
+]
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda e: e.kind)
+def test_an_event_survives_its_line(event: events.Event) -> None:
+    line = events.to_json(event)
+    assert "\n" not in line
+    assert events.from_json(line) == event
+
+
+def test_every_kind_has_an_example() -> None:
+    assert {event.kind for event in EXAMPLES} == set(events.KINDS)
+
+
+def test_nan_is_written_as_null() -> None:
+    event = dataclasses.replace(EXAMPLES[3], loss=float("nan"))  # type: ignore[call-arg]
+    assert json.loads(events.to_json(event))["loss"] is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{", "null", "[]", "7", '{"event": "unknown"}', '{"event": "saved"}', '{"event": []}'],
+)
+def test_a_line_that_is_no_event_is_skipped(line: str) -> None:
+    assert events.from_json(line) is None
+
+
+def test_a_field_of_a_later_version_is_ignored() -> None:
+    assert events.from_json('{"event": "saved", "time": 1, "step": 2, "new": 3}') == events.Saved(
+        time=1, step=2
+    )
+
+
+@given(st.text(max_size=80), st.floats())
+def test_any_text_and_number_can_be_written(text: str, number: float) -> None:
+    line = events.to_json(events.Failed(time=number, error=text))
+    record: dict[str, Any] = json.loads(line)
+    assert record["error"] == text

@@ -1,0 +1,116 @@
+"""The floors: imports point down, siblings do not import each other, only the page knows Gradio."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FLOORS = [
+    {"errors", "events"},
+    {"config", "store", "catalog", "summary"},
+    {"data", "batching", "metrics"},
+    {"loop", "model"},
+    {"train", "jobs", "predict", "publish"},
+    {"ui"},
+]
+# Neighbours that build on each other, each for a reason.
+NEIGHBOURS = {
+    ("config", "catalog"),  # the defaults are names of the catalogue
+    ("store", "config"),  # a run folder holds a configuration
+    ("store", "summary"),  # and folds its events
+    ("batching", "data"),  # batches are made of pairs
+    ("train", "jobs"),  # a run begun in a terminal notes its own process
+}
+LIGHT = ["errors", "events", "config", "store", "catalog", "summary", "jobs", "publish"]
+HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
+
+
+def modules() -> dict[str, list[Path]]:
+    package = ROOT / "finetune"
+    single = {path.stem: [path] for path in package.glob("*.py") if path.stem != "__init__"}
+    return single | {"ui": sorted((package / "ui").glob("*.py"))}
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names a file imports, inside functions too, except for type checking."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    guarded = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+        for node in ast.walk(block)
+    }
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in guarded:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def ours(names: set[str]) -> set[str]:
+    return {name.split(".")[1] for name in names if name.startswith("finetune.")}
+
+
+def floor(module: str) -> int:
+    return next(level for level, names in enumerate(FLOORS) if module in names)
+
+
+def test_every_module_stands_on_a_floor() -> None:
+    assert set(modules()) == set.union(*FLOORS)
+
+
+@pytest.mark.parametrize("module", sorted(set.union(*FLOORS)))
+def test_imports_point_down(module: str) -> None:
+    known = set.union(*FLOORS)
+    for path in modules()[module]:
+        for other in (ours(imported(path)) & known) - {module}:
+            below = floor(other) < floor(module)
+            assert below or (module, other) in NEIGHBOURS, f"{module} imports {other}"
+
+
+def test_only_the_page_knows_gradio() -> None:
+    for module, paths in modules().items():
+        knows = any(name.split(".")[0] == "gradio" for path in paths for name in imported(path))
+        assert knows == (module == "ui"), module
+
+
+def test_tabs_do_not_import_each_other() -> None:
+    tabs = {"train", "predict", "publish"}
+    for tab in tabs:
+        names = imported(ROOT / "finetune" / "ui" / f"{tab}.py")
+        assert not names & {f"finetune.ui.{other}" for other in tabs - {tab}}
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_light_modules_load_no_torch(module: str) -> None:
+    code = (
+        f"import sys, finetune.{module}\n"
+        f"print(sorted({HEAVY!r} & set(sys.modules)), 'gradio' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[] False"
+
+
+def test_the_page_is_built_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from finetune.store import RunStore\n"
+        "from finetune.ui import page\n"
+        f"page.build(RunStore({str(tmp_path)!r}))\n"
+        f"print(sorted({HEAVY!r} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().splitlines()[-1] == "[]"

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import evaluate
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, f1_score
+
+from finetune import metrics
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scores_equal_scikit_learns_batch_by_batch(classes: int) -> None:
+    draw = np.random.default_rng(0)
+    wanted, found = draw.integers(classes, size=(2, 97))
+    metric = metrics.AccuracyAndF1([str(n) for n in range(classes)])
+    assert isinstance(metric, evaluate.Metric)
+    for start in range(0, 97, 10):
+        some = slice(start, start + 10)
+        metric.add_batch(predictions=found[some], references=wanted[some])
+    average = "binary" if classes == 2 else "macro"
+    assert metric.compute() == {
+        "accuracy": pytest.approx(accuracy_score(wanted, found)),
+        "f1": pytest.approx(f1_score(wanted, found, average=average)),
+    }
+
+
+def test_a_metric_can_be_used_again() -> None:
+    metric = metrics.AccuracyAndF1(["no", "yes"])
+    for expected in (1.0, 0.5):
+        wrong = 0 if expected == 1.0 else 1
+        metric.add_batch(predictions=[1, wrong], references=[1, 0])
+        assert metric.compute()["accuracy"] == expected
+
+
+def test_the_majority_comes_from_training() -> None:
+    scores = metrics.majority([1, 1, 0], [1, 0, 0, 0], ["no", "yes"])
+    assert scores == {"accuracy": 0.25, "f1": pytest.approx(0.4)}
+
+
+def test_cross_entropy_equals_torchs_even_for_large_logits() -> None:
+    logits = np.array([[1000.0, -1000.0], [0.3, 0.7], [-5.0, 5.0]], dtype=np.float32)
+    labels = np.array([0, 1, 0])
+    expected = torch.nn.functional.cross_entropy(torch.tensor(logits), torch.tensor(labels))
+    assert metrics.cross_entropy(logits, labels) == pytest.approx(expected.item(), rel=1e-6)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from finetune import events
+from finetune.config import RunConfig
+from finetune.errors import ConfigError, NoSuchRun, StoreError
+from finetune.store import Run, RunStore, default_root, write_atomically
+
+
+def test_a_run_is_its_folder(store: RunStore) -> None:
+    run = store.create(RunConfig(name="first"))
+    again = RunStore(store.root).get(run.id)
+    assert again.config() == RunConfig(name="first")
+    assert again.title() == "first"
+    assert [r.id for r in store.runs()] == [run.id]
+
+
+def test_a_wrong_configuration_makes_no_folder(store: RunStore) -> None:
+    with pytest.raises(ConfigError):
+        store.create(RunConfig(num_train_epochs=0))
+    assert store.runs() == []
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "..", "../x", "/etc", "20260101-000000-" + "a" * 12, None, 7, ["x"], "a" * 10**6]
+)
+def test_anything_else_is_no_run(store: RunStore, wrong: Any) -> None:
+    with pytest.raises(NoSuchRun):
+        store.get(wrong)
+
+
+def test_events_are_read_once_from_where_one_left(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    run.append(events.Saved(step=1))
+    first, offset = run.tail()
+    run.append(events.Saved(step=2))
+    second, end = run.tail(offset)
+    assert [e.step for e in first + second if isinstance(e, events.Saved)] == [1, 2]
+    assert run.tail(end) == ([], end)
+
+
+def test_a_half_written_line_waits_for_its_end(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    run.append(events.Saved(step=1))
+    line = events.to_json(events.Saved(step=2)).encode() + b"\n"
+    with run.events_file.open("ab") as file:
+        file.write(line[:9])
+    assert store.summary(run).saved_step == 1
+    with run.events_file.open("ab") as file:
+        file.write(line[9:])
+    assert store.summary(run).saved_step == 2
+
+
+def test_a_corrupt_line_hides_no_other(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    run.append(events.Saved(step=1))
+    with run.events_file.open("ab") as file:
+        file.write(b"\xff\x00garbage\n")
+    run.append(events.Saved(step=3))
+    assert store.summary(run).saved_step == 3
+    assert store.summary(run).count == 2
+
+
+def test_the_summary_of_a_fresh_store_is_the_same(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    for step in (1, 2):
+        run.append(events.Saved(step=step))
+        store.summary(run)
+    assert RunStore(store.root).summary(run) == store.summary(run)
+
+
+def test_a_corrupt_configuration_is_said(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    (run.folder / "config.json").write_text("{")
+    with pytest.raises(StoreError, match=r"config\.json"):
+        run.config()
+    assert run.title() == run.id
+
+
+def test_delete_removes_the_folder_and_nothing_else(store: RunStore) -> None:
+    gone, kept = store.create(RunConfig()), store.create(RunConfig())
+    store.delete(gone)
+    assert [r.id for r in store.runs()] == [kept.id]
+    with pytest.raises(NoSuchRun):
+        store.delete(Run(store.root / ".."))
+
+
+def test_a_write_replaces_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    write_atomically(path, "old")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="No space left"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_folder_that_is_a_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(StoreError, match="cannot be made"):
+        RunStore(tmp_path / "runs").create(RunConfig())
+
+
+def test_no_secret_is_readable_by_its_mode(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    run.append(events.Saved(step=1))
+    assert stat.S_IMODE(run.events_file.stat().st_mode) & 0o022 == 0
+
+
+def test_the_root_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_RUNS", str(tmp_path / "elsewhere"))
+    assert default_root() == tmp_path / "elsewhere"

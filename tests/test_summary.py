@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from finetune import events
+from finetune.summary import Summary, fold
+
+
+def stepped(step: int, time: float, rate: float = 8.0) -> events.Stepped:
+    return events.Stepped(
+        time=time, step=step, epoch=step / 10, loss=1 / step, learning_rate=1e-5,
+        samples_per_second=rate,
+    )  # fmt: skip
+
+
+def prepared(total: int) -> events.Prepared:
+    return events.Prepared(
+        train_examples=80, validation_examples=20, steps_per_epoch=10, total_steps=total,
+        labels=["a", "b"], parameters=1, precision="no",
+    )  # fmt: skip
+
+
+def evaluated(step: int, f1: float, best: bool) -> events.Evaluated:
+    return events.Evaluated(step=step, epoch=1.0, metrics={"f1": f1}, seconds=1.0, best=best)
+
+
+def test_nothing_yet() -> None:
+    empty = fold([])
+    assert (empty.status, empty.step, empty.total_steps) == ("waiting", 0, 0)
+    assert empty.best is None
+    assert empty.seconds_left is None
+
+
+def test_a_whole_run() -> None:
+    stream = [
+        events.Started(time=100.0, device="CPU"),
+        events.Entered(phase="download", detail="x"),
+        prepared(20),
+        stepped(1, 110.0),
+        stepped(11, 120.0),
+        evaluated(11, 0.7, best=True),
+        events.Saved(step=11),
+        evaluated(20, 0.6, best=False),
+        events.Finished(time=140.0, step=20, seconds=30.0),
+    ]
+    halfway = fold(stream[:5])
+    assert halfway.status == "running"
+    assert halfway.phase == "train"
+    assert halfway.seconds_left == 9.0
+    whole = fold(stream)
+    assert whole.status == "finished"
+    assert whole.ended - whole.began == 40.0
+    assert whole.best is not None
+    assert whole.best.step == whole.saved_step == 11
+
+
+def test_folding_in_pieces_is_folding_at_once() -> None:
+    stream = [prepared(5), *(stepped(n, n) for n in range(1, 6))]
+    assert fold(stream[3:], fold(stream[:3])) == fold(stream)
+
+
+def test_a_failure_keeps_its_remedy() -> None:
+    failed = fold([events.Failed(error="too big", remedy="make it smaller")])
+    assert (failed.status, failed.error, failed.remedy) == (
+        "failed",
+        "too big",
+        "make it smaller",
+    )
+
+
+def test_one_slow_interval_does_not_move_the_speed() -> None:
+    steps = [stepped(n, n, rate=0.1 if n == 5 else 10.0) for n in range(1, 10)]
+    assert fold(steps, Summary()).samples_per_second == 10.0
