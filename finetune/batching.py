@@ -63,5 +63,8 @@ def build(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -
             tokenised["validation"],  # type: ignore[arg-type]
             batch_size=config.per_device_eval_batch_size,
             collate_fn=collator,
+            # Without its own, each evaluation would draw from the generator that makes dropout,
+            # and how often one evaluates would change what is learned.
+            generator=torch.Generator().manual_seed(config.seed),
         ),
     )

@@ -255,6 +255,7 @@ def make_accelerator(chosen: RunConfig) -> Accelerator:
     Raises:
         ConfigError: when the hardware lacks the precision asked for.
     """
+    import torch
     from accelerate import Accelerator
     from accelerate.utils import set_seed
 
@@ -262,6 +263,8 @@ def make_accelerator(chosen: RunConfig) -> Accelerator:
 
     try:
         accelerator = Accelerator(
+            # Said outright, or several processes without a GPU would each train alone.
+            cpu=not torch.accelerator.is_available(),
             mixed_precision=chosen.mixed_precision,
             gradient_accumulation_steps=chosen.gradient_accumulation_steps,
         )

@@ -16,7 +16,7 @@ def test_a_batch_is_as_long_as_its_longest_pair(
     batches = batching.build(toy_pairs, tokenizer, toy_config)
     batch = next(iter(batches.train))
     assert set(batch) == {"input_ids", "token_type_ids", "attention_mask", "labels"}
-    assert batch["input_ids"].shape == (8, 13)  # [CLS] five words [SEP] five words [SEP]
+    assert batch["input_ids"].shape == (8, 15)  # [CLS] six words [SEP] six words [SEP]
     assert batch["labels"].shape == (8,)
     text = tokenizer.decode(batch["input_ids"][0])
     assert text.startswith("[CLS]")

@@ -21,7 +21,7 @@ def test_the_bundled_pairs_have_one_shape() -> None:
 
 
 def test_an_unknown_dataset_is_named_with_those_offered() -> None:
-    with pytest.raises(DataError, match="'nonsense'.*bundled"):
+    with pytest.raises(DataError, match=r"'nonsense'.*bundled"):
         data.load("nonsense")
 
 

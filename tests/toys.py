@@ -13,20 +13,20 @@ from finetune.data import LABELS
 
 ANIMALS = ["cat", "dog", "owl", "fox", "hen", "bee", "ant", "cow"]
 VERBS = ["sees", "hears", "follows", "likes", "finds", "helps"]
-WORDS = ["the", "a", ".", *ANIMALS, *VERBS]
+CONTRARY = ["misses", "loses", "fears", "leaves"]
+WORDS = ["the", "a", ".", *ANIMALS, *VERBS, *CONTRARY]
 
 
 def rows(count: int, seed: int = 0) -> list[tuple[str, str, int]]:
-    """Pairs that are equivalent when the same animal acts."""
+    """Pairs whose second sentence says the same, or has a contrary verb: soon learned."""
     draw = random.Random(seed)
     made = []
     for _ in range(count):
-        first, second, verb = draw.choice(ANIMALS), draw.choice(ANIMALS), draw.choice(VERBS)
-        same = draw.random() < 0.6
-        other = first if same else draw.choice([a for a in ANIMALS if a != first])
-        sentence1 = f"the {first} {verb} a {second} ."
-        made.append((sentence1, f"a {other} {verb} the {second} .", int(same)))
-    return made
+        first, second = draw.sample(ANIMALS, 2)
+        verb, same = draw.choice(VERBS), draw.random() < 0.6
+        other = verb if same else draw.choice(CONTRARY)
+        made.append((f"the {first} {verb} a {second} .", f"a {first} {other} the {second} .", same))
+    return [(one, two, int(same)) for one, two, same in made]
 
 
 def write_pairs(folder: Path, train: int = 64, validation: int = 24) -> Path:

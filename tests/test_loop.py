@@ -1,0 +1,249 @@
+"""The loop: equal to the course's, to Trainer's, and well-behaved at its edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch.utils.data import DataLoader
+from transformers import (
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
+
+from finetune import batching, data, events, loop, metrics, model
+from finetune.config import RunConfig
+from finetune.errors import TrainingError
+from tests import course
+
+
+def fit(
+    config: RunConfig, pairs: data.Pairs, hooks: loop.Hooks | None = None
+) -> tuple[list[events.Event], PreTrainedModel]:
+    accelerator = Accelerator(
+        cpu=True, gradient_accumulation_steps=config.gradient_accumulation_steps
+    )
+    set_seed(config.seed)
+    tokenizer, classifier = model.load(config.checkpoint, pairs.labels, config.max_length)
+    batches = batching.build(pairs, tokenizer, config)
+    metric = metrics.AccuracyAndF1(pairs.labels)
+    return list(loop.fit(config, accelerator, classifier, batches, metric, hooks)), classifier
+
+
+def losses(stream: list[events.Event]) -> list[float]:
+    return [e.loss for e in stream if isinstance(e, events.Stepped)]
+
+
+def evaluations(stream: list[events.Event]) -> list[events.Evaluated]:
+    return [e for e in stream if isinstance(e, events.Evaluated)]
+
+
+def test_it_is_the_courses_loop(toy_config: RunConfig, toy_pairs: data.Pairs) -> None:
+    stream, classifier = fit(toy_config, toy_pairs)
+    expected, scores, weights = course.train(
+        toy_config.checkpoint, toy_pairs.splits, epochs=2, batch_size=8, rate=1e-3, seed=7
+    )  # fmt: skip
+    assert losses(stream) == pytest.approx(expected, abs=1e-5)
+    final = evaluations(stream)[-1].metrics
+    assert {name: final[name] for name in scores} == pytest.approx(scores, abs=1e-5)
+    for name, value in classifier.state_dict().items():
+        assert torch.allclose(value, weights[name], atol=1e-5), name
+
+
+def test_trainer_gets_the_same(
+    toy_config: RunConfig, toy_pairs: data.Pairs, tmp_path: Path, still_checkpoint: Path
+) -> None:
+    config = toy_config.changed(checkpoint=str(still_checkpoint))
+    stream, _ = fit(config, toy_pairs)
+    set_seed(config.seed)
+    tokenizer, classifier = model.load(config.checkpoint, toy_pairs.labels, config.max_length)
+    tokenised = {
+        name: batching.tokenise(toy_pairs.splits[name], tokenizer, 32)
+        for name in ("train", "validation")
+    }
+
+    loader = batching.build(toy_pairs, tokenizer, config).train
+    seen = [batch for _ in range(config.num_train_epochs) for batch in loader]
+
+    class SameBatches(Trainer):  # type: ignore[misc]
+        def get_train_dataloader(self) -> Any:
+            return DataLoader(seen, batch_size=None)  # type: ignore[arg-type]
+
+    trainer = SameBatches(
+        model=classifier,
+        args=TrainingArguments(
+            output_dir=str(tmp_path),
+            learning_rate=config.learning_rate,
+            num_train_epochs=1,
+            per_device_train_batch_size=8,
+            weight_decay=config.weight_decay,
+            max_grad_norm=0.0,
+            lr_scheduler_type="linear",
+            optim="adamw_torch",
+            logging_steps=1,
+            report_to="none",
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        eval_dataset=tokenised["validation"],
+        data_collator=DataCollatorWithPadding(tokenizer),
+    )
+    # Trainer spares biases and norms from decay; the course does not.
+    trainer.create_optimizer = lambda *_: setattr(  # type: ignore[method-assign]
+        trainer, "optimizer", loop.build_optimizer(classifier, config)
+    )
+    trainer.train()
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses(stream) == pytest.approx(logged, abs=1e-3)  # it logs rounded losses
+    output = trainer.predict(tokenised["validation"])
+    scores = metrics.AccuracyAndF1(toy_pairs.labels).compute(
+        predictions=output.predictions.argmax(-1), references=output.label_ids
+    )
+    final = evaluations(stream)[-1].metrics
+    assert {name: final[name] for name in scores} == pytest.approx(scores, abs=1e-5)
+    assert final["loss"] == pytest.approx(output.metrics["test_loss"], abs=1e-5)
+
+
+def test_how_often_one_evaluates_does_not_change_what_is_learned(
+    toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    seldom, _ = fit(toy_config, toy_pairs)
+    often, _ = fit(toy_config.changed(eval_steps=2), toy_pairs)
+    assert losses(often) == losses(seldom)
+
+
+def test_it_learns(toy_config: RunConfig, toy_pairs: data.Pairs) -> None:
+    stream, _ = fit(toy_config.changed(num_train_epochs=12, learning_rate=3e-3), toy_pairs)
+    assert losses(stream)[-1] < 0.7 * losses(stream)[0]
+
+
+def test_the_stream_tells_the_whole_story(toy_config: RunConfig, toy_pairs: data.Pairs) -> None:
+    saved: list[int] = []
+    kept: dict[int, Any] = {}
+    hooks = loop.Hooks(
+        save_best=lambda _: saved.append(1),
+        save_predictions=lambda step, logits, labels: kept.update({step: (logits, labels)}),
+    )
+    stream, _ = fit(toy_config, toy_pairs, hooks)
+    assert [e.step for e in evaluations(stream)] == [8, 16]
+    assert isinstance(stream[-1], events.Finished)
+    assert stream[-1].step == 16
+    assert evaluations(stream)[0].best
+    assert len(saved) == sum(e.best for e in evaluations(stream))
+    assert list(kept) == [8, 16]
+    for evaluation in evaluations(stream):
+        logits, labels = kept[evaluation.step]
+        assert logits.shape == (24, 2)
+        assert np.mean(logits.argmax(1) == labels) == pytest.approx(evaluation.metrics["accuracy"])
+    rates = [e.learning_rate for e in stream if isinstance(e, events.Stepped)]
+    assert rates[0] == 1e-3
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_accumulation_is_a_larger_batch(
+    toy_config: RunConfig, toy_pairs: data.Pairs, still_checkpoint: Path
+) -> None:
+    still = toy_config.changed(checkpoint=str(still_checkpoint))
+    whole, _ = fit(still, toy_pairs)
+    parts, _ = fit(
+        still.changed(per_device_train_batch_size=2, gradient_accumulation_steps=4), toy_pairs
+    )
+    assert losses(parts) == pytest.approx(losses(whole), abs=1e-5)
+
+
+def test_steps_are_counted_when_the_last_batch_is_small() -> None:
+    config = RunConfig(gradient_accumulation_steps=4, num_train_epochs=2)
+    assert loop.steps(config, 9) == (3, 6)
+    assert loop.steps(config.changed(max_steps=4), 9) == (3, 4)
+
+
+def test_max_steps_ends_within_an_epoch(toy_config: RunConfig, toy_pairs: data.Pairs) -> None:
+    stream, _ = fit(toy_config.changed(max_steps=3), toy_pairs)
+    assert [e.step for e in evaluations(stream)] == [3]
+    assert isinstance(stream[-1], events.Finished)
+
+
+def test_clipping_bounds_the_step_and_reports_the_norm(
+    toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    stream, _ = fit(toy_config.changed(max_grad_norm=0.5), toy_pairs)
+    norms = [e.grad_norm for e in stream if isinstance(e, events.Stepped)]
+    assert all(norm is not None and norm > 0 for norm in norms)
+
+
+def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: data.Pairs) -> None:
+    _, classifier = model.load(toy_config.checkpoint, toy_pairs.labels, 32)
+    optimizer = loop.build_optimizer(classifier, toy_config.changed(decay_biases_and_norms=False))
+    spared = optimizer.param_groups[1]
+    assert spared["weight_decay"] == 0.0
+    assert all(p.ndim == 1 for p in spared["params"])
+    assert all(p.ndim > 1 for p in optimizer.param_groups[0]["params"])
+    count = sum(len(group["params"]) for group in optimizer.param_groups)
+    assert count == len(list(classifier.parameters()))
+
+
+def stop_after(calls: int) -> Callable[[], bool]:
+    asked = iter(range(10**9))
+    return lambda: next(asked) >= calls
+
+
+def test_stop_before_an_evaluation_keeps_the_present_model(
+    toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    saved: list[Any] = []
+    hooks = loop.Hooks(should_stop=stop_after(2), save_best=saved.append)
+    stream, _ = fit(toy_config, toy_pairs, hooks)
+    assert [type(e) for e in stream[-2:]] == [events.Saved, events.Stopped]
+    assert len(saved) == 1
+    assert len(losses(stream)) == 3
+
+
+def test_stop_after_an_evaluation_keeps_the_best(
+    toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    saved: list[Any] = []
+    hooks = loop.Hooks(should_stop=stop_after(14), save_best=saved.append)
+    stream, _ = fit(toy_config, toy_pairs, hooks)
+    assert isinstance(stream[-1], events.Stopped)
+    assert len(saved) == len(evaluations(stream)) == 1
+
+
+def test_stop_during_an_evaluation_ends_it(toy_config: RunConfig, toy_pairs: data.Pairs) -> None:
+    hooks = loop.Hooks(should_stop=stop_after(9))  # eight steps, then batches of the evaluation
+    stream, _ = fit(toy_config, toy_pairs, hooks)
+    assert isinstance(stream[-1], events.Stopped)
+    assert evaluations(stream) == []
+
+
+@pytest.mark.parametrize(("name", "sign"), [("f1", 1), ("accuracy", 1), ("loss", -1)])
+def test_the_best_is_by_the_metric_chosen(
+    toy_config: RunConfig, toy_pairs: data.Pairs, name: str, sign: int
+) -> None:
+    chosen = toy_config.changed(metric_for_best_model=name, num_train_epochs=4, eval_steps=3)
+    stream, _ = fit(chosen, toy_pairs)
+    so_far = -math.inf
+    for evaluation in evaluations(stream):
+        value = sign * evaluation.metrics[name]
+        assert evaluation.best == (value > so_far)
+        so_far = max(so_far, value)
+
+
+def test_a_loss_that_is_no_number_is_named_with_its_step(
+    toy_config: RunConfig, toy_pairs: data.Pairs, tmp_path: Path
+) -> None:
+    tokenizer, classifier = model.load(toy_config.checkpoint, toy_pairs.labels, 32)
+    with torch.no_grad():
+        classifier.classifier.weight.fill_(math.nan)
+    model.save(classifier, tokenizer, tmp_path / "broken")
+    with pytest.raises(TrainingError, match="became nan at step 1"):
+        fit(toy_config.changed(checkpoint=str(tmp_path / "broken")), toy_pairs)

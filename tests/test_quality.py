@@ -1,0 +1,21 @@
+"""The linter and the type checker, configured in the project's dotfiles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize(
+    "tool", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]], ids=" ".join
+)
+def test_the_tools_find_nothing(tool: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *tool], cwd=ROOT, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

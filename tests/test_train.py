@@ -1,0 +1,140 @@
+"""`python -m finetune.train`, alone and under `accelerate launch`, as real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune import events
+from finetune.config import RunConfig
+from finetune.store import Run, RunStore
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def command(store: RunStore, config: RunConfig, launcher: list[str]) -> list[str]:
+    options = [
+        word
+        for name, value in config.to_dict().items()
+        if value != getattr(RunConfig(), name)
+        for word in (f"--{name}", str(value))
+    ]
+    return [*launcher, "-m", "finetune.train", "--runs", str(store.root), *options]
+
+
+def train(store: RunStore, config: RunConfig, launcher: list[str] | None = None) -> Run:
+    before = {run.id for run in store.runs()}
+    done = subprocess.run(
+        command(store, config, launcher or [sys.executable]),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = [run for run in store.runs() if run.id not in before]
+    return run
+
+
+def losses(run: Run) -> list[float]:
+    return [e.loss for e in run.tail()[0] if isinstance(e, events.Stepped)]
+
+
+def scores(run: Run) -> dict[str, float]:
+    return next(e.metrics for e in run.tail()[0] if isinstance(e, events.Evaluated))
+
+
+def test_help_answers_without_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "finetune.train", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "--learning_rate" in done.stdout
+    assert "| torch" not in done.stderr
+
+
+def test_wrong_options_are_named_before_anything_starts(store: RunStore) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "finetune.train", "--runs", str(store.root),
+         "--learning_rate", "fast", "--num_train_epochs", "0"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "learning_rate must be a number, got 'fast'" in done.stderr
+    assert "num_train_epochs must be at least 1, got 0" in done.stderr
+    assert store.runs() == []
+
+
+def test_two_processes_lose_what_one_does(store: RunStore, still_checkpoint: Path) -> None:
+    config = RunConfig(
+        checkpoint=str(still_checkpoint), learning_rate=1e-3, max_steps=12, eval_steps=12,
+        max_length=48, logging_steps=1, per_device_train_batch_size=8,
+    )  # fmt: skip
+    one = train(store, config)
+    launcher = [sys.executable, "-m", "accelerate.commands.launch"]
+    # --multi_gpu is Accelerate's word for torch's launcher; with --cpu it starts one process only.
+    launcher += ["--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    two = train(store, config.changed(per_device_train_batch_size=4), launcher)
+    assert len(losses(one)) == 12
+    assert losses(two) == pytest.approx(losses(one), abs=1e-5)
+    assert scores(two) == pytest.approx(scores(one), abs=1e-5)
+    started = next(e for e in two.tail()[0] if isinstance(e, events.Started))
+    assert started.processes == 2
+    _same_predictions(one, two)
+
+
+def _same_predictions(one: Run, two: Run) -> None:
+    """Every validation pair once, in order, however many processes shared them."""
+    first, second = (np.load(run.predictions / "step-000012.npz") for run in (one, two))
+    assert np.array_equal(first["labels"], second["labels"])
+    assert np.allclose(first["logits"], second["logits"], atol=1e-5)
+
+
+def test_a_failure_is_written_down(store: RunStore) -> None:
+    done = subprocess.run(
+        command(store, RunConfig(checkpoint="/no/such/folder"), [sys.executable]),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 1
+    last = store.runs()[0].tail()[0][-1]
+    assert isinstance(last, events.Failed)
+    assert "/no/such/folder" in last.error
+    assert last.remedy
+
+
+def test_sigterm_saves_and_ends(store: RunStore, toy_checkpoint: Path) -> None:
+    config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=500, max_length=32)
+    process = subprocess.Popen(
+        command(store, config, [sys.executable]), cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    try:
+        _until(lambda: bool(store.runs()) and bool(losses(store.runs()[0])))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+    run = store.runs()[0]
+    assert isinstance(run.tail()[0][-1], events.Stopped)
+    assert run.has_model()
+
+
+def _until(condition: object, seconds: float = 60.0) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
