@@ -191,6 +191,13 @@ class Run:
         except OSError:
             return ""
 
+    def log_size(self) -> int:
+        """Bytes the worker has printed so far."""
+        try:
+            return self.log_file.stat().st_size
+        except OSError:
+            return 0
+
     def has_model(self) -> bool:
         """Whether a model was saved that can be loaded."""
         return (self.best / "config.json").exists()

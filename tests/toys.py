@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import random
+import shutil
 from pathlib import Path
 
 from finetune.data import LABELS
@@ -64,3 +65,8 @@ def write_checkpoint(folder: Path, dropout: float = 0.1, positions: int = 64) ->
     BertForSequenceClassification(config).save_pretrained(folder)
     BertTokenizer(vocab=vocabulary).save_pretrained(folder)
     return folder
+
+
+def copy_model(checkpoint: Path, best: Path) -> None:
+    """A saved model where a finished run has it."""
+    shutil.copytree(checkpoint, best)

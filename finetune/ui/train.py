@@ -160,9 +160,12 @@ class TrainTab:
         summary = jobs.summary(self.store, run)
         answer = {
             "run": run.id,
-            "count": summary.count,
             "status": summary.status,
             "busy": current.id if current else "",
+            "count": summary.count,
+            "train": len(summary.train),
+            "scores": len(summary.validation),
+            "log": run.log_size(),
         }
         if answer == seen and summary.status in ENDED:
             return tuple(nothing)
@@ -170,30 +173,27 @@ class TrainTab:
 
     def _changes(self, run: Run, summary: Summary, seen: Seen, answer: Seen) -> tuple[Any, ...]:
         another = seen.get("run") != run.id
-        log = run.log_tail()
-        answer["log"] = len(log)
-        answer["train"], answer["scores"] = len(summary.train), len(summary.validation)
-        fresh = {name for name in answer if answer[name] != seen.get(name)}
+        fresh = {name for name in answer if another or answer[name] != seen.get(name)}
         running = summary.status not in ENDED
         axis: list[float | None] | None = None
         if summary.total_steps:
             axis = [0, summary.total_steps]
         stoppable = running and not run.stop_requested()
         loss = scores = runs = gr.skip()
-        if another or "train" in fresh:
+        if "train" in fresh:
             loss = gr.LinePlot(charts.loss_frame(summary), x_lim=axis)
-        if another or "scores" in fresh:
+        if "scores" in fresh:
             scores = gr.LinePlot(charts.score_frame(summary), x_lim=axis)
-        if another or "status" in fresh or "busy" in fresh:
+        if fresh & {"run", "status", "busy"}:
             runs = self._choices(run.id)
         return (
-            {name: answer[name] for name in answer},
+            answer,
             runs,
             status.status_html(run, summary),
-            status.announcement(summary) if another or fresh - {"log", "train"} else gr.skip(),
+            status.announcement(summary) if fresh - {"log", "train"} else gr.skip(),
             loss,
             scores,
-            log if "log" in fresh or another else gr.skip(),
+            run.log_tail() if "log" in fresh else gr.skip(),
             gr.update(interactive=not answer["busy"]),
             gr.update(interactive=stoppable),
         )

@@ -1,0 +1,308 @@
+"""The page's callbacks as plain functions, its form, and what it does at start."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import pytest
+
+from finetune import catalog, config, events
+from finetune.config import RunConfig
+from finetune.errors import ConfigError, DataError
+from finetune.store import Run, RunStore
+from finetune.summary import fold
+from finetune.ui import charts, edge, form, page, status
+from finetune.ui.predict import PredictTab, answer_html
+from finetune.ui.publish import PublishTab
+from finetune.ui.train import TrainTab
+from tests import toys
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKUP = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def tabs(store: RunStore) -> tuple[TrainTab, PredictTab, PublishTab]:
+    made = TrainTab(store), PredictTab(store), PublishTab(store)
+    with gr.Blocks():
+        for tab in made:
+            tab.draw()
+    return made
+
+
+@pytest.fixture
+def finished(store: RunStore, toy_checkpoint: Path) -> Run:
+    """A run that ended, its model the toy checkpoint."""
+    run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=32, name="toy run"))
+    for event in story():
+        run.append(event)
+    toys.copy_model(toy_checkpoint, run.best)
+    return run
+
+
+def story() -> list[events.Event]:
+    return [
+        events.Started(device="CPU (2 threads)", versions={"torch": "2.13.0"}),
+        events.Prepared(
+            train_examples=64, validation_examples=24, steps_per_epoch=8, total_steps=8,
+            labels=["not_equivalent", "equivalent"], parameters=1000, precision="no",
+            majority={"accuracy": 0.6, "f1": 0.75},
+        ),
+        *(
+            events.Stepped(step=n, epoch=n / 8, loss=1 / n, learning_rate=1e-5,
+                           samples_per_second=10.0)
+            for n in range(1, 9)
+        ),
+        events.Evaluated(step=8, epoch=1.0, metrics={"accuracy": 0.7, "f1": 0.8, "loss": 0.5},
+                         seconds=0.1, best=True),
+        events.Saved(step=8),
+        events.Finished(step=8, seconds=3.0),
+    ]  # fmt: skip
+
+
+def test_the_form_draws_every_field() -> None:
+    with gr.Blocks():
+        controls = form.draw()
+    assert list(controls) == [field.name for field in dataclasses.fields(RunConfig)]
+    for name, control in controls.items():
+        assert control.label == name
+        assert control.info == config.knobs()[name].help
+    assert form.read(form.values(RunConfig())) == RunConfig()
+
+
+def test_the_form_reads_what_it_shows() -> None:
+    chosen = RunConfig(learning_rate=3e-4, num_train_epochs=7, lr_scheduler_type="cosine")
+    assert form.read(form.values(chosen)) == chosen
+
+
+def test_a_wrong_form_names_the_fields_and_starts_nothing(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
+) -> None:
+    values = form.values(RunConfig())
+    values[form.NAMES.index("learning_rate")] = None
+    values[form.NAMES.index("num_train_epochs")] = 0
+    said = tabs[0].on_start(*values)[0]
+    assert 'role="alert"' in said
+    assert "learning_rate" in said
+    assert "num_train_epochs" in said
+    assert store.runs() == []
+
+
+def test_an_untouched_page_sends_nothing_twice(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    first = tabs[0].on_tick(finished.id, {})
+    again = tabs[0].on_tick(finished.id, first[0])
+    assert "Finished" in first[2]
+    assert all(update == gr.skip() for update in again)
+
+
+def test_a_tick_sends_only_what_is_new(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
+) -> None:
+    run = store.create(RunConfig())
+    told = story()
+    for event in told[:5]:
+        run.append(event)
+    first = tabs[0].on_tick(run.id, {})
+    run.append(told[5])
+    second = tabs[0].on_tick(run.id, first[0])
+    assert second[4].value is not None  # the loss has a new point
+    assert second[5] == gr.skip()  # the scores have none
+    assert "step 4 of 8" in second[2]
+
+
+def test_opening_the_page_finds_the_newest_run(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    update, seen = tabs[0].on_open()
+    assert update["value"] == finished.id
+    assert seen == {}
+
+
+def test_a_run_deleted_while_watched_is_no_error(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run, store: RunStore
+) -> None:
+    store.delete(finished)
+    assert all(update == gr.skip() for update in tabs[0].on_tick(finished.id, {}))
+    assert "no such run" in tabs[0].on_stop(finished.id)[0]
+
+
+@pytest.mark.parametrize("wrong", ["../x", "/etc/passwd", "x" * 10**6, 7, None])
+def test_another_id_is_no_such_run(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], wrong: Any
+) -> None:
+    train, predict, publish = tabs
+    assert "no such run" in train.on_stop(wrong)[0]
+    assert "no such run" in predict.on_ask(wrong, "a", "b")
+    assert "no such run" in publish.on_push(wrong, "name", False, "hub-token")
+
+
+def test_the_default_is_what_can_run(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blank = RunConfig()
+    monkeypatch.setattr(catalog, "hub_answers", lambda *_: True)
+    assert tabs[0].on_hub(blank.dataset, blank.checkpoint)[1:] == ("glue/mrpc", "bert-base-uncased")
+    kept = tabs[0].on_hub(blank.dataset, "roberta-base")[1:]
+    assert kept == (gr.skip(), gr.skip())
+    monkeypatch.setattr(catalog, "hub_answers", lambda *_: False)
+    said, *rest = tabs[0].on_hub(blank.dataset, blank.checkpoint)
+    assert "does not answer" in said
+    assert rest == [gr.skip(), gr.skip()]
+
+
+def test_predicting_through_the_tab(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    answer = tabs[1].on_ask(finished.id, "the cat sees a dog .", "a cat sees the dog .")
+    assert 'id="label"' in answer
+    assert "not_equivalent" in answer
+    assert "sentence2 is empty" in tabs[1].on_ask(finished.id, "the cat", " ")
+
+
+def test_markup_is_shown_not_run(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
+) -> None:
+    run = store.create(RunConfig(name=MARKUP))
+    run.append(events.Failed(error=MARKUP, remedy=MARKUP))
+    for text in (
+        status.status_html(run, store.summary(run)),
+        edge.said(DataError(MARKUP, MARKUP)),
+        edge.said(ConfigError({MARKUP: MARKUP})),
+        edge.note(MARKUP),
+    ):
+        assert "<script" not in text
+        assert "&lt;script" in text
+    from finetune.predict import Prediction
+
+    odd = Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1)
+    assert "<script" not in answer_html(odd)
+
+
+def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) -> None:
+    text = edge.said(RuntimeError("secret detail"))
+    assert "secret detail" not in text
+    reference = text.split("reference ")[1][:8]
+    assert reference in caplog.text
+    assert "secret detail" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (events.Finished(step=8, seconds=1.0), ["Finished", "Predict", "Publish"]),
+        (events.Stopped(step=4, seconds=1.0), ["Stopped", "nothing to keep"]),
+        (events.Failed(error="It broke.", remedy="Mend it."), ["Failed", "It broke.", "Mend it."]),
+    ],
+)
+def test_an_ending_says_what_to_do_next(
+    store: RunStore, ending: events.Event, words: list[str]
+) -> None:
+    run = store.create(RunConfig())
+    run.append(ending)
+    text = status.status_html(run, store.summary(run))
+    assert all(word in text for word in words)
+
+
+def test_curves_are_thinned_for_display_and_keep_their_ends() -> None:
+    steps = [e for e in story() if isinstance(e, events.Stepped)]
+    many = [dataclasses.replace(steps[0], step=n) for n in range(1, 100_001)]
+    frame = charts.loss_frame(fold(many))
+    assert len(frame) <= charts.POINTS + 1
+    assert (frame["step"].iloc[0], frame["step"].iloc[-1]) == (1, 100_000)
+    scores = charts.score_frame(fold(story()))
+    assert scores["metric"].tolist() == ["accuracy", "F1"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert status.duration(seconds) == text
+
+
+def test_the_page_is_made_of_three_tabs(store: RunStore) -> None:
+    made = page.build(store)
+    labels = [b.label for b in made.blocks.values() if isinstance(b, gr.Tab)]
+    assert labels == ["Train", "Predict", "Publish"]
+
+
+SPY = """
+import socket, sys
+allowed = {"127.0.0.1", "::1", "localhost", "0.0.0.0"}
+def audit(event, args):
+    if event == "socket.getaddrinfo" and args[0] not in allowed and args[0] is not None:
+        print("OUTSIDE", args[0], file=sys.stderr, flush=True)
+    if event == "socket.connect" and isinstance(args[1], tuple) and args[1][0] not in allowed:
+        print("OUTSIDE", args[1], file=sys.stderr, flush=True)
+sys.addaudithook(audit)
+"""
+
+
+def test_the_app_starts_without_torch_and_asks_nobody_outside(tmp_path: Path) -> None:
+    code = SPY + textwrap.dedent(
+        f"""
+        import threading, time
+        sys.argv = ["app.py", "--runs", {str(tmp_path)!r}, "--port", "0"]
+        import app
+        from finetune.ui import page
+        page.launch.__kwdefaults__ = None
+        real = page.launch
+        def launch(made, **options):
+            real(made, prevent_thread_lock=True, quiet=True)
+            import urllib.request
+            print(urllib.request.urlopen(made.local_url).status, "torch" in sys.modules)
+            time.sleep(3)
+        page.launch = launch
+        app.main()
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "HF_HUB_OFFLINE": "0"},
+    )
+    assert "200 False" in done.stdout, done.stderr
+    assert "OUTSIDE" not in done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_spy_sees_an_outside_host() -> None:
+    code = SPY + "\ntry: socket.create_connection(('192.0.2.1', 9), 0.01)\nexcept OSError: pass"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "OUTSIDE" in done.stderr
+
+
+def test_the_command_serves_the_page(tmp_path: Path, processes: list[int]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "app.py", "--runs", str(tmp_path / "runs")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    processes.append(process.pid)
+    assert process.stdout is not None
+    deadline = time.monotonic() + 60
+    url = ""
+    for line in process.stdout:
+        if "http://" in line:
+            url = line.split()[-1]
+            break
+        assert time.monotonic() < deadline
+    assert urllib.request.urlopen(url).status == 200
