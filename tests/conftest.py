@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.hub import LoopbackHub
+
+# Before any Hugging Face library is imported: they read these once. Every test, and every
+# process a test starts, sees this Hub and no other.
+HUB = LoopbackHub()
+HUB.__enter__()
+os.environ["HF_ENDPOINT"] = HUB.url
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="finetune-tests-")
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["HF_UPDATE_DOWNLOAD_COUNTS"] = "0"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_DISABLE_XET"] = "1"
-os.environ["HF_HUB_OFFLINE"] = "1"  # tests of the Hub start processes of their own
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ.pop("HF_TOKEN", None)
+for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "SPACE_ID", "SYSTEM"):
+    os.environ.pop(name, None)
 
 import pytest
 
@@ -23,6 +32,23 @@ from finetune.store import RunStore
 from tests import toys
 
 GLUE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "glue"
+
+
+TOKEN = "hub-token-of-ada"
+
+
+@pytest.fixture
+def hub() -> Iterator[LoopbackHub]:
+    """The loopback Hub, with one user who may write, as it was at the start."""
+    HUB.add_user(TOKEN, "ada", orgs=("lovelace",))
+    yield HUB
+    for kept in (HUB.repos, HUB.users, HUB.aliases, HUB.requests, HUB.tokens_seen, HUB.faults):
+        kept.clear()
+
+
+def pytest_sessionfinish() -> None:
+    HUB.__exit__()
+    shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -107,7 +106,6 @@ def test_a_failure_is_written_down(store: RunStore) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
     assert done.returncode == 1
     last = store.runs()[0].tail()[0][-1]
