@@ -1,0 +1,275 @@
+"""The whole road in a real Chromium, as a person clicks it: train, watch, try, publish."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from finetune import jobs
+from finetune.config import RunConfig
+from finetune.store import RunStore
+from tests.conftest import TOKEN
+from tests.hub import LoopbackHub
+
+ROOT = Path(__file__).resolve().parent.parent
+ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
+
+
+class App:
+    """The app as its own process, as `python app.py` starts it."""
+
+    def __init__(self, runs: Path) -> None:
+        self.store = RunStore(runs)
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "app.py", "--runs", str(self.store.root)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if found := re.search(r"http://\S+", line):
+                self.url = found[0]
+                return
+        raise AssertionError("the app did not start")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self) -> None:
+        self.kill()
+        for run in self.store.runs():
+            if (worker := jobs.worker(run)) is not None:
+                worker.kill()
+
+
+@pytest.fixture
+def app(tmp_path: Path, hub: LoopbackHub) -> Iterator[App]:
+    made = App(tmp_path / "runs")
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: Browser, app: App) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    made = context.new_page()
+    outside: list[str] = []
+    made.on("request", lambda r: None if _is_local(r.url) else outside.append(r.url))
+    broken: list[str] = []
+    made.on("pageerror", lambda error: broken.append(str(error)))
+    made.goto(app.url)
+    yield made
+    context.close()
+    assert outside == []
+    assert broken == []
+
+
+def _is_local(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1", "http://localhost", "data:", "blob:"))
+
+
+def fill(page: Page, knob: str, value: str) -> None:
+    box = page.locator(f"#knob-{knob} input")
+    box.fill(value)
+    box.press("Tab")
+
+
+def fill_toy(page: Page, checkpoint: Path, epochs: int) -> None:
+    """A toy checkpoint in the form: it trains in seconds."""
+    page.locator("#knob-checkpoint input").fill(str(checkpoint))
+    page.locator("#knob-checkpoint input").press("Enter")
+    fill(page, "num_train_epochs", str(epochs))
+    fill(page, "max_length", "48")
+
+
+def phase(page: Page) -> str:
+    return page.locator("#run-phase").inner_text()
+
+
+def press_train(page: Page) -> None:
+    page.get_by_role("button", name="Train", exact=True).click()
+
+
+@pytest.mark.slow
+def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser: Browser) -> None:
+    """Bundled pairs, bundled checkpoint, every default: the real weights for the real number of
+    steps would take minutes here, so the run is stopped once it has streamed; see the next test
+    for a run that goes to its end."""
+    hub.fail("HEAD", "^/$", 0, cut=True, times=2)  # no network while the page opens
+    page = browser.new_page()
+    page.goto(app.url)
+    expect(page.locator("#hub-status")).to_contain_text("does not answer", timeout=15_000)
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
+    expect(page.locator("#status")).to_contain_text("samples/s", timeout=30_000)
+    run = app.store.runs()[0]
+    assert run.config() == RunConfig()
+    shown = page.locator("#status .ft-card b").first
+    before = shown.inner_text()
+    expect(shown).not_to_have_text(before, timeout=30_000)  # the loss streams in
+    expect(page.locator("#loss-plot canvas, #loss-plot svg").first).to_be_visible()
+    began = time.monotonic()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator("#run-phase")).to_have_text("Stopped", timeout=10_000)
+    assert time.monotonic() - began < 7  # five seconds, and two for the page's own clock
+    assert run.has_model()
+    page.close()
+
+
+def test_train_watch_try_and_publish(
+    app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path
+) -> None:
+    fill_toy(page, toy_checkpoint, 2)
+    page.locator("#knob-dataset input").click()
+    page.get_by_role("option", name=re.compile("Bundled")).click()
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Finished", timeout=90_000)
+    cards = page.locator("#status .ft-card")
+    expect(cards.nth(1)).to_contain_text(re.compile(r"accuracy\s*0\.\d{3}\s*majority class 0\."))
+    expect(cards.nth(2)).to_contain_text(re.compile(r"F1\s*0\.\d{3}"))
+    summary = app.store.summary(app.store.runs()[0])
+    assert summary.best is not None
+    expect(cards.nth(2)).to_contain_text(f"{summary.best.metrics['f1']:.3f}")
+    page.get_by_role("button", name=re.compile("^Log")).click()
+    expect(page.locator(".ft-log textarea")).to_have_value(re.compile("finished"))
+
+    page.get_by_role("tab", name="Predict").click()
+    expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))
+    page.get_by_label("sentence1").fill("the cat sees a dog .")
+    page.get_by_label("sentence2").fill("a cat sees the dog .")
+    page.get_by_label("sentence2").press("Enter")
+    expect(page.locator("#label")).to_have_text(re.compile("equivalent"), timeout=30_000)
+    page.get_by_text("The nurse thanked the driver.").click()
+    expect(page.get_by_label("sentence1")).to_have_value("The nurse thanked the driver.")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#answer")).to_contain_text(re.compile(r"\d ms"), timeout=30_000)
+    page.get_by_label("sentence1").fill("")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#answer [role=alert]")).to_contain_text("sentence1 is empty")
+
+    page.get_by_role("tab", name="Publish").click()
+    expect(page.locator("#card")).to_contain_text("How to use", timeout=15_000)
+    page.get_by_label("Access token").fill("wrong-token")
+    page.get_by_role("button", name="Push to Hub").click()
+    expect(page.locator("#push-result")).to_contain_text("status 401", timeout=15_000)
+    page.get_by_label("Access token").fill(TOKEN)
+    page.get_by_label("Repository").fill("my-pairs")
+    page.get_by_label("Private").check()
+    page.get_by_role("button", name="Push to Hub").click()
+    link = page.locator("#push-result a")
+    expect(link).to_have_attribute("href", f"{hub.url}/ada/my-pairs", timeout=30_000)
+    repo = hub.repos["model", "ada/my-pairs"]
+    assert repo.private
+    assert len(repo.commits) == 1
+    assert "model.safetensors" in repo.files
+    assert TOKEN not in page.content()
+
+
+def test_a_wrong_form_is_said_in_place_and_kept(page: Page, app: App) -> None:
+    fill(page, "learning_rate", "-1")
+    fill(page, "num_train_epochs", "0")
+    press_train(page)
+    message = page.locator("#train-message [role=alert]")
+    expect(message).to_contain_text("learning_rate must be at least")
+    expect(message).to_contain_text("num_train_epochs must be at least 1, got 0")
+    expect(page.locator("#knob-learning_rate input")).to_have_value("-1")
+    assert app.store.runs() == []
+
+
+def test_reload_second_browser_and_restart_show_the_running_run(
+    app: App, page: Page, browser: Browser, toy_checkpoint: Path
+) -> None:
+    fill_toy(page, toy_checkpoint, 500)
+    page.locator("#knob-dataset input").click()
+    page.get_by_role("option", name=re.compile("Bundled")).click()
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
+    page.reload()
+    expect(page.locator("#run-phase")).to_have_text(
+        re.compile("Training|Evaluating|Saving"), timeout=10_000
+    )
+    other = browser.new_page()
+    other.goto(app.url)
+    expect(other.locator("#run-phase")).to_have_text(
+        re.compile("Training|Evaluating|Saving"), timeout=10_000
+    )
+    expect(other.get_by_role("button", name="Train", exact=True)).to_be_disabled()
+    other.close()
+
+    run = app.store.runs()[0]
+    worker = jobs.worker(run)
+    assert worker is not None
+    page.close()
+    app.kill()
+    assert worker.is_running()
+    app.start()
+    again = browser.new_page()
+    again.goto(app.url)
+    expect(again.locator("#run-phase")).to_have_text(
+        re.compile("Training|Evaluating|Saving"), timeout=10_000
+    )
+    again.get_by_role("button", name="Stop", exact=True).click()
+    expect(again.locator("#run-phase")).to_have_text("Stopped", timeout=10_000)
+    expect(again.get_by_role("button", name="Train", exact=True)).to_be_enabled()
+    again.close()
+    deadline = time.monotonic() + 10
+    while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_killed_worker_is_shown_and_another_run_can_start(
+    app: App, page: Page, toy_checkpoint: Path
+) -> None:
+    fill_toy(page, toy_checkpoint, 500)
+    page.locator("#knob-dataset input").click()
+    page.get_by_role("option", name=re.compile("Bundled")).click()
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
+    worker = jobs.worker(app.store.runs()[0])
+    assert worker is not None
+    worker.kill()
+    expect(page.locator("#run-phase")).to_have_text("Interrupted", timeout=7_000)
+    expect(page.get_by_role("button", name="Train", exact=True)).to_be_enabled()
+
+
+def test_no_tab_scrolls_sideways(app: App, browser: Browser) -> None:
+    for width, scheme in itertools.product((375, 1280, 1920), ("light", "dark")):
+        context = browser.new_context(
+            viewport={"width": width, "height": 800},
+            color_scheme="dark" if scheme == "dark" else "light",
+        )
+        page = context.new_page()
+        page.goto(app.url)
+        expect(page.locator("#status")).to_contain_text("Nothing has been trained yet")
+        for tab in ("Train", "Predict", "Publish"):
+            page.get_by_role("tab", name=tab).click()
+            found = page.evaluate("document.documentElement.scrollWidth")
+            assert found <= width, (tab, width, scheme)
+        expect(page.locator("#publish-empty")).to_contain_text("no tuned model yet")
+        context.close()
