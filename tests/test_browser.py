@@ -107,10 +107,6 @@ def fill_toy(page: Page, checkpoint: Path, epochs: int) -> None:
     fill(page, "max_length", "48")
 
 
-def phase(page: Page) -> str:
-    return page.locator("#run-phase").inner_text()
-
-
 def press_train(page: Page) -> None:
     page.get_by_role("button", name="Train", exact=True).click()
 
@@ -132,7 +128,7 @@ def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser
     shown = page.locator("#status .ft-card b").first
     before = shown.inner_text()
     expect(shown).not_to_have_text(before, timeout=30_000)  # the loss streams in
-    expect(page.locator("#loss-plot canvas, #loss-plot svg").first).to_be_visible()
+    expect(page.locator("#loss-plot path.ft-line")).to_have_count(1)
     began = time.monotonic()
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator("#run-phase")).to_have_text("Stopped", timeout=10_000)
@@ -152,6 +148,8 @@ def test_train_watch_try_and_publish(
     cards = page.locator("#status .ft-card")
     expect(cards.nth(1)).to_contain_text(re.compile(r"accuracy\s*0\.\d{3}\s*majority class 0\."))
     expect(cards.nth(2)).to_contain_text(re.compile(r"F1\s*0\.\d{3}"))
+    expect(page.locator("#loss-plot path.ft-line")).to_have_count(1)
+    expect(page.locator("#score-plot .ft-dot")).to_have_count(4)  # two epochs, two metrics
     summary = app.store.summary(app.store.runs()[0])
     assert summary.best is not None
     expect(cards.nth(2)).to_contain_text(f"{summary.best.metrics['f1']:.3f}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -116,7 +117,7 @@ def test_a_tick_sends_only_what_is_new(
     first = tabs[0].on_tick(run.id, {})
     run.append(told[5])
     second = tabs[0].on_tick(run.id, first[0])
-    assert second[4].value is not None  # the loss has a new point
+    assert "Training loss" in second[4]  # it has a new point
     assert second[5] == gr.skip()  # the scores have none
     assert "step 4 of 8" in second[2]
 
@@ -217,11 +218,28 @@ def test_an_ending_says_what_to_do_next(
 def test_curves_are_thinned_for_display_and_keep_their_ends() -> None:
     steps = [e for e in story() if isinstance(e, events.Stepped)]
     many = [dataclasses.replace(steps[0], step=n) for n in range(1, 100_001)]
-    frame = charts.loss_frame(fold(many))
-    assert len(frame) <= charts.POINTS + 1
-    assert (frame["step"].iloc[0], frame["step"].iloc[-1]) == (1, 100_000)
-    scores = charts.score_frame(fold(story()))
-    assert scores["metric"].tolist() == ["accuracy", "F1"]
+    kept = charts.thinned(many)
+    assert len(kept) <= charts.POINTS + 1
+    assert (kept[0].step, kept[-1].step) == (1, 100_000)
+    assert len(charts.loss_chart(fold(many))) < 20_000
+
+
+def test_charts_say_what_they_show() -> None:
+    scores = charts.score_chart(fold(story()))
+    assert 'aria-label="Validation accuracy and F1: accuracy 0.700, F1 0.800"' in scores
+    assert "majority class" in scores
+    assert scores.count("ft-dot") == 2
+    assert "appears with the first step" in charts.loss_chart(fold([]))
+
+
+@pytest.mark.parametrize(
+    "points", [[(1.0, 0.5)], [(1.0, 0.0), (2.0, 0.0)], [(1.0, 1e9), (2.0, 1e-9)], [(5.0, -3.0)]]
+)
+def test_any_points_can_be_drawn(points: list[charts.Point]) -> None:
+    drawn = charts.chart("x", [charts.Series("s", "loss", points)], 0, "")
+    positions = [float(p) for p in re.findall(r"(?:left|top):([-\d.]+)%", drawn)]
+    assert positions
+    assert all(-0.01 <= p <= 100.01 for p in positions)
 
 
 @pytest.mark.parametrize(

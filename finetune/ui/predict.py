@@ -74,7 +74,7 @@ class PredictTab:
     def on_warm(self, run_id: str | None) -> None:
         """Load the chosen model before it is asked for; a problem is said when it is."""
         try:
-            self._predictor(run_id)
+            self._predictor(run_id).pair("warm", "up")  # the first pass is the slow one
         except FinetuneError:
             return
 

@@ -47,7 +47,7 @@ class PublishTab:
                     label="Private", info="Only you can see a new repository.", elem_id="private"
                 )
                 self.push = gr.Button("Push to Hub", variant="primary", elem_id="push")
-                self.result = gr.HTML(elem_id="push-result")
+                self.result = gr.HTML(elem_id="push-result", elem_classes="ft-if-said")
             with (
                 gr.Column(scale=3, min_width=320),
                 gr.Accordion("Model card, as it will be pushed", open=True, elem_id="card-fold"),

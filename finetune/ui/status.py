@@ -98,8 +98,8 @@ def _cards(summary: Summary) -> str:
         value = f"{shown.metrics[name]:.3f}" if shown and name in shown.metrics else "\u2013"
         base = f"majority class {majority[name]:.3f}" if name in majority else "on validation"
         cards.append(_card(f"best {title}" if shown else title, value, base))
-    where = f"step {shown.step:,}" if shown else "\u2013"
-    cards.append(_card("best model", where, "by the chosen metric" if shown else "none yet"))
+    where = f"{shown.step:,}" if shown else "\u2013"
+    cards.append(_card("best step", where, "the model kept" if shown else "none yet"))
     return f'<div class="ft-cards">{"".join(cards)}</div>'
 
 

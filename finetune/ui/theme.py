@@ -6,11 +6,6 @@ from pathlib import Path
 
 import gradio as gr
 
-ACCENT = "#4f46e5"
-LOSS = "#4f46e5"
-ACCURACY = "#0d9488"
-F1 = "#d97706"
-
 CSS = Path(__file__).resolve().parent.parent.parent / "assets" / "page.css"
 
 

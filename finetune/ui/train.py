@@ -16,7 +16,7 @@ from finetune.config import RunConfig
 from finetune.errors import NoSuchRun
 from finetune.store import Run, RunStore
 from finetune.summary import ENDED, Summary
-from finetune.ui import charts, edge, form, status, theme
+from finetune.ui import charts, edge, form, status
 
 Seen = dict[str, Any]  # what this browser shows: run id and how far; decides what must be sent
 
@@ -44,13 +44,16 @@ class TrainTab:
             with gr.Column(scale=2, min_width=320):
                 self.form = form.draw()
                 self.hub = gr.HTML(elem_id="hub-status")
-                with gr.Row(elem_classes="ft-actions"):
-                    self.start = gr.Button("Train", variant="primary", elem_id="train")
-                    self.stop = gr.Button("Stop", variant="stop", elem_id="stop", interactive=False)
-                self.message = gr.HTML(elem_id="train-message")
             with gr.Column(scale=3, min_width=320):
+                self._draw_buttons()
                 self._draw_view()
         self._wire()
+
+    def _draw_buttons(self) -> None:
+        with gr.Row():
+            self.start = gr.Button("Train", variant="primary", elem_id="train")
+            self.stop = gr.Button("Stop", variant="stop", elem_id="stop", interactive=False)
+        self.message = gr.HTML(elem_id="train-message", elem_classes="ft-if-said")
 
     def _draw_view(self) -> None:
         self.runs = gr.Dropdown(
@@ -58,33 +61,8 @@ class TrainTab:
         )
         self.status = gr.HTML(status.EMPTY, elem_id="status")
         self.announced = gr.HTML(elem_id="live", elem_classes="sr-only")
-        self.loss = gr.LinePlot(
-            charts.loss_frame(Summary()),
-            x="step",
-            y="loss",
-            title="Training loss",
-            x_title="step",
-            y_title="loss",
-            color_map={"": theme.LOSS},
-            height=230,
-            elem_id="loss-plot",
-            show_label=False,
-            buttons=[],
-        )
-        self.scores = gr.LinePlot(
-            charts.score_frame(Summary()),
-            x="step",
-            y="score",
-            color="metric",
-            title="Validation accuracy and F1",
-            x_title="step",
-            y_title="score",
-            color_map={"accuracy": theme.ACCURACY, "F1": theme.F1},
-            height=230,
-            elem_id="score-plot",
-            show_label=False,
-            buttons=[],
-        )
+        self.loss = gr.HTML(charts.loss_chart(Summary()), elem_id="loss-plot")
+        self.scores = gr.HTML(charts.score_chart(Summary()), elem_id="score-plot")
         with gr.Accordion("Log", open=False, elem_id="log-fold"):
             self.log = gr.Textbox(
                 show_label=False, lines=12, max_lines=12, elem_classes="ft-log", interactive=False
@@ -175,15 +153,12 @@ class TrainTab:
         another = seen.get("run") != run.id
         fresh = {name for name in answer if another or answer[name] != seen.get(name)}
         running = summary.status not in ENDED
-        axis: list[float | None] | None = None
-        if summary.total_steps:
-            axis = [0, summary.total_steps]
         stoppable = running and not run.stop_requested()
         loss = scores = runs = gr.skip()
         if "train" in fresh:
-            loss = gr.LinePlot(charts.loss_frame(summary), x_lim=axis)
+            loss = charts.loss_chart(summary)
         if "scores" in fresh:
-            scores = gr.LinePlot(charts.score_frame(summary), x_lim=axis)
+            scores = charts.score_chart(summary)
         if fresh & {"run", "status", "busy"}:
             runs = self._choices(run.id)
         return (
