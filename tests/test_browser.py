@@ -101,6 +101,8 @@ def fill(page: Page, knob: str, value: str) -> None:
 
 def fill_toy(page: Page, checkpoint: Path, epochs: int) -> None:
     """A toy checkpoint in the form: it trains in seconds."""
+    expect(page.locator("#hub-status")).to_contain_text("Hub", timeout=15_000)
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
     page.locator("#knob-checkpoint input").fill(str(checkpoint))
     page.locator("#knob-checkpoint input").press("Enter")
     fill(page, "num_train_epochs", str(epochs))
@@ -208,6 +210,7 @@ def test_reload_second_browser_and_restart_show_the_running_run(
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
     page.reload()
+    expect(page.locator("#knob-num_train_epochs input")).to_have_value("500")  # the form is kept
     expect(page.locator("#run-phase")).to_have_text(
         re.compile("Training|Evaluating|Saving"), timeout=10_000
     )

@@ -16,7 +16,7 @@ from typing import Any
 import gradio as gr
 import pytest
 
-from finetune import catalog, config, events
+from finetune import catalog, config, events, jobs
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
 from finetune.store import Run, RunStore
@@ -98,6 +98,22 @@ def test_a_wrong_form_names_the_fields_and_starts_nothing(
     assert store.runs() == []
 
 
+def test_a_form_once_trained_with_is_kept_in_the_browser(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = RunConfig(learning_rate=3e-4, num_train_epochs=7)
+    monkeypatch.setattr(jobs, "start", lambda store, config: store.create(config))
+    kept = tabs[0].on_start(*form.values(chosen))[-1]
+    assert tabs[0].on_restore(kept) == form.values(chosen)
+
+
+@pytest.mark.parametrize("kept", [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}])
+def test_what_cannot_be_restored_leaves_the_form(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], kept: Any
+) -> None:
+    assert tabs[0].on_restore(kept) == [gr.skip()] * len(form.NAMES)
+
+
 def test_an_untouched_page_sends_nothing_twice(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
 ) -> None:
@@ -152,14 +168,15 @@ def test_the_default_is_what_can_run(
     tabs: tuple[TrainTab, PredictTab, PublishTab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blank = RunConfig()
-    monkeypatch.setattr(catalog, "hub_answers", lambda *_: True)
-    assert tabs[0].on_hub(blank.dataset, blank.checkpoint)[1:] == ("glue/mrpc", "bert-base-uncased")
-    kept = tabs[0].on_hub(blank.dataset, "roberta-base")[1:]
-    assert kept == (gr.skip(), gr.skip())
-    monkeypatch.setattr(catalog, "hub_answers", lambda *_: False)
-    said, *rest = tabs[0].on_hub(blank.dataset, blank.checkpoint)
-    assert "does not answer" in said
-    assert rest == [gr.skip(), gr.skip()]
+    default = (blank.dataset, blank.checkpoint)
+    for answers, words in ((True, "The Hub answers"), (False, "does not answer")):
+        monkeypatch.setattr(catalog, "hub_answers", lambda found=answers: found)
+        said, found = tabs[0].on_hub()
+        assert words in said
+        assert found == answers
+    assert tabs[0].on_default(True, *default) == ("glue/mrpc", "bert-base-uncased")
+    assert tabs[0].on_default(True, blank.dataset, "roberta-base") == (gr.skip(), gr.skip())
+    assert tabs[0].on_default(False, *default) == (gr.skip(), gr.skip())
 
 
 def test_predicting_through_the_tab(
@@ -323,3 +340,30 @@ def test_the_command_serves_the_page(tmp_path: Path, processes: list[int]) -> No
             break
         assert time.monotonic() < deadline
     assert urllib.request.urlopen(url).status == 200
+
+
+def test_on_a_space_the_page_signs_in_and_asks_for_no_token() -> None:
+    code = textwrap.dedent(
+        """
+        import gradio as gr
+        from gradio.helpers import special_args
+        from finetune.store import RunStore
+        from finetune.ui import page
+        made = page.build(RunStore("nowhere"))
+        names = [type(block).__name__ for block in made.blocks.values()]
+        ids = [getattr(block, "elem_id", None) for block in made.blocks.values()]
+        push = next(f.fn for f in made.fns.values() if "on_push_on_space" in repr(f.fn))
+        arguments = special_args(push, ["run", "name", False])[0]
+        print("LoginButton" in names, "token" in ids, arguments[3])
+        """
+    )
+    space = {"SYSTEM": "spaces", "SPACE_ID": "ada/x", "SPACE_HOST": "ada-x.hf.space"}
+    oauth = {"OAUTH_CLIENT_ID": "i", "OAUTH_CLIENT_SECRET": "s", "OAUTH_SCOPES": "openid"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **space, **oauth, "OPENID_PROVIDER_URL": os.environ["HF_ENDPOINT"]},
+    )
+    assert done.stdout.strip() == "True False None", done.stderr

@@ -38,10 +38,14 @@ def build(store: RunStore) -> gr.Blocks:
         }
         page.load(train.on_open, None, [train.runs, train.seen], **quick)
         what = [train.form["dataset"], train.form["checkpoint"]]
-        page.load(
-            train.on_hub, what, [train.hub, *what],
-            concurrency_limit=None, show_progress="hidden", api_visibility="private",
-        )  # fmt: skip
+        page.load(train.on_restore, train.kept, list(train.form.values()), **quick).then(
+            train.on_hub,
+            None,
+            [train.hub, train.answers],
+            concurrency_limit=None,
+            show_progress="hidden",
+            api_visibility="private",
+        ).then(train.on_default, [train.answers, *what], what, **quick)
         predict_tab.select(
             predict.on_open, predict.run, [predict.run, predict.empty, predict.ask], **quick
         ).then(

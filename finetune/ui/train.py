@@ -13,7 +13,7 @@ import gradio as gr
 
 from finetune import catalog, jobs
 from finetune.config import RunConfig
-from finetune.errors import NoSuchRun
+from finetune.errors import ConfigError, NoSuchRun
 from finetune.store import Run, RunStore
 from finetune.summary import ENDED, Summary
 from finetune.ui import charts, edge, form, status
@@ -34,6 +34,9 @@ class TrainTab:
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         self.seen = gr.State({})
+        self.answers = gr.State(False)
+        # In the visitor's browser, unread by the server but to fill the form again.
+        self.kept = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
         gr.HTML(
             edge.note(
                 "Choose pairs and a pretrained checkpoint, press Train, and watch it learn whether "
@@ -72,7 +75,7 @@ class TrainTab:
         view = [self.seen, self.runs, self.status, self.announced, self.loss, self.scores]
         view += [self.log, self.start, self.stop]
         shown = [self.runs, self.seen]
-        started = [self.message, self.runs, self.start, self.stop]
+        started = [self.message, self.runs, self.start, self.stop, self.kept]
         quick: dict[str, Any] = {
             "queue": False,
             "show_progress": "hidden",
@@ -88,10 +91,21 @@ class TrainTab:
     def on_start(self, *values: Any) -> tuple[Any, ...]:
         """Train was pressed: a worker process starts, or the form's problems are named."""
         try:
-            run = jobs.start(self.store, form.read(values))
+            chosen = form.read(values)
+            run = jobs.start(self.store, chosen)
         except Exception as error:
-            return edge.said(error), gr.skip(), gr.skip(), gr.skip()
-        return "", self._choices(run.id), gr.update(interactive=False), gr.update(interactive=True)
+            return edge.said(error), *([gr.skip()] * 4)
+        busy, stoppable = gr.update(interactive=False), gr.update(interactive=True)
+        return "", self._choices(run.id), busy, stoppable, chosen.to_dict()
+
+    def on_restore(self, kept: object) -> list[Any]:
+        """The form as it was when Train was last pressed in this browser."""
+        try:
+            if isinstance(kept, dict) and kept:
+                return form.values(RunConfig.from_dict(kept))
+        except ConfigError:
+            pass  # of another version: the defaults serve better than half a form
+        return [gr.skip()] * len(form.NAMES)
 
     def on_stop(self, run_id: str | None) -> tuple[Any, Any]:
         """Stop was pressed: the worker saves and ends at its next step."""
@@ -106,23 +120,25 @@ class TrainTab:
         run = jobs.active(self.store) or next(iter(self.store.runs()), None)
         return (self._choices(run.id), {}) if run else (gr.skip(), {})
 
-    def on_hub(self, dataset: str, checkpoint: str) -> tuple[Any, Any, Any]:
-        """Ask the Hub, after the page is there, and choose what can run.
+    def on_hub(self) -> tuple[str, bool]:
+        """Ask the Hub, after the page is there, and say what can be used."""
+        if catalog.hub_answers():
+            return edge.note("The Hub answers: its datasets and checkpoints can be used."), True
+        text = (
+            "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
+            "this disk can be used: the bundled pairs and checkpoint need no network."
+        )
+        return edge.note(text), False
 
-        A person who has already chosen something else keeps it.
+    def on_default(self, answers: bool, dataset: str, checkpoint: str) -> tuple[Any, Any]:
+        """Choose what can run; who has chosen meanwhile keeps it.
+
+        Apart from `on_hub`, whose answer takes seconds: this sees the form as it is then.
         """
-        answers = catalog.hub_answers()
-        if answers:
-            text = "The Hub answers: its datasets and checkpoints can be used."
-        else:
-            text = (
-                "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
-                "this disk can be used: the bundled pairs and checkpoint need no network."
-            )
         blank = RunConfig()
         if not answers or (dataset, checkpoint) != (blank.dataset, blank.checkpoint):
-            return edge.note(text), gr.skip(), gr.skip()
-        return (edge.note(text), *catalog.default(answers))
+            return gr.skip(), gr.skip()
+        return catalog.default(answers)
 
     def on_tick(self, run_id: str | None, seen: Seen | None) -> tuple[Any, ...]:
         """What has changed since this browser was last told; nothing is sent twice."""
