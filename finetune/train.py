@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune import catalog, config, events
 from finetune.config import RunConfig
-from finetune.errors import FinetuneError
+from finetune.errors import FinetuneError, StoreError
 from finetune.events import Event
 from finetune.store import Run, RunStore, default_root
 
@@ -35,14 +35,15 @@ LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "hug
 
 
 class Terminated(BaseException):
-    """SIGTERM came; not an `Exception`, so that no library swallows it on the way out."""
+    """A signal came; not an `Exception`, so that no library swallows it on the way out."""
 
 
 class StopSwitch:
-    """Whether this run shall end: its STOP file, or a SIGTERM.
+    """Whether this run shall end: its STOP file, a SIGTERM, or Ctrl-C in a terminal.
 
-    Before training a SIGTERM ends the work where it stands, for a download cannot be asked to;
-    once the loop runs, it is only noted and the loop ends itself after its step.
+    Before training a signal ends the work where it stands, for a download cannot be asked to;
+    once the loop runs, it is only noted and the loop ends itself after its step. A second signal
+    does not wait for that.
     """
 
     def __init__(self, run: Run | None) -> None:
@@ -52,10 +53,11 @@ class StopSwitch:
 
     def install(self) -> None:
         signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signalled = True
-        if not self.looping:
+        again, self._signalled = self._signalled, True
+        if again or not self.looping:
             raise Terminated
 
     def __call__(self) -> bool:
@@ -106,7 +108,7 @@ def _open_run(namespace: argparse.Namespace) -> Run:
     if namespace.run:
         run = RunStore(namespace.run.parent).get(namespace.run.name)
         run.config()
-        return run if _is_main() else _reader(run)
+        return run if _is_main() else _Unwritten(run.config())
     base: dict[str, Any] = {}
     if namespace.config:
         try:
@@ -141,10 +143,6 @@ class _Unwritten(Run):
         return False
 
 
-def _reader(run: Run) -> Run:
-    return _Unwritten(run.config())
-
-
 def _is_main() -> bool:
     """Known before torch is: `accelerate launch` sets RANK."""
     return os.environ.get("RANK", "0") == "0"
@@ -173,9 +171,10 @@ def work(run: Run, bar: bool) -> int:
     except Exception as error:
         traceback.print_exc()
         ended = _unexpected(error)
-    run.append(ended)
     if _is_main():
         show(ended)
+    with contextlib.suppress(StoreError):  # a full disk or a deleted folder: it has been shown
+        run.append(ended)
     return 0 if isinstance(ended, events.Stopped) else 1
 
 
@@ -247,6 +246,7 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     hooks = _hooks(run, tokenizer, stop) if _is_main() else loop.Hooks(should_stop=stop)
     metric = metrics.AccuracyAndF1(pairs.labels)
     yield from loop.fit(chosen, accelerator, classifier, batches, metric, hooks)
+    accelerator.end_training()
 
 
 def make_accelerator(chosen: RunConfig) -> Accelerator:

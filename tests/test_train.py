@@ -114,20 +114,35 @@ def test_a_failure_is_written_down(store: RunStore) -> None:
     assert last.remedy
 
 
-def test_sigterm_saves_and_ends(store: RunStore, toy_checkpoint: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: int) -> None:
     config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=500, max_length=32)
     process = subprocess.Popen(
         command(store, config, [sys.executable]), cwd=ROOT, stderr=subprocess.DEVNULL
     )
     try:
         _until(lambda: bool(store.runs()) and bool(losses(store.runs()[0])))
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         assert process.wait(10) == 0
     finally:
         process.kill()
     run = store.runs()[0]
     assert isinstance(run.tail()[0][-1], events.Stopped)
     assert run.has_model()
+
+
+def test_a_run_deleted_under_its_worker_ends_it(store: RunStore, toy_checkpoint: Path) -> None:
+    config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=500, max_length=32)
+    process = subprocess.Popen(
+        command(store, config, [sys.executable]), cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    try:
+        _until(lambda: bool(store.runs()) and bool(losses(store.runs()[0])))
+        store.delete(store.runs()[0])
+        assert process.wait(20) == 1
+    finally:
+        process.kill()
+    assert store.runs() == []
 
 
 def _until(condition: object, seconds: float = 60.0) -> None:

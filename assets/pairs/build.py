@@ -21,6 +21,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 HERE = Path(__file__).resolve().parent
 SHARES = {"train": 0.70, "validation": 0.15, "test": 0.15}
+SENTENCES = ("a1", "a2", "a3", "b1", "b2")
 Group = dict[str, str]
 Pair = tuple[str, str, int]
 
@@ -31,26 +32,43 @@ def groups() -> list[Group]:
     return [json.loads(line) for line in lines]
 
 
-def pairs(group: Group) -> list[Pair]:
-    """Four equivalent pairs and two that are not.
+def pairs(members: list[Group]) -> list[Pair]:
+    """Six pairs a group: four equivalent, a near miss, and another statement on the topic.
 
-    Of each sort one pair shares most of its words and the rest share few, so that counting
-    common words tells nothing; either sentence may come first.
+    The near miss shares most of its words with what it denies, and the other statement is the
+    one, of the same topic and split, that has most words in common: counting common words tells
+    little. Either sentence may come first.
     """
-    draw = random.Random(_digest(group["a1"]))
-    near_miss = (draw.choice(["a1", "a2"]), "b1")
-    far_miss = min(
-        [("a1", "b2"), ("a2", "b2"), ("a3", "b1"), ("a3", "b2")],
-        key=lambda names: _shared(group[names[0]], group[names[1]]),
-    )
-    same = [("a1", "a2"), ("a1", "a3"), ("a2", "a3"), ("b1", "b2")]
-    chosen = [(*names, 1) for names in same] + [(*near_miss, 0), (*far_miss, 0)]
-    made = []
-    for first, second, label in chosen:
-        if draw.random() < 0.5:
-            first, second = second, first
-        made.append((group[first], group[second], label))
+    made: list[Pair] = []
+    taken: set[frozenset[str]] = set()
+    for group in members:
+        draw = random.Random(_digest(group["a1"]))
+        same = [("a1", "a2"), ("a1", "a3"), ("a2", "a3"), ("b1", "b2")]
+        near_miss = draw.choice([("a1", "b1"), ("a2", "b1"), ("a3", "b2")])
+        asked = group[draw.choice(SENTENCES)]
+        rows = [(group[one], group[two], 1) for one, two in same]
+        rows.append((group[near_miss[0]], group[near_miss[1]], 0))
+        rows.append((asked, _other_statement(asked, group, members, taken), 0))
+        for first, second, label in rows:
+            swap = draw.random() < 0.5
+            made.append((second, first, label) if swap else (first, second, label))
     return made
+
+
+def _other_statement(
+    asked: str, group: Group, members: list[Group], taken: set[frozenset[str]]
+) -> str:
+    """The sentence of another group of the topic that shares most words; no pair twice."""
+    candidates = [
+        other[name]
+        for other in members
+        if other is not group and other["topic"] == group["topic"]
+        for name in SENTENCES
+        if frozenset((asked, other[name])) not in taken
+    ]
+    found = max(candidates, key=lambda text: (_shared(asked, text), text))
+    taken.add(frozenset((asked, found)))
+    return found
 
 
 def split(found: list[Group]) -> dict[str, list[Pair]]:
@@ -58,14 +76,14 @@ def split(found: list[Group]) -> dict[str, list[Pair]]:
     by_topic: dict[str, list[Group]] = {}
     for group in sorted(found, key=lambda g: _digest(g["a1"])):
         by_topic.setdefault(group["topic"], []).append(group)
-    splits: dict[str, list[Pair]] = {name: [] for name in SHARES}
+    shared: dict[str, list[Group]] = {name: [] for name in SHARES}
     for members in by_topic.values():
         begin = 0.0
         for name, share in SHARES.items():
             first, last = round(begin * len(members)), round((begin + share) * len(members))
-            for group in members[first:last]:
-                splits[name] += pairs(group)
+            shared[name] += members[first:last]
             begin += share
+    splits = {name: pairs(members) for name, members in shared.items()}
     for name, rows in splits.items():
         random.Random(name).shuffle(rows)
     return splits

@@ -1,0 +1,40 @@
+"""Make the README's picture anew from a real run: `python -m tests.screenshot RUNS_FOLDER`.
+
+Shows the newest run of that folder as the page shows it; it draws nothing itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from finetune.store import RunStore
+from finetune.ui import page
+
+TARGET = Path(__file__).resolve().parent.parent / "assets" / "screenshot.png"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path)
+    made = page.build(RunStore(parser.parse_args().runs))
+    page.launch(made, prevent_thread_lock=True, quiet=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox", "--disable-background-networking"],
+        )
+        shown = browser.new_page(viewport={"width": 1280, "height": 1010})
+        shown.goto(made.local_url)
+        shown.locator("#loss-plot path.ft-line").wait_for()
+        shown.locator("#hub-status p").wait_for()
+        shown.screenshot(path=TARGET)
+        browser.close()
+    made.close()
+
+
+if __name__ == "__main__":
+    main()
