@@ -330,4 +330,6 @@ def _versions(summary: Summary) -> str:
     if summary.started is None:
         return ""
     names = ", ".join(f"{name} {number}" for name, number in summary.started.versions.items())
-    return f"Trained on {summary.started.device} with {names}."
+    data = summary.prepared.fingerprint if summary.prepared else ""
+    rows = f" Data fingerprint (sha256 over every row): `{data}`." if data else ""
+    return f"Trained on {summary.started.device} with {names}.{rows}"

@@ -134,10 +134,6 @@ class Run:
             return self.id
         return config.name or f"{config.checkpoint.rsplit('/')[-1]} on {config.dataset}"
 
-    def created(self) -> float:
-        """When the run was made, seconds since the epoch, from its id."""
-        return time.mktime(time.strptime(self.id[:15], "%Y%m%d-%H%M%S"))
-
     def append(self, event: Event) -> None:
         """Add one event; a single write, so lines of two processes never mix.
 

@@ -38,7 +38,6 @@ class Summary:
     remedy: str = ""
     began: float = 0.0
     ended: float = 0.0
-    train_seconds: float = 0.0
     count: int = 0
 
     @property
@@ -99,7 +98,6 @@ def apply(summary: Summary, event: Event) -> Summary:
                 now,
                 status="stopped" if isinstance(event, events.Stopped) else "finished",
                 ended=event.time,
-                train_seconds=event.seconds,
             )
     return now
 

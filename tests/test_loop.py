@@ -123,7 +123,7 @@ def test_how_often_one_evaluates_does_not_change_what_is_learned(
 
 
 def test_it_learns(toy_config: RunConfig, toy_pairs: data.Pairs) -> None:
-    stream, _ = fit(toy_config.changed(num_train_epochs=12, learning_rate=3e-3), toy_pairs)
+    stream, _ = fit(toy_config.changed(num_train_epochs=24, learning_rate=3e-3), toy_pairs)
     assert losses(stream)[-1] < 0.7 * losses(stream)[0]
 
 
