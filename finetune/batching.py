@@ -31,12 +31,12 @@ def tokenise(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
     The longer sentence of a pair is cut first (`truncation=True`).
     """
 
-    def encode(rows: dict[str, list[Any]]) -> Any:
-        return tokenizer(
-            rows["sentence1"], rows["sentence2"], truncation=True, max_length=max_length
-        )
+    texts = [name for name in ("sentence1", "sentence2") if name in split.column_names]
 
-    tokenised = split.map(encode, batched=True, remove_columns=["sentence1", "sentence2"])
+    def encode(rows: dict[str, list[Any]]) -> Any:
+        return tokenizer(*(rows[name] for name in texts), truncation=True, max_length=max_length)
+
+    tokenised = split.map(encode, batched=True, remove_columns=texts)
     return tokenised.rename_column("label", "labels").with_format("torch")
 
 

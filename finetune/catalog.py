@@ -23,6 +23,7 @@ class Choice:
         label: what the page shows.
         help: one line on when to take it.
         repo: its Hub repository; empty where it has none.
+        config: the configuration within that.
         licence: its licence as the Hub spells it; empty where only the Hub knows.
     """
 
@@ -30,7 +31,13 @@ class Choice:
     label: str
     help: str
     repo: str = ""
+    config: str = ""
     licence: str = ""
+
+
+def _glue(task: str, what: str) -> Choice:
+    label = f"GLUE {task.upper().replace('SST2', 'SST-2').replace('COLA', 'CoLA')} (Hub)"
+    return Choice(f"glue/{task}", label, f"{what[0].upper()}{what[1:]}.", "nyu-mll/glue", task)
 
 
 DATASETS: tuple[Choice, ...] = (
@@ -40,13 +47,28 @@ DATASETS: tuple[Choice, ...] = (
         "Paraphrases and near misses written for this project, on everyday topics.",
         licence="cc0-1.0",
     ),
+    _glue("mrpc", "news sentences, 3,668 pairs; the course's dataset"),
+    _glue("qqp", "duplicate questions, 363,846 pairs: set max_train_samples for a quick look"),
+    _glue("rte", "does one text entail the other, 2,490 pairs"),
+    _glue("qnli", "does the sentence answer the question, 104,743 pairs"),
+    _glue("wnli", "pronouns resolved, 635 pairs; known to trick models"),
+    _glue("mnli", "entailment in three classes, 392,702 pairs; mismatched validation as test"),
+    _glue("sst2", "sentiment of single sentences, 67,349"),
+    _glue("cola", "is a single sentence grammatical, 8,551"),
     Choice(
-        "glue/mrpc",
-        "GLUE MRPC (Hub)",
-        "Microsoft Research Paraphrase Corpus: 3,668 news pairs, the course's dataset.",
-        repo="nyu-mll/glue",
+        "paws",
+        "PAWS (Hub)",
+        "Paraphrases with many common words, 49,401 pairs: word order decides.",
+        repo="google-research-datasets/paws",
+        config="labeled_final",
     ),
 )
+
+# Known by name, and why it cannot be chosen.
+DECLINED = {
+    "glue/stsb": "STS-B scores similarity from 0 to 5, and only classes can be learned here.",
+    "glue/ax": "its labels are not public; it only diagnoses a model trained on MNLI.",
+}
 
 CHECKPOINTS: tuple[Choice, ...] = (
     Choice(
@@ -100,7 +122,8 @@ def default(hub_answers: bool) -> tuple[str, str]:
 def needs_hub(dataset_name: str, checkpoint_name: str) -> bool:
     """Whether a run of these two may have to fetch something."""
     local = checkpoint_name == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint_name)
-    return dataset_name != BUNDLED_DATASET or not local
+    here = dataset_name == BUNDLED_DATASET or dataset_name.startswith("upload/")
+    return not (here and local)
 
 
 def endpoint() -> str:

@@ -45,6 +45,8 @@ def knob(default: Any, help: str, **details: Any) -> Any:
     return dataclasses.field(default=default, metadata={"knob": Knob(help, **details)})
 
 
+NO_COLUMN = "(none)"  # says outright that there is no such column or split; empty means: guess
+
 SCHEDULERS = (
     "linear",
     "cosine",
@@ -65,7 +67,7 @@ class RunConfig:
 
     dataset: str = knob(
         catalog.BUNDLED_DATASET,
-        "The sentence pairs to learn from.",
+        "What to learn from: one offered, your files (see Data), or a Hub id as owner/name.",
         group="What",
         common=True,
     )
@@ -182,6 +184,73 @@ class RunConfig:
         group="Speed",
         choices=("no", "bf16", "fp16"),
     )
+    dataset_config_name: str = knob(
+        "",
+        "Which configuration of a Hub dataset; empty for its only or its default one.",
+        group="Data",
+    )
+    dataset_revision: str = knob(
+        "",
+        "Branch, tag or commit of a Hub dataset; empty for the newest.",
+        group="Data",
+    )
+    train_split: str = knob("", "The split to train on; empty for train.", group="Data")
+    validation_split: str = knob(
+        "",
+        "The split to score on; empty for validation or the like, else it is cut from train.",
+        group="Data",
+    )
+    test_split: str = knob("", "The split kept for the very end; empty for test.", group="Data")
+    sentence1_column: str = knob(
+        "", "The column of the first sentence; empty to guess it from the names.", group="Data"
+    )
+    sentence2_column: str = knob(
+        "",
+        f"The column of the second sentence; {NO_COLUMN} for single sentences.",
+        group="Data",
+    )
+    label_column: str = knob("", "The column of the class; empty to guess it.", group="Data")
+    positive_label: str = knob(
+        "",
+        "Of two classes the one whose F1 is meant; empty for the second, such as 1 or yes.",
+        group="Data",
+    )
+    validation_share: float = knob(
+        0.1,
+        "Share of train cut off for validation where there is no such split.",
+        group="Data",
+        low=0.01,
+        high=0.5,
+    )
+    max_train_samples: int = knob(
+        0,
+        "Train on so many rows at most, drawn at random; 0 takes all.",
+        group="Data",
+        low=0,
+        high=1_000_000_000,
+    )
+    max_eval_samples: int = knob(
+        0,
+        "Score on so many validation rows at most, drawn at random; 0 takes all.",
+        group="Data",
+        low=0,
+        high=1_000_000_000,
+    )
+    data_seed: int = knob(
+        42,
+        "Fixes which rows are drawn and cut off; apart from seed, so that runs can be compared.",
+        group="Data",
+        low=0,
+        high=2**31 - 1,
+    )
+    drop_duplicates: bool = knob(
+        False, "Keep only the first of equal pairs in each split.", group="Data"
+    )
+    drop_leaked: bool = knob(
+        False,
+        "Leave out training pairs that stand in validation or test too, swapped or not.",
+        group="Data",
+    )
     name: str = knob(
         "",
         "A name to find the run by; made from dataset and checkpoint when empty.",
@@ -260,6 +329,12 @@ class RunConfig:
         if not isinstance(values, dict):
             raise ConfigError({"config.json": "must be a JSON object of names and values"})
         return cls.from_dict(values)
+
+
+DATA_FIELDS: tuple[str, ...] = (
+    "dataset",
+    *(f.name for f in dataclasses.fields(RunConfig) if f.metadata["knob"].group == "Data"),
+)
 
 
 def knobs() -> dict[str, Knob]:

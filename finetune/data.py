@@ -1,25 +1,39 @@
-"""Sentence pairs from wherever they lie, in one shape: `sentence1`, `sentence2`, `label`.
+"""Pairs ready to be tokenised: which rows of a corpus make which split.
 
-Knows where pairs come from and how they are named; nothing of tokens (`batching`), of models or
-of which datasets a page offers (`catalog`).
+One shape whatever the source: `sentence1`, `sentence2` or none, `label`. Reading is `corpus`'
+business, what is wrong with the rows `examination`'s, tokens `batching`'s.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
+import numpy as np
+from datasets import Dataset, DatasetDict
+from numpy.typing import NDArray
 
-from finetune import catalog
+from finetune.config import RunConfig
+from finetune.corpus import Corpus, Integers, Keys, read
 from finetune.errors import DataError
+from finetune.labels import positive_class
 
-BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "pairs"
-LABELS = ["not_equivalent", "equivalent"]
-COLUMNS = ("sentence1", "sentence2", "label")
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Which rows of a corpus make which split.
+
+    Args:
+        rows: split -> the corpus' split it comes from, and indices into that.
+        left_out: split -> reason -> rows.
+        blocks: why training is impossible; empty where it is possible.
+    """
+
+    rows: dict[str, tuple[str, Integers]]
+    left_out: dict[str, dict[str, int]]
+    blocks: list[str]
 
 
 @dataclass(frozen=True)
@@ -27,98 +41,227 @@ class Pairs:
     """Splits of sentence pairs, ready to be tokenised.
 
     Args:
-        splits: `train` and `validation`, perhaps `test`; columns as in `COLUMNS`, `label` a
-            `ClassLabel`.
-        labels: names of the classes, by index; of two, index 1 is the positive one.
-        fingerprint: sha256 over every row of every split.
+        splits: `train` and `validation`, perhaps `test`; columns `sentence1`, `sentence2` (absent
+            for single sentences) and `label`, a `ClassLabel`.
+        labels: names of the classes, by index.
+        positive: index of the class whose F1 is meant when there are two.
+        origin: where they come from, as plain values: source, revision, columns, rows, left_out.
+        fingerprint: sha256 over the labels' names and the hash and label of every row, in order.
     """
 
     splits: DatasetDict
     labels: list[str]
-    fingerprint: str
+    positive: int = 1
+    origin: dict[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
 
 
-def load(name: str) -> Pairs:
-    """The pairs a configuration's `dataset` names.
+def load(config: RunConfig, root: Path) -> Pairs:
+    """The pairs a configuration asks for.
 
-    Raises:
-        DataError: when there is no such dataset, the Hub does not answer, or what was read
-            cannot be trained on.
-    """
-    if name not in _LOADERS:
-        offered = ", ".join(choice.name for choice in catalog.DATASETS)
-        raise DataError(f"There is no dataset {name!r}.", f"Choose one of: {offered}.")
-    splits = _LOADERS[name]()
-    labels = splits["train"].features["label"].names
-    return Pairs(splits, labels, fingerprint(splits))
-
-
-def load_bundled(folder: Path = BUNDLED) -> DatasetDict:
-    """The pairs that come with the app: one CSV a split in `folder`.
+    Args:
+        root: where uploads and what was read of any source are kept, as `RunStore.root`.
 
     Raises:
-        DataError: when a file is missing or a row is not a pair with a known label.
+        DataError: when the source cannot be read, or what was read cannot be trained on.
     """
-    return DatasetDict(
-        {split: _read_csv(folder / f"{split}.csv") for split in ("train", "validation", "test")}
-    )
-
-
-def _read_csv(path: Path) -> Dataset:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        columns = {
-            "sentence1": [row["sentence1"] for row in rows],
-            "sentence2": [row["sentence2"] for row in rows],
-            "label": [LABELS[int(row["label"])] for row in rows],
+    corpus = read(config, root)
+    known = {split: corpus.keys(split) for split in corpus.rows}
+    arranged = arrange(corpus, config, known)
+    if arranged.blocks:
+        raise DataError(" ".join(arranged.blocks), "The Data tab shows what was read.")
+    positive = positive_class(corpus.labels, config.positive_label)
+    wanted = ["sentence1", "sentence2", "label"] if corpus.paired else ["sentence1", "label"]
+    splits = DatasetDict(
+        {
+            name: corpus.split(origin).select_columns(wanted).select(rows)
+            for name, (origin, rows) in arranged.rows.items()
         }
-    except (OSError, KeyError, ValueError, IndexError) as error:
-        raise DataError(
-            f"The bundled pairs in {path.name} cannot be read: {error!r}.",
-            "Install the app anew; its files are damaged.",
-        ) from error
-    text = Value("string")
-    features = Features(sentence1=text, sentence2=text, label=ClassLabel(names=LABELS))
-    return Dataset.from_dict(columns, features=features)
+    )
+    facts = {
+        "source": corpus.source,
+        "revision": corpus.revision,
+        "columns": asdict(corpus.columns),
+        "rows": {name: len(split) for name, split in splits.items()},
+        "left_out": arranged.left_out,
+        "positive_label": corpus.labels[positive],
+    }
+    digest = fingerprint(corpus, known, arranged, positive)
+    return Pairs(splits, corpus.labels, positive, facts, digest)
 
 
-def load_mrpc() -> DatasetDict:
-    """GLUE MRPC from the Hub.
-
-    The test split's labels are those of the corpus; it is kept apart and never trained on.
-
-    Raises:
-        DataError: when the Hub does not answer or has no such dataset.
-    """
-    repo = "nyu-mll/glue"
-    try:
-        splits = load_dataset(repo, "mrpc")
-    except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"{repo} (mrpc) could not be read from {catalog.endpoint()}: {_first_line(error)}",
-            "Check the network and try again, or train on the bundled pairs.",
-        ) from error
-    extra = [name for name in splits["train"].column_names if name not in COLUMNS]
-    return splits.remove_columns(extra)
-
-
-_LOADERS: dict[str, Callable[[], DatasetDict]] = {
-    catalog.BUNDLED_DATASET: load_bundled,
-    "glue/mrpc": load_mrpc,
-}
-
-
-def fingerprint(splits: DatasetDict) -> str:
-    """sha256 over the splits' names and rows, in order, as 64 hex digits."""
-    digest = hashlib.sha256()
-    for name, split in splits.items():
-        digest.update(f"{name}\n".encode())
-        for batch in split.select_columns(list(COLUMNS)).iter(batch_size=1000):
-            rows = zip(*(batch[column] for column in COLUMNS), strict=True)
-            digest.update("".join(f"{row!r}\n" for row in rows).encode())
+def fingerprint(
+    corpus: Corpus, known: dict[str, Keys], arranged: Arrangement, positive: int
+) -> str:
+    """sha256 over the classes' names and the hash and label of every row used, in order: 64 hex
+    digits that are the same for the same rows, wherever they were read from."""
+    digest = hashlib.sha256("\n".join([corpus.labels[positive], *corpus.labels]).encode())
+    for name, (origin, rows) in arranged.rows.items():
+        digest.update(f"\n{name} {len(rows)}\n".encode())
+        digest.update(known[origin].exact[rows].tobytes() + known[origin].label[rows].tobytes())
     return digest.hexdigest()
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+def labels_of(split: Dataset) -> Integers:
+    """The labels of a split, shape (rows,), without a Python object for each."""
+    return np.asarray(split.select_columns(["label"]).with_format("numpy")[:]["label"], np.int64)
+
+
+def ordered(keys: Keys) -> Integers:
+    """One number a pair; another one when its sentences swap. Shape (rows,)."""
+    return keys.first * np.int64(-7046029254386353131) + keys.second
+
+
+def unordered(keys: Keys) -> Integers:
+    """One number a pair, the same when its sentences swap. Shape (rows,)."""
+    low, high = np.minimum(keys.first, keys.second), np.maximum(keys.first, keys.second)
+    return low * np.int64(-7046029254386353131) + high
+
+
+def complete(corpus: Corpus, keys: Keys) -> NDArray[np.bool_]:
+    """Whether a row has every sentence. Shape (rows,)."""
+    whole: NDArray[np.bool_] = keys.first != 0
+    if corpus.paired:
+        whole &= keys.second != 0
+    return whole
+
+
+def arrange(corpus: Corpus, config: RunConfig, known: dict[str, Keys]) -> Arrangement:
+    """Pick the rows: without the incomplete, and what the configuration leaves out; cut a
+    validation split from train where there is none.
+
+    The same corpus and configuration give the same rows.
+
+    Args:
+        known: the keys of every split of the corpus.
+    """
+    left: dict[str, dict[str, int]] = {split: {} for split in known}
+    rows = {split: _usable(corpus, keys, left[split]) for split, keys in known.items()}
+    if config.drop_duplicates:
+        for split, keys in known.items():
+            _, first = np.unique(ordered(keys)[rows[split]], return_index=True)
+            _keep(rows, split, np.sort(rows[split][first]), "duplicates", left)
+    origin = {split: split for split in rows}
+    if not len(rows.get("validation", ())):
+        rows["train"], rows["validation"] = _cut(known["train"], rows["train"], config)
+        origin["validation"] = "train"
+        left.setdefault("validation", {})
+    if not len(rows.get("test", (0,))):
+        del rows["test"]
+    if config.drop_leaked:
+        held_out = [
+            unordered(known[origin[split]])[rows[split]] for split in rows if split != "train"
+        ]
+        leaked = np.isin(unordered(known["train"])[rows["train"]], np.concatenate(held_out))
+        _keep(rows, "train", rows["train"][~leaked], "leaked", left)
+    for split, most in (
+        ("train", config.max_train_samples),
+        ("validation", config.max_eval_samples),
+    ):
+        if 0 < most < len(rows[split]):
+            draw = np.random.default_rng([config.data_seed, split == "train"])
+            drawn = np.sort(draw.choice(rows[split], most, replace=False))
+            _keep(rows, split, drawn, "beyond the maximum", left)
+    return Arrangement(
+        rows={split: (origin[split], rows[split]) for split in rows},
+        left_out=left,
+        blocks=_blocks(corpus, known, rows, origin),
+    )
+
+
+def _usable(corpus: Corpus, keys: Keys, left: dict[str, int]) -> Integers:
+    whole = complete(corpus, keys)
+    labelled = keys.label >= 0
+    counts = {
+        "a sentence is missing": int((~whole).sum()),
+        "the label is missing": int((whole & ~labelled).sum()),
+    }
+    left.update({reason: count for reason, count in counts.items() if count})
+    return np.flatnonzero(whole & labelled)
+
+
+def _keep(
+    rows: dict[str, Integers], split: str, kept: Integers, reason: str, left: dict[str, Any]
+) -> None:
+    if gone := len(rows[split]) - len(kept):
+        left[split][reason] = gone
+    rows[split] = kept
+
+
+def _blocks(
+    corpus: Corpus, known: dict[str, Keys], rows: dict[str, Integers], origin: dict[str, str]
+) -> list[str]:
+    if not len(rows["train"]):
+        return [f"No row of {corpus.source} can be trained on."]
+    found = np.unique(known["train"].label[rows["train"]])
+    if len(found) < 2:
+        name = corpus.labels[int(found[0])]
+        return [f"All {len(rows['train']):,} training rows have one class, {name!r}."]
+    if not len(rows["validation"]):
+        return ["No row is left for validation."]
+    return []
+
+
+def _cut(keys: Keys, rows: Integers, config: RunConfig) -> tuple[Integers, Integers]:
+    """Train and validation rows: each class by its share, and no sentence in both.
+
+    Rows that share a sentence form a group (a connected component of the graph whose nodes are
+    sentences), and a group goes to one side whole. Groups of one row fill up what larger ones
+    leave open. Where one group holds almost everything, its rows are cut apart after all: an
+    examination then reports the leakage.
+    """
+    if len(rows) < 2:
+        return rows, rows[:0]
+    draw = np.random.default_rng(config.data_seed)
+    labels = keys.label[rows]
+    sizes = np.bincount(labels)
+    target = np.where(sizes > 1, np.maximum(1, np.round(sizes * config.validation_share)), 0)
+    target = target.astype(np.int64)
+    group = _groups(keys.first[rows], keys.second[rows])
+    members = np.bincount(group)
+    taken = np.zeros(len(rows), bool)
+    have = np.zeros_like(target)
+    shared = np.flatnonzero(members[group] > 1)
+    shared = shared[np.argsort(group[shared], kind="stable")]
+    blocks = np.split(shared, np.flatnonzero(np.diff(group[shared])) + 1) if len(shared) else []
+    for index in draw.permutation(len(blocks)):
+        counts = np.bincount(labels[blocks[index]], minlength=len(target))
+        if (have + counts <= target).all():
+            taken[blocks[index]] = True
+            have += counts
+        if (have == target).all():
+            break
+    alone = draw.permutation(np.flatnonzero(members[group] == 1))
+    for label in range(len(target)):
+        mine = alone[labels[alone] == label]
+        taken[mine[: target[label] - have[label]]] = True
+    if not taken.any():
+        taken[draw.permutation(len(rows))[: max(1, round(len(rows) * config.validation_share))]] = (
+            True
+        )
+    return rows[~taken], rows[taken]
+
+
+def _groups(first: Integers, second: Integers) -> Integers:
+    """The group of every row, shape (rows,): rows that share a sentence, directly or by others.
+
+    Only rows of which a sentence stands in another one enter the graph; most do not.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if not second.any():  # single sentences: the same text is the same group
+        second = first
+    met = np.sort(np.concatenate([first, np.where(second == first, 0, second)]))
+    again = np.unique(met[1:][(met[1:] == met[:-1]) & (met[1:] != 0)])
+    joined = np.flatnonzero(np.isin(first, again) | np.isin(second, again))
+    group = np.arange(len(first))
+    if len(joined):
+        both = np.concatenate([first[joined], second[joined]])
+        _, nodes = np.unique(both, return_inverse=True)
+        ends = nodes[: len(joined)], nodes[len(joined) :]
+        size = int(nodes.max()) + 1
+        graph = coo_array((np.ones(len(joined), np.int8), ends), shape=(size, size))
+        _, found = connected_components(graph, directed=False)
+        group[joined] = len(first) + found[ends[0]]
+    return np.unique(group, return_inverse=True)[1].astype(np.int64)

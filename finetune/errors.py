@@ -13,6 +13,8 @@
 Each names the value that is wrong and what to do about it.
 """
 
+from collections.abc import Sequence
+
 
 class FinetuneError(Exception):
     """A fact and its remedy, in words for the person at the page.
@@ -69,3 +71,9 @@ class JobError(FinetuneError):
 
 class PublishError(FinetuneError):
     """The Hub refused the push, or did not answer."""
+
+
+def some(names: Sequence[object], most: int = 8) -> str:
+    """The first few of some names, and how many more there are."""
+    shown = ", ".join(str(name)[:60] for name in names[:most])
+    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")

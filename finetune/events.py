@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-Phase = Literal["start", "download", "tokenise", "train", "evaluate", "save"]
+Phase = Literal["start", "download", "tokenise", "train", "evaluate", "save", "read", "examine"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,22 @@ class Entered(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Progressed(Event):
+    """Part of a phase is done: so many of so many; `total` is 0 while unknown."""
+
+    kind: ClassVar[str] = "progressed"
+    done: int
+    total: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Prepared(Event):
     """Data and model are ready. Counts are over all processes; `total_steps` are optimizer steps.
 
     `majority` holds the scores of always answering the training split's most frequent class on
-    the validation split: what a model must beat to have learned anything.
+    the validation split: what a model must beat to have learned anything. `data` says where the
+    pairs come from: source, revision, columns, rows, what was left out.
     """
 
     kind: ClassVar[str] = "prepared"
@@ -64,6 +75,7 @@ class Prepared(Event):
     parameters: int
     precision: str
     fingerprint: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
     majority: dict[str, float] = field(default_factory=dict)
 
 
@@ -141,6 +153,7 @@ KINDS: dict[str, type[Event]] = {
     for cls in (
         Started,
         Entered,
+        Progressed,
         Prepared,
         Stepped,
         Evaluated,

@@ -8,22 +8,26 @@ torch, so that the page opens fast; knows no page.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
 
-from finetune.config import RunConfig
-from finetune.errors import JobError
+from finetune import events
+from finetune.config import DATA_FIELDS, RunConfig
+from finetune.errors import DataError, JobError, StoreError
+from finetune.report import Report
 from finetune.store import Run, RunStore, write_atomically
 from finetune.summary import ENDED, Summary
 
@@ -36,10 +40,14 @@ def start(store: RunStore, config: RunConfig) -> Run:
 
     Raises:
         ConfigError: when the configuration is wrong.
+        DataError: when its pairs were examined and found impossible to train on.
         JobError: when another run is training, or no process can be started.
         StoreError: when the run folder cannot be made.
     """
     config.check()
+    report = look(examination(store, config)).report
+    if report is not None and report.blocked:
+        raise DataError(report.blocked[0].title, f"{report.blocked[0].action} See Data.")
     with _starting(store):
         if (busy := active(store)) is not None:
             raise JobError(
@@ -62,8 +70,8 @@ def _starting(store: RunStore) -> Iterator[None]:
         raise JobError("Another run is just being started.", "Try again in a moment.") from None
 
 
-def _spawn(run: Run) -> None:
-    command = [sys.executable, "-m", "finetune.train", "--run", str(run.folder.resolve())]
+def _spawn(run: Run, module: str = "finetune.train", flag: str = "--run") -> None:
+    command = [sys.executable, "-m", module, flag, str(run.folder.resolve())]
     path = os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH", "")]))
     try:
         with run.log_file.open("ab") as log:
@@ -80,6 +88,97 @@ def _spawn(run: Run) -> None:
     _write_job(run, process.pid)
     # Collects the exit status, or the ended worker would stay a zombie while the app lives.
     threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+
+
+_MOST_LOOKS = 3  # examinations at a time, for all visitors
+
+
+@dataclass(frozen=True)
+class Look:
+    """How far an examination is.
+
+    Args:
+        running: whether its process lives.
+        doing: what it does now; `done` of `total` rows, `total` 0 while unknown.
+        report: what it found; None until it ends well.
+        error, remedy: why it ended otherwise.
+    """
+
+    running: bool
+    doing: str = ""
+    done: int = 0
+    total: int = 0
+    report: Report | None = None
+    error: str = ""
+    remedy: str = ""
+
+
+def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
+    """Look at the pairs of a configuration in a process of its own; the folder it writes into.
+
+    What was examined before is not examined again, for whoever asks.
+
+    Args:
+        again: examine anew, since a source may have changed.
+
+    Raises:
+        JobError: when too many are going on, or no process can be started.
+        StoreError: when the folder cannot be made.
+    """
+    folder = examination(store, config)
+    with _starting(store):
+        if worker(folder) is not None:
+            return folder
+        if look(folder).report is not None and not again:
+            return folder
+        others = (Run(path) for path in folder.folder.parent.glob("*/"))
+        if sum(worker(other) is not None for other in others) >= _MOST_LOOKS:
+            raise JobError(
+                f"{_MOST_LOOKS} examinations are going on.", "Press Examine again in a moment."
+            )
+        shutil.rmtree(folder.folder, ignore_errors=True)
+        try:
+            folder.folder.mkdir(parents=True)
+        except OSError as error:
+            raise StoreError(f"{folder.folder} cannot be made: {error.strerror}.") from error
+        write_atomically(folder.folder / "config.json", config.to_json())
+        _spawn(folder, "finetune.examine", "--folder")
+    return folder
+
+
+def examination(store: RunStore, config: RunConfig) -> Run:
+    """Where the examination of a configuration's pairs is, or would be."""
+    values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
+    name = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
+    return Run(store.root / "examinations" / name)
+
+
+def look(folder: Run) -> Look:
+    """How far an examination is, from its folder."""
+    alive = worker(folder) is not None  # asked first: it may end while the rest is read
+    found = folder.read_json(folder.folder / "report.json")
+    if found:
+        with contextlib.suppress(TypeError, KeyError, ValueError):
+            return Look(False, report=Report.from_dict(found))
+    doing, done, total = "starting", 0, 0
+    for event in folder.tail()[0]:
+        match event:
+            case events.Failed():
+                return Look(False, error=event.error, remedy=event.remedy)
+            case events.Entered():
+                doing, done, total = event.detail, 0, 0
+            case events.Progressed():
+                done, total = event.done, event.total
+    if alive or (folder.folder.exists() and time.time() - _changed(folder) < _START_GRACE):
+        return Look(True, doing, done, total)
+    if not folder.folder.exists():
+        return Look(False)
+    log = folder.log_tail(2000).strip().splitlines()
+    return Look(
+        False,
+        error="The examination ended without a word, perhaps for want of memory.",
+        remedy=f"Try a part of the file. {log[-1] if log else ''}".strip(),
+    )
 
 
 def adopt(run: Run) -> None:

@@ -22,17 +22,19 @@ _CITATION = (
 
 
 class AccuracyAndF1(evaluate.Metric):
-    """Accuracy, and F1: of class 1 when there are two classes (GLUE MRPC's), macro for more.
+    """Accuracy, and F1: of the positive class when there are two, macro for more.
 
     Args:
         labels: names of the classes, by index.
+        positive: index of the class whose F1 is meant; 1 as GLUE scores MRPC.
 
     Source: Wang et al. 2019 (GLUE), https://arxiv.org/abs/1804.07461; the figures are
     scikit-learn's.
     """
 
-    def __init__(self, labels: list[str], **kwargs: Any) -> None:
+    def __init__(self, labels: list[str], positive: int = 1, **kwargs: Any) -> None:
         self._average = "binary" if len(labels) == 2 else "macro"
+        self._positive = positive if len(labels) == 2 else 1
         # In memory: no cache file for two runs on one machine to fight over.
         super().__init__(keep_in_memory=True, **kwargs)
 
@@ -49,20 +51,31 @@ class AccuracyAndF1(evaluate.Metric):
     def _compute(self, predictions: ArrayLike, references: ArrayLike) -> dict[str, float]:
         return {
             "accuracy": float(accuracy_score(references, predictions)),
-            "f1": float(f1_score(references, predictions, average=self._average, zero_division=0)),
+            "f1": float(
+                f1_score(
+                    references,
+                    predictions,
+                    average=self._average,
+                    pos_label=self._positive,
+                    zero_division=0,
+                )
+            ),
         }
 
 
-def majority(train: ArrayLike, validation: ArrayLike, labels: list[str]) -> dict[str, float]:
+def majority(
+    train: ArrayLike, validation: ArrayLike, labels: list[str], positive: int = 1
+) -> dict[str, float]:
     """The scores of always answering the class most frequent in training.
 
     Args:
         train, validation: class indices, of shape (examples,).
         labels: names of the classes, by index.
+        positive: as for `AccuracyAndF1`.
     """
     commonest = int(np.bincount(np.asarray(train), minlength=len(labels)).argmax())
     references = np.asarray(validation)
-    metric = AccuracyAndF1(labels)
+    metric = AccuracyAndF1(labels, positive)
     scores: dict[str, float] = metric.compute(
         predictions=np.full(len(references), commonest), references=references
     )

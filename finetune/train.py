@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import platform
 import shutil
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from finetune import catalog, config, events
+from finetune import catalog, config, events, uploads
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, StoreError
 from finetune.events import Event
@@ -95,6 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--runs", type=Path, help=f"where runs are kept (default: {default_root()})"
     )
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
+    uploads.add_arguments(parser)
     config.add_arguments(parser)
     return parser
 
@@ -108,7 +110,7 @@ def _open_run(namespace: argparse.Namespace) -> Run:
     if namespace.run:
         run = RunStore(namespace.run.parent).get(namespace.run.name)
         run.config()
-        return run if _is_main() else _Unwritten(run.config())
+        return run if _is_main() else _Unwritten(run.folder.parent, run.config())
     base: dict[str, Any] = {}
     if namespace.config:
         try:
@@ -116,10 +118,12 @@ def _open_run(namespace: argparse.Namespace) -> Run:
         except OSError as error:
             raise FinetuneError(f"{namespace.config} cannot be read: {error.strerror}.") from error
     given = {name: getattr(namespace, name) for name in config.knobs() if hasattr(namespace, name)}
+    root = namespace.runs or default_root()
+    given |= uploads.from_arguments(namespace, root)
     chosen = RunConfig.from_dict(base | given)
     if not _is_main():
-        return _Unwritten(chosen)
-    run = RunStore(namespace.runs or default_root()).create(chosen)
+        return _Unwritten(root, chosen)
+    run = RunStore(root).create(chosen)
     from finetune import jobs
 
     jobs.adopt(run)
@@ -129,8 +133,8 @@ def _open_run(namespace: argparse.Namespace) -> Run:
 class _Unwritten(Run):
     """A rank's view of a run whose folder belongs to the main process: it writes nothing."""
 
-    def __init__(self, chosen: RunConfig) -> None:
-        super().__init__(Path("unwritten"))
+    def __init__(self, root: Path, chosen: RunConfig) -> None:
+        super().__init__(root / "unwritten")
         self._config = chosen
 
     def config(self) -> RunConfig:
@@ -217,7 +221,8 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     from finetune import batching, data, loop, metrics, model
 
     yield events.Entered(phase="download", detail=chosen.dataset)
-    pairs = data.load(chosen.dataset)
+    with accelerator.main_process_first():
+        pairs = data.load(chosen, run.folder.parent)
     stop.check()
     yield events.Entered(phase="download", detail=chosen.checkpoint)
     with accelerator.main_process_first():
@@ -227,24 +232,31 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     with accelerator.main_process_first():
         batches = batching.build(pairs, tokenizer, chosen)
     stop.check()
+    counts = {name: len(split) for name, split in pairs.splits.items()}
+    majority = metrics.majority(
+        data.labels_of(pairs.splits["train"]),
+        data.labels_of(pairs.splits["validation"]),
+        pairs.labels,
+        pairs.positive,
+    )
+    pairs = dataclasses.replace(pairs, splits={})  # unmaps the texts, which are not needed now
     shared = len(batches.train) / accelerator.num_processes
     per_epoch, total = loop.steps(chosen, -int(-shared // 1))
     yield events.Prepared(
-        train_examples=len(pairs.splits["train"]),
-        validation_examples=len(pairs.splits["validation"]),
+        train_examples=counts["train"],
+        validation_examples=counts["validation"],
         steps_per_epoch=per_epoch,
         total_steps=total,
         labels=pairs.labels,
         parameters=classifier.num_parameters(),
         precision=accelerator.mixed_precision,
         fingerprint=pairs.fingerprint,
-        majority=metrics.majority(
-            pairs.splits["train"]["label"], pairs.splits["validation"]["label"], pairs.labels
-        ),
+        data=pairs.origin,
+        majority=majority,
     )
     stop.looping = True
     hooks = _hooks(run, tokenizer, stop) if _is_main() else loop.Hooks(should_stop=stop)
-    metric = metrics.AccuracyAndF1(pairs.labels)
+    metric = metrics.AccuracyAndF1(pairs.labels, pairs.positive)
     yield from loop.fit(chosen, accelerator, classifier, batches, metric, hooks)
     accelerator.end_training()
 

@@ -75,8 +75,7 @@ def toy_pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def toy_pairs(toy_pairs_folder: Path) -> data.Pairs:
-    splits = data.load_bundled(toy_pairs_folder)
-    return data.Pairs(splits, data.LABELS, data.fingerprint(splits))
+    return toys.load(toy_pairs_folder)
 
 
 @pytest.fixture

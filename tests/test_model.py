@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from finetune import catalog, model
-from finetune.data import LABELS
+from finetune import catalog, checkpoints, model
 from finetune.errors import ModelError
+from finetune.sources import LABELS
 
 
 def test_the_bundled_checkpoint_is_the_official_one() -> None:
@@ -21,7 +21,7 @@ def test_the_bundled_checkpoint_is_the_official_one() -> None:
 
 def test_other_weights_are_refused() -> None:
     with pytest.raises(ModelError, match="not the official 000000000000"):
-        model.bundled_folder(expected_sha256="0" * 64)
+        checkpoints.bundled_folder(expected_sha256="0" * 64)
 
 
 def test_a_checkpoint_that_is_not_there_is_named() -> None:

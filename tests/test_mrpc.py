@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune import data, events, jobs, summary
+from finetune import data, events, jobs, sources, summary
 from finetune.config import RunConfig
 from finetune.errors import DataError
 from finetune.store import RunStore
@@ -66,25 +66,27 @@ def served(hub: LoopbackHub) -> LoopbackHub:
     return hub
 
 
-def test_it_is_loaded_from_the_hub_in_our_shape(served: LoopbackHub) -> None:
-    pairs = data.load("glue/mrpc")
+def test_it_is_loaded_from_the_hub_in_our_shape(served: LoopbackHub, tmp_path: Path) -> None:
+    pairs = data.load(RunConfig(dataset="glue/mrpc"), tmp_path)
     assert {name: len(split) for name, split in pairs.splits.items()} == {
         "train": 48,
         "validation": 16,
         "test": 8,
     }
-    assert pairs.labels == data.LABELS
-    assert pairs.splits["train"].column_names == list(data.COLUMNS)
+    assert pairs.labels == sources.LABELS
+    assert pairs.splits["train"].column_names == ["sentence1", "sentence2", "label"]
     first = pairs.splits["train"][0]
     assert (first["sentence1"], first["sentence2"], first["label"]) == toys.rows(48, 0)[0]
 
 
-def test_a_hub_without_it_is_said(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_without_it_is_said(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("/nonexistent"))
-    with pytest.raises(DataError, match=r"nyu-mll/glue \(mrpc\) could not be read"):
-        data.load("glue/mrpc")
+    with pytest.raises(DataError, match="no dataset 'nyu-mll/glue' on the Hub"):
+        data.load(RunConfig(dataset="glue/mrpc"), tmp_path)
 
 
 def test_the_whole_road_from_the_hub(

@@ -10,7 +10,10 @@ import random
 import shutil
 from pathlib import Path
 
-from finetune.data import LABELS
+from finetune import data
+from finetune.config import RunConfig
+from finetune.sources import LABELS
+from finetune.uploads import Uploads
 
 ANIMALS = ["cat", "dog", "owl", "fox", "hen", "bee", "ant", "cow"]
 VERBS = ["sees", "hears", "follows", "likes", "finds", "helps"]
@@ -31,7 +34,7 @@ def rows(count: int, seed: int = 0) -> list[tuple[str, str, int]]:
 
 
 def write_pairs(folder: Path, train: int = 64, validation: int = 24) -> Path:
-    """A folder as `data.load_bundled` reads it."""
+    """A folder of one CSV a split."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed, (name, count) in enumerate(
         [("train", train), ("validation", validation), ("test", 8)]
@@ -41,6 +44,13 @@ def write_pairs(folder: Path, train: int = 64, validation: int = 24) -> Path:
             writer.writerow(["sentence1", "sentence2", "label"])
             writer.writerows(rows(count, seed))
     return folder
+
+
+def load(folder: Path, **values: object) -> data.Pairs:
+    """The pairs of such a folder, read as an upload is; what is kept lies beside them."""
+    splits = {path.stem: path for path in folder.glob("*.csv")}
+    name = Uploads(folder / "kept" / "uploads").add(splits)
+    return data.load(RunConfig(dataset=name).changed(**values), folder / "kept")
 
 
 def write_checkpoint(folder: Path, dropout: float = 0.1, positions: int = 64) -> Path:

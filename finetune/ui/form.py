@@ -11,16 +11,24 @@ from typing import Any
 
 import gradio as gr
 
-from finetune import catalog, config
+from finetune import catalog, config, uploads
 from finetune.config import Knob, RunConfig
+from finetune.store import RunStore
 
 NAMES: tuple[str, ...] = tuple(config.knobs())
 
 
-def draw() -> dict[str, gr.components.Component]:
-    """All controls, inside the current layout; by field name, in the order of declaration."""
-    knobs = config.knobs()
-    controls: dict[str, gr.components.Component] = {}
+def draw(drawn: dict[str, gr.components.Component]) -> dict[str, gr.components.Component]:
+    """All controls but those drawn elsewhere, inside the current layout.
+
+    Args:
+        drawn: what `draw_data` drew.
+
+    Returns:
+        All controls by field name, in the order of declaration, those of `drawn` included.
+    """
+    knobs = {name: knob for name, knob in config.knobs().items() if name not in drawn}
+    controls = dict(drawn)
     common = [name for name, knob in knobs.items() if knob.common]
     wide = [name for name in common if config.field_type(name) is str]
     for name in wide:
@@ -29,6 +37,53 @@ def draw() -> dict[str, gr.components.Component]:
     with gr.Accordion("Advanced", open=False, elem_id="advanced"):
         _draw_in_pairs([name for name in knobs if name not in common], knobs, controls)
     return {name: controls[name] for name in NAMES}
+
+
+def draw_data() -> dict[str, gr.components.Component]:
+    """The controls that say what is read of a source and which rows are used, by field name."""
+    knobs = {name: knob for name, knob in config.knobs().items() if knob.group == "Data"}
+    controls: dict[str, gr.components.Component] = {}
+    for title, names in _DATA_PARTS:
+        with gr.Accordion(
+            title, open=title == "Columns", elem_id=f"part-{title.split()[0].lower()}"
+        ):
+            _draw_in_pairs(names, knobs, controls)
+    return controls
+
+
+def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, str]]:
+    """What a dataset chooser offers: label, name; an upload by what its files are called."""
+    offered = [(one.label, one.name) for one in catalog.DATASETS]
+    if store is not None and uploads.is_upload(name):
+        called = uploads.Uploads(store.root / "uploads").called(name)
+        offered.append((f"Your files: {', '.join(called.values())}"[:80], name))
+    return offered
+
+
+_DATA_PARTS = (
+    ("Columns", ("sentence1_column", "sentence2_column", "label_column", "positive_label")),
+    (
+        "Rows",
+        (
+            "max_train_samples",
+            "max_eval_samples",
+            "drop_duplicates",
+            "drop_leaked",
+            "validation_share",
+            "data_seed",
+        ),
+    ),
+    (
+        "Hub dataset: configuration, revision, splits",
+        (
+            "dataset_config_name",
+            "dataset_revision",
+            "train_split",
+            "validation_split",
+            "test_split",
+        ),
+    ),
+)
 
 
 def read(values: Sequence[Any]) -> RunConfig:
@@ -65,7 +120,11 @@ def _control(name: str, knob: Knob) -> gr.components.Component:
         "interactive": True,
     }
     if name == "dataset":
-        return gr.Dropdown([(one.label, one.name) for one in catalog.DATASETS], **common)
+        return gr.Dropdown(datasets(), allow_custom_value=True, **common)
+    if name.endswith("_column") or name == "positive_label":
+        common["min_width"] = 190  # names of columns are long
+        guess = "guessed" if name.endswith("_column") else "default"
+        return gr.Dropdown([(guess, "")], allow_custom_value=True, **common)
     if name == "checkpoint":
         choices = [(one.label, one.name) for one in catalog.CHECKPOINTS]
         return gr.Dropdown(choices, allow_custom_value=True, **common)

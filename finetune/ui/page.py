@@ -8,6 +8,7 @@ import gradio as gr
 
 from finetune.store import RunStore
 from finetune.ui import theme
+from finetune.ui.data import LOOKED_AT, DataTab
 from finetune.ui.predict import PredictTab
 from finetune.ui.publish import PublishTab
 from finetune.ui.train import TrainTab
@@ -24,13 +25,18 @@ def build(store: RunStore) -> gr.Blocks:
     with page:
         gr.HTML(HEAD)
         train, predict, publish = TrainTab(store), PredictTab(store), PublishTab(store)
-        with gr.Tabs(elem_id="tabs"):
+        data = DataTab(store)
+        # Train is in front: two clicks from the page to a trained model.
+        with gr.Tabs(elem_id="tabs", selected="train"):
+            with gr.Tab("Data", id="data") as data_tab:
+                drawn = data.draw()
             with gr.Tab("Train", id="train"):
-                train.draw()
+                train.draw(drawn)
             with gr.Tab("Predict", id="predict") as predict_tab:
                 predict.draw()
             with gr.Tab("Publish", id="publish") as publish_tab:
                 publish.draw()
+        data.wire(train.form)
         quick: dict[str, Any] = {
             "queue": False,
             "show_progress": "hidden",
@@ -38,14 +44,21 @@ def build(store: RunStore) -> gr.Blocks:
         }
         page.load(train.on_open, None, [train.runs, train.seen], **quick)
         what = [train.form["dataset"], train.form["checkpoint"]]
-        page.load(train.on_restore, train.kept, list(train.form.values()), **quick).then(
+        restored = [*train.form.values(), data.dataset]
+        page.load(train.on_restore, train.kept, restored, **quick).then(
             train.on_hub,
             None,
             [train.hub, train.answers],
             concurrency_limit=None,
             show_progress="hidden",
             api_visibility="private",
-        ).then(train.on_default, [train.answers, *what], what, **quick)
+        ).then(train.on_default, [train.answers, *what], [*what, data.dataset], **quick)
+        data_tab.select(
+            data.on_examine,
+            [train.form[name] for name in LOOKED_AT],
+            [data.look, data.message],
+            **quick,
+        )
         predict_tab.select(
             predict.on_open, predict.run, [predict.run, predict.empty, predict.ask], **quick
         ).then(
@@ -66,6 +79,6 @@ def launch(page: gr.Blocks, **options: Any) -> Any:
         "ssr_mode": False,
         "run_history": False,
         "footer_links": ["settings"],  # its theme switch; no endpoint is public yet
-        "max_file_size": "200mb",
+        "max_file_size": "500mb",
     }
     return page.launch(**(settings | options))

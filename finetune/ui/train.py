@@ -13,7 +13,7 @@ import gradio as gr
 
 from finetune import catalog, jobs
 from finetune.config import RunConfig
-from finetune.errors import ConfigError, NoSuchRun
+from finetune.errors import FinetuneError, NoSuchRun
 from finetune.store import Run, RunStore
 from finetune.summary import ENDED, Summary
 from finetune.ui import charts, edge, form, status
@@ -31,8 +31,12 @@ class TrainTab:
 
     store: RunStore
 
-    def draw(self) -> None:
-        """Lay out the tab inside the current `gr.Tab` and wire its events."""
+    def draw(self, drawn: dict[str, gr.components.Component]) -> None:
+        """Lay out the tab inside the current `gr.Tab` and wire its events.
+
+        Args:
+            drawn: the form's controls that another tab has drawn.
+        """
         self.seen = gr.State({})
         self.answers = gr.State(False)
         # In the visitor's browser, unread by the server but to fill the form again.
@@ -45,7 +49,7 @@ class TrainTab:
         )
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
-                self.form = form.draw()
+                self.form = form.draw(drawn)
                 self.hub = gr.HTML(elem_id="hub-status")
             with gr.Column(scale=3, min_width=320):
                 self._draw_buttons()
@@ -99,13 +103,17 @@ class TrainTab:
         return "", self._choices(run.id), busy, stoppable, chosen.to_dict()
 
     def on_restore(self, kept: object) -> list[Any]:
-        """The form as it was when Train was last pressed in this browser."""
+        """The form as it was when Train was last pressed in this browser, and Data's chooser."""
         try:
             if isinstance(kept, dict) and kept:
-                return form.values(RunConfig.from_dict(kept))
-        except ConfigError:
-            pass  # of another version: the defaults serve better than half a form
-        return [gr.skip()] * len(form.NAMES)
+                chosen = RunConfig.from_dict(kept)
+                values = dict(zip(form.NAMES, form.values(chosen), strict=True))
+                offered = form.datasets(self.store, chosen.dataset)
+                values["dataset"] = gr.update(choices=offered, value=chosen.dataset)
+                return [*values.values(), values["dataset"]]
+        except FinetuneError:
+            pass  # of another version, or gone: the defaults serve better than half a form
+        return [gr.skip()] * (len(form.NAMES) + 1)
 
     def on_stop(self, run_id: str | None) -> tuple[Any, Any]:
         """Stop was pressed: the worker saves and ends at its next step."""
@@ -130,15 +138,16 @@ class TrainTab:
         )
         return edge.note(text), False
 
-    def on_default(self, answers: bool, dataset: str, checkpoint: str) -> tuple[Any, Any]:
+    def on_default(self, answers: bool, dataset: str, checkpoint: str) -> tuple[Any, Any, Any]:
         """Choose what can run; who has chosen meanwhile keeps it.
 
         Apart from `on_hub`, whose answer takes seconds: this sees the form as it is then.
         """
         blank = RunConfig()
         if not answers or (dataset, checkpoint) != (blank.dataset, blank.checkpoint):
-            return gr.skip(), gr.skip()
-        return catalog.default(answers)
+            return gr.skip(), gr.skip(), gr.skip()
+        chosen, base = catalog.default(answers)
+        return chosen, base, chosen
 
     def on_tick(self, run_id: str | None, seen: Seen | None) -> tuple[Any, ...]:
         """What has changed since this browser was last told; nothing is sent twice."""

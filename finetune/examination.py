@@ -1,0 +1,495 @@
+"""What is wrong with pairs, found before a minute of training is spent on them.
+
+Counts are made on hashes and Arrow batches, so a million rows take seconds and little memory;
+texts are read for the examples only. Knows no page; what a finding is, is `report`'s business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from finetune import checkpoints, data, metrics, sources
+from finetune import corpus as reading
+from finetune.config import RunConfig
+from finetune.corpus import Corpus, Integers, Keys
+from finetune.data import Arrangement
+from finetune.errors import DataError, FinetuneError, some
+from finetune.labels import positive_class
+from finetune.report import Example, Finding, Lengths, Report, Severity, SplitFacts
+
+SHOWN = 5  # examples of a finding
+TOKENISED = 10_000  # rows whose lengths are measured
+RARE = 10  # rows; a class with fewer in train is called rare
+SHORT = 200  # characters of a sentence in an example
+
+# Looked for in every sentence; RE2's syntax.
+_PATTERNS: tuple[tuple[str, Severity, str, str, str], ...] = (
+    (
+        "encoding",
+        "warns",
+        r"\x{FFFD}|\x{00C3}[\x{0080}-\x{00BF}]|\x{00E2}\x{20AC}|\x{00C2}[\x{00A0}-\x{00BF}]",
+        "Sentences with signs of a wrong encoding, such as \u00c3\u00a9 for \u00e9",
+        "They are used as they are; save the file as UTF-8 to mend them.",
+    ),
+    (
+        "control",
+        "warns",
+        r"[\x00-\x08\x0B\x0C\x0E-\x1F\x7F]",
+        "Sentences with control characters",
+        "They are used as they are; most tokenizers drop such characters.",
+    ),
+    (
+        "invisible",
+        "notes",
+        r"[\x{200B}\x{2060}\x{FEFF}\x{00AD}\x{202A}-\x{202E}]",
+        "Sentences with invisible characters",
+        "They are used as they are; sentences that differ in these only count as equal.",
+    ),
+    (
+        "markup",
+        "notes",
+        r"<[a-zA-Z/!][^<>]*>|&(amp|lt|gt|quot|nbsp|#\d+);",
+        "Sentences with HTML in them",
+        "They are used as they are, and shown as text; the model learns the tags too.",
+    ),
+    (
+        "placeholder",
+        "warns",
+        r"^\s*(?i:nan|null|none|n/a|#n/a|undefined|\?+|-+)\s*$",
+        "Sentences that look like a placeholder for a missing one",
+        "They are used as they are; empty the cells to have the rows left out.",
+    ),
+    (
+        "wordless",
+        "notes",
+        r"^[\s\d.,:;/+\-%$\x{20AC}()]+$",
+        "Sentences of digits and signs only, such as numbers or dates",
+        "They are used as they are; check that the columns are the right ones.",
+    ),
+)
+
+Told = Callable[[str, int, int], None]  # what is being done, how far, of how many (0: unknown)
+
+
+def examine(config: RunConfig, root: Path, told: Told = lambda what, done, total: None) -> Report:
+    """Read what a configuration asks for and say what is wrong with it.
+
+    What cannot be trained on is a finding that blocks; so is a source whose columns are unclear.
+
+    Args:
+        root: as for `data.load`.
+        told: called now and then.
+
+    Raises:
+        DataError: when there is nothing to examine: no such source, or it cannot be opened.
+    """
+    began = time.monotonic()
+    try:
+        corpus = reading.read(config, root, lambda split, rows: told(f"reading {split}", rows, 0))
+    except DataError as error:
+        return _unread(config, root, error)
+    told("looking for duplicates and leakage", 0, 0)
+    known = {split: corpus.keys(split) for split in corpus.rows}
+    plain = data.arrange(corpus, config.changed(drop_duplicates=False, drop_leaked=False), known)
+    drops = config.drop_duplicates or config.drop_leaked
+    arranged = data.arrange(corpus, config, known) if drops else plain
+    findings = [*_found(corpus, known, plain, config)]
+    findings += _texts(corpus, told)
+    told("measuring lengths in tokens", 0, 0)
+    lengths = _lengths(corpus, arranged, config)
+    findings += _cut(lengths)
+    try:
+        positive = positive_class(corpus.labels, config.positive_label)
+    except DataError as error:
+        findings.append(Finding("positive", "blocks", error.fact, 0, error.remedy))
+        positive = min(1, len(corpus.labels) - 1)
+    findings += [
+        Finding("impossible", "blocks", text, 0, "Training is not possible with these rows.")
+        for text in arranged.blocks
+    ]
+    grave = {"blocks": 0, "warns": 1, "notes": 2}
+    findings.sort(key=lambda finding: grave[finding.severity])
+    blocked = any(one.severity == "blocks" for one in findings)
+    splits = [_facts(corpus, known, arranged, name) for name in arranged.rows]
+    return Report(
+        source=corpus.source,
+        revision=corpus.revision,
+        corpus=corpus.folder.name,
+        choices=corpus.choices,
+        columns=asdict(corpus.columns),
+        labels=corpus.labels,
+        positive_label=corpus.labels[positive] if corpus.labels else "",
+        read=corpus.rows,
+        splits=splits,
+        majority={} if blocked else _majority(corpus, known, arranged, positive),
+        lengths=lengths,
+        findings=findings,
+        notes=corpus.notes,
+        fingerprint="" if blocked else data.fingerprint(corpus, known, arranged, positive),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _unread(config: RunConfig, root: Path, error: DataError) -> Report:
+    """A report of a source that was opened, but whose columns are not clear.
+
+    Raises:
+        DataError: the same, when not even its columns are known.
+    """
+    try:
+        source = sources.open_source(config, root)
+    except DataError:
+        raise error from None
+    guessed = sources.guess([name for name, reason in source.columns.items() if not reason])
+    return Report(
+        source=source.name,
+        revision=source.revision,
+        choices=source.columns,
+        columns=dict(zip(("sentence1", "sentence2", "label"), guessed, strict=True)),
+        findings=[Finding("columns", "blocks", error.fact, 0, error.remedy)],
+        notes=source.notes,
+    )
+
+
+# -- findings on hashes --------------------------------------------------------------------------
+
+
+def _found(
+    corpus: Corpus, known: dict[str, Keys], plain: Arrangement, config: RunConfig
+) -> Iterator[Finding]:
+    yield from _unreadable(corpus)
+    yield from _missing(corpus, known)
+    yield from _leaks(corpus, known, plain, config)
+    yield from _conflicts(corpus, known, plain)
+    yield from _duplicates(corpus, known, plain, config)
+    yield from _identical(corpus, known, plain)
+    yield from _classes(corpus, known, plain)
+
+
+def _unreadable(corpus: Corpus) -> Iterator[Finding]:
+    if count := sum(corpus.unreadable.values()):
+        rows = [
+            Example(split, line, note=reason)
+            for split, examples in corpus.examples.items()
+            for line, reason in examples
+        ]
+        yield Finding(
+            "unreadable",
+            "warns",
+            "Rows that could not be read",
+            count,
+            "They are left out; mend those lines and upload the file again to have them.",
+            rows[: reading.SHOWN],
+        )
+
+
+def _missing(corpus: Corpus, known: dict[str, Keys]) -> Iterator[Finding]:
+    empty = {split: ~data.complete(corpus, keys) for split, keys in known.items()}
+    yield from _masked(
+        corpus, known, empty, "empty", "warns", "Rows with an empty or missing sentence",
+        "They are left out.",
+    )  # fmt: skip
+    bare = {split: ~empty[split] & (keys.label < 0) for split, keys in known.items()}
+    held_out = {split: mask for split, mask in bare.items() if not mask.all() or split == "train"}
+    yield from _masked(
+        corpus, known, held_out, "unlabelled", "warns", "Rows without a label",
+        "They are left out.",
+    )  # fmt: skip
+    for split in bare.keys() - held_out.keys():
+        if count := int(bare[split].sum()):
+            yield Finding(
+                "unlabelled-split", "notes", f"The split {split} has no labels at all", count,
+                "It is not used, for nothing can be scored on it.",
+            )  # fmt: skip
+
+
+def _duplicates(
+    corpus: Corpus, known: dict[str, Keys], plain: Arrangement, config: RunConfig
+) -> Iterator[Finding]:
+    again: dict[str, NDArray[np.bool_]] = {}
+    for _, (split, rows) in plain.rows.items():
+        _, first = np.unique(data.ordered(known[split])[rows], return_index=True)
+        later = np.ones(len(rows), bool)
+        later[first] = False
+        mask = again.setdefault(split, np.zeros(len(known[split]), bool))
+        mask[rows[later]] = True
+    done = "The later ones are left out." if config.drop_duplicates else (
+        "They are kept and count more than once; drop_duplicates leaves the later ones out."
+    )  # fmt: skip
+    yield from _masked(
+        corpus, known, again, "duplicates", "warns",
+        "Rows that repeat an earlier pair of their split", done,
+    )  # fmt: skip
+
+
+def _leaks(
+    corpus: Corpus, known: dict[str, Keys], plain: Arrangement, config: RunConfig
+) -> Iterator[Finding]:
+    """Training rows that stand in a held-out split: exactly, after `normal`, or swapped."""
+    train, rows = known[plain.rows["train"][0]], plain.rows["train"][1]
+    done = "They are left out of train." if config.drop_leaked else (
+        "They are kept, and the score will flatter the model; drop_leaked leaves them out of train."
+    )  # fmt: skip
+    for name, (origin, others) in plain.rows.items():
+        if name == "train" or not len(others) or not len(rows):
+            continue
+        held = known[origin]
+        exact = np.isin(train.exact[rows], held.exact[others])
+        same = np.isin(data.ordered(train)[rows], data.ordered(held)[others]) & ~exact
+        either = np.isin(data.unordered(train)[rows], data.unordered(held)[others])
+        swapped = either & ~exact & ~same
+        for kind, found in (("exact", exact), ("normalised", same), ("swapped", swapped)):
+            how = {
+                "exact": "exactly",
+                "normalised": "but for case, white space or punctuation at the ends",
+                "swapped": "with the sentences in the other order",
+            }[kind]
+            mask = np.zeros(len(train), bool)
+            mask[rows[found]] = True
+            yield from _masked(
+                corpus, known, {plain.rows["train"][0]: mask}, f"leakage-{kind}", "warns",
+                f"Leakage: training rows that stand in {name} too, {how}", done,
+            )  # fmt: skip
+
+
+def _conflicts(corpus: Corpus, known: dict[str, Keys], plain: Arrangement) -> Iterator[Finding]:
+    """Rows whose pair has another label elsewhere, in any split."""
+    parts = [(split, rows) for split, rows in plain.rows.values()]
+    pairs = np.concatenate([data.ordered(known[split])[rows] for split, rows in parts])
+    labels = np.concatenate([known[split].label[rows] for split, rows in parts])
+    if not len(pairs):
+        return
+    _, group = np.unique(pairs, return_inverse=True)
+    low = np.full(group.max() + 1, np.iinfo(np.int64).max)
+    high = np.full(group.max() + 1, -1)
+    np.minimum.at(low, group, labels)
+    np.maximum.at(high, group, labels)
+    wrong = (low != high)[group]
+    masks = {split: np.zeros(len(keys), bool) for split, keys in known.items()}
+    start = 0
+    for split, rows in parts:
+        masks[split][rows[wrong[start : start + len(rows)]]] = True
+        start += len(rows)
+    yield from _masked(
+        corpus, known, masks, "conflicts", "warns",
+        "Rows whose pair has another label elsewhere",
+        "They are kept; one of the labels is wrong, and no model can learn both. Of equal pairs "
+        "in a split drop_duplicates keeps the first.",
+        near=np.concatenate([data.ordered(known[split]) for split in known]),
+    )  # fmt: skip
+
+
+def _identical(corpus: Corpus, known: dict[str, Keys], plain: Arrangement) -> Iterator[Finding]:
+    if not corpus.paired:
+        return
+    masks = {split: np.zeros(len(keys), bool) for split, keys in known.items()}
+    for split, rows in plain.rows.values():
+        keys = known[split]
+        masks[split][rows[(keys.first == keys.second)[rows]]] = True
+    yield from _masked(
+        corpus, known, masks, "identical", "notes",
+        "Pairs of a sentence with itself",
+        "They are kept; they teach little.",
+    )  # fmt: skip
+
+
+def _classes(corpus: Corpus, known: dict[str, Keys], plain: Arrangement) -> Iterator[Finding]:
+    counts = {
+        name: np.bincount(known[split].label[rows], minlength=len(corpus.labels))
+        for name, (split, rows) in plain.rows.items()
+    }
+    train = counts["train"]
+    rare = [label for label in range(len(train)) if 0 < train[label] < RARE]
+    if rare and train.sum() > 2 * RARE:
+        named = some([f"{corpus.labels[label]} ({train[label]})" for label in rare])
+        yield Finding(
+            "rare", "warns", f"Classes with fewer than {RARE} training rows: {named}",
+            int(train[rare].sum()), "They are kept, but hardly learned: add rows, or merge them.",
+        )  # fmt: skip
+    for name, found in counts.items():
+        absent = [corpus.labels[label] for label in np.flatnonzero(found == 0)]
+        if absent and found.sum() and np.count_nonzero(train) > 1:
+            what = "never learned" if name == "train" else "never scored"
+            yield Finding(
+                f"absent-{name}", "warns",
+                f"Classes without a row in {name}: {some(absent)}", len(absent),
+                f"They are {what}; add rows, or choose another {name} split.",
+            )  # fmt: skip
+    if 0 < train.sum() < 100:
+        yield Finding(
+            "few", "warns", f"Only {train.sum()} training rows", int(train.sum()),
+            "A few hundred are the least from which a model learns something that lasts.",
+        )  # fmt: skip
+
+
+def _masked(
+    corpus: Corpus,
+    known: dict[str, Keys],
+    masks: dict[str, NDArray[np.bool_]],
+    kind: str,
+    severity: Severity,
+    title: str,
+    action: str,
+    near: Integers | None = None,
+) -> Iterator[Finding]:
+    """A finding on the rows of some masks; none where they are empty.
+
+    Args:
+        near: one number a row over all splits; examples with the same number stand together.
+    """
+    count = sum(int(mask.sum()) for mask in masks.values())
+    if not count:
+        return
+    at = [(split, int(row)) for split, mask in masks.items() for row in np.flatnonzero(mask)[:200]]
+    if near is not None:
+        starts = dict(zip(known, np.cumsum([0, *map(len, known.values())]), strict=False))
+        at.sort(key=lambda one: int(near[starts[one[0]] + one[1]]))
+    yield Finding(kind, severity, title, count, action, _examples(corpus, at[:SHOWN]))
+
+
+def _examples(corpus: Corpus, at: Sequence[tuple[str, int]]) -> list[Example]:
+    shown = []
+    for split, row in at:
+        found = corpus.split(split)[row]
+        label = int(found["label"])
+        shown.append(
+            Example(
+                split=split,
+                line=int(found["line"]),
+                sentence1=_short(found["sentence1"]),
+                sentence2=_short(found.get("sentence2")),
+                label=corpus.labels[label] if label >= 0 else "",
+            )
+        )
+    return shown
+
+
+def _short(text: str | None) -> str:
+    text = text or ""
+    return text if len(text) <= SHORT else text[: SHORT - 1] + "\u2026"
+
+
+# -- findings on texts ---------------------------------------------------------------------------
+
+
+def _texts(corpus: Corpus, told: Told) -> Iterator[Finding]:
+    """Findings of `_PATTERNS`, in one pass over the Arrow batches."""
+    counts = [0] * len(_PATTERNS)
+    at: list[list[tuple[str, int]]] = [[] for _ in _PATTERNS]
+    total = sum(corpus.rows.values())
+    done = 0
+    for split in corpus.rows:
+        start = 0
+        for batch in corpus.batches(split):
+            for index, (_, _, pattern, _, _) in enumerate(_PATTERNS):
+                found = _matches(batch, corpus.paired, pattern)
+                if len(found):
+                    counts[index] += len(found)
+                    if len(at[index]) < SHOWN:
+                        at[index] += [(split, start + int(row)) for row in found[:SHOWN]]
+            start += len(batch)
+            done += len(batch)
+            told("looking at the texts", done, total)
+    for index, (kind, severity, _, title, action) in enumerate(_PATTERNS):
+        if counts[index]:
+            examples = _examples(corpus, at[index][:SHOWN])
+            yield Finding(kind, severity, title, counts[index], action, examples)
+
+
+def _matches(batch: pa.RecordBatch, paired: bool, pattern: str) -> Integers:
+    found = pc.match_substring_regex(batch.column("sentence1"), pattern)
+    if paired:
+        other = pc.match_substring_regex(batch.column("sentence2"), pattern)
+        found = pc.or_(found.fill_null(False), other.fill_null(False))
+    return np.flatnonzero(found.fill_null(False).to_numpy(zero_copy_only=False))
+
+
+# -- lengths -------------------------------------------------------------------------------------
+
+
+def _lengths(corpus: Corpus, arranged: Arrangement, config: RunConfig) -> Lengths:
+    """Lengths in tokens of the training rows, or of a random part of them."""
+    split, rows = arranged.rows["train"]
+    if not len(rows):
+        return Lengths(note="There is no row to measure.")
+    try:
+        tokenizer = _tokenizer(config.checkpoint)
+    except (FinetuneError, OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        return Lengths(note=f"The tokenizer of {config.checkpoint} cannot be loaded: {reason}")
+    taken = rows
+    if len(rows) > TOKENISED:
+        draw = np.random.default_rng(config.data_seed)
+        taken = np.sort(draw.choice(rows, TOKENISED, replace=False))
+    found = np.fromiter(_token_counts(corpus, split, taken, tokenizer), np.int64, len(taken))
+    return Lengths(
+        bins=_bins(found, config.max_length),
+        rows=len(taken),
+        of=len(rows),
+        longest=int(found.max()),
+        max_length=config.max_length,
+        cut=float((found > config.max_length).mean()),
+    )
+
+
+def _tokenizer(checkpoint: str) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(checkpoints.resolve(checkpoint))
+
+
+def _token_counts(corpus: Corpus, split: str, rows: Integers, tokenizer: Any) -> Iterable[int]:
+    most = 100_000  # characters; a longer one is beyond any model anyway
+    for batch in corpus.some(split, rows):
+        sentences = [
+            [text[:most] for text in batch.column(name).to_pylist()]
+            for name in (("sentence1", "sentence2") if corpus.paired else ("sentence1",))
+        ]
+        yield from map(len, tokenizer(*sentences, truncation=False, verbose=False)["input_ids"])
+
+
+def _bins(found: Integers, max_length: int) -> list[tuple[int, int, int]]:
+    """About 24 bins of whole numbers; the last one takes the few that are far longer."""
+    top = max(int(np.quantile(found, 0.995)), 1)
+    width = max(1, -(-top // 24))
+    counts = np.bincount(np.minimum(found // width, -(-top // width)))
+    bins = [(at * width, (at + 1) * width, int(count)) for at, count in enumerate(counts)]
+    low, _, count = bins[-1]
+    bins[-1] = (low, max(low + width, int(found.max()) + 1), count)
+    return bins
+
+
+def _cut(lengths: Lengths) -> Iterator[Finding]:
+    if lengths.cut > 0:
+        count = round(lengths.cut * lengths.of)
+        yield Finding(
+            "cut", "warns" if lengths.cut > 0.05 else "notes",
+            f"Rows longer than max_length ({lengths.max_length} tokens): {lengths.cut:.1%}", count,
+            f"Their ends are cut off; the longest has {lengths.longest} tokens.",
+        )  # fmt: skip
+
+
+# -- the splits ----------------------------------------------------------------------------------
+
+
+def _facts(corpus: Corpus, known: dict[str, Keys], arranged: Arrangement, name: str) -> SplitFacts:
+    origin, rows = arranged.rows[name]
+    classes = np.bincount(known[origin].label[rows], minlength=len(corpus.labels))
+    left = arranged.left_out.get(name, {})
+    return SplitFacts(name, origin, len(rows), [int(count) for count in classes], left)
+
+
+def _majority(
+    corpus: Corpus, known: dict[str, Keys], arranged: Arrangement, positive: int
+) -> dict[str, float]:
+    labels = {name: known[origin].label[rows] for name, (origin, rows) in arranged.rows.items()}
+    return metrics.majority(labels["train"], labels["validation"], corpus.labels, positive)

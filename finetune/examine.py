@@ -1,0 +1,145 @@
+"""`python -m finetune.examine`: look at the pairs of a configuration before training on them.
+
+The page starts this as a process of its own, so that a file that breaks a parser or fills the
+memory does not touch the page; a terminal gets the findings as text. Like a run it writes its
+progress as events into its folder, and `report.json` at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from finetune import config, events, uploads
+from finetune.config import RunConfig
+from finetune.errors import FinetuneError
+from finetune.report import Report
+from finetune.store import Run, default_root, write_atomically
+
+LIMIT = 1800  # seconds; a download that hangs must not hold a place for ever
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit status: 0 examined, 1 failed or blocked, 2 wrong arguments."""
+    parser = argparse.ArgumentParser(prog="python -m finetune.examine", description=__doc__)
+    parser.add_argument("--folder", type=Path, help="an examination's folder, as the page makes it")
+    parser.add_argument("--runs", type=Path, help=f"(default: {default_root()})")
+    uploads.add_arguments(parser)
+    config.add_arguments(parser)
+    namespace = parser.parse_args(arguments)
+    try:
+        if namespace.folder:
+            folder = Run(namespace.folder)
+            return carry_out(folder, folder.config(), namespace.folder.parent.parent)
+        root = namespace.runs or default_root()
+        given = {
+            name: getattr(namespace, name) for name in config.knobs() if hasattr(namespace, name)
+        }
+        chosen = RunConfig.from_dict(given | uploads.from_arguments(namespace, root))
+        report = examine(chosen, root, lambda what, done, total: None)
+    except FinetuneError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    print(as_text(report))
+    return 1 if report.blocked else 0
+
+
+def carry_out(folder: Run, chosen: RunConfig, root: Path) -> int:
+    """Examine into a folder: events while it goes on, then the report; the exit status."""
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(LIMIT)
+    try:
+        folder.append(events.Entered(phase="start", detail="loading libraries"))
+        report = examine(chosen, root, Teller(folder))
+        write_atomically(folder.folder / "report.json", report.to_json())
+        folder.append(events.Finished(step=0, seconds=report.seconds))
+        return 0
+    except FinetuneError as error:
+        folder.append(events.Failed(error=error.fact, remedy=error.remedy))
+    except Exception as error:
+        traceback.print_exc()
+        text = (str(error).strip().splitlines() or [""])[0][:300]
+        folder.append(
+            events.Failed(
+                error=f"The examination failed: {type(error).__name__}: {text}",
+                remedy="Try another format of the same data; the log has the details.",
+            )
+        )
+    return 1
+
+
+def examine(chosen: RunConfig, root: Path, told: Callable[[str, int, int], None]) -> Report:
+    """The report of a configuration's pairs; asks the Hub only where it answers.
+
+    Raises:
+        DataError: when there is nothing to examine.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from finetune import catalog
+
+    needed = catalog.needs_hub(chosen.dataset, chosen.checkpoint)
+    if not needed or not catalog.hub_answers():
+        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    import datasets
+
+    from finetune import examination
+
+    datasets.disable_progress_bars()
+    return examination.examine(chosen, root, told)
+
+
+class Teller:
+    """Progress as events, a few a second at most."""
+
+    def __init__(self, folder: Run) -> None:
+        self._folder, self._what, self._last = folder, "", 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if what == self._what and now - self._last < 0.3:
+            return
+        if what != self._what:
+            self._folder.append(events.Entered(phase="examine", detail=what))
+        if done:
+            self._folder.append(events.Progressed(done=done, total=total, detail=what))
+        self._what, self._last = what, now
+
+
+def _too_long(number: int, frame: FrameType | None) -> None:
+    raise FinetuneError(
+        f"The examination took longer than {LIMIT // 60} minutes.",
+        "Check the network, or examine a part of the rows.",
+    )
+
+
+def as_text(report: Report) -> str:
+    """A report for a terminal."""
+    lines = [f"{report.source} {report.revision[:12]}".strip()]
+    lines += [f"  {note}" for note in report.notes]
+    for split in report.splits:
+        classes = ", ".join(
+            f"{name} {count:,}" for name, count in zip(report.labels, split.classes, strict=True)
+        )
+        left = ", ".join(f"{count:,} {reason}" for reason, count in split.left_out.items())
+        lines.append(f"  {split.name}: {split.rows:,} rows ({classes})")
+        lines += [f"    left out: {left}"] * bool(left)
+    for finding in report.findings:
+        count = f" ({finding.count:,})" if finding.count else ""
+        lines.append(f"  {finding.severity}: {finding.title}{count}. {finding.action}")
+        lines += [
+            f"    {row.split} line {row.line}: "
+            + " | ".join(filter(None, (row.sentence1, row.sentence2, row.label, row.note)))
+            for row in finding.examples
+        ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""The Data tab: choose pairs from anywhere, see what was read and what is wrong with it.
+
+The examination is a process of its own; a timer shows how far it is. What is chosen here are
+fields of the same form that Train sends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from finetune import catalog, jobs, uploads
+from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
+from finetune.errors import DataError
+from finetune.jobs import Look
+from finetune.report import Report
+from finetune.store import Run, RunStore
+from finetune.ui import edge, form, reports
+
+LOOKED_AT = (*DATA_FIELDS, "checkpoint", "max_length")
+# What belongs to one source and means nothing to another.
+OF_SOURCE = (
+    "dataset_config_name",
+    "dataset_revision",
+    "train_split",
+    "validation_split",
+    "test_split",
+    "sentence1_column",
+    "sentence2_column",
+    "label_column",
+    "positive_label",
+)
+WAYS = [("first", "first"), ("random", "random"), ("one class", "class"), ("search", "search")]
+
+
+@dataclass
+class DataTab:
+    """The tab's controls and what its events do.
+
+    Args:
+        store: where runs, uploads and examinations are.
+    """
+
+    store: RunStore
+
+    def draw(self) -> dict[str, gr.components.Component]:
+        """Lay out the tab inside the current `gr.Tab`; the form's controls drawn here."""
+        self.look = gr.State("")
+        self.seen = gr.State("")
+        gr.HTML(edge.note("Bring sentence pairs, and see what is in them before you train."))
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=2, min_width=320):
+                controls = self._draw_choice()
+            with gr.Column(scale=3, min_width=320):
+                self._draw_view()
+        return controls
+
+    def _draw_choice(self) -> dict[str, gr.components.Component]:
+        self.dataset = gr.Dropdown(
+            form.datasets(), value=catalog.BUNDLED_DATASET, label="Pairs", elem_id="pairs",
+            info="One offered here, or a Hub dataset as owner/name.", allow_custom_value=True,
+        )  # fmt: skip
+        with gr.Accordion("Your own files", open=False, elem_id="own-files"):
+            gr.HTML(
+                edge.note(
+                    "CSV, TSV, JSONL, JSON or Parquet, also as .gz. Without a validation file a "
+                    "part of the training file is cut off for it."
+                )
+            )
+            self.files = {
+                split: gr.File(
+                    label=f"{split} file" + (" (optional)" if split != "train" else ""),
+                    height=92, elem_id=f"{split}-file", file_types=[*uploads.ENDINGS, ".gz"],
+                )
+                for split in uploads.SPLITS
+            }  # fmt: skip
+        controls = form.draw_data()
+        self.examine = gr.Button("Examine", variant="primary", elem_id="examine")
+        self.message = gr.HTML(elem_id="data-message", elem_classes="ft-if-said")
+        return controls
+
+    def _draw_view(self) -> None:
+        self.progress = gr.HTML(elem_id="look-progress", elem_classes="ft-if-filled")
+        self.overview = gr.HTML(reports.EMPTY, elem_id="overview")
+        with gr.Column(visible=False) as self.more:
+            gr.HTML('<h3 class="ft-h">Findings</h3>')
+            self.findings = gr.HTML(elem_id="findings")
+            gr.HTML('<h3 class="ft-h">Rows</h3>')
+            with gr.Row(equal_height=True):
+                self.split = gr.Dropdown([], label="split", elem_id="rows-split", min_width=110)
+                self.way = gr.Dropdown(
+                    WAYS, value="first", label="which", elem_id="rows-way", min_width=110
+                )
+                self.klass = gr.Dropdown(
+                    [], label="class", elem_id="rows-class", min_width=110, visible=False
+                )
+                self.word = gr.Textbox(
+                    label="with the words", elem_id="rows-search", min_width=140, max_lines=1,
+                    visible=False,
+                )  # fmt: skip
+                self.again = gr.Button("Others", elem_id="rows-again", min_width=90, visible=False)
+            self.rows = gr.HTML(elem_id="rows")
+
+    def wire(self, controls: dict[str, Any]) -> None:
+        """Connect the events.
+
+        Args:
+            controls: the whole form, by field name; `dataset` is drawn twice and kept the same.
+        """
+        quick: dict[str, Any] = {
+            "queue": False,
+            "show_progress": "hidden",
+            "api_visibility": "private",
+        }
+        inputs = [controls[name] for name in LOOKED_AT]
+        asked = [self.look, self.message]
+        of_source = [controls[name] for name in OF_SOURCE]
+        view = [self.seen, self.progress, self.overview, self.more, self.findings, self.split]
+        view += [self.klass, *(controls[name] for name in _CHOSEN), self.rows]
+        examine: dict[str, Any] = {"fn": self.on_examine, "inputs": inputs, "outputs": asked}
+        for here, there in (
+            (self.dataset, controls["dataset"]),
+            (controls["dataset"], self.dataset),
+        ):
+            here.input(self.on_dataset, here, [there, *of_source], **quick).then(**examine, **quick)
+        files = list(self.files.values())
+        kept = [self.message, controls["dataset"], self.dataset, *of_source]
+        for file in files:
+            file.upload(self.on_upload, files, kept, **quick).then(**examine, **quick)
+        for name in DATA_FIELDS[1:]:
+            control = controls[name]
+            dropped = isinstance(control, (gr.Dropdown, gr.Checkbox))
+            (control.input if dropped else control.submit)(**examine, **quick)
+        self.examine.click(self.on_examine_again, inputs, asked, **quick)
+        gr.Timer(1).tick(self.on_tick, [self.look, self.seen], view, **quick)
+        which = [self.look, self.split, self.way, self.klass, self.word]
+        self.way.input(self.on_way, self.way, [self.klass, self.word, self.again], **quick)
+        gr.on(
+            [
+                self.split.input,
+                self.way.input,
+                self.klass.input,
+                self.word.submit,
+                self.again.click,
+            ],
+            self.on_rows,
+            which,
+            self.rows,
+            concurrency_limit=4,
+            show_progress="hidden",
+            api_visibility="private",
+        )
+
+    def on_dataset(self, chosen: str | None) -> list[Any]:
+        """Other pairs were chosen: the same in both choosers, nothing left of the former source."""
+        blank = RunConfig()
+        return [gr.update(value=chosen), *(getattr(blank, name) for name in OF_SOURCE)]
+
+    def on_upload(self, *paths: str | None) -> list[Any]:
+        """Files came: they are kept, and become the chosen pairs."""
+        given = {
+            split: Path(path) for split, path in zip(uploads.SPLITS, paths, strict=True) if path
+        }
+        blank = RunConfig()
+        try:
+            if "train" not in given:
+                raise DataError("The training file is missing.", "Choose it too.")
+            name = uploads.Uploads(self.store.root / "uploads").add(given)
+        except Exception as error:
+            return [edge.said(error), *([gr.skip()] * (2 + len(OF_SOURCE)))]
+        update = gr.update(choices=form.datasets(self.store, name), value=name)
+        return ["", update, update, *(getattr(blank, name) for name in OF_SOURCE)]
+
+    def on_examine(self, *values: Any) -> tuple[Any, Any]:
+        """Look at the chosen pairs, or show what was found before."""
+        return self._examine(values, again=False)
+
+    def on_examine_again(self, *values: Any) -> tuple[Any, Any]:
+        """Examine was pressed: look anew."""
+        return self._examine(values, again=True)
+
+    def _examine(self, values: tuple[Any, ...], again: bool) -> tuple[Any, Any]:
+        try:
+            chosen = RunConfig.from_dict(dict(zip(LOOKED_AT, values, strict=True)))
+            return jobs.examine(self.store, chosen, again).id, ""
+        except Exception as error:
+            return gr.skip(), edge.said(error)
+
+    def on_tick(self, look_id: str, seen: str) -> list[Any]:
+        """How far the examination is, and once what it found."""
+        nothing = [gr.skip()] * (8 + len(_CHOSEN))
+        if not look_id:
+            return nothing
+        folder = self._folder(look_id)
+        look = jobs.look(folder)
+        begun = folder.job_file.stat().st_mtime_ns if folder.job_file.exists() else 0
+        now = f"{look_id} {begun} {look.running}"
+        if now == seen and not look.running:
+            return nothing
+        if look.report is None:
+            changes = [now, reports.progress(look), *nothing[2:]]
+            if look.error:
+                changes[2:4] = ["", gr.update(visible=False)]
+            return changes
+        return [now, *self._show(look_id, look, look.report)]
+
+    def _show(self, look_id: str, look: Look, report: Report) -> list[Any]:
+        splits = list(report.read)
+        first = splits[0] if splits else ""
+        return [
+            reports.progress(look),
+            reports.overview(report),
+            gr.update(visible=bool(report.corpus)),
+            reports.findings(report),
+            gr.update(choices=splits, value=first or None),
+            gr.update(choices=report.labels, value=report.labels[0] if report.labels else None),
+            *_choices(report),
+            self.on_rows(look_id, first, "first", "", "") if report.corpus else "",
+        ]
+
+    def on_way(self, way: str) -> tuple[Any, Any, Any]:
+        """Another way of choosing rows: the control it needs."""
+        return tuple(gr.update(visible=way == name) for name in ("class", "search", "random"))  # type: ignore[return-value]
+
+    def on_rows(self, look_id: str, split: str, way: str, klass: str | None, word: str) -> str:
+        """Rows of a split as a table."""
+        try:
+            report = jobs.look(self._folder(look_id)).report
+            if report is None or not report.corpus:
+                return ""
+            from finetune.preview import Preview
+
+            what = klass if way == "class" else word
+            seed = _draws()
+            found = Preview(self.store.root / "data" / report.corpus).rows(
+                split, way, what or "", seed=seed
+            )
+        except Exception as error:
+            return edge.said(error)
+        return reports.table(found, bool(report.columns.get("sentence2")), f"Rows of {split}")
+
+    def _folder(self, look_id: str) -> Run:
+        if not look_id.isalnum():  # a client may send anything
+            raise DataError("There is no such examination.", "Press Examine.")
+        return Run(self.store.root / "examinations" / look_id)
+
+
+_CHOSEN = ("sentence1_column", "sentence2_column", "label_column", "positive_label")
+
+
+def _choices(report: Report) -> list[Any]:
+    """What the column and class choosers offer once the source is known; the value stays."""
+    usable = [name for name, reason in report.choices.items() if not reason]
+    updates = []
+    for what in ("sentence1", "sentence2", "label"):
+        guessed = report.columns.get(what) or "none found"
+        none = [(NO_COLUMN, NO_COLUMN)] if what == "sentence2" else []
+        names = [(name, name) for name in usable]
+        updates.append(gr.update(choices=[(f"guessed: {guessed}", ""), *none, *names]))
+    last = report.positive_label or "the second"
+    classes = [(name, name) for name in report.labels] if len(report.labels) == 2 else []
+    updates.append(gr.update(choices=[(f"default: {last}", ""), *classes]))
+    return updates
+
+
+def _draws() -> int:
+    """A new seed each time the person asks for other random rows."""
+    import secrets
+
+    return secrets.randbelow(2**31)
