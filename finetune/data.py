@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
@@ -45,6 +45,7 @@ class Pairs:
             for single sentences) and `label`, a `ClassLabel`.
         labels: names of the classes, by index.
         positive: index of the class whose F1 is meant when there are two.
+        counts: split -> how many rows each class has.
         origin: where they come from, as plain values: source, revision, columns, rows, left_out.
         fingerprint: sha256 over the labels' names and the hash and label of every row, in order.
     """
@@ -52,6 +53,7 @@ class Pairs:
     splits: DatasetDict
     labels: list[str]
     positive: int = 1
+    counts: dict[str, list[int]] = field(default_factory=dict)
     origin: dict[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
 
@@ -87,7 +89,8 @@ def load(config: RunConfig, root: Path) -> Pairs:
         "positive_label": corpus.labels[positive],
     }
     digest = fingerprint(corpus, known, arranged, positive)
-    return Pairs(splits, corpus.labels, positive, facts, digest)
+    counts = class_counts(corpus, known, arranged)
+    return Pairs(splits, corpus.labels, positive, counts, facts, digest)
 
 
 def fingerprint(
@@ -102,9 +105,14 @@ def fingerprint(
     return digest.hexdigest()
 
 
-def labels_of(split: Dataset) -> Integers:
-    """The labels of a split, shape (rows,), without a Python object for each."""
-    return np.asarray(split.select_columns(["label"]).with_format("numpy")[:]["label"], np.int64)
+def class_counts(
+    corpus: Corpus, known: dict[str, Keys], arranged: Arrangement
+) -> dict[str, list[int]]:
+    """Split -> how many of its rows each class has, in the order of the labels."""
+    return {
+        name: np.bincount(known[origin].label[rows], minlength=len(corpus.labels)).tolist()
+        for name, (origin, rows) in arranged.rows.items()
+    }
 
 
 def ordered(keys: Keys) -> Integers:
@@ -143,7 +151,7 @@ def arrange(corpus: Corpus, config: RunConfig, known: dict[str, Keys]) -> Arrang
             _keep(rows, split, np.sort(rows[split][first]), "duplicates", left)
     origin = {split: split for split in rows}
     if not len(rows.get("validation", ())):
-        rows["train"], rows["validation"] = _cut(known["train"], rows["train"], config)
+        rows["train"], rows["validation"] = cut(known["train"], rows["train"], config)
         origin["validation"] = "train"
         left.setdefault("validation", {})
     if not len(rows.get("test", (0,))):
@@ -202,7 +210,7 @@ def _blocks(
     return []
 
 
-def _cut(keys: Keys, rows: Integers, config: RunConfig) -> tuple[Integers, Integers]:
+def cut(keys: Keys, rows: Integers, config: RunConfig) -> tuple[Integers, Integers]:
     """Train and validation rows: each class by its share, and no sentence in both.
 
     Rows that share a sentence form a group (a connected component of the graph whose nodes are
@@ -217,7 +225,7 @@ def _cut(keys: Keys, rows: Integers, config: RunConfig) -> tuple[Integers, Integ
     sizes = np.bincount(labels)
     target = np.where(sizes > 1, np.maximum(1, np.round(sizes * config.validation_share)), 0)
     target = target.astype(np.int64)
-    group = _groups(keys.first[rows], keys.second[rows])
+    group = groups(keys.first[rows], keys.second[rows])
     members = np.bincount(group)
     taken = np.zeros(len(rows), bool)
     have = np.zeros_like(target)
@@ -242,7 +250,7 @@ def _cut(keys: Keys, rows: Integers, config: RunConfig) -> tuple[Integers, Integ
     return rows[~taken], rows[taken]
 
 
-def _groups(first: Integers, second: Integers) -> Integers:
+def groups(first: Integers, second: Integers) -> Integers:
     """The group of every row, shape (rows,): rows that share a sentence, directly or by others.
 
     Only rows of which a sentence stands in another one enter the graph; most do not.

@@ -119,7 +119,10 @@ def examine(config: RunConfig, root: Path, told: Told = lambda what, done, total
     grave = {"blocks": 0, "warns": 1, "notes": 2}
     findings.sort(key=lambda finding: grave[finding.severity])
     blocked = any(one.severity == "blocks" for one in findings)
-    splits = [_facts(corpus, known, arranged, name) for name in arranged.rows]
+    counts = data.class_counts(corpus, known, arranged)
+    majority = {}
+    if not blocked:
+        majority = metrics.majority(counts["train"], counts["validation"], corpus.labels, positive)
     return Report(
         source=corpus.source,
         revision=corpus.revision,
@@ -129,8 +132,8 @@ def examine(config: RunConfig, root: Path, told: Told = lambda what, done, total
         labels=corpus.labels,
         positive_label=corpus.labels[positive] if corpus.labels else "",
         read=corpus.rows,
-        splits=splits,
-        majority={} if blocked else _majority(corpus, known, arranged, positive),
+        splits=[_facts(arranged, counts, name) for name in arranged.rows],
+        majority=majority,
         lengths=lengths,
         findings=findings,
         notes=corpus.notes,
@@ -149,7 +152,7 @@ def _unread(config: RunConfig, root: Path, error: DataError) -> Report:
         source = sources.open_source(config, root)
     except DataError:
         raise error from None
-    guessed = sources.guess([name for name, reason in source.columns.items() if not reason])
+    guessed = sources.guess(list(source.columns))
     return Report(
         source=source.name,
         revision=source.revision,
@@ -481,15 +484,6 @@ def _cut(lengths: Lengths) -> Iterator[Finding]:
 # -- the splits ----------------------------------------------------------------------------------
 
 
-def _facts(corpus: Corpus, known: dict[str, Keys], arranged: Arrangement, name: str) -> SplitFacts:
+def _facts(arranged: Arrangement, counts: dict[str, list[int]], name: str) -> SplitFacts:
     origin, rows = arranged.rows[name]
-    classes = np.bincount(known[origin].label[rows], minlength=len(corpus.labels))
-    left = arranged.left_out.get(name, {})
-    return SplitFacts(name, origin, len(rows), [int(count) for count in classes], left)
-
-
-def _majority(
-    corpus: Corpus, known: dict[str, Keys], arranged: Arrangement, positive: int
-) -> dict[str, float]:
-    labels = {name: known[origin].label[rows] for name, (origin, rows) in arranged.rows.items()}
-    return metrics.majority(labels["train"], labels["validation"], corpus.labels, positive)
+    return SplitFacts(name, origin, len(rows), counts[name], arranged.left_out.get(name, {}))

@@ -8,6 +8,7 @@ all is an error. Nothing is held but the record being read, so a file may be lar
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import gzip
 import io
@@ -28,7 +29,7 @@ Row = tuple[int, list[Any]]  # line, and the cells of the columns asked for
 
 MAX_FIELD = 1_000_000  # characters
 MAX_COLUMNS = 10_000
-MAX_BROKEN_QUOTES = 200  # each costs a second reading of up to MAX_FIELD characters
+MAX_REREAD = 50_000_000  # characters read twice, after quotes that are not closed
 MAX_JSON = 256 * 2**20  # bytes, for JSON is read whole
 MAX_UNPACKED = 8 * 2**30  # bytes
 MAX_RATIO = 200  # unpacked to packed, asked beyond 64 MiB; text reaches 20
@@ -181,7 +182,7 @@ def _encoding(path: Path, name: str, head: bytes) -> tuple[str, list[str]]:
     if zeros > len(head[:4096]) // 4:
         return (("utf-16-le" if head[1:2] == b"\0" else "utf-16-be"), [f"{name} is UTF-16."])
     control = sum(head[:4096].count(byte) for byte in (*range(1, 9), *range(14, 27)))
-    if control > len(head[:4096]) // 20:
+    if control > max(8, len(head[:4096]) // 20):
         raise DataError(f"{name} is not text.", "Save it as CSV, TSV, JSONL or Parquet.")
     good, wrong = _count_utf8(path, name)
     if not wrong:
@@ -330,8 +331,8 @@ class _Csv(Table):
 
     def _records(self, lines: _Lines, bad: Bad) -> Iterator[tuple[int, list[str]]]:
         """Line and cells of every record; a quote that is not closed costs its own line only."""
-        broken = 0
-        reader = csv.reader(lines, delimiter=self._delimiter)
+        reread = 0
+        reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
         while True:
             lines.begin()
             line = lines.number + 1
@@ -340,30 +341,39 @@ class _Csv(Table):
             except StopIteration:
                 return
             except csv.Error as error:
-                cells, reason = [], str(error)
+                reason = _quoting(str(error))
             else:
-                line = lines.number - len(lines.held) + 1
-                several = len(lines.held) > 1
-                odd = several and sum(text.count('"') for text in lines.held) % 2
-                reason = "a quote is opened here and not closed" if odd else ""
-            if not reason:
                 if any(cells):
-                    yield line, cells
+                    yield lines.number - len(lines.held) + 1, cells
                 continue
-            alone = _unquoted(lines.held[0], self._delimiter) if lines.held else []
+            reread += sum(map(len, lines.held))
+            first = lines.held[0] if lines.held else ""
             lines.give_back()
-            reader = csv.reader(lines, delimiter=self._delimiter)
-            broken += 1
-            if broken > MAX_BROKEN_QUOTES:
+            reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+            if reread > MAX_REREAD:
                 raise DataError(
-                    f"{self._name} has more than {MAX_BROKEN_QUOTES} quotes that are not closed, "
-                    f"the last in line {line}.",
+                    f"{self._name} has too many quotes that are not closed, the last in line "
+                    f"{line}.",
                     "Double the quotes within fields, or save it as TSV or JSONL.",
                 )
-            if self._delimiter == "\t" and len(alone) == self._width:
-                yield line, alone  # in TSV a quote is often just a quote
+            if alone := self._otherwise(first):
+                yield line, alone
             else:
                 bad(line, reason)
+
+    def _otherwise(self, line: str) -> list[str]:
+        """The cells of one line whose quotes are not those of CSV; empty where that fails too.
+
+        Some writers escape a quote by a backslash; in TSV a quote is often just a quote.
+        """
+        with contextlib.suppress(csv.Error, StopIteration):
+            escaped = csv.reader(
+                [line], delimiter=self._delimiter, doublequote=False, escapechar="\\", strict=True
+            )
+            if len(cells := next(escaped)) == self._width:
+                return cells
+        cells = line.rstrip("\r\n").split(self._delimiter)
+        return cells if self._delimiter == "\t" and len(cells) == self._width else []
 
 
 class _JsonLines(Table):
@@ -534,8 +544,11 @@ def _delimiter(sample: list[str], tab: bool) -> str:
     return max(scores)[2] if scores else ("\t" if tab else ",")
 
 
-def _unquoted(line: str, delimiter: str) -> list[str]:
-    return line.rstrip("\r\n").split(delimiter)
+def _quoting(reason: str) -> str:
+    """Python's words on a broken record in ours."""
+    if "expected after" in reason:
+        return "has a quote within a quoted field that is not doubled"
+    return "a quote is opened here and not closed"
 
 
 def _looks_like_data(header: list[str]) -> bool:

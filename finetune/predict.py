@@ -46,30 +46,33 @@ class Predictor:
     Args:
         folder: what `model.save` wrote.
         max_length: the length in tokens it was trained with.
+        paired: whether it was trained on pairs rather than single sentences.
 
     Raises:
         ModelError: when the folder is gone or damaged.
     """
 
-    def __init__(self, folder: Path, max_length: int) -> None:
+    def __init__(self, folder: Path, max_length: int, paired: bool = True) -> None:
+        self.paired = paired
         self._tokenizer, self._model = model.load_saved(folder)
         self._max_length = max_length
         names = self._model.config.id2label
         self.labels: list[str] = [names[index] for index in range(len(names))]
 
-    def pair(self, sentence1: str, sentence2: str) -> Prediction:
-        """Label and probabilities of one pair.
+    def pair(self, sentence1: str, sentence2: str = "") -> Prediction:
+        """Label and probabilities of one pair; of `sentence1` alone where it learned from such.
 
         Raises:
             DataError: when a sentence is empty or longer than `MAX_CHARACTERS`.
         """
-        first = _readable("sentence1", sentence1)
-        second = _readable("sentence2", sentence2)
+        texts = [_readable("sentence1", sentence1)]
+        if self.paired:
+            texts.append(_readable("sentence2", sentence2))
         began = time.perf_counter()
-        inputs = self._tokenizer(first, second, truncation=False, verbose=False)
+        inputs = self._tokenizer(*texts, truncation=False, verbose=False)
         whole = len(inputs["input_ids"])
         inputs = self._tokenizer(
-            first, second, truncation=True, max_length=self._max_length, return_tensors="pt"
+            *texts, truncation=True, max_length=self._max_length, return_tensors="pt"
         )
         with torch.inference_mode():
             logits = self._model(**inputs).logits[0].float()
@@ -89,7 +92,7 @@ class Predictor:
 def _readable(name: str, text: object) -> str:
     """Text as a tokenizer can take it: no lone surrogates, no NUL."""
     if not isinstance(text, str) or not text.strip():
-        raise DataError(f"{name} is empty.", "Write a sentence in both boxes.")
+        raise DataError(f"{name} is empty.", "Write a sentence in every box.")
     if len(text) > MAX_CHARACTERS:
         raise DataError(
             f"{name} has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read.",
@@ -110,7 +113,7 @@ class Shelf:
         self._held: OrderedDict[tuple[str, int], Predictor] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, folder: Path, max_length: int) -> Predictor:
+    def get(self, folder: Path, max_length: int, paired: bool = True) -> Predictor:
         """The predictor of a folder, loaded anew when its weights have changed.
 
         Raises:
@@ -121,7 +124,7 @@ class Shelf:
         key = (str(folder), changed)
         with self._lock:
             if key not in self._held:
-                self._held[key] = Predictor(folder, max_length)
+                self._held[key] = Predictor(folder, max_length, paired)
             self._held.move_to_end(key)
             while len(self._held) > self._keep:
                 self._held.popitem(last=False)

@@ -22,7 +22,7 @@ from huggingface_hub import (
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
 
-from finetune import catalog, config
+from finetune import catalog, config, uploads
 from finetune.errors import PublishError
 from finetune.store import Run
 from finetune.summary import Summary
@@ -121,7 +121,8 @@ def suggested_name(run: Run) -> str:
     """A repository name made from the run's checkpoint and dataset."""
     chosen = run.config()
     checkpoint = chosen.checkpoint.removesuffix("(bundled)").strip().rsplit("/")[-1]
-    text = f"{checkpoint}-{chosen.dataset.rsplit('/')[-1]}-pairs".lower()
+    source = "own" if uploads.is_upload(chosen.dataset) else chosen.dataset.rsplit("/")[-1]
+    text = f"{checkpoint}-{source}-pairs".lower()
     return re.sub(r"[^a-z0-9._-]+", "-", text).strip("-.")[:96]
 
 
@@ -217,28 +218,26 @@ def card(run: Run, summary: Summary, full: str) -> str:
     """
     chosen = run.config()
     base = catalog.checkpoint(chosen.checkpoint)
-    pairs = catalog.dataset(chosen.dataset)
-    best = summary.best
-    scores = best.metrics if best else {}
     data = ModelCardData(
-        language="en",
+        language="en" if catalog.dataset(chosen.dataset) else None,
         license=(base.licence if base else "") or None,
         base_model=(base.repo if base else "") or chosen.checkpoint,
-        datasets=[pairs.repo] if pairs and pairs.repo else None,
+        datasets=[_hub_id(chosen)] if _hub_id(chosen) else None,
         metrics=["accuracy", "f1"],
         pipeline_tag="text-classification",
         library_name="transformers",
-        tags=["sentence-pairs", "paraphrase", "finetune"],
+        tags=["sentence-pairs" if summary.paired else "sentences", "finetune"],
         model_name=full.split("/")[-1],
-        eval_results=_results(chosen.dataset, scores) or None,
+        eval_results=_results(chosen, summary) or None,
     )
     body = "\n\n".join(
         part
         for part in (
             f"# {full.split('/')[-1]}",
-            _intended(data.base_model, chosen.dataset, summary),
-            _use(full),
+            _intended(data.base_model, chosen, summary),
+            _use(full, summary.paired),
             _scores(summary),
+            _data(summary),
             _settings(chosen),
             _versions(summary),
         )
@@ -248,37 +247,72 @@ def card(run: Run, summary: Summary, full: str) -> str:
     return str(text)
 
 
-def _results(dataset: str, scores: dict[str, float]) -> list[EvalResult]:
-    glue = dataset.startswith("glue/")
+def _results(chosen: config.RunConfig, summary: Summary) -> list[EvalResult]:
+    known = catalog.dataset(chosen.dataset)
+    best, data = summary.best, summary.prepared.data if summary.prepared else {}
+    repo = known.repo if known else _hub_id(chosen)
+    name = (known.label.split(" (")[0] if known else "") or str(data.get("source") or "own pairs")
     return [
         EvalResult(
             task_type="text-classification",
-            dataset_type="nyu-mll/glue" if glue else "custom",
-            dataset_name="GLUE MRPC" if glue else "Finetune's bundled sentence pairs",
-            dataset_config="mrpc" if glue else None,
+            dataset_type=repo or "custom",
+            dataset_name=name,
+            dataset_config=chosen.dataset_config_name or (known.config if known else "") or None,
             dataset_split="validation",
-            metric_type=name,
+            dataset_revision=data.get("revision") or None,
+            metric_type=metric,
             metric_name=title,
-            metric_value=round(scores[name], 4),
+            metric_value=round(best.metrics[metric], 4),
         )
-        for name, title in (("accuracy", "Accuracy"), ("f1", "F1"))
-        if name in scores
+        for metric, title in (("accuracy", "Accuracy"), ("f1", "F1"))
+        if best is not None and metric in best.metrics
     ]
 
 
-def _intended(base: Any, dataset: str, summary: Summary) -> str:
-    count = f"{summary.prepared.train_examples:,} " if summary.prepared else ""
-    choice = catalog.dataset(dataset)
-    source = choice.label.split(" (")[0] if choice else dataset
+def _hub_id(chosen: config.RunConfig) -> str:
+    """The Hub dataset learned from, if it was one."""
+    known = catalog.dataset(chosen.dataset)
+    if known is not None:
+        return known.repo
+    return "" if uploads.is_upload(chosen.dataset) else chosen.dataset
+
+
+def _intended(base: Any, chosen: config.RunConfig, summary: Summary) -> str:
+    prepared = summary.prepared
+    known = catalog.dataset(chosen.dataset)
+    source = known.label.split(" (")[0] if known else ""
+    labels = ", ".join(f"`{name}`" for name in prepared.labels) if prepared else "its classes"
+    count = f"{prepared.train_examples:,} " if prepared else ""
+    source = source or str((prepared.data.get("source") if prepared else "") or "own data")
+    what = "two sentences" if summary.paired else "a sentence"
+    noun = "pairs" if summary.paired else "sentences"
     return (
-        f"Says whether two English sentences mean the same. Fine-tuned from `{base}` on "
-        f"{count}training pairs ({source}). Sentences unlike those of its training data, in "
+        f"Puts {what} into one of the classes {labels}. Fine-tuned from `{base}` on "
+        f"{count}training {noun} ({source}). Sentences unlike those of its training data, in "
         "another language or from another field, may be judged wrongly; measure it on your own "
-        "pairs before you rely on it."
+        "before you rely on it."
     )
 
 
-def _use(full: str) -> str:
+def _data(summary: Summary) -> str:
+    """Where the pairs came from, and what was left out."""
+    if summary.prepared is None or not summary.prepared.data:
+        return ""
+    data, lines = summary.prepared.data, []
+    revision = f" at revision `{data['revision']}`" if data.get("revision") else ""
+    lines.append(f"Source: {data.get('source')}{revision}.")
+    rows = ", ".join(f"{name} {count:,}" for name, count in data.get("rows", {}).items())
+    lines.append(f"Rows: {rows}. The positive class is `{data.get('positive_label')}`.")
+    for split, reasons in data.get("left_out", {}).items():
+        if reasons:
+            said = ", ".join(f"{count:,} ({reason})" for reason, count in reasons.items())
+            lines.append(f"Left out of {split}: {said}.")
+    lines.append(f"Fingerprint (sha256 over the rows): `{summary.prepared.fingerprint}`.")
+    return "## Data\n\n" + " ".join(lines)
+
+
+def _use(full: str, paired: bool) -> str:
+    texts = '"The shop opens at nine."' + ', "At nine the shop opens."' * paired
     return f"""## How to use
 
 ```python
@@ -287,7 +321,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{full}")
 model = AutoModelForSequenceClassification.from_pretrained("{full}")
-inputs = tokenizer("The shop opens at nine.", "At nine the shop opens.", return_tensors="pt")
+inputs = tokenizer({texts}, return_tensors="pt")
 with torch.no_grad():
     probabilities = model(**inputs).logits.softmax(dim=-1)[0]
 for index, name in model.config.id2label.items():
@@ -330,6 +364,4 @@ def _versions(summary: Summary) -> str:
     if summary.started is None:
         return ""
     names = ", ".join(f"{name} {number}" for name, number in summary.started.versions.items())
-    data = summary.prepared.fingerprint if summary.prepared else ""
-    rows = f" Data fingerprint (sha256 over every row): `{data}`." if data else ""
-    return f"Trained on {summary.started.device} with {names}.{rows}"
+    return f"Trained on {summary.started.device} with {names}."

@@ -19,9 +19,9 @@ from datasets.exceptions import DatasetNotFoundError
 from huggingface_hub import HfApi
 from huggingface_hub.errors import (
     GatedRepoError,
-    HfHubHTTPError,
     HFValidationError,
     RepositoryNotFoundError,
+    RevisionNotFoundError,
 )
 from huggingface_hub.utils._validators import validate_repo_id
 
@@ -131,8 +131,8 @@ class _Hub(Source):
     def __init__(self, config: RunConfig) -> None:
         repo, name = _hub_names(config)
         super().__init__(f"{repo} ({name})" if name else repo)
-        self._splits = _download(repo, name, config.dataset_revision)
-        self.revision = _commit(self._splits)
+        self.revision = _commit(_checked(repo), config.dataset_revision)
+        self._splits = _download(repo, name, self.revision or config.dataset_revision)
         self.splits = _choose_splits(list(self._splits), config)
         features = self._splits[self.splits["train"]].features
         for column, feature in features.items():
@@ -206,7 +206,7 @@ def _hub_names(config: RunConfig) -> tuple[str, str]:
     return config.dataset, config.dataset_config_name
 
 
-def _download(repo: str, name: str, revision: str) -> DatasetDict:
+def _checked(repo: str) -> str:
     try:
         validate_repo_id(repo)
     except HFValidationError:
@@ -214,9 +214,10 @@ def _download(repo: str, name: str, revision: str) -> DatasetDict:
             f"There is no dataset {repo!r}.",
             f"Choose {catalog.BUNDLED_DATASET!r}, another one offered, or a Hub id as owner/name.",
         ) from None
-    offline = os.environ.get("HF_HUB_OFFLINE") == "1" or os.environ.get("HF_DATASETS_OFFLINE")
-    if not offline and not catalog.hub_answers():
-        raise _no_hub(repo)
+    return repo
+
+
+def _download(repo: str, name: str, revision: str) -> DatasetDict:
     try:
         found = load_dataset(repo, name or None, revision=revision or None, token=_token())
     except Exception as error:  # its builders raise whatever their readers do
@@ -256,7 +257,9 @@ def _refusal(repo: str, name: str, revision: str, error: Exception) -> DataError
             "which is never run.",
             "Choose one stored as Parquet, CSV or JSON, or download it and upload the file.",
         )
-    if "revision" in text.lower() and revision:
+    if _offline():
+        return _no_hub(repo)
+    if any(isinstance(one, RevisionNotFoundError) for one in chain):
         return DataError(
             f"The Hub dataset {repo} has no revision {revision!r}.",
             "Leave dataset_revision empty for the newest, or give a branch, tag or commit.",
@@ -267,35 +270,40 @@ def _refusal(repo: str, name: str, revision: str, error: Exception) -> DataError
             f"There is no dataset {repo!r} on the Hub, or it is private.",
             "Check its name; for a private one sign in with `hf auth login`.",
         )
-    if isinstance(error, (ConnectionError, OSError)) and os.environ.get("HF_HUB_OFFLINE") == "1":
-        return _no_hub(repo)
     return DataError(
         f"The Hub dataset {repo} could not be read: {_first_line(error)}",
         "Check its name, configuration and revision, or download it and upload the file.",
     )
 
 
-def _commit(splits: DatasetDict) -> str:
-    """The commit the files were fetched at, as `datasets` noted it."""
-    for split in splits.values():
-        for address in split.info.download_checksums or {}:
-            if found := re.search(r"@([0-9a-f]{40})/", address):
-                return found[1]
-    return ""
+def _commit(repo: str, revision: str) -> str:
+    """The commit a branch or tag stands for now; empty where the Hub cannot be asked.
+
+    Raises:
+        DataError: when the Hub knows no such dataset or revision.
+    """
+    if _offline():
+        return ""
+    api = HfApi(endpoint=catalog.endpoint())
+    try:
+        return api.dataset_info(repo, revision=revision or None, token=_token()).sha or ""
+    except Exception as error:
+        raise _refusal(repo, "", revision, error) from error
+
+
+def _offline() -> bool:
+    told = os.environ.get("HF_HUB_OFFLINE") == "1" or os.environ.get("HF_DATASETS_OFFLINE") == "1"
+    return told or not catalog.hub_answers()
 
 
 def moved(config: RunConfig, revision: str) -> bool:
     """Whether the Hub has another commit now; what cannot be asked has not moved."""
-    if os.environ.get("HF_HUB_OFFLINE") == "1" or not catalog.hub_answers():
-        return False
     repo, _ = _hub_names(config)
     try:
-        found = HfApi(endpoint=catalog.endpoint()).dataset_info(
-            repo, revision=config.dataset_revision or None, token=_token()
-        )
-    except (HfHubHTTPError, OSError):
+        found = _commit(repo, config.dataset_revision)
+    except DataError:
         return False
-    return bool(found.sha and found.sha != revision)
+    return bool(found and found != revision)
 
 
 _GUESSED_SPLITS = {
@@ -381,13 +389,18 @@ def choose(source: Source, config: RunConfig) -> Columns:
     Raises:
         DataError: when one asked for is not there or cannot be used, or none can be guessed.
     """
-    usable = [name for name, reason in source.columns.items() if not reason]
-    guessed = dict(zip(("sentence1", "sentence2", "label"), guess(usable), strict=True))
+    names = list(source.columns)
+    guessed = dict(zip(("sentence1", "sentence2", "label"), guess(names), strict=True))
     found: dict[str, str] = {}
     for what, default in guessed.items():
         asked = getattr(config, f"{what}_column")
         if asked == NO_COLUMN and what == "sentence2":
             found[what] = ""
+        elif not asked and source.columns.get(default):
+            raise DataError(
+                f"The column {default!r} {source.columns[default]}.",
+                f"Choose another one as {what}_column.",
+            )
         elif not asked:
             found[what] = default
         elif asked not in source.columns:

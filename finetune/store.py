@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from finetune import events
+from finetune import events, uploads
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, NoSuchRun, StoreError
 from finetune.events import Event
@@ -132,7 +132,8 @@ class Run:
             config = self.config()
         except StoreError:
             return self.id
-        return config.name or f"{config.checkpoint.rsplit('/')[-1]} on {config.dataset}"
+        dataset = "own files" if uploads.is_upload(config.dataset) else config.dataset
+        return config.name or f"{config.checkpoint.rsplit('/')[-1]} on {dataset}"
 
     def append(self, event: Event) -> None:
         """Add one event; a single write, so lines of two processes never mix.

@@ -51,6 +51,12 @@ class Summary:
         return self.prepared.total_steps if self.prepared else 0
 
     @property
+    def paired(self) -> bool:
+        """Whether the model reads two sentences; True while unknown."""
+        columns = self.prepared.data.get("columns", {}) if self.prepared else {}
+        return bool(columns.get("sentence2", "sentence2"))
+
+    @property
     def best(self) -> events.Evaluated | None:
         """The evaluation of the model kept in `best/`."""
         return next((one for one in reversed(self.validation) if one.best), None)

@@ -232,19 +232,12 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     with accelerator.main_process_first():
         batches = batching.build(pairs, tokenizer, chosen)
     stop.check()
-    counts = {name: len(split) for name, split in pairs.splits.items()}
-    majority = metrics.majority(
-        data.labels_of(pairs.splits["train"]),
-        data.labels_of(pairs.splits["validation"]),
-        pairs.labels,
-        pairs.positive,
-    )
     pairs = dataclasses.replace(pairs, splits={})  # unmaps the texts, which are not needed now
     shared = len(batches.train) / accelerator.num_processes
     per_epoch, total = loop.steps(chosen, -int(-shared // 1))
     yield events.Prepared(
-        train_examples=counts["train"],
-        validation_examples=counts["validation"],
+        train_examples=sum(pairs.counts["train"]),
+        validation_examples=sum(pairs.counts["validation"]),
         steps_per_epoch=per_epoch,
         total_steps=total,
         labels=pairs.labels,
@@ -252,7 +245,9 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         precision=accelerator.mixed_precision,
         fingerprint=pairs.fingerprint,
         data=pairs.origin,
-        majority=majority,
+        majority=metrics.majority(
+            pairs.counts["train"], pairs.counts["validation"], pairs.labels, pairs.positive
+        ),
     )
     stop.looping = True
     hooks = _hooks(run, tokenizer, stop) if _is_main() else loop.Hooks(should_stop=stop)

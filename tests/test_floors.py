@@ -12,10 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = [
     {"errors", "events"},
-    {"config", "store", "catalog", "summary"},
-    {"data", "batching", "metrics"},
-    {"loop", "model"},
-    {"train", "jobs", "predict", "publish"},
+    {"config", "store", "catalog", "summary", "report", "labels", "uploads", "files"},
+    {"sources", "checkpoints", "metrics"},
+    {"corpus"},
+    {"data", "preview"},
+    {"batching", "model", "examination"},
+    {"loop"},
+    {"train", "examine", "jobs", "predict", "publish"},
     {"ui"},
 ]
 # Neighbours that build on each other, each for a reason.
@@ -23,10 +26,13 @@ NEIGHBOURS = {
     ("config", "catalog"),  # the defaults are names of the catalogue
     ("store", "config"),  # a run folder holds a configuration
     ("store", "summary"),  # and folds its events
-    ("batching", "data"),  # batches are made of pairs
+    ("store", "uploads"),  # and may be of an upload
     ("train", "jobs"),  # a run begun in a terminal notes its own process
 }
-LIGHT = ["errors", "events", "config", "store", "catalog", "summary", "jobs", "publish"]
+LIGHT = [
+    "errors", "events", "config", "store", "catalog", "summary", "report", "labels", "uploads",
+    "jobs", "publish", "checkpoints",
+]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 
 
@@ -84,7 +90,7 @@ def test_only_the_page_knows_gradio() -> None:
 
 
 def test_tabs_do_not_import_each_other() -> None:
-    tabs = {"train", "predict", "publish"}
+    tabs = {"data", "train", "predict", "publish"}
     for tab in tabs:
         names = imported(ROOT / "finetune" / "ui" / f"{tab}.py")
         assert not names & {f"finetune.ui.{other}" for other in tabs - {tab}}

@@ -35,8 +35,9 @@ MARKUP = "<script>alert(1)</script>"
 def tabs(store: RunStore) -> tuple[TrainTab, PredictTab, PublishTab]:
     made = TrainTab(store), PredictTab(store), PublishTab(store)
     with gr.Blocks():
-        for tab in made:
-            tab.draw()
+        made[0].draw(form.draw_data())
+        made[1].draw()
+        made[2].draw()
     return made
 
 
@@ -72,7 +73,7 @@ def story() -> list[events.Event]:
 
 def test_the_form_draws_every_field() -> None:
     with gr.Blocks():
-        controls = form.draw()
+        controls = form.draw(form.draw_data())
     assert list(controls) == [field.name for field in dataclasses.fields(RunConfig)]
     for name, control in controls.items():
         assert control.label == name
@@ -104,7 +105,11 @@ def test_a_form_once_trained_with_is_kept_in_the_browser(
     chosen = RunConfig(learning_rate=3e-4, num_train_epochs=7)
     monkeypatch.setattr(jobs, "start", lambda store, config: store.create(config))
     kept = tabs[0].on_start(*form.values(chosen))[-1]
-    assert tabs[0].on_restore(kept) == form.values(chosen)
+    restored = dict(zip((*form.NAMES, "pairs"), tabs[0].on_restore(kept), strict=True))
+    assert restored.pop("pairs") == restored["dataset"]
+    assert restored["dataset"]["value"] == chosen.dataset
+    restored["dataset"] = chosen.dataset
+    assert list(restored.values()) == form.values(chosen)
 
 
 @pytest.mark.parametrize("kept", [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}])
@@ -174,9 +179,13 @@ def test_the_default_is_what_can_run(
         said, found = tabs[0].on_hub()
         assert words in said
         assert found == answers
-    assert tabs[0].on_default(True, *default) == ("glue/mrpc", "bert-base-uncased")
-    assert tabs[0].on_default(True, blank.dataset, "roberta-base") == (gr.skip(), gr.skip())
-    assert tabs[0].on_default(False, *default) == (gr.skip(), gr.skip())
+    assert tabs[0].on_default(True, *default) == (
+        "glue/mrpc",
+        "bert-base-uncased",
+        "glue/mrpc",
+    )
+    assert tabs[0].on_default(True, blank.dataset, "roberta-base") == (gr.skip(),) * 3
+    assert tabs[0].on_default(False, *default) == (gr.skip(),) * 3
 
 
 def test_predicting_through_the_tab(

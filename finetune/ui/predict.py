@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from finetune import jobs
 from finetune.errors import FinetuneError
 from finetune.store import RunStore
 from finetune.ui import edge, models
@@ -55,6 +56,10 @@ class PredictTab:
                     elem_id="answer",
                 )
         inputs = [self.run, self.first, self.second]
+        self.run.change(
+            self.on_run, self.run, [self.second, self.ask], queue=False, show_progress="hidden",
+            api_visibility="private",
+        )  # fmt: skip
         gr.Examples(EXAMPLES, [self.first, self.second], label="Try one of these")
         gr.on(
             [self.ask.click, self.first.submit, self.second.submit],
@@ -70,6 +75,14 @@ class PredictTab:
         """The tab was opened: the models there are, and the newest chosen and loaded."""
         update, has_models = models.choices(self.store, chosen)
         return update, gr.update(visible=not has_models), gr.update(interactive=has_models)
+
+    def on_run(self, run_id: str | None) -> tuple[Any, Any]:
+        """Another model was chosen: one of single sentences needs no second box."""
+        try:
+            paired = jobs.summary(self.store, self.store.get(run_id)).paired
+        except FinetuneError:
+            paired = True
+        return gr.update(visible=paired), gr.update(value="Compare" if paired else "Ask")
 
     def on_warm(self, run_id: str | None) -> None:
         """Load the chosen model before it is asked for; a problem is said when it is."""
@@ -91,7 +104,8 @@ class PredictTab:
             from finetune.predict import Shelf
 
             self._shelf = Shelf()
-        return self._shelf.get(run.best, run.config().max_length)
+        paired = jobs.summary(self.store, run).paired
+        return self._shelf.get(run.best, run.config().max_length, paired)
 
 
 def answer_html(prediction: Prediction) -> str:

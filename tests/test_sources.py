@@ -1,0 +1,245 @@
+"""Datasets of the Hub, over HTTP from the loopback Hub: many configurations and splits, and those
+that are not to be had."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from finetune import catalog, corpus, data, examination, sources
+from finetune.config import RunConfig
+from finetune.errors import DataError
+from tests import toys
+from tests.conftest import HUB
+from tests.hub import LoopbackHub
+
+
+def parquet(columns: dict[str, list[object]], classes: dict[str, list[str]] | None = None) -> bytes:
+    """A Parquet file as `datasets` writes it: class names in its metadata."""
+    features = {
+        name: {"_type": "ClassLabel", "names": (classes or {})[name]}
+        if name in (classes or {})
+        else {"_type": "Value", "dtype": "string" if isinstance(cells[0], str) else "int64"}
+        for name, cells in columns.items()
+    }
+    table = pa.table(columns).replace_schema_metadata(
+        {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    )
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+NAMES = ("sentence1", "sentence2", "label")
+
+
+def rows(
+    count: int,
+    seed: int = 0,
+    names: tuple[str, str, str] = NAMES,
+    unlabelled: bool = False,
+    classes: int = 2,
+) -> bytes:
+    """A split of toy sentences; a column without a name is left out."""
+    one, two, _ = zip(*toys.rows(count, seed), strict=True)
+    labels = [-1] * count if unlabelled else [n % classes for n in range(count)]
+    cells = dict(zip(names, (list(one), list(two), labels), strict=True))
+    known = ["entailment", "neutral", "contradiction"] if classes == 3 else ["no", "yes"]
+    return parquet({name: cell for name, cell in cells.items() if name}, {names[2]: known})
+
+
+def readme(**configs: list[str]) -> bytes:
+    text = "---\nconfigs:\n"
+    for name, splits in configs.items():
+        text += f"- config_name: {name}\n  data_files:\n"
+        for split in splits:
+            text += f"  - split: {split}\n    path: {name}/{split}.parquet\n"
+    return (text + "---\n").encode()
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hub: LoopbackHub) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def load(folder: Path, name: str, **values: object) -> data.Pairs:
+    return data.load(RunConfig(dataset=name).changed(**values), folder)
+
+
+def test_every_glue_task_has_its_shape(hub: LoopbackHub, tmp_path: Path) -> None:
+    shapes = {
+        "mrpc": ("sentence1", "sentence2"),
+        "qqp": ("question1", "question2"),
+        "rte": ("sentence1", "sentence2"),
+        "qnli": ("question", "sentence"),
+        "wnli": ("sentence1", "sentence2"),
+        "sst2": ("sentence", ""),
+        "cola": ("sentence", ""),
+    }
+    files = {"README.md": readme(**{task: ["train", "validation", "test"] for task in shapes})}
+    for task, (one, two) in shapes.items():
+        for split, count in (("train", 30), ("validation", 10), ("test", 5)):
+            names = (one, two or "unused", "label")
+            cells = rows(count, count, names if two else (one, "", "label"), split == "test")
+            files[f"{task}/{split}.parquet"] = cells
+    hub.add_repo("nyu-mll/glue", "dataset", files)
+    offered = {one.name for one in catalog.DATASETS}
+    for task, (_, two) in shapes.items():
+        assert f"glue/{task}" in offered
+        found = load(tmp_path, f"glue/{task}")
+        texts = ["sentence1", *(["sentence2"] if two else [])]
+        assert found.splits["train"].column_names == [*texts, "label"]
+        assert {name: len(split) for name, split in found.splits.items()} == {
+            "train": 30,
+            "validation": 10,
+        }
+        assert found.labels == ["no", "yes"]
+        assert found.origin["source"] == f"nyu-mll/glue ({task})"
+
+
+def test_mnli_keeps_both_validation_splits(hub: LoopbackHub, tmp_path: Path) -> None:
+    splits = ["train", "validation_matched", "validation_mismatched", "test_matched"]
+    names = ("premise", "hypothesis", "label")
+    files = {f"mnli/{split}.parquet": rows(12 + n, n, names, classes=3)
+             for n, split in enumerate(splits)}  # fmt: skip
+    hub.add_repo("nyu-mll/glue", "dataset", {"README.md": readme(mnli=splits), **files})
+    found = load(tmp_path, "glue/mnli")
+    assert {name: len(split) for name, split in found.splits.items()} == {
+        "train": 12,
+        "validation": 13,
+        "test": 14,
+    }
+    assert found.labels == ["entailment", "neutral", "contradiction"]
+    other = load(tmp_path, "glue/mnli", validation_split="validation_mismatched")
+    assert len(other.splits["validation"]) == 14
+    with pytest.raises(DataError, match=r"no split 'dev'; it has train, validation_matched"):
+        load(tmp_path, "glue/mnli", validation_split="dev")
+
+
+def test_paws_and_any_dataset(hub: LoopbackHub, tmp_path: Path) -> None:
+    paws = readme(labeled_final=["train", "validation", "test"])
+    files = {f"labeled_final/{split}.parquet": rows(20, 1) for split in ("train", "validation",
+                                                                         "test")}  # fmt: skip
+    hub.add_repo("google-research-datasets/paws", "dataset", {"README.md": paws, **files})
+    assert len(load(tmp_path, "paws").splits["test"]) == 20
+    csv = "".join(f"{one},{two},{label}\n" for one, two, label in toys.rows(40))
+    made = hub.add_repo("ada/tickets", "dataset", {"train.csv": f"q1,q2,same\n{csv}".encode()})
+    found = load(tmp_path, "ada/tickets")
+    assert found.origin["revision"] == made.head
+    assert found.origin["columns"] == {"sentence1": "q1", "sentence2": "q2", "label": "same"}
+    assert len(found.splits["validation"]) == 4
+
+
+def test_a_new_commit_is_read_and_an_old_one_kept(hub: LoopbackHub, tmp_path: Path) -> None:
+    repo = hub.add_repo("ada/tickets", "dataset", {"train.csv": _csv(40)})
+    first = load(tmp_path, "ada/tickets")
+    assert load(tmp_path, "ada/tickets").fingerprint == first.fingerprint
+    repo.commit("more", {"train.csv": _csv(60)})
+    second = load(tmp_path, "ada/tickets")
+    assert (second.origin["revision"], second.fingerprint) != (
+        first.origin["revision"],
+        first.fingerprint,
+    )
+
+
+def _csv(count: int) -> bytes:
+    lines = "".join(f"{one},{two},{label}\n" for one, two, label in toys.rows(count))
+    return f"sentence1,sentence2,label\n{lines}".encode()
+
+
+def test_several_configurations_are_offered_by_name(hub: LoopbackHub, tmp_path: Path) -> None:
+    files = {f"{name}/train.parquet": rows(20) for name in ("english", "german")}
+    repo = readme(english=["train"], german=["train"])
+    hub.add_repo("ada/many", "dataset", {"README.md": repo, **files})
+    with pytest.raises(DataError, match=r"several configurations: .*english.*german") as caught:
+        load(tmp_path, "ada/many")
+    assert "dataset_config_name" in caught.value.remedy
+    assert load(tmp_path, "ada/many", dataset_config_name="german").splits["train"]
+    with pytest.raises(DataError, match=r"no configuration 'french'.*english"):
+        load(tmp_path, "ada/many", dataset_config_name="french")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ada/nothing", "no dataset 'ada/nothing' on the Hub, or it is private"),
+        ("ada/private", "no dataset 'ada/private' on the Hub, or it is private"),
+        ("ada/gated", "ada/gated is gated"),
+        ("ada/script", "needs code of its own|could not be read"),
+        ("ada/empty", "could not be read"),
+        ("ada/old", "no revision 'v9'"),
+        ("glue/stsb", "scores similarity from 0 to 5"),
+        ("no such name!", "There is no dataset 'no such name!'"),
+        ("/etc/passwd", "is a path"),
+        ("../runs/pairs.csv", "is a path"),
+        ("pairs.csv", "is a path"),
+        ("C:\\pairs.csv", "is a path"),
+        ("upload/0123456789abcdef01234567", "There is no upload"),
+        ("upload/../../etc", "There is no upload"),
+    ],
+)
+def test_what_is_not_to_be_had_is_said(
+    hub: LoopbackHub, tmp_path: Path, name: str, said: str
+) -> None:
+    hub.add_repo("ada/private", "dataset", {"train.csv": _csv(9)}, private=True)
+    hub.add_repo("ada/gated", "dataset", {"train.csv": _csv(9)}, gated=True)
+    hub.add_repo("ada/script", "dataset", {"script.py": b"raise SystemExit('it ran')"})
+    hub.add_repo("ada/empty", "dataset", {"README.md": b"nothing"})
+    hub.add_repo("ada/old", "dataset", {"train.csv": _csv(9)})
+    revision = "v9" if name == "ada/old" else ""
+    with pytest.raises(DataError, match=said) as caught:
+        load(tmp_path, name, dataset_revision=revision)
+    assert caught.value.remedy
+    config = RunConfig(dataset=name, dataset_revision=revision)
+    with pytest.raises(DataError, match=said):
+        examination.examine(config, tmp_path)
+
+
+def test_without_the_hub_it_is_said_at_once_and_what_was_read_still_serves(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add_repo("ada/tickets", "dataset", {"train.csv": _csv(40)})
+    first = load(tmp_path, "ada/tickets")
+    monkeypatch.setattr(catalog, "hub_answers", lambda timeout=2.0: False)
+    assert load(tmp_path, "ada/tickets").fingerprint == first.fingerprint
+    with pytest.raises(DataError, match=f"the Hub at {HUB.url} does not answer"):
+        load(tmp_path, "ada/other")
+
+
+def test_on_a_space_the_owners_token_reads_nothing_for_visitors(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add_repo("ada/tickets", "dataset", {"train.csv": _csv(40)})
+    monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
+    monkeypatch.setenv("SPACE_ID", "ada/finetune")
+    load(tmp_path, "ada/tickets")
+    assert hub.tokens_seen == []
+
+
+def test_a_nested_column_is_no_sentence(hub: LoopbackHub, tmp_path: Path) -> None:
+    lines = "".join(
+        json.dumps({"sentence1": a, "sentence2": b, "label": c, "answers": {"text": [a]}}) + "\n"
+        for a, b, c in toys.rows(30)
+    )
+    hub.add_repo("ada/nested", "dataset", {"train.jsonl": lines.encode()})
+    assert load(tmp_path, "ada/nested").origin["columns"]["sentence2"] == "sentence2"
+    with pytest.raises(DataError, match="The column 'answers' is nested"):
+        load(tmp_path, "ada/nested", sentence2_column="answers")
+
+
+def test_only_one_process_reads_a_source(hub: LoopbackHub, tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    hub.add_repo("ada/tickets", "dataset", {"train.csv": _csv(40)})
+    config = RunConfig(dataset="ada/tickets")
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: corpus.read(config, tmp_path), range(4)))
+    assert len({one.folder for one in found}) == 1
+    assert sources.moved(config, found[0].revision) is False
