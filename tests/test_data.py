@@ -88,7 +88,7 @@ def test_what_was_kept_and_is_damaged_is_read_anew(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_is_of_the_rows(tmp_path: Path) -> None:
-    def fingerprint(folder: str, rows: list[Row], **values: object) -> str:
+    def fingerprint(folder: str, rows: list[Row], **values: Any) -> str:
         (tmp_path / folder).mkdir(exist_ok=True)
         return pairs(tmp_path / folder, train=rows, validation=some(4), **values).fingerprint
 

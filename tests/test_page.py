@@ -116,7 +116,7 @@ def test_a_form_once_trained_with_is_kept_in_the_browser(
 def test_what_cannot_be_restored_leaves_the_form(
     tabs: tuple[TrainTab, PredictTab, PublishTab], kept: Any
 ) -> None:
-    assert tabs[0].on_restore(kept) == [gr.skip()] * len(form.NAMES)
+    assert tabs[0].on_restore(kept) == [gr.skip()] * (len(form.NAMES) + 1)
 
 
 def test_an_untouched_page_sends_nothing_twice(
@@ -276,10 +276,10 @@ def test_durations_read_well(seconds: float, text: str) -> None:
     assert status.duration(seconds) == text
 
 
-def test_the_page_is_made_of_three_tabs(store: RunStore) -> None:
+def test_the_page_is_made_of_four_tabs(store: RunStore) -> None:
     made = page.build(store)
     labels = [b.label for b in made.blocks.values() if isinstance(b, gr.Tab)]
-    assert labels == ["Train", "Predict", "Publish"]
+    assert labels == ["Data", "Train", "Predict", "Publish"]
 
 
 SPY = """
