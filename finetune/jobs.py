@@ -146,6 +146,15 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
     return folder
 
 
+def abandon(folder: Run) -> None:
+    """End an examination nobody waits for, and forget what it has written."""
+    if (process := worker(folder)) is not None:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            process.wait(2)
+        shutil.rmtree(folder.folder, ignore_errors=True)
+
+
 def examination(store: RunStore, config: RunConfig) -> Run:
     """Where the examination of a configuration's pairs is, or would be."""
     values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]

@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from finetune import jobs
 from finetune.config import RunConfig
 from finetune.store import RunStore
+from tests import toys
 from tests.conftest import TOKEN
 from tests.hub import LoopbackHub
 
@@ -259,6 +260,85 @@ def test_a_killed_worker_is_shown_and_another_run_can_start(
     expect(page.get_by_role("button", name="Train", exact=True)).to_be_enabled()
 
 
+def choose(page: Page, knob: str, value: str) -> None:
+    box = page.locator(f"#knob-{knob} input")
+    box.fill(value)
+    box.press("Enter")
+
+
+def own_file(folder: Path) -> Path:
+    """A file as people have them: columns of any name, a broken row, a repeated one, markup."""
+    rows = [f"{n};{one};{two};{'yes' if same else 'no'}" for n, (one, two, same) in
+            enumerate(toys.rows(150))]  # fmt: skip
+    rows += ["7;<img src=x onerror=alert(1)>;<b>bold</b>;no", "broken", rows[3]]
+    path = folder / "tickets.csv"
+    path.write_text("number;ours;theirs;verdict\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_a_persons_own_file(app: App, page: Page, toy_checkpoint: Path, tmp_path: Path) -> None:
+    """Upload, map the columns, see the findings, train on it, ask the model."""
+    page.on("dialog", lambda dialog: pytest.fail(f"markup ran: {dialog.message}"))
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
+    page.get_by_role("tab", name="Data").click()
+    expect(page.locator("#look-progress")).to_contain_text(
+        "no dataset 'nyu-mll/glue'", timeout=30_000
+    )
+    page.get_by_role("button", name="Your own files").click()
+    page.locator("#train-file input[type=file]").set_input_files(own_file(tmp_path))
+    expect(page.locator("#overview")).to_contain_text("Choose it as label_column", timeout=30_000)
+    expect(page.locator("#overview")).to_contain_text("number, ours, theirs, verdict")
+    choose(page, "sentence1_column", "ours")
+    choose(page, "sentence2_column", "theirs")
+    choose(page, "label_column", "verdict")
+    expect(page.locator("#overview")).to_contain_text("can be trained on", timeout=30_000)
+    expect(page.locator("#overview")).to_contain_text("cut from train")
+    broken = page.locator("details", has_text="Rows that could not be read")
+    broken.locator("summary").click()
+    expect(broken).to_contain_text("has 1 fields where the first line has 4")
+    expect(broken).to_contain_text("train\u00a0153")
+    page.locator("details", has_text="HTML").locator("summary").click()
+    expect(page.locator("#findings")).to_contain_text("<img src=x onerror=alert(1)>")
+    expect(page.locator("#rows table tbody tr")).to_have_count(10)
+    before = page.locator("#overview .ft-card b").first.inner_text()
+    page.locator("#part-rows > button").click()
+    page.locator("#knob-drop_duplicates input").check()
+    expect(page.locator("#overview .ft-card b").first).not_to_have_text(before, timeout=30_000)
+    page.get_by_role("tab", name="Train").click()
+    expect(page.locator("#knob-dataset input")).to_have_value("Your files: tickets.csv")
+    page.locator("#knob-checkpoint input").fill(str(toy_checkpoint))
+    page.locator("#knob-checkpoint input").press("Enter")
+    fill(page, "num_train_epochs", "2")
+    fill(page, "max_length", "48")
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Finished", timeout=90_000)
+    run = app.store.runs()[0]
+    prepared = app.store.summary(run).prepared
+    assert prepared is not None
+    assert prepared.labels == ["no", "yes"]
+    assert prepared.data["source"] == "tickets.csv"
+    assert prepared.data["columns"]["label"] == "verdict"
+    assert prepared.data["left_out"]["train"]["duplicates"] > 10
+    page.get_by_role("tab", name="Predict").click()
+    page.locator("#sentence1 textarea").fill("the cat sees a dog .")
+    page.locator("#sentence2 textarea").fill("a cat sees the dog .")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#label")).to_have_text(re.compile("^(no|yes)$"), timeout=30_000)
+
+
+def test_rows_are_looked_at(app: App, page: Page) -> None:
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
+    page.get_by_role("tab", name="Data").click()
+    page.locator("#pairs input").click()
+    page.get_by_role("option", name="Bundled pairs").click()
+    expect(page.locator("#rows table tbody tr")).to_have_count(10, timeout=30_000)
+    page.locator("#rows-way input").click()
+    page.get_by_role("option", name="search").click()
+    page.locator("#rows-search textarea, #rows-search input").fill("castle")
+    page.locator("#rows-search textarea, #rows-search input").press("Enter")
+    expect(page.locator("#rows table tbody tr").first).to_contain_text("castle")
+
+
 def test_no_tab_scrolls_sideways(app: App, browser: Browser) -> None:
     for width, scheme in itertools.product((375, 1280, 1920), ("light", "dark")):
         context = browser.new_context(
@@ -268,7 +348,7 @@ def test_no_tab_scrolls_sideways(app: App, browser: Browser) -> None:
         page = context.new_page()
         page.goto(app.url)
         expect(page.locator("#status")).to_contain_text("Nothing has been trained yet")
-        for tab in ("Train", "Predict", "Publish"):
+        for tab in ("Data", "Train", "Predict", "Publish"):
             page.get_by_role("tab", name=tab).click()
             found = page.evaluate("document.documentElement.scrollWidth")
             assert found <= width, (tab, width, scheme)

@@ -115,25 +115,26 @@ class DataTab:
             "show_progress": "hidden",
             "api_visibility": "private",
         }
-        inputs = [controls[name] for name in LOOKED_AT]
         asked = [self.look, self.message]
         of_source = [controls[name] for name in OF_SOURCE]
         view = [self.seen, self.progress, self.overview, self.more, self.findings, self.split]
         view += [self.klass, *(controls[name] for name in _CHOSEN), self.rows]
-        examine: dict[str, Any] = {"fn": self.on_examine, "inputs": inputs, "outputs": asked}
+        inputs = [self.look, *(controls[name] for name in LOOKED_AT)]
+        self.asking: dict[str, Any] = {"fn": self.on_examine, "inputs": inputs, "outputs": asked}
         for here, there in (
             (self.dataset, controls["dataset"]),
             (controls["dataset"], self.dataset),
         ):
-            here.input(self.on_dataset, here, [there, *of_source], **quick).then(**examine, **quick)
+            chosen = here.input(self.on_dataset, here, [there, *of_source], **quick)
+            chosen.then(**self.asking, **quick)
         files = list(self.files.values())
         kept = [self.message, controls["dataset"], self.dataset, *of_source]
         for file in files:
-            file.upload(self.on_upload, files, kept, **quick).then(**examine, **quick)
+            file.upload(self.on_upload, files, kept, **quick).then(**self.asking, **quick)
         for name in DATA_FIELDS[1:]:
             control = controls[name]
             dropped = isinstance(control, (gr.Dropdown, gr.Checkbox))
-            (control.input if dropped else control.submit)(**examine, **quick)
+            (control.input if dropped else control.submit)(**self.asking, **quick)
         self.examine.click(self.on_examine_again, inputs, asked, **quick)
         gr.Timer(1).tick(self.on_tick, [self.look, self.seen], view, **quick)
         which = [self.look, self.split, self.way, self.klass, self.word]
@@ -174,17 +175,25 @@ class DataTab:
         update = gr.update(choices=form.datasets(self.store, name), value=name)
         return ["", update, update, *(getattr(blank, name) for name in OF_SOURCE)]
 
-    def on_examine(self, *values: Any) -> tuple[Any, Any]:
+    def on_examine(self, former: str, *values: Any) -> tuple[Any, Any]:
         """Look at the chosen pairs, or show what was found before."""
-        return self._examine(values, again=False)
+        return self._examine(former, values, again=False)
 
-    def on_examine_again(self, *values: Any) -> tuple[Any, Any]:
+    def on_follow(self, former: str, *values: Any) -> tuple[Any, Any]:
+        """The form changed by itself: look again where somebody has looked."""
+        return self._examine(former, values, again=False) if former else (gr.skip(), gr.skip())
+
+    def on_examine_again(self, former: str, *values: Any) -> tuple[Any, Any]:
         """Examine was pressed: look anew."""
-        return self._examine(values, again=True)
+        return self._examine(former, values, again=True)
 
-    def _examine(self, values: tuple[Any, ...], again: bool) -> tuple[Any, Any]:
+    def _examine(self, former: str, values: tuple[Any, ...], again: bool) -> tuple[Any, Any]:
         try:
             chosen = RunConfig.from_dict(dict(zip(LOOKED_AT, values, strict=True)))
+            wanted = jobs.examination(self.store, chosen)
+            # Of an upload only its owner asks; of other pairs somebody else may wait for it.
+            if former not in ("", wanted.id) and uploads.is_upload(chosen.dataset):
+                jobs.abandon(self._folder(former))
             return jobs.examine(self.store, chosen, again).id, ""
         except Exception as error:
             return gr.skip(), edge.said(error)

@@ -8,7 +8,7 @@ import gradio as gr
 
 from finetune.store import RunStore
 from finetune.ui import theme
-from finetune.ui.data import LOOKED_AT, DataTab
+from finetune.ui.data import DataTab
 from finetune.ui.predict import PredictTab
 from finetune.ui.publish import PublishTab
 from finetune.ui.train import TrainTab
@@ -52,13 +52,10 @@ def build(store: RunStore) -> gr.Blocks:
             concurrency_limit=None,
             show_progress="hidden",
             api_visibility="private",
-        ).then(train.on_default, [train.answers, *what], [*what, data.dataset], **quick)
-        data_tab.select(
-            data.on_examine,
-            [train.form[name] for name in LOOKED_AT],
-            [data.look, data.message],
-            **quick,
+        ).then(train.on_default, [train.answers, *what], [*what, data.dataset], **quick).then(
+            **{**data.asking, "fn": data.on_follow}, **quick
         )
+        data_tab.select(**data.asking, **quick)
         predict_tab.select(
             predict.on_open, predict.run, [predict.run, predict.empty, predict.ask], **quick
         ).then(
