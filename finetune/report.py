@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from finetune import sheets
+
 Severity = Literal["blocks", "warns", "notes"]
 
 
@@ -137,6 +139,17 @@ class Report:
     def blocked(self) -> list[Finding]:
         """The findings that make training impossible."""
         return [one for one in self.findings if one.severity == "blocks"]
+
+    def as_csv(self) -> str:
+        """The findings and the rows that show them, for a spreadsheet."""
+        header = ["severity", "finding", "rows", "action", "split", "line"]
+        header += ["sentence1", "sentence2", "label", "note"]
+        rows = [
+            [one.severity, one.title, one.count, one.action, *dataclasses.astuple(example)]
+            for one in self.findings
+            for example in one.examples or [Example("", 0)]
+        ]
+        return sheets.text(header, rows)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False) + "\n"

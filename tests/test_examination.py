@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import subprocess
@@ -247,3 +248,13 @@ def test_the_terminal_gets_the_findings(tmp_path: Path) -> None:
     )  # fmt: skip
     assert wrong.returncode == 2
     assert "none.csv" in wrong.stderr
+
+
+def test_the_sheet_of_findings_holds_no_formula(tmp_path: Path) -> None:
+    rows: list[Row] = [("=cmd|' /C calc'!A0", "<b>+1</b>", 1), ("@x", " -2 &amp;", 0)]
+    report = look(tmp_path, [*some(120), *rows, rows[0]], held())
+    text = report.as_csv()
+    assert "'=cmd|' /C calc'!A0" in text
+    cells = [cell for line in csv.reader(text.splitlines()) for cell in line]
+    assert len(cells) > 20
+    assert not [cell for cell in cells if cell.lstrip(" ").startswith(("=", "+", "-", "@"))]

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = [
-    {"errors", "events"},
+    {"errors", "events", "sheets"},
     {"config", "store", "catalog", "summary", "report", "labels", "uploads", "files"},
     {"sources", "checkpoints", "metrics"},
     {"corpus"},
@@ -30,8 +30,8 @@ NEIGHBOURS = {
     ("train", "jobs"),  # a run begun in a terminal notes its own process
 }
 LIGHT = [
-    "errors", "events", "config", "store", "catalog", "summary", "report", "labels", "uploads",
-    "jobs", "publish", "checkpoints",
+    "errors", "events", "sheets", "config", "store", "catalog", "summary", "report", "labels",
+    "uploads", "jobs", "publish", "checkpoints",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 

@@ -6,6 +6,8 @@ fields of the same form that Train sends.
 
 from __future__ import annotations
 
+import secrets
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +75,8 @@ class DataTab:
             self.files = {
                 split: gr.File(
                     label=f"{split} file" + (" (optional)" if split != "train" else ""),
-                    height=92, elem_id=f"{split}-file", file_types=[*uploads.ENDINGS, ".gz"],
+                    height=92, elem_id=f"{split}-file", elem_classes="ft-file",
+                    file_types=[*uploads.ENDINGS, ".gz"],
                 )
                 for split in uploads.SPLITS
             }  # fmt: skip
@@ -88,6 +91,9 @@ class DataTab:
         with gr.Column(visible=False) as self.more:
             gr.HTML('<h3 class="ft-h">Findings</h3>')
             self.findings = gr.HTML(elem_id="findings")
+            self.sheet = gr.DownloadButton(
+                "Findings as CSV", elem_id="findings-csv", size="sm", variant="secondary"
+            )
             gr.HTML('<h3 class="ft-h">Rows</h3>')
             with gr.Row(equal_height=True):
                 self.split = gr.Dropdown([], label="split", elem_id="rows-split", min_width=110)
@@ -117,8 +123,8 @@ class DataTab:
         }
         asked = [self.look, self.message]
         of_source = [controls[name] for name in OF_SOURCE]
-        view = [self.seen, self.progress, self.overview, self.more, self.findings, self.split]
-        view += [self.klass, *(controls[name] for name in _CHOSEN), self.rows]
+        view = [self.seen, self.progress, self.overview, self.more, self.findings, self.sheet]
+        view += [self.split, self.klass, *(controls[name] for name in _CHOSEN), self.rows]
         inputs = [self.look, *(controls[name] for name in LOOKED_AT)]
         self.asking: dict[str, Any] = {"fn": self.on_examine, "inputs": inputs, "outputs": asked}
         for here, there in (
@@ -172,8 +178,10 @@ class DataTab:
             name = uploads.Uploads(self.store.root / "uploads").add(given)
         except Exception as error:
             return [edge.said(error), *([gr.skip()] * (2 + len(OF_SOURCE)))]
-        update = gr.update(choices=form.datasets(self.store, name), value=name)
-        return ["", update, update, *(getattr(blank, name) for name in OF_SOURCE)]
+        offered = form.datasets(self.store, name)
+        # Two updates: Gradio empties the one it has used.
+        updates = [gr.update(choices=offered, value=name) for _ in range(2)]
+        return ["", *updates, *(getattr(blank, name) for name in OF_SOURCE)]
 
     def on_examine(self, former: str, *values: Any) -> tuple[Any, Any]:
         """Look at the chosen pairs, or show what was found before."""
@@ -200,7 +208,7 @@ class DataTab:
 
     def on_tick(self, look_id: str, seen: str) -> list[Any]:
         """How far the examination is, and once what it found."""
-        nothing = [gr.skip()] * (8 + len(_CHOSEN))
+        nothing = [gr.skip()] * (9 + len(_CHOSEN))
         if not look_id:
             return nothing
         folder = self._folder(look_id)
@@ -224,6 +232,7 @@ class DataTab:
             reports.overview(report),
             gr.update(visible=bool(report.corpus)),
             reports.findings(report),
+            gr.update(value=_sheet(look_id, report), visible=bool(report.findings)),
             gr.update(choices=splits, value=first or None),
             gr.update(choices=report.labels, value=report.labels[0] if report.labels else None),
             *_choices(report),
@@ -269,14 +278,25 @@ def _choices(report: Report) -> list[Any]:
         none = [(NO_COLUMN, NO_COLUMN)] if what == "sentence2" else []
         names = [(name, name) for name in usable]
         updates.append(gr.update(choices=[(f"guessed: {guessed}", ""), *none, *names]))
-    last = report.positive_label or "the second"
+    last = f"default: {report.positive_label or 'the second'}"
+    if len(report.labels) > 2:
+        last = "macro F1 over all classes"
     classes = [(name, name) for name in report.labels] if len(report.labels) == 2 else []
-    updates.append(gr.update(choices=[(f"default: {last}", ""), *classes]))
+    updates.append(gr.update(choices=[(last, ""), *classes]))
     return updates
+
+
+def _sheet(look_id: str, report: Report) -> str | None:
+    """A file of the findings where Gradio may take it from."""
+    if not report.findings:
+        return None
+    folder = Path(tempfile.gettempdir()) / "finetune-findings" / look_id
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "findings.csv"
+    path.write_text(report.as_csv(), encoding="utf-8-sig")  # the mark tells Excel that it is UTF-8
+    return str(path)
 
 
 def _draws() -> int:
     """A new seed each time the person asks for other random rows."""
-    import secrets
-
     return secrets.randbelow(2**31)

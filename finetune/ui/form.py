@@ -116,7 +116,7 @@ def _control(name: str, knob: Knob) -> gr.components.Component:
         "label": name,
         "info": knob.help,
         "elem_id": f"knob-{name}",
-        "min_width": 140,
+        "min_width": 165,
         "interactive": True,
     }
     if name == "dataset":

@@ -58,21 +58,23 @@ def table(rows: Sequence[Example], paired: bool, caption: str) -> str:
     if not rows:
         return f'<p class="ft-note">{html.escape(caption)}: no row.</p>'
     noted = any(row.note for row in rows)
-    heads = ["line", "sentence1", *(["sentence2"] * paired), "label", *(["note"] * noted)]
+    bare = not any(row.sentence1 or row.sentence2 or row.label for row in rows)
+    heads = [] if bare else ["sentence1", *(["sentence2"] * paired), "label"]
+    heads = ["line", *heads, *(["note"] * noted)]
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    body = "".join(_row(row, paired, noted) for row in rows)
+    body = "".join(_row(row, heads) for row in rows)
     return (
         f'<div class="ft-rows" tabindex="0" role="region" aria-label="{html.escape(caption)}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
-def _row(row: Example, paired: bool, noted: bool) -> str:
-    cells = [row.sentence1, *([row.sentence2] * paired)]
-    texts = "".join(f'<td dir="auto">{html.escape(cell)}</td>' for cell in cells)
-    note = f"<td>{html.escape(row.note)}</td>" if noted else ""
-    where = f"{row.split}&nbsp;{row.line:,}"
-    return f"<tr><td>{where}</td>{texts}<td>{html.escape(row.label)}</td>{note}</tr>"
+def _row(row: Example, heads: Sequence[str]) -> str:
+    cells = [f"<td>{html.escape(row.split)}&nbsp;{row.line:,}</td>"]
+    for name in heads[1:]:
+        direction = ' dir="auto"' if name.startswith("sentence") else ""
+        cells.append(f"<td{direction}>{html.escape(getattr(row, name))}</td>")
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def _verdict(report: Report) -> str:

@@ -110,7 +110,7 @@ class TrainTab:
                 values = dict(zip(form.NAMES, form.values(chosen), strict=True))
                 offered = form.datasets(self.store, chosen.dataset)
                 values["dataset"] = gr.update(choices=offered, value=chosen.dataset)
-                return [*values.values(), values["dataset"]]
+                return [*values.values(), dict(values["dataset"])]
         except FinetuneError:
             pass  # of another version, or gone: the defaults serve better than half a form
         return [gr.skip()] * (len(form.NAMES) + 1)
