@@ -91,6 +91,7 @@ def _spawn(run: Run, module: str = "finetune.train", flag: str = "--run") -> Non
 
 
 _MOST_LOOKS = 3  # examinations at a time, for all visitors
+_KEPT_LOOKS = 100
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
                 f"{_MOST_LOOKS} examinations are going on.", "Press Examine again in a moment."
             )
         shutil.rmtree(folder.folder, ignore_errors=True)
+        _forget_old(folder.folder.parent)
         try:
             folder.folder.mkdir(parents=True)
         except OSError as error:
@@ -144,6 +146,14 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
         write_atomically(folder.folder / "config.json", config.to_json())
         _spawn(folder, "finetune.examine", "--folder")
     return folder
+
+
+def _forget_old(parent: Path) -> None:
+    """Keep the newest examinations; one that is asked for again is made again."""
+    found = sorted(parent.glob("*/"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found[_KEPT_LOOKS:]:
+        if worker(Run(path)) is None:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def abandon(folder: Run) -> None:

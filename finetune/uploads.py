@@ -6,6 +6,7 @@ Knows names, sizes and bytes; nothing of what is in them (`files`). Standard lib
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ SPLITS = ("train", "validation", "test")
 ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet")
 MAX_BYTES = 2 * 2**30
 
+_COPIES, _SPARE = 4, 2**28  # what a file may come to take, and bytes left for runs
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
@@ -69,8 +71,12 @@ class Uploads:
         endings: Mapping[str, str],
     ) -> None:
         aside = self.root / f".{folder.name}.{secrets.token_hex(4)}"
+        size = sum(path.stat().st_size for path in files.values())
         try:
             aside.mkdir(parents=True)
+            # The file, what is read of it, and its tokens.
+            if shutil.disk_usage(aside).free < _COPIES * size + _SPARE:
+                raise OSError(errno.ENOSPC, "the disk is nearly full")
             for split, path in files.items():
                 shutil.copyfile(path, aside / (split + endings[split]))
             (aside / "upload.json").write_text(json.dumps(dict(called), ensure_ascii=False))

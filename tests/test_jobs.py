@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -12,10 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from finetune import events, jobs
+from finetune import events, jobs, publish, uploads
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, JobError
+from finetune.predict import Predictor
 from finetune.store import Run, RunStore
+from tests import toys
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -53,6 +56,34 @@ def test_a_run_goes_from_start_to_finish(
     assert "finished 20 steps" in run.log_tail()
     assert "secret" not in (run.folder / "config.json").read_text()
     until(lambda: not psutil.pid_exists(process.pid))  # and no zombie stays
+
+
+def test_single_sentences_in_three_classes_go_the_whole_road(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path, processes: list[int]
+) -> None:
+    """An uploaded file of another shape: trained on, predicted, described in its card."""
+    path = tmp_path / "moods.csv"
+    moods = ("calm", "glad", "sad")
+    both = itertools.product(toys.ANIMALS, toys.ANIMALS)
+    lines = [f"the {one} sees a {two} .,{moods[n % 3]}" for n, (one, two) in enumerate(both)]
+    path.write_text("text,mood\n" + "\n".join(lines) + "\n")
+    dataset = uploads.Uploads(store.root / "uploads").add({"train": path})
+    config = RunConfig(dataset=dataset, checkpoint=str(toy_checkpoint), max_steps=6, max_length=32)
+    run, _ = start(store, config, processes)
+    until(lambda: jobs.summary(store, run).status != "running")
+    done = jobs.summary(store, run)
+    assert done.status == "finished", run.log_tail()
+    assert done.prepared is not None
+    assert done.prepared.labels == ["calm", "glad", "sad"]
+    assert not done.paired
+    predictor = Predictor(run.best, config.max_length, done.paired)
+    assert set(predictor.pair("the cat sees a dog .").probabilities) == set(moods)
+    card = publish.card(run, done, "ada/moods")
+    assert "a sentence into one of the classes `calm`, `glad`, `sad`" in card
+    assert 'tokenizer("The shop opens at nine.", return_tensors' in card
+    assert done.prepared.fingerprint in card
+    assert "moods.csv" in card
+    assert publish.suggested_name(run) == "toy-own-pairs"
 
 
 def test_stop_ends_it_within_five_seconds_and_keeps_a_model(

@@ -212,12 +212,14 @@ class DataTab:
         if not look_id:
             return nothing
         folder = self._folder(look_id)
-        look = jobs.look(folder)
-        begun = folder.job_file.stat().st_mtime_ns if folder.job_file.exists() else 0
-        now = f"{look_id} {begun} {look.running}"
-        if now == seen and not look.running:
+        now = f"{look_id} {_changed(folder.folder / 'report.json')}"
+        if now == seen:
             return nothing
+        look = jobs.look(folder)
         if look.report is None:
+            now = f"{look_id} {look.error}"
+            if look.error and now == seen:
+                return nothing
             changes = [now, reports.progress(look), *nothing[2:]]
             if look.error:
                 changes[2:4] = ["", gr.update(visible=False)]
@@ -267,6 +269,10 @@ class DataTab:
 
 
 _CHOSEN = ("sentence1_column", "sentence2_column", "label_column", "positive_label")
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def _choices(report: Report) -> list[Any]:

@@ -81,7 +81,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     large = parser.parse_args().rows
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    ratios = []
     print(f"{'worker':<10}{'rows':>12}{'MiB':>8}{'seconds':>10}")
     with tempfile.TemporaryDirectory() as folder:
         peaks: dict[str, list[float]] = {"examine": [], "again": [], "train": []}
