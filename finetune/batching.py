@@ -8,21 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.compute as pc
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from finetune.config import RunConfig
 from finetune.data import Pairs
+from finetune.errors import DataError
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The two loaders of a run; each batch is a dict of tensors of shape (batch, length)."""
+    """The two loaders of a run; each batch is a dict of tensors of shape (batch, length).
+
+    Args:
+        class_weights: what each class counts in the training loss; None where all count the same.
+    """
 
     train: DataLoader[Any]
     validation: DataLoader[Any]
+    class_weights: list[float] | None = None
 
 
 def tokenise(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
@@ -40,24 +48,58 @@ def tokenise(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
     return tokenised.rename_column("label", "labels").with_format("torch")
 
 
+def swapped(split: Dataset) -> Dataset:
+    """The same pairs in the other order, the same columns in the same places.
+
+    Raises:
+        DataError: when there is one sentence only.
+    """
+    if "sentence2" not in split.column_names:
+        raise DataError("swap_augmentation is on, but these are single sentences.", "Turn it off.")
+    names = {"sentence1": "sentence2", "sentence2": "sentence1"}
+    return split.rename_columns(names).select_columns(split.column_names)
+
+
+def lengths(tokenised: Dataset) -> list[int]:
+    """Length of every example in tokens, in order; reads the lists' offsets, not the tokens."""
+    found: list[int] = []
+    for batch in tokenised.with_format("arrow").iter(10_000):
+        found += pc.list_value_length(batch.column("input_ids")).to_pylist()
+    return found
+
+
 def build(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> Batches:
     """The loaders of one run.
 
     The training order comes from a generator of its own, seeded with the run's seed, so that it
     does not depend on what else drew a random number before.
     """
+    train = pairs.splits["train"]
+    if config.swap_augmentation:
+        train = concatenate_datasets([train, swapped(train)])
     tokenised = {
-        name: tokenise(pairs.splits[name], tokenizer, config.max_length)
-        for name in ("train", "validation")
+        "train": tokenise(train, tokenizer, config.max_length),
+        "validation": tokenise(pairs.splits["validation"], tokenizer, config.max_length),
     }
-    collator = DataCollatorWithPadding(tokenizer)
+    collator = DataCollatorWithPadding(
+        tokenizer,
+        padding=config.padding,
+        max_length=config.max_length,
+        pad_to_multiple_of=config.pad_to_multiple_of or None,
+    )
+    generator = torch.Generator().manual_seed(config.seed)
+    order: dict[str, Any] = {"shuffle": True}
+    if config.group_by_length:
+        size = config.per_device_train_batch_size
+        order = {"sampler": LengthGroupedSampler(size, lengths=lengths(tokenised["train"]),
+                                                 generator=generator)}  # fmt: skip
     return Batches(
         train=DataLoader(
             tokenised["train"],  # type: ignore[arg-type]
-            shuffle=True,
             batch_size=config.per_device_train_batch_size,
             collate_fn=collator,
-            generator=torch.Generator().manual_seed(config.seed),
+            generator=generator,
+            **order,
         ),
         validation=DataLoader(
             tokenised["validation"],  # type: ignore[arg-type]
@@ -67,4 +109,14 @@ def build(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -
             # and how often one evaluates would change what is learned.
             generator=torch.Generator().manual_seed(config.seed),
         ),
+        class_weights=balanced(pairs.counts["train"]) if config.class_weights != "none" else None,
     )
+
+
+def balanced(counts: list[int]) -> list[float]:
+    """Weights inverse to frequency: rows / (classes x rows of the class); 0 for an empty class.
+
+    Source: King and Zeng 2001, as scikit-learn's `class_weight="balanced"`.
+    """
+    present = sum(count > 0 for count in counts)
+    return [sum(counts) / (present * count) if count else 0.0 for count in counts]

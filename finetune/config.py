@@ -47,13 +47,19 @@ def knob(default: Any, help: str, **details: Any) -> Any:
 
 NO_COLUMN = "(none)"  # says outright that there is no such column or split; empty means: guess
 
+# All of get_scheduler's but `greedy`, which wants the loss at every step.
 SCHEDULERS = (
     "linear",
     "cosine",
+    "cosine_with_restarts",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
     "constant",
     "constant_with_warmup",
     "polynomial",
     "inverse_sqrt",
+    "warmup_stable_decay",
+    "reduce_lr_on_plateau",
 )
 
 
@@ -140,16 +146,102 @@ class RunConfig:
         low=0.0,
         high=1.0,
     )
+    warmup_steps: int = knob(
+        0,
+        "Steps in which the rate rises from 0; 0 leaves it to warmup_ratio.",
+        low=0,
+        high=10_000_000,
+    )
     lr_scheduler_type: str = knob(
         "linear",
-        "How the rate goes on after the warm-up.",
+        "How the rate goes on after the warm-up; linear and cosine suit most runs.",
         choices=SCHEDULERS,
+    )
+    optim: str = knob(
+        "adamw_torch",
+        "AdamW plain or fused (faster), with 8-bit states (CUDA, bitsandbytes), or Adafactor.",
+        choices=("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor"),
+    )
+    adam_beta1: float = knob(
+        0.9, "Memory of AdamW's mean of gradients. Seldom changed.", low=0.0, high=0.9999
+    )
+    adam_beta2: float = knob(
+        0.999,
+        "Memory of AdamW's mean of squares. 0.98 reacts faster, with a larger batch.",
+        low=0.0,
+        high=0.999999,
+    )
+    adam_epsilon: float = knob(
+        1e-8, "Keeps AdamW from dividing by nothing. 1e-6 is steadier.", low=1e-16, high=0.1
     )
     max_grad_norm: float = knob(
         0.0,
         "Clip the gradient's norm to this; 0 does not clip. 1.0 tames sudden jumps.",
         low=0.0,
         high=1000.0,
+    )
+    label_smoothing_factor: float = knob(
+        0.0,
+        "Aim at less than certainty: 0.1 helps where labels are noisy.",
+        low=0.0,
+        high=0.9,
+    )
+    class_weights: str = knob(
+        "none",
+        "balanced weighs the loss of each class by its rarity: try it where one is rare.",
+        choices=("none", "balanced"),
+    )
+    swap_augmentation: bool = knob(
+        False,
+        "Train on both orders of every pair: twice the steps; where order means nothing only.",
+    )
+    deterministic: bool = knob(
+        False,
+        "Forbid operations whose result varies from run to run; slower on a GPU.",
+    )
+    dropout: float = knob(
+        -1.0,
+        "Dropout within the model; -1 keeps the checkpoint's own. 0 is fastest.",
+        group="Model",
+        low=-1.0,
+        high=0.9,
+    )
+    freeze_embeddings: bool = knob(
+        False,
+        "Leave the word embeddings as they are: less memory, faster, a little less to gain.",
+        group="Model",
+    )
+    frozen_layers: int = knob(
+        0,
+        "Leave so many of the lowest layers as they are.",
+        group="Model",
+        low=0,
+        high=200,
+    )
+    attn_implementation: str = knob(
+        "auto",
+        "How attention is computed; auto takes the fastest the model has.",
+        group="Model",
+        choices=("auto", "sdpa", "eager", "flash_attention_2"),
+    )
+    use_lora: bool = knob(
+        False,
+        "Train small added matrices (LoRA) instead of all weights: far less memory.",
+        group="Model",
+    )
+    lora_r: int = knob(
+        16, "Rank of LoRA's matrices; more can learn more.", group="Model", low=1, high=1024
+    )
+    lora_alpha: int = knob(
+        32, "LoRA's scale; about twice the rank.", group="Model", low=1, high=4096
+    )
+    lora_dropout: float = knob(
+        0.05, "Dropout before LoRA's matrices.", group="Model", low=0.0, high=0.9
+    )
+    lora_target_modules: str = knob(
+        "",
+        "Names of the layers LoRA changes, with commas between; empty for all linear ones.",
+        group="Model",
     )
     per_device_eval_batch_size: int = knob(
         8,
@@ -178,11 +270,46 @@ class RunConfig:
         group="Evaluation",
         choices=("f1", "accuracy", "loss"),
     )
+    early_stopping_patience: int = knob(
+        0,
+        "End after so many evaluations without a better score; 0 goes to the end.",
+        group="Evaluation",
+        low=0,
+        high=1000,
+    )
     mixed_precision: str = knob(
         "no",
-        "bf16 or fp16 compute in half precision where the hardware has it; no is fp32.",
+        "auto takes bf16 where the hardware has it, else fp32 (no); fp16 is for older GPUs.",
         group="Speed",
-        choices=("no", "bf16", "fp16"),
+        choices=("auto", "no", "bf16", "fp16"),
+    )
+    group_by_length: bool = knob(
+        False,
+        "Batches of pairs of about one length: less padding, faster; the order is less random.",
+        group="Speed",
+    )
+    padding: str = knob(
+        "longest",
+        "longest pads a batch to its longest pair; max_length gives one shape, for TPUs.",
+        group="Speed",
+        choices=("longest", "max_length"),
+    )
+    pad_to_multiple_of: int = knob(
+        0,
+        "Round lengths up to a multiple of this; 8 suits GPU tensor cores, 0 does not.",
+        group="Speed",
+        low=0,
+        high=1024,
+    )
+    gradient_checkpointing: bool = knob(
+        False,
+        "Compute activations twice rather than keep them: less memory, a third slower.",
+        group="Speed",
+    )
+    torch_compile: bool = knob(
+        False,
+        "Compile the model: minutes at the start, faster steps on a GPU afterwards.",
+        group="Speed",
     )
     dataset_config_name: str = knob(
         "",
@@ -273,6 +400,22 @@ class RunConfig:
         for field in dataclasses.fields(self):
             if text := _problem(field, getattr(self, field.name)):
                 found[field.name] = text
+        return self._together() | found
+
+    def _together(self) -> dict[str, str]:
+        """What is wrong with two values that are each allowed."""
+        found = {}
+        if self.warmup_steps and self.warmup_ratio:
+            found["warmup_steps"] = (
+                f"is {self.warmup_steps} and warmup_ratio {self.warmup_ratio:g}; set one of them"
+            )
+        if self.use_lora and (self.frozen_layers or self.freeze_embeddings):
+            found["use_lora"] = "already freezes the model; set frozen_layers to 0 and "
+            found["use_lora"] += "freeze_embeddings off"
+        if self.padding == "max_length" and self.group_by_length:
+            found["group_by_length"] = "gains nothing with padding max_length; set one of them"
+        if self.dropout < 0 and self.dropout != -1:
+            found["dropout"] = f"must be -1 or from 0 to 0.9, got {self.dropout:g}"
         return found
 
     def changed(self, **values: Any) -> RunConfig:
@@ -329,6 +472,66 @@ class RunConfig:
         if not isinstance(values, dict):
             raise ConfigError({"config.json": "must be a JSON object of names and values"})
         return cls.from_dict(values)
+
+
+# Values that differ from the fields' defaults, which are the course's loop. What to train on, and
+# what belongs to the data, is nobody's to preset.
+PRESETS: dict[str, dict[str, Any]] = {
+    "As the course": {},
+    "Recommended": {
+        "decay_biases_and_norms": False,
+        "warmup_ratio": 0.06,
+        "max_grad_norm": 1.0,
+        "optim": "adamw_torch_fused",
+        "mixed_precision": "auto",
+        "group_by_length": True,
+        "per_device_eval_batch_size": 32,
+    },
+    "Fast": {
+        "decay_biases_and_norms": False,
+        "warmup_ratio": 0.06,
+        "max_grad_norm": 1.0,
+        "optim": "adamw_torch_fused",
+        "mixed_precision": "auto",
+        "group_by_length": True,
+        "per_device_train_batch_size": 32,
+        "per_device_eval_batch_size": 64,
+        "learning_rate": 1e-4,
+        "max_length": 96,
+    },
+    "Small GPU (LoRA)": {
+        "learning_rate": 3e-4,
+        "warmup_ratio": 0.06,
+        "max_grad_norm": 1.0,
+        "optim": "adamw_torch_fused",
+        "mixed_precision": "auto",
+        "group_by_length": True,
+        "gradient_checkpointing": True,
+        "use_lora": True,
+        "per_device_eval_batch_size": 16,
+    },
+    "CPU": {
+        "decay_biases_and_norms": False,
+        "warmup_ratio": 0.06,
+        "max_grad_norm": 1.0,
+        "optim": "adamw_torch_fused",
+        "mixed_precision": "auto",
+        "group_by_length": True,
+        "freeze_embeddings": True,
+        "per_device_eval_batch_size": 32,
+    },
+}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Every value a preset sets, those at their default included.
+
+    Raises:
+        KeyError: when there is no such preset.
+    """
+    fields = {field.name: field.default for field in dataclasses.fields(RunConfig)}
+    kept = {"dataset", "checkpoint", "seed", "name", *DATA_FIELDS}
+    return {name_: value for name_, value in fields.items() if name_ not in kept} | PRESETS[name]
 
 
 DATA_FIELDS: tuple[str, ...] = (

@@ -141,11 +141,15 @@ class Failed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Finished(Event):
-    """The run went to its end; `seconds` counts from the first batch, evaluations included."""
+    """The run went to its end; `seconds` counts from the first batch, evaluations included.
+
+    `early` says that it ended before its last step, for the score had stopped rising.
+    """
 
     kind: ClassVar[str] = "finished"
     step: int
     seconds: float
+    early: bool = False
 
 
 KINDS: dict[str, type[Event]] = {

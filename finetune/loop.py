@@ -6,6 +6,8 @@ Source: https://huggingface.co/learn/llm-course/chapter3/4
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ from transformers import PreTrainedModel, get_scheduler
 
 from finetune.batching import Batches
 from finetune.config import RunConfig
-from finetune.errors import TrainingError
+from finetune.errors import ConfigError, TrainingError
 from finetune.events import Entered, Evaluated, Event, Finished, Saved, Stepped, Stopped
 from finetune.metrics import cross_entropy
 
@@ -51,6 +53,8 @@ class Progress:
 
     step: int = 0
     best: float | None = None
+    waited: int = 0  # evaluations since the best one, on the main process
+    validation_loss: float = math.inf
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -115,16 +119,81 @@ def steps(config: RunConfig, batches_per_epoch: int) -> tuple[int, int]:
     return per_epoch, total
 
 
-def build_optimizer(model: PreTrainedModel, config: RunConfig) -> torch.optim.Optimizer:
-    """AdamW over every parameter; biases and norms are spared from decay when so configured."""
-    spared = [] if config.decay_biases_and_norms else [p for p in model.parameters() if p.ndim < 2]
+def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Optimizer:
+    """The optimizer over every parameter that is trained; biases and norms are spared from decay
+    when so configured.
+
+    Raises:
+        ConfigError: when the machine lacks what the optimizer needs.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    spared = [] if config.decay_biases_and_norms else [p for p in trained if p.ndim < 2]
     ids = {id(p) for p in spared}
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if id(p) not in ids]},
-    ]
+    groups: list[dict[str, Any]] = [{"params": [p for p in trained if id(p) not in ids]}]
     if spared:
         groups.append({"params": spared, "weight_decay": 0.0})
-    return torch.optim.AdamW(groups, lr=config.learning_rate, weight_decay=config.weight_decay)
+    if config.optim == "adafactor":
+        return torch.optim.Adafactor(
+            groups, lr=config.learning_rate, weight_decay=config.weight_decay
+        )
+    settings: dict[str, Any] = {
+        "lr": config.learning_rate,
+        "weight_decay": config.weight_decay,
+        "betas": (config.adam_beta1, config.adam_beta2),
+        "eps": config.adam_epsilon,
+    }
+    if config.optim == "adamw_bnb_8bit":
+        return _eight_bit(groups, settings)
+    return torch.optim.AdamW(groups, fused=config.optim == "adamw_torch_fused", **settings)
+
+
+def _eight_bit(groups: list[dict[str, Any]], settings: dict[str, Any]) -> torch.optim.Optimizer:
+    missing = ""
+    if not torch.cuda.is_available():
+        missing = "a CUDA device, and there is none"
+    elif importlib.util.find_spec("bitsandbytes") is None:
+        missing = "the package bitsandbytes, which is not installed"
+    if missing:
+        problem = f"is adamw_bnb_8bit, which needs {missing}; set it to adamw_torch_fused"
+        raise ConfigError({"optim": problem})
+    bitsandbytes = importlib.import_module("bitsandbytes")
+    made: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(groups, **settings)
+    return made
+
+
+def build_scheduler(optimizer: Any, config: RunConfig, total: int) -> Any:
+    """The schedule of the rate over `total` optimizer steps.
+
+    Not prepared by Accelerate, which would step it once a process; here one call is one step.
+    """
+    extra: dict[str, dict[str, Any]] = {
+        "cosine_with_min_lr": {"min_lr_rate": 0.1},
+        "cosine_warmup_with_min_lr": {"min_lr_rate": 0.1},
+        "warmup_stable_decay": {"num_decay_steps": max(1, total // 5)},
+        "polynomial": {"lr_end": min(1e-7, config.learning_rate / 10)},
+        "reduce_lr_on_plateau": {"mode": "min", "factor": 0.5, "patience": 0},
+    }
+    return get_scheduler(
+        config.lr_scheduler_type,
+        optimizer,
+        num_warmup_steps=config.warmup_steps or math.ceil(total * config.warmup_ratio),
+        num_training_steps=total,
+        scheduler_specific_kwargs=extra.get(config.lr_scheduler_type),
+    )
+
+
+def training_loss(
+    outputs: Any, labels: torch.Tensor, config: RunConfig, weights: torch.Tensor | None
+) -> torch.Tensor:
+    """The model's own loss, unless smoothed labels or weighed classes are asked for."""
+    if weights is None and not config.label_smoothing_factor:
+        return outputs.loss  # type: ignore[no-any-return]
+    return torch.nn.functional.cross_entropy(
+        outputs.logits.float(),
+        labels,
+        weight=weights,
+        label_smoothing=config.label_smoothing_factor,
+    )
 
 
 def fit(
@@ -157,13 +226,11 @@ def fit(
         model, optimizer, batches.train, batches.validation
     )
     per_epoch, total = steps(config, len(train))
-    # Not prepared: Accelerate would step it once a process; here one call is one optimizer step.
-    scheduler = get_scheduler(
-        config.lr_scheduler_type,
-        optimizer,
-        num_warmup_steps=math.ceil(total * config.warmup_ratio),
-        num_training_steps=total,
-    )
+    scheduler = build_scheduler(optimizer, config, total)
+    plateau = config.lr_scheduler_type == "reduce_lr_on_plateau"
+    weights = None
+    if batches.class_weights is not None:
+        weights = torch.tensor(batches.class_weights, device=accelerator.device)
     progress = Progress()
     meter = Meter(accelerator, config.logging_steps)
     yield Entered(phase="train")
@@ -172,11 +239,12 @@ def fit(
         for batch in train:
             with accelerator.accumulate(model):
                 rate = scheduler.get_last_lr()[0]
-                loss = model(**batch).loss
+                loss = training_loss(model(**batch), batch["labels"], config, weights)
                 accelerator.backward(loss)
                 norm = _clip(accelerator, model, config.max_grad_norm)
                 optimizer.step()
-                if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:
+                stepped = accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped
+                if stepped and not plateau:
                     scheduler.step()
                 optimizer.zero_grad()
             meter.add(loss, len(batch["labels"]))
@@ -194,6 +262,12 @@ def fit(
                 )
                 if _agreed(accelerator, hooks.should_stop()):
                     yield from _stop(accelerator, model, hooks, progress)
+                    return
+                if plateau:
+                    scheduler.step(progress.validation_loss)
+                patience = config.early_stopping_patience
+                if patience and _agreed(accelerator, progress.waited >= patience):
+                    yield Finished(step=progress.step, seconds=progress.seconds, early=True)
                     return
                 if progress.step < total:
                     yield Entered(phase="train")
@@ -256,8 +330,10 @@ def _evaluate(
     if result is None:
         return
     scores, logits, labels = result
-    scores = {**scores, "loss": cross_entropy(logits, labels)}
+    progress.validation_loss = cross_entropy(logits, labels)
+    scores = {**scores, "loss": progress.validation_loss} if scores else {}
     best = _is_better(config.metric_for_best_model, scores, progress)
+    progress.waited = 0 if best else progress.waited + bool(scores)
     yield Evaluated(
         step=progress.step,
         epoch=progress.step / per_epoch,

@@ -6,9 +6,12 @@ comes with a checkpoint is never run.
 
 from __future__ import annotations
 
+import copy
 import shutil
 from pathlib import Path
+from typing import Any
 
+import torch
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -18,11 +21,16 @@ from transformers import (
 )
 
 from finetune import checkpoints
+from finetune.config import RunConfig
 from finetune.errors import ModelError
 
 
 def load(
-    checkpoint: str, labels: list[str], max_length: int
+    checkpoint: str,
+    labels: list[str],
+    max_length: int,
+    dropout: float = -1.0,
+    attn_implementation: str = "auto",
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     """A tokenizer, and a classifier with a new head of one output a label, in fp32.
 
@@ -30,6 +38,8 @@ def load(
         checkpoint: an offered name, a Hub id, or a folder.
         labels: names of the classes, by index; written into the model's configuration.
         max_length: the longest input in tokens that will be asked of it.
+        dropout: in place of every dropout of the checkpoint's; -1 keeps them.
+        attn_implementation: `auto`, or one that the model must have.
 
     Raises:
         ModelError: when there is no such checkpoint, it has no safetensors weights, the Hub does
@@ -43,24 +53,114 @@ def load(
             raise ModelError(
                 f"max_length is {max_length} but {checkpoint} reads at most {limit}.", "Lower it."
             )
+        if dropout >= 0:
+            _set_dropout(config, dropout)
+        config.num_labels = len(labels)
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {name: index for index, name in enumerate(labels)}
+        config.problem_type = "single_label_classification"
         tokenizer = AutoTokenizer.from_pretrained(source)
+        if tokenizer.pad_token is None:  # decoders of text have none
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+        if getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = tokenizer.pad_token_id
+        chosen = (
+            {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
+        )
         model = AutoModelForSequenceClassification.from_pretrained(
             source,
-            num_labels=len(labels),
-            id2label=dict(enumerate(labels)),
-            label2id={name: index for index, name in enumerate(labels)},
-            problem_type="single_label_classification",
+            config=config,
             use_safetensors=True,
             dtype="float32",
             ignore_mismatched_sizes=True,  # a head of another task is replaced
+            **chosen,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(
             f"The checkpoint {checkpoint!r} cannot be loaded: {_first_line(error)}",
             "Check its name and the network; it must be a text encoder with safetensors "
             "weights. The bundled checkpoint needs no network.",
         ) from error
     return tokenizer, model
+
+
+def _set_dropout(config: Any, dropout: float) -> None:
+    """Every family names its dropouts differently; all are numbers with the word in the name."""
+    for name, value in list(vars(config).items()):
+        named = "dropout" in name or name.endswith("pdrop")
+        if named and (value is None or isinstance(value, float | int)) and value is not True:
+            setattr(config, name, dropout)
+
+
+def adapt(model: PreTrainedModel, config: RunConfig) -> Any:
+    """The model with what the configuration freezes, adds or recomputes.
+
+    Returns:
+        The model itself, or with LoRA a `peft.PeftModel` around it.
+
+    Raises:
+        ModelError: when it has no such layers.
+    """
+    if config.gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise ModelError(
+                f"{config.checkpoint} cannot recompute its activations.",
+                "Turn gradient_checkpointing off.",
+            )
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if config.use_lora:
+        return _with_lora(model, config)
+    if config.freeze_embeddings or config.frozen_layers:
+        model.get_input_embeddings().requires_grad_(False)
+    if config.frozen_layers:
+        layers = _layers(model)
+        if config.frozen_layers > len(layers):
+            raise ModelError(
+                f"frozen_layers is {config.frozen_layers}, but {config.checkpoint} has "
+                f"{len(layers)} layers to freeze.",
+                "Lower it.",
+            )
+        for layer in layers[: config.frozen_layers]:
+            layer.requires_grad_(False)
+    return model
+
+
+def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """The stack of transformer layers, from the lowest; empty where they share their weights."""
+    depth = getattr(model.config, "num_hidden_layers", 0)
+    stacks = (one for one in model.modules() if isinstance(one, torch.nn.ModuleList))
+    return next((list(one) for one in stacks if len(one) == depth > 0), [])
+
+
+def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
+    """LoRA, Hu et al. 2021, https://arxiv.org/abs/2106.09685, by peft."""
+    from peft import LoraConfig, get_peft_model
+
+    asked = [name.strip() for name in config.lora_target_modules.split(",") if name.strip()]
+    lora = LoraConfig(
+        task_type="SEQ_CLS",
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+        target_modules=asked or "all-linear",
+    )
+    try:
+        return get_peft_model(model, lora)
+    except ValueError as error:
+        names = sorted({name.rsplit(".")[-1] for name, one in model.named_modules()
+                        if isinstance(one, torch.nn.Linear)})  # fmt: skip
+        raise ModelError(
+            f"lora_target_modules is {config.lora_target_modules!r}, and {config.checkpoint} has "
+            f"no such layers.",
+            f"Choose among: {', '.join(names)}.",
+        ) from error
+
+
+def plain(model: Any) -> PreTrainedModel:
+    """The model as `from_pretrained` will find it: LoRA merged into a copy, none otherwise."""
+    if not hasattr(model, "merge_and_unload"):
+        return model  # type: ignore[no-any-return]
+    return copy.deepcopy(model).merge_and_unload()  # type: ignore[no-any-return]
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

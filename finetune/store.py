@@ -289,8 +289,11 @@ class RunStore:
         Raises:
             StoreError: when something in it cannot be removed.
         """
+        folder = self.get(run.id).folder
+        aside = folder.with_name(f".deleted-{secrets.token_hex(8)}")
         try:
-            shutil.rmtree(self.get(run.id).folder)
+            folder.rename(aside)  # gone at once, also for a worker that still writes into it
+            shutil.rmtree(aside, ignore_errors=True)
         except OSError as error:
             raise StoreError(
                 f"Run {run.id} cannot be deleted: {error.strerror or error}."

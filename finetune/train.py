@@ -226,7 +226,14 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     stop.check()
     yield events.Entered(phase="download", detail=chosen.checkpoint)
     with accelerator.main_process_first():
-        tokenizer, classifier = model.load(chosen.checkpoint, pairs.labels, chosen.max_length)
+        tokenizer, classifier = model.load(
+            chosen.checkpoint,
+            pairs.labels,
+            chosen.max_length,
+            chosen.dropout,
+            chosen.attn_implementation,
+        )
+        classifier = model.adapt(classifier, chosen)
     stop.check()
     yield events.Entered(phase="tokenise", detail=f"{len(pairs.splits['train'])} pairs")
     with accelerator.main_process_first():
@@ -236,7 +243,7 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     shared = len(batches.train) / accelerator.num_processes
     per_epoch, total = loop.steps(chosen, -int(-shared // 1))
     yield events.Prepared(
-        train_examples=sum(pairs.counts["train"]),
+        train_examples=len(batches.train.dataset),  # type: ignore[arg-type]
         validation_examples=sum(pairs.counts["validation"]),
         steps_per_epoch=per_epoch,
         total_steps=total,
@@ -264,7 +271,7 @@ def make_accelerator(chosen: RunConfig) -> Accelerator:
     """
     import torch
     from accelerate import Accelerator
-    from accelerate.utils import set_seed
+    from accelerate.utils import TorchDynamoPlugin, set_seed
 
     from finetune.errors import ConfigError
 
@@ -272,14 +279,32 @@ def make_accelerator(chosen: RunConfig) -> Accelerator:
         accelerator = Accelerator(
             # Said outright, or several processes without a GPU would each train alone.
             cpu=not torch.accelerator.is_available(),
-            mixed_precision=chosen.mixed_precision,
+            mixed_precision=precision(chosen.mixed_precision),
             gradient_accumulation_steps=chosen.gradient_accumulation_steps,
+            dynamo_plugin=TorchDynamoPlugin(backend="inductor", dynamic=True)
+            if chosen.torch_compile
+            else None,
         )
     except ValueError as error:
         problem = f"is {chosen.mixed_precision}, which this hardware lacks ({error}); set it to no"
         raise ConfigError({"mixed_precision": problem}) from error
-    set_seed(chosen.seed)
+    set_seed(chosen.seed, deterministic=chosen.deterministic)
     return accelerator
+
+
+def precision(asked: str) -> str:
+    """Accelerate's word for a `mixed_precision`; `auto` takes bf16 where the hardware computes in
+    it: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
+    import torch
+
+    if asked != "auto":
+        return asked
+    if torch.cuda.is_available():
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no"
+    if torch.accelerator.is_available():
+        return "no"
+    known = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return "bf16" if known else "no"
 
 
 def device_name(accelerator: Accelerator) -> str:
@@ -300,6 +325,8 @@ def _set_environment(chosen: RunConfig) -> None:
     nothing from it, or cannot reach it, works from what is on disk.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if chosen.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
     needed = catalog.needs_hub(chosen.dataset, chosen.checkpoint)
     if not needed or not catalog.hub_answers():
@@ -322,7 +349,7 @@ def _hooks(run: Run, tokenizer: Any, stop: StopSwitch) -> Any:
         np.savez(run.predictions / f"step-{step:06d}.npz", logits=logits, labels=labels)
 
     def save_best(classifier: Any) -> None:
-        model.save(classifier, tokenizer, run.best)
+        model.save(model.plain(classifier), tokenizer, run.best)
 
     return loop.Hooks(should_stop=stop, save_best=save_best, save_predictions=save_predictions)
 
@@ -384,7 +411,8 @@ def describe(event: Event) -> str:
         case events.Failed():
             return f"failed: {event.error} {event.remedy}".strip()
         case events.Finished():
-            return f"finished {event.step} steps in {event.seconds:.1f} s"
+            early = ", early: the score had stopped rising," if event.early else ""
+            return f"finished {event.step} steps{early} in {event.seconds:.1f} s"
     return ""
 
 
