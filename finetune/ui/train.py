@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 
-from finetune import catalog, jobs
+from finetune import catalog, config, jobs
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, NoSuchRun
 from finetune.store import Run, RunStore
@@ -49,6 +49,13 @@ class TrainTab:
         )
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
+                self.preset = gr.Dropdown(
+                    list(config.PRESETS),
+                    value="As the course",
+                    label="Preset",
+                    info="Sets the hyperparameters below; the pairs and the checkpoint stay.",
+                    elem_id="preset",
+                )
                 self.form = form.draw(drawn)
                 self.hub = gr.HTML(elem_id="hub-status")
             with gr.Column(scale=3, min_width=320):
@@ -85,6 +92,8 @@ class TrainTab:
             "show_progress": "hidden",
             "api_visibility": "private",
         }
+        preset = [self.form[name] for name in config.preset("As the course")]
+        self.preset.input(self.on_preset, self.preset, preset, **quick)
         self.start.click(self.on_start, list(self.form.values()), started, **quick).then(
             self.on_tick, shown, view, **quick
         )
@@ -101,6 +110,10 @@ class TrainTab:
             return edge.said(error), *([gr.skip()] * 4)
         busy, stoppable = gr.update(interactive=False), gr.update(interactive=True)
         return "", self._choices(run.id), busy, stoppable, chosen.to_dict()
+
+    def on_preset(self, name: str) -> list[Any]:
+        """A preset was chosen: its values, in the order of the form."""
+        return list(config.preset(name).values()) if name in config.PRESETS else []
 
     def on_restore(self, kept: object) -> list[Any]:
         """The form as it was when Train was last pressed in this browser, and Data's chooser."""

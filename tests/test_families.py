@@ -1,0 +1,103 @@
+"""Checkpoints of many families, toy models built from their configurations: each is trained for a
+few steps, saved, loaded back, and answers as it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import PreTrainedTokenizerFast
+
+from finetune import data, events, model
+from finetune.config import RunConfig
+from finetune.errors import ModelError
+from finetune.predict import Predictor
+from tests import toys
+from tests.test_knobs import fit, prepared
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SMALL: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": 66,
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Bert": SMALL,
+    "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64,
+                   "max_position_embeddings": 66},
+    "Roberta": SMALL,
+    "Electra": {**SMALL, "embedding_size": 32},
+    "DebertaV2": {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "Albert": {**SMALL, "embedding_size": 16},
+    "ModernBert": {**SMALL, "global_attn_every_n_layers": 1},
+    "XLMRoberta": SMALL,
+    "MPNet": SMALL,
+    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 66},
+    "Llama": {**SMALL, "num_key_value_heads": 2},
+}  # fmt: skip
+DECODERS = {"GPT2", "Llama"}
+
+
+def write(folder: Path, family: str) -> Path:
+    """A random model of a family with a tokenizer of the toys' words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    torch.manual_seed(0)
+    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *toys.WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    names: dict[str, Any] = {"unk_token": "[UNK]", "eos_token": "[SEP]"}
+    if family not in DECODERS:
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        names |= {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    inputs = ["input_ids", "attention_mask"]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)
+    made = getattr(transformers, f"{family}Config")(
+        vocab_size=len(vocabulary), pad_token_id=None if family in DECODERS else 0,
+        bos_token_id=2, eos_token_id=3, **FAMILIES[family],
+    )  # fmt: skip
+    getattr(transformers, f"{family}ForSequenceClassification")(made).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_trains_and_answers(
+    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    folder = write(tmp_path / family, family)
+    chosen = toy_config.changed(checkpoint=str(folder), max_steps=4, max_length=32)
+    stream, tuned = fit(chosen, toy_pairs)
+    assert isinstance(stream[-1], events.Finished)
+    tokenizer, _, _ = prepared(chosen, toy_pairs)
+    assert tokenizer.pad_token is not None
+    model.save(model.plain(tuned), tokenizer, tmp_path / "best")
+    first = ("the cat sees a dog .", "a cat sees the dog .")
+    found = Predictor(tmp_path / "best", 32).pair(*first).logits
+    with torch.no_grad():
+        wanted = tuned.eval()(**tokenizer(*first, return_tensors="pt")).logits[0]
+    assert found == pytest.approx(wanted.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["GPT2", "Llama", "Bert"])
+def test_padding_does_not_change_an_answer(
+    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    folder = write(tmp_path / family, family)
+    tokenizer, classifier, _ = prepared(toy_config.changed(checkpoint=str(folder)), toy_pairs)
+    short, long = "the cat sees a dog .", "the cat sees a dog . " * 3
+    classifier.eval()
+    with torch.no_grad():
+        alone = classifier(**tokenizer(short, return_tensors="pt")).logits[0]
+        both = classifier(**tokenizer([short, long], padding=True, return_tensors="pt")).logits[0]
+    assert torch.allclose(alone, both, atol=1e-4)
+
+
+def test_layers_that_share_weights_cannot_be_frozen_apart(
+    tmp_path: Path, toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    chosen = toy_config.changed(checkpoint=str(write(tmp_path / "a", "Albert")), frozen_layers=1)
+    with pytest.raises(ModelError, match="has 0 layers to freeze"):
+        prepared(chosen, toy_pairs)
