@@ -25,11 +25,13 @@ class Batches:
     """The two loaders of a run; each batch is a dict of tensors of shape (batch, length).
 
     Args:
+        order: what the training order is drawn from, at the start of each epoch.
         class_weights: what each class counts in the training loss; None where all count the same.
     """
 
     train: DataLoader[Any]
     validation: DataLoader[Any]
+    order: torch.Generator
     class_weights: list[float] | None = None
 
 
@@ -109,6 +111,7 @@ def build(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -
             # and how often one evaluates would change what is learned.
             generator=torch.Generator().manual_seed(config.seed),
         ),
+        order=generator,
         class_weights=balanced(pairs.counts["train"]) if config.class_weights != "none" else None,
     )
 

@@ -257,6 +257,20 @@ class RunConfig:
         low=0,
         high=10_000_000,
     )
+    save_steps: int = knob(
+        0,
+        "Write a checkpoint to resume from every so many steps; 0 does it at each evaluation.",
+        group="Evaluation",
+        low=0,
+        high=10_000_000,
+    )
+    save_total_limit: int = knob(
+        1,
+        "Keep so many of the latest checkpoints while the run goes on; it resumes from the last.",
+        group="Evaluation",
+        low=1,
+        high=1000,
+    )
     logging_steps: int = knob(
         5,
         "Report the mean training loss every so many steps.",

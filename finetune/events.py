@@ -122,6 +122,14 @@ class Saved(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    """The run goes on from its checkpoint of `step`; what came after that is done again."""
+
+    kind: ClassVar[str] = "resumed"
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
     """The run ended early because someone asked; the best model so far is kept."""
 
@@ -162,6 +170,7 @@ KINDS: dict[str, type[Event]] = {
         Stepped,
         Evaluated,
         Saved,
+        Resumed,
         Stopped,
         Failed,
         Finished,

@@ -59,6 +59,28 @@ def start(store: RunStore, config: RunConfig) -> Run:
     return run
 
 
+def resume(store: RunStore, run: Run) -> None:
+    """Let a run that ended before its last step go on from its last checkpoint.
+
+    Raises:
+        JobError: when it is finished or running, another one is, or no process can be started.
+        StoreError: when its folder cannot be written.
+    """
+    with _starting(store):
+        status = summary(store, run).status
+        if status not in {"stopped", "failed", "interrupted"}:
+            raise JobError(f"The run is {status}.", "Only one that ended too early can go on.")
+        if (busy := active(store)) is not None:
+            raise JobError(
+                f"The run {busy.title()!r} is still training.",
+                "Wait for its end or stop it, then press Resume again.",
+            )
+        run.config()
+        run.job_file.unlink(missing_ok=True)
+        run.resume()
+        _spawn(run)
+
+
 @contextlib.contextmanager
 def _starting(store: RunStore) -> Iterator[None]:
     """One start at a time, whichever app or process asks."""

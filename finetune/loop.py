@@ -10,8 +10,9 @@ import importlib
 import importlib.util
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import evaluate
@@ -25,7 +26,16 @@ from transformers import PreTrainedModel, get_scheduler
 from finetune.batching import Batches
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, TrainingError
-from finetune.events import Entered, Evaluated, Event, Finished, Saved, Stepped, Stopped
+from finetune.events import (
+    Entered,
+    Evaluated,
+    Event,
+    Finished,
+    Resumed,
+    Saved,
+    Stepped,
+    Stopped,
+)
 from finetune.metrics import cross_entropy
 
 Logits = NDArray[np.float32]
@@ -40,26 +50,68 @@ class Hooks:
         should_stop: whether someone asked for an end; asked after every step.
         save_best: writes the unwrapped model; called when an evaluation was the best so far.
         save_predictions: takes the step, logits (examples, classes) and labels (examples,).
+        save_checkpoint: takes the step and a function that writes everything a later `fit` needs
+            to go on from here into a folder; every rank calls both.
     """
 
     should_stop: Callable[[], bool] = lambda: False
     save_best: Callable[[PreTrainedModel], None] = lambda model: None
     save_predictions: Callable[[int, Logits, Labels], None] = lambda step, logits, labels: None
+    save_checkpoint: Callable[[int, Callable[[Path], None]], None] = lambda step, write: None
 
 
-@dataclass
 class Progress:
-    """Where the loop is."""
+    """Where the loop is; all of it is in every checkpoint.
 
-    step: int = 0
-    best: float | None = None
-    waited: int = 0  # evaluations since the best one, on the main process
-    validation_loss: float = math.inf
-    began: float = field(default_factory=time.monotonic)
+    Attributes:
+        step: optimizer steps taken.
+        batch: batches of this epoch seen by each rank.
+        order: state of the order's generator when this epoch began.
+        best: the best score so far; None before the first evaluation.
+        waited: evaluations since that one; scores are known to the main process alone.
+        evaluated: the step of the last evaluation, and
+        validation_loss: its loss.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._began = time.monotonic()
+        self.step = 0
+        self.batch = 0
+        self.order = generator.get_state()
+        self.best: float | None = None
+        self.waited = 0
+        self.evaluated = 0
+        self.validation_loss = math.inf
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.began
+        return time.monotonic() - self._began
+
+    def next_epoch(self) -> None:
+        """An epoch begins: its order is drawn from the generator as it is now."""
+        self.batch = 0
+        self.order = self._generator.get_state()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What Accelerate writes into a checkpoint."""
+        return {
+            "step": self.step,
+            "batch": self.batch,
+            "order": self.order,
+            "best": self.best,
+            "waited": self.waited,
+            "evaluated": self.evaluated,
+            "validation_loss": self.validation_loss,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What Accelerate reads from one; the generator is as it was when the epoch began."""
+        self._began = time.monotonic() - state.pop("seconds")
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._generator.set_state(self.order)
 
 
 class Meter:
@@ -203,6 +255,7 @@ def fit(
     batches: Batches,
     metric: evaluate.Metric,
     hooks: Hooks | None = None,
+    resume: Path | None = None,
 ) -> Iterator[Event]:
     """Train, and evaluate after each epoch or every `eval_steps`; yield what happens.
 
@@ -216,6 +269,8 @@ def fit(
         batches: loaders of tokenised pairs with `labels` of shape (batch,).
         metric: scores predicted classes; its result's keys are the metrics' names.
         hooks: what to do with results, and when to stop.
+        resume: a folder that `Hooks.save_checkpoint` was given by a run of the same
+            configuration; the rest of the run is then the same as if it had never ended.
 
     Raises:
         TrainingError: when the loss is not a finite number, naming the step.
@@ -227,16 +282,30 @@ def fit(
     )
     per_epoch, total = steps(config, len(train))
     scheduler = build_scheduler(optimizer, config, total)
-    plateau = config.lr_scheduler_type == "reduce_lr_on_plateau"
     weights = None
     if batches.class_weights is not None:
         weights = torch.tensor(batches.class_weights, device=accelerator.device)
-    progress = Progress()
+    progress = Progress(batches.order)
+    accelerator.register_for_checkpointing(scheduler, progress)
+    loop = _Loop(config, accelerator, model, scheduler, validation, metric, hooks, progress)
+    loop.per_epoch, loop.total = per_epoch, total
+    if resume is not None:
+        accelerator.load_state(str(resume))
+        yield Resumed(step=progress.step)
+        # Stopped between a step and the evaluation due after it.
+        if (
+            loop.evaluation_due()
+            and progress.evaluated < progress.step
+            and (yield from loop.score())
+        ):
+            return
     meter = Meter(accelerator, config.logging_steps)
     yield Entered(phase="train")
     while progress.step < total:
         model.train()
-        for batch in train:
+        seen = progress.batch
+        for batch in accelerator.skip_first_batches(train, seen) if seen else train:
+            progress.batch += 1
             with accelerator.accumulate(model):
                 rate = scheduler.get_last_lr()[0]
                 loss = training_loss(model(**batch), batch["labels"], config, weights)
@@ -244,7 +313,7 @@ def fit(
                 norm = _clip(accelerator, model, config.max_grad_norm)
                 optimizer.step()
                 stepped = accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped
-                if stepped and not plateau:
+                if stepped and not loop.plateau:
                     scheduler.step()
                 optimizer.zero_grad()
             meter.add(loss, len(batch["labels"]))
@@ -253,28 +322,21 @@ def fit(
             progress.step += 1
             if meter.due(progress.step, total):
                 yield meter.report(progress.step, progress.step / per_epoch, rate, norm)
-            if _agreed(accelerator, hooks.should_stop()):
-                yield from _stop(accelerator, model, hooks, progress)
+            if loop.stop_asked():
+                yield from loop.stop()
                 return
-            if _evaluation_due(config, progress.step, per_epoch, total):
-                yield from _evaluate(
-                    config, accelerator, model, validation, metric, hooks, progress, per_epoch
-                )
-                if _agreed(accelerator, hooks.should_stop()):
-                    yield from _stop(accelerator, model, hooks, progress)
+            if loop.evaluation_due():
+                if (yield from loop.score()):
                     return
-                if plateau:
-                    scheduler.step(progress.validation_loss)
-                patience = config.early_stopping_patience
-                if patience and _agreed(accelerator, progress.waited >= patience):
-                    yield Finished(step=progress.step, seconds=progress.seconds, early=True)
-                    return
-                if progress.step < total:
-                    yield Entered(phase="train")
                 model.train()
                 meter.reset()
             if progress.step >= total:
                 break
+            if loop.checkpoint_due():
+                yield from loop.checkpoint()
+                meter.reset()
+        else:
+            progress.next_epoch()
     yield Finished(step=progress.step, seconds=progress.seconds)
 
 
@@ -309,41 +371,99 @@ def predict(
     return scores or {}, torch.cat(logits).numpy(), torch.cat(labels).numpy()
 
 
-def _evaluation_due(config: RunConfig, step: int, per_epoch: int, total: int) -> bool:
-    every = config.eval_steps or per_epoch
-    return step % every == 0 or step == total
+@dataclass
+class _Loop:
+    """What one `fit` works with once it is prepared, and what it does between steps."""
 
+    config: RunConfig
+    accelerator: Accelerator
+    model: Any
+    scheduler: Any
+    validation: DataLoader[Any]
+    metric: evaluate.Metric
+    hooks: Hooks
+    progress: Progress
+    per_epoch: int = 0
+    total: int = 0
 
-def _evaluate(
-    config: RunConfig,
-    accelerator: Accelerator,
-    model: Any,
-    validation: DataLoader[Any],
-    metric: evaluate.Metric,
-    hooks: Hooks,
-    progress: Progress,
-    per_epoch: int,
-) -> Iterator[Event]:
-    yield Entered(phase="evaluate")
-    began = time.monotonic()
-    result = predict(accelerator, model, validation, metric, hooks.should_stop)
-    if result is None:
-        return
-    scores, logits, labels = result
-    progress.validation_loss = cross_entropy(logits, labels)
-    scores = {**scores, "loss": progress.validation_loss} if scores else {}
-    best = _is_better(config.metric_for_best_model, scores, progress)
-    progress.waited = 0 if best else progress.waited + bool(scores)
-    yield Evaluated(
-        step=progress.step,
-        epoch=progress.step / per_epoch,
-        metrics=scores,
-        seconds=time.monotonic() - began,
-        best=best,
-    )
-    hooks.save_predictions(progress.step, logits, labels)
-    if best:
-        yield from _save(accelerator, model, hooks, progress)
+    @property
+    def plateau(self) -> bool:
+        """Whether the rate follows the validation loss rather than the steps."""
+        return self.config.lr_scheduler_type == "reduce_lr_on_plateau"
+
+    def stop_asked(self) -> bool:
+        return _agreed(self.accelerator, self.hooks.should_stop())
+
+    def evaluation_due(self) -> bool:
+        step = self.progress.step
+        return step % (self.config.eval_steps or self.per_epoch) == 0 or step == self.total
+
+    def checkpoint_due(self) -> bool:
+        every = self.config.save_steps
+        return self.progress.step % every == 0 if every else self.evaluation_due()
+
+    def score(self) -> Generator[Event, None, bool]:
+        """Evaluate, keep the model if it is the best; whether the run ends with that."""
+        yield from self._evaluate()
+        if self.stop_asked():
+            yield from self.stop()
+            return True
+        progress = self.progress
+        if self.plateau:
+            self.scheduler.step(progress.validation_loss)
+        patience = self.config.early_stopping_patience
+        if patience and _agreed(self.accelerator, progress.waited >= patience):
+            yield Finished(step=progress.step, seconds=progress.seconds, early=True)
+            return True
+        if progress.step < self.total:
+            yield Entered(phase="train")
+        return False
+
+    def _evaluate(self) -> Iterator[Event]:
+        yield Entered(phase="evaluate")
+        progress, began = self.progress, time.monotonic()
+        result = predict(
+            self.accelerator, self.model, self.validation, self.metric, self.hooks.should_stop
+        )
+        if result is None:
+            return
+        scores, logits, labels = result
+        progress.evaluated = progress.step
+        progress.validation_loss = cross_entropy(logits, labels)
+        scores = {**scores, "loss": progress.validation_loss} if scores else {}
+        best = _is_better(self.config.metric_for_best_model, scores, progress)
+        progress.waited = 0 if best else progress.waited + bool(scores)
+        yield Evaluated(
+            step=progress.step,
+            epoch=progress.step / self.per_epoch,
+            metrics=scores,
+            seconds=time.monotonic() - began,
+            best=best,
+        )
+        self.hooks.save_predictions(progress.step, logits, labels)
+        if best:
+            yield from self._save()
+
+    def _save(self) -> Iterator[Event]:
+        yield Entered(phase="save")
+        self.hooks.save_best(self.accelerator.unwrap_model(self.model))
+        yield Saved(step=self.progress.step)
+
+    def checkpoint(self) -> Iterator[Event]:
+        """Write everything needed to go on from here."""
+        yield Entered(phase="save", detail="a checkpoint")
+        self.hooks.save_checkpoint(self.progress.step, self._write)
+        yield Entered(phase="train")
+
+    def _write(self, folder: Path) -> None:
+        self.accelerator.save_state(str(folder))
+
+    def stop(self) -> Iterator[Event]:
+        """End here, with a model and a checkpoint."""
+        if self.progress.best is None and self.accelerator.is_main_process:
+            yield from self._save()
+        self.hooks.save_checkpoint(self.progress.step, self._write)
+        yield Stopped(step=self.progress.step, seconds=self.progress.seconds)
 
 
 def _is_better(name: str, scores: dict[str, float], progress: Progress) -> bool:
@@ -355,22 +475,6 @@ def _is_better(name: str, scores: dict[str, float], progress: Progress) -> bool:
         return False
     progress.best = value
     return True
-
-
-def _save(
-    accelerator: Accelerator, model: Any, hooks: Hooks, progress: Progress
-) -> Iterator[Event]:
-    yield Entered(phase="save")
-    hooks.save_best(accelerator.unwrap_model(model))
-    yield Saved(step=progress.step)
-
-
-def _stop(
-    accelerator: Accelerator, model: Any, hooks: Hooks, progress: Progress
-) -> Iterator[Event]:
-    if progress.best is None and accelerator.is_main_process:
-        yield from _save(accelerator, model, hooks, progress)
-    yield Stopped(step=progress.step, seconds=progress.seconds)
 
 
 def _clip(accelerator: Accelerator, model: Any, max_grad_norm: float) -> Any:

@@ -77,6 +77,14 @@ def write_atomically(path: Path, text: str) -> None:
         ) from error
 
 
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 class Run:
     """One run folder. Cheap to make; holds nothing but the path."""
 
@@ -109,6 +117,58 @@ class Run:
     @property
     def best(self) -> Path:
         return self.folder / "best"
+
+    @property
+    def checkpoints_folder(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def being_written(self) -> Path:
+        """Where a checkpoint is until it is whole."""
+        return self.checkpoints_folder / ".being-written"
+
+    def checkpoints(self) -> list[Path]:
+        """The complete checkpoints, the latest last."""
+        return sorted(self.checkpoints_folder.glob("step-*/"))
+
+    def begin_checkpoint(self) -> Path:
+        """An empty folder to write a checkpoint into; what an earlier attempt left is removed."""
+        shutil.rmtree(self.being_written, ignore_errors=True)
+        self.being_written.mkdir(parents=True)
+        return self.being_written
+
+    def end_checkpoint(self, step: int, keep: int) -> None:
+        """Make what was written the checkpoint of `step`; older ones beyond `keep` are removed.
+
+        Everything is on the disk before the name is there: after a power cut a checkpoint is
+        whole or absent.
+
+        Raises:
+            OSError: when the disk is full; the earlier checkpoints are untouched.
+        """
+        aside = self.being_written
+        final = self.checkpoints_folder / f"step-{step:09d}"
+        for path in (*aside.rglob("*"), aside):
+            _to_disk(path)
+        if final.exists():  # the same step, written before a resume
+            shutil.rmtree(aside)
+        else:
+            os.replace(aside, final)
+            _to_disk(self.checkpoints_folder)
+        for old in self.checkpoints()[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def resume(self) -> int:
+        """Note that the run goes on, from its last checkpoint or from its beginning; the step.
+
+        Raises:
+            StoreError: when the folder cannot be written.
+        """
+        found = self.checkpoints()
+        step = int(found[-1].name.rpartition("-")[2]) if found else 0
+        self.stop_file.unlink(missing_ok=True)
+        self.append(events.Resumed(step=step))
+        return step
 
     @property
     def predictions(self) -> Path:

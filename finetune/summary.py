@@ -82,7 +82,10 @@ def apply(summary: Summary, event: Event) -> Summary:
     now = replace(summary, count=summary.count + 1)
     match event:
         case events.Started():
-            return replace(now, status="running", phase="start", started=event, began=event.time)
+            return replace(
+                now, status="running", phase="start", started=event,
+                began=summary.began or event.time,
+            )  # fmt: skip
         case events.Entered():
             return replace(now, phase=event.phase, detail=event.detail)
         case events.Prepared():
@@ -93,6 +96,19 @@ def apply(summary: Summary, event: Event) -> Summary:
         case events.Evaluated():
             now.validation.append(event)
             return now
+        case events.Resumed():
+            validation = [one for one in summary.validation if one.step <= event.step]
+            kept = [one.step for one in validation if one.best]
+            return replace(
+                now,
+                train=[one for one in summary.train if one.step <= event.step],
+                validation=validation,
+                saved_step=kept[-1] if kept else None,
+                status="running",
+                error="",
+                remedy="",
+                ended=0.0,
+            )
         case events.Saved():
             return replace(now, saved_step=event.step)
         case events.Failed():

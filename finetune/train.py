@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import os
 import platform
 import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ from finetune.config import RunConfig
 from finetune.errors import FinetuneError, StoreError
 from finetune.events import Event
 from finetune.store import Run, RunStore, default_root
+from finetune.summary import ENDED
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -108,8 +110,11 @@ def _open_run(namespace: argparse.Namespace) -> Run:
         FinetuneError: when the configuration is wrong or the folder cannot be made.
     """
     if namespace.run:
-        run = RunStore(namespace.run.parent).get(namespace.run.name)
+        store = RunStore(namespace.run.parent)
+        run = store.get(namespace.run.name)
         run.config()
+        if _is_main() and store.summary(run).status in ENDED:
+            run.resume()
         return run if _is_main() else _Unwritten(run.folder.parent, run.config())
     base: dict[str, Any] = {}
     if namespace.config:
@@ -167,6 +172,8 @@ def work(run: Run, bar: bool) -> int:
                 run.append(event)
                 if _is_main():
                     show(event)
+                if isinstance(event, events.Finished) and _is_main():
+                    shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
         return 0
     except Terminated:
         ended: Event = events.Stopped(step=0, seconds=0.0)
@@ -189,9 +196,11 @@ def _unexpected(error: Exception) -> events.Failed:
             error=f"The device ran out of memory: {text[0][:200]}",
             remedy="Halve per_device_train_batch_size and double gradient_accumulation_steps.",
         )
-    if isinstance(error, OSError) and error.errno == 28:
+    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    if full or "no space left" in str(error).lower():  # safetensors and torch say it in words
         return events.Failed(
-            error="The disk is full.", remedy="Free some space; the model saved last is kept."
+            error="The disk is full.",
+            remedy="Free some space and press Resume: nothing saved is lost.",
         )
     return events.Failed(
         error=f"{type(error).__name__}: {text[0][:300]}",
@@ -216,6 +225,7 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         versions={"python": platform.python_version()}
         | {name: version(name) for name in LIBRARIES},
     )
+    resume = _latest(run, accelerator)
     stop.check()
 
     from finetune import batching, data, loop, metrics, model
@@ -257,9 +267,9 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         ),
     )
     stop.looping = True
-    hooks = _hooks(run, tokenizer, stop) if _is_main() else loop.Hooks(should_stop=stop)
+    hooks = _hooks(run, tokenizer, stop, accelerator)
     metric = metrics.AccuracyAndF1(pairs.labels, pairs.positive)
-    yield from loop.fit(chosen, accelerator, classifier, batches, metric, hooks)
+    yield from loop.fit(chosen, accelerator, classifier, batches, metric, hooks, resume)
     accelerator.end_training()
 
 
@@ -338,8 +348,18 @@ def _set_environment(chosen: RunConfig) -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def _hooks(run: Run, tokenizer: Any, stop: StopSwitch) -> Any:
-    """What the main process does with the loop's results: write them into the run folder."""
+def _latest(run: Run, accelerator: Accelerator) -> Path | None:
+    """The checkpoint to go on from; only the main process knows the run's folder beforehand."""
+    from accelerate.utils import broadcast_object_list
+
+    found = run.checkpoints()
+    told = broadcast_object_list([str(run.folder), str(found[-1]) if found else ""])
+    run.folder = Path(told[0])
+    return Path(told[1]) if told[1] else None
+
+
+def _hooks(run: Run, tokenizer: Any, stop: StopSwitch, accelerator: Accelerator) -> Any:
+    """What is done with the loop's results: the main process writes them into the run folder."""
     import numpy as np
 
     from finetune import loop, model
@@ -351,7 +371,23 @@ def _hooks(run: Run, tokenizer: Any, stop: StopSwitch) -> Any:
     def save_best(classifier: Any) -> None:
         model.save(model.plain(classifier), tokenizer, run.best)
 
-    return loop.Hooks(should_stop=stop, save_best=save_best, save_predictions=save_predictions)
+    def save_checkpoint(step: int, write: Callable[[Path], None]) -> None:
+        if accelerator.is_main_process:
+            run.begin_checkpoint()
+        accelerator.wait_for_everyone()
+        write(run.being_written)
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            run.end_checkpoint(step, run.config().save_total_limit)
+
+    if not accelerator.is_main_process:
+        return loop.Hooks(should_stop=stop, save_checkpoint=save_checkpoint)
+    return loop.Hooks(
+        should_stop=stop,
+        save_best=save_best,
+        save_predictions=save_predictions,
+        save_checkpoint=save_checkpoint,
+    )
 
 
 class TerminalBar:
@@ -406,6 +442,8 @@ def describe(event: Event) -> str:
             return f"step {event.step}: validation {scores}" + (" (best so far)" * event.best)
         case events.Saved():
             return f"model of step {event.step} saved"
+        case events.Resumed():
+            return f"going on from step {event.step}"
         case events.Stopped():
             return f"stopped at step {event.step}"
         case events.Failed():

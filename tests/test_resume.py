@@ -1,0 +1,265 @@
+"""A run that ends anywhere goes on as if it never had: the same weights, bit for bit."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from safetensors.torch import load_file
+
+from finetune import data, events, jobs, loop, metrics, train
+from finetune.config import RunConfig
+from finetune.errors import JobError
+from finetune.store import Run, RunStore
+from finetune.summary import fold
+from tests.test_knobs import prepared
+
+KILLS = 20
+
+
+class Saver:
+    """Checkpoints of a run in this process, as the worker keeps them."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __call__(self, step: int, write: Callable[[Path], None]) -> None:
+        write(self.run.begin_checkpoint())
+        self.run.end_checkpoint(step, keep=1)
+
+
+def fit(
+    chosen: RunConfig, pairs: data.Pairs, run: Run, until: int | None = None, crash: bool = False
+) -> tuple[dict[str, torch.Tensor], list[events.Event]]:
+    """Weights and events of one life of a run: asked to stop, or cut off, after step `until`."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = train.make_accelerator(chosen)
+    _, classifier, batches = prepared(chosen, pairs)
+    taken: list[events.Event] = []
+
+    def step() -> int:
+        return max((e.step for e in taken if isinstance(e, events.Stepped)), default=0)
+
+    hooks = loop.Hooks(
+        should_stop=lambda: until is not None and not crash and step() >= until,
+        save_checkpoint=Saver(run),
+    )
+    found = run.checkpoints()
+    metric = metrics.AccuracyAndF1(pairs.labels)
+    stream = loop.fit(
+        chosen, accelerator, classifier, batches, metric, hooks, found[-1] if found else None
+    )
+    for event in stream:
+        taken.append(event)
+        if crash and until is not None and step() >= until:
+            break
+    return {name: value.clone() for name, value in classifier.state_dict().items()}, taken
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "every three steps": {"eval_steps": 3},
+    "checkpoints of their own": {"save_steps": 2},
+    "accumulation": {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 4},
+    "by length": {"group_by_length": True, "eval_steps": 5},
+    "plateau": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_steps": 2},
+    "patience": {"early_stopping_patience": 2, "eval_steps": 2, "num_train_epochs": 4},
+    "adafactor, swapped": {"optim": "adafactor", "swap_augmentation": True, "eval_steps": 4},
+    "LoRA": {"use_lora": True, "eval_steps": 3},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("crash", [False, True], ids=["stopped", "cut off"])
+def test_the_rest_is_as_if_it_had_never_ended(
+    variant: str, crash: bool, toy_config: RunConfig, toy_pairs: data.Pairs, store: RunStore
+) -> None:
+    chosen = toy_config.changed(**VARIANTS[variant])
+    wanted, whole = fit(chosen, toy_pairs, store.create(chosen))
+    last = max(e.step for e in whole if isinstance(e, events.Stepped))
+    scores = {e.step: e.metrics for e in whole if isinstance(e, events.Evaluated)}
+    run = store.create(chosen)
+    ends = sorted({2, last // 3, last // 2, last - 1})
+    for until in ends:
+        fit(chosen, toy_pairs, run, until, crash)
+    found, rest = fit(chosen, toy_pairs, run)
+    assert isinstance(rest[0], events.Resumed)
+    assert isinstance(rest[-1], events.Finished)
+    assert same(found, wanted)
+    again = {e.step: e.metrics for e in rest if isinstance(e, events.Evaluated)}
+    assert again == {step: scores[step] for step in again}
+    assert again
+
+
+def test_the_fold_forgets_what_is_done_again() -> None:
+    def stepped(step: int) -> events.Stepped:
+        return events.Stepped(step=step, epoch=1, loss=1, learning_rate=1, samples_per_second=1)
+
+    def scored(step: int, best: bool) -> events.Evaluated:
+        return events.Evaluated(step=step, epoch=1, metrics={"f1": 0.5}, seconds=1, best=best)
+
+    first = [stepped(1), stepped(4), scored(4, True), events.Saved(step=4), stepped(8)]
+    first += [scored(8, True), events.Saved(step=8), events.Failed(error="x")]
+    known = fold([*first, events.Resumed(step=4)])
+    assert known.status == "running"
+    assert [one.step for one in known.train] == [1, 4]
+    assert known.best is not None
+    assert known.best.step == known.saved_step == 4
+    assert known.error == ""
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(
+    toy_config: RunConfig, toy_pairs: data.Pairs, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = toy_config.changed(eval_steps=3)
+    wanted, _ = fit(chosen, toy_pairs, store.create(chosen))
+    run = store.create(chosen)
+    real = Run.end_checkpoint
+
+    def full(self: Run, step: int, keep: int) -> None:
+        if step >= 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, step, keep)
+
+    monkeypatch.setattr(Run, "end_checkpoint", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        fit(chosen, toy_pairs, run)
+    failed = train._unexpected(caught.value)
+    assert (failed.error, "Resume" in failed.remedy) == ("The disk is full.", True)
+    assert [path.name for path in run.checkpoints()] == ["step-000000003"]
+    monkeypatch.setattr(Run, "end_checkpoint", real)
+    assert same(fit(chosen, toy_pairs, run)[0], wanted)
+
+
+def test_only_so_many_checkpoints_stay(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    for step in (3, 6, 9, 12):
+        (run.begin_checkpoint() / "weights").write_text(str(step))
+        run.end_checkpoint(step, keep=2)
+    assert [path.name for path in run.checkpoints()] == ["step-000000009", "step-000000012"]
+    run.begin_checkpoint()
+    assert len(run.checkpoints()) == 2  # one being written is none
+
+
+def live(folder: Path) -> None:
+    """One life of a worker, in a process of its own that has the libraries already."""
+    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    torch.set_num_threads(1)
+    train.main(["--run", str(folder)])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_killed_at_twenty_random_moments_it_ends_with_the_same_weights(
+    toy_config: RunConfig, store: RunStore
+) -> None:
+    chosen = toy_config.changed(
+        max_train_samples=160, max_eval_samples=16, num_train_epochs=30, eval_steps=7, save_steps=3
+    )
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["finetune.loop", "finetune.model", "finetune.batching"])
+
+    def begin(run: Run) -> Any:
+        process = context.Process(target=live, args=(run.folder,))
+        process.start()
+        return process
+
+    whole, run = store.create(chosen), store.create(chosen)
+    process = begin(whole)
+    process.join(120)
+    assert store.summary(whole).status == "finished", store.summary(whole).error
+    draw, moments = random.Random(3), []
+    for _ in range(KILLS):
+        process = begin(run)
+        before = len(run.tail()[0])
+        while process.is_alive() and not _training(run, before):
+            time.sleep(0.005)
+        time.sleep(draw.random() * 0.5)
+        if not process.is_alive():
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(10)
+        summary = store.summary(run)
+        moments.append((summary.phase, summary.step))
+        if store.summary(run).status == "finished":
+            break
+    process = begin(run)
+    process.join(120)
+    ended = store.summary(run)
+    assert ended.status == "finished", (ended.error, moments)
+    assert len(moments) >= KILLS // 2, moments
+    weights = [load_file(one.best / "model.safetensors") for one in (whole, run)]
+    assert same(*weights), moments
+    assert [e.metrics for e in ended.validation] == [
+        e.metrics for e in store.summary(whole).validation
+    ]
+    assert not run.checkpoints_folder.exists()
+
+
+def _training(run: Run, before: int) -> bool:
+    """Whether this life has taken a step."""
+    return any(isinstance(event, events.Stepped) for event in run.tail()[0][before:])
+
+
+def test_a_stopped_run_goes_on_by_the_page_and_a_finished_one_does_not(
+    store: RunStore, toy_checkpoint: Path, processes: list[int]
+) -> None:
+    config = RunConfig(
+        checkpoint=str(toy_checkpoint), max_length=32, max_steps=400, eval_steps=20,
+        max_train_samples=64, max_eval_samples=16, logging_steps=1,
+    )  # fmt: skip
+    run = jobs.start(store, config)
+    _until(lambda: jobs.summary(store, run).step >= 25)
+    with pytest.raises(JobError, match="The run is running"):
+        jobs.resume(store, run)
+    jobs.stop(run)
+    _until(lambda: jobs.summary(store, run).status == "stopped")
+    _until(lambda: jobs.worker(run) is None)
+    at = jobs.summary(store, run).step
+    jobs.resume(store, run)
+    assert jobs.summary(store, run).status == "running"
+    worker = jobs.worker(run)
+    assert isinstance(worker, psutil.Process)
+    processes.append(worker.pid)
+    _until(lambda: jobs.summary(store, run).status == "finished")
+    done = jobs.summary(store, run)
+    assert done.step == 400
+    assert [one.step for one in done.train] == sorted({one.step for one in done.train})
+    assert done.train[at - 1].step == at
+    with pytest.raises(JobError, match="The run is finished"):
+        jobs.resume(store, run)
+
+
+def _until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def test_a_run_without_a_checkpoint_begins_anew(
+    store: RunStore, toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    chosen = toy_config.changed(max_steps=4)
+    run = store.create(chosen)
+    run.append(events.Failed(error="the network"))
+    assert run.resume() == 0
+    assert store.summary(run).status == "running"
+    shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
+    assert fit(chosen, toy_pairs, run)[1]
