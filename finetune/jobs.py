@@ -32,6 +32,7 @@ from finetune.store import Run, RunStore, write_atomically
 from finetune.summary import ENDED, Summary
 
 _SOURCE = Path(__file__).resolve().parent.parent
+RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
 _START_GRACE = 10.0  # seconds a run may lack job.json while its worker is being started
 
 
@@ -68,7 +69,7 @@ def resume(store: RunStore, run: Run) -> None:
     """
     with _starting(store):
         status = summary(store, run).status
-        if status not in {"stopped", "failed", "interrupted"}:
+        if status not in RESUMABLE:
             raise JobError(f"The run is {status}.", "Only one that ended too early can go on.")
         if (busy := active(store)) is not None:
             raise JobError(

@@ -361,26 +361,28 @@ _LABELS = (
 def guess(names: Sequence[str]) -> tuple[str, str, str]:
     """The columns of sentence1, sentence2 and label by their names; "" for what is not clear.
 
-    Three columns of unknown names are taken in the order of the common files, two as a text and
-    its label.
+    The one column beside known sentences is the label. Three columns of unknown names are taken in
+    the order of the common files, two as a text and its label.
     """
     known: dict[str, str] = {}
     for name in names:
         known.setdefault(re.sub(r"[\W_]+", "", name.lower()), name)
     label = next((known[name] for name in _LABELS if name in known), "")
     free = {plain: name for plain, name in known.items() if name != label}
-    for one, two in _PAIRS:
-        if one in free and two in free:
-            return free[one], free[two], label
-    single = next((free[name] for name in _SINGLES if name in free), "")
-    if single:
-        return single, "", label
-    rest = list(free.values())
+    found = next(((free[a], free[b]) for a, b in _PAIRS if a in free and b in free), None)
+    if found is None:
+        single = next((free[name] for name in _SINGLES if name in free), "")
+        found = (single, "") if single else None
+    rest = [name for name in free.values() if name not in (found or ())]
+    if found is not None:
+        if not label and len(rest) == 1:
+            label = rest[0]
+        return *found, label
     if not label and len(names) in (2, 3) and len(rest) == len(names):
-        *rest, label = names
-    if label and len(rest) == 2:
-        return rest[0], rest[1], label
-    return (rest[0], "", label) if label and len(rest) == 1 else ("", "", label)
+        *rest, label = rest
+    if label and len(rest) in (1, 2):
+        return rest[0], rest[1] if len(rest) == 2 else "", label
+    return "", "", label
 
 
 def choose(source: Source, config: RunConfig) -> Columns:

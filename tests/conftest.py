@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,14 @@ def hub() -> Iterator[LoopbackHub]:
 def pytest_sessionfinish() -> None:
     HUB.__exit__()
     shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def own_accelerator() -> Iterator[None]:
+    """Accelerate keeps the first precision it was asked for as long as its process lives."""
+    yield
+    if (state := sys.modules.get("accelerate.state")) is not None:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture

@@ -245,7 +245,7 @@ def test_reload_second_browser_and_restart_show_the_running_run(
         time.sleep(0.1)
 
 
-def test_a_killed_worker_is_shown_and_another_run_can_start(
+def test_a_killed_worker_is_shown_and_goes_on_when_asked(
     app: App, page: Page, toy_checkpoint: Path
 ) -> None:
     fill_toy(page, toy_checkpoint, 500)
@@ -258,6 +258,10 @@ def test_a_killed_worker_is_shown_and_another_run_can_start(
     worker.kill()
     expect(page.locator("#run-phase")).to_have_text("Interrupted", timeout=7_000)
     expect(page.get_by_role("button", name="Train", exact=True)).to_be_enabled()
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
+    expect(page.get_by_role("button", name="Resume", exact=True)).to_be_hidden()
+    assert len(app.store.runs()) == 1
 
 
 def choose(page: Page, knob: str, value: str) -> None:

@@ -124,10 +124,10 @@ def _ending(summary: Summary) -> str:
         case "stopped" if summary.saved_step is not None:
             step = f"The model of step {summary.saved_step:,} is kept"
             if summary.validation:
-                return _good(f"{step}: try it under <b>Predict</b>.")
+                return _good(f"{step}: try it under <b>Predict</b>, or <b>Resume</b> the run.")
             return _good(f"{step}. It was stopped before the first evaluation: scores unknown.")
         case "stopped":
-            return _good("Stopped before training began; nothing to keep.")
+            return _good("Stopped before training began: <b>Resume</b> begins it.")
         case "failed":
             fact, remedy = html.escape(summary.error), html.escape(summary.remedy)
             return f'<div class="ft-said"><b>{fact}</b> {remedy}</div>'
@@ -139,6 +139,7 @@ def _ending(summary: Summary) -> str:
             )
             return (
                 '<div class="ft-said"><b>The worker process ended without a word</b> (the machine '
-                f"restarted, or it ran out of memory). {kept} The log has what it printed.</div>"
+                f"restarted, or it ran out of memory). {kept} <b>Resume</b> goes on from the last "
+                "checkpoint; the log has what was printed.</div>"
             )
     return ""

@@ -67,6 +67,7 @@ class TrainTab:
         with gr.Row():
             self.start = gr.Button("Train", variant="primary", elem_id="train")
             self.stop = gr.Button("Stop", variant="stop", elem_id="stop", interactive=False)
+            self.resume = gr.Button("Resume", elem_id="resume", visible=False)
         self.message = gr.HTML(elem_id="train-message", elem_classes="ft-if-said")
 
     def _draw_view(self) -> None:
@@ -84,7 +85,7 @@ class TrainTab:
 
     def _wire(self) -> None:
         view = [self.seen, self.runs, self.status, self.announced, self.loss, self.scores]
-        view += [self.log, self.start, self.stop]
+        view += [self.log, self.start, self.stop, self.resume]
         shown = [self.runs, self.seen]
         started = [self.message, self.runs, self.start, self.stop, self.kept]
         quick: dict[str, Any] = {
@@ -98,6 +99,9 @@ class TrainTab:
             self.on_tick, shown, view, **quick
         )
         self.stop.click(self.on_stop, self.runs, [self.message, self.stop], **quick)
+        self.resume.click(self.on_resume, self.runs, [self.message, self.resume], **quick).then(
+            self.on_tick, shown, view, **quick
+        )
         self.runs.input(self.on_tick, shown, view, **quick)
         gr.Timer(1).tick(self.on_tick, shown, view, **quick)
 
@@ -136,6 +140,14 @@ class TrainTab:
             return edge.said(error), gr.skip()
         return edge.note("Stopping: the best model is kept."), gr.update(interactive=False)
 
+    def on_resume(self, run_id: str | None) -> tuple[Any, Any]:
+        """Resume was pressed: the run goes on from its last checkpoint."""
+        try:
+            jobs.resume(self.store, self.store.get(run_id))
+        except Exception as error:
+            return edge.said(error), gr.skip()
+        return "", gr.update(visible=False)
+
     def on_open(self) -> tuple[Any, Any]:
         """The page was opened: show the run that is training, else the newest."""
         run = jobs.active(self.store) or next(iter(self.store.runs()), None)
@@ -164,7 +176,7 @@ class TrainTab:
 
     def on_tick(self, run_id: str | None, seen: Seen | None) -> tuple[Any, ...]:
         """What has changed since this browser was last told; nothing is sent twice."""
-        nothing = [gr.skip()] * 9
+        nothing = [gr.skip()] * 10
         seen = seen or {}
         current = jobs.active(self.store)
         try:
@@ -209,6 +221,7 @@ class TrainTab:
             run.log_tail() if "log" in fresh else gr.skip(),
             gr.update(interactive=not answer["busy"]),
             gr.update(interactive=stoppable),
+            gr.update(visible=summary.status in jobs.RESUMABLE, interactive=not answer["busy"]),
         )
 
     def _choices(self, chosen: str) -> Any:
