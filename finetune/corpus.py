@@ -33,7 +33,8 @@ from finetune.sources import Columns, Source
 
 SHOWN = 20  # rows that could not be read, kept to be shown
 _VERSION = 1  # of the corpus on disk; another one is read anew
-_ROWS = 10_000  # a batch in the Arrow files
+_ROWS = 10_000  # a batch in the Arrow files,
+_CHARACTERS = 2**24  # or fewer rows, where they are as long as books
 
 Integers = NDArray[np.int64]
 Told = Callable[[str, int], None]  # a split, and how many of its rows are read
@@ -140,7 +141,7 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         known = kept(folder)
-        if known is not None and (not known.revision or not sources.moved(config, known.revision)):
+        if known is not None and not sources.moved(config, known.revision):
             return known
         source = sources.open_source(config, root)
         columns = sources.choose(source, config)
@@ -253,14 +254,17 @@ class _Writer:
             split, self._columns, lambda line, text: self._bad(split, line, text)
         )
         held: list[tuple[Any, ...]] = []
+        size = 0
         with (
             pa.OSFile(str(self._folder / f"{split}.raw"), "wb") as file,
             pa.ipc.new_stream(file, schema) as stream,
         ):
             for line, cells in rows:
                 held.append(self._row(line, cells))
-                if len(held) == _ROWS:
+                size += sum(len(cell) for cell in cells if isinstance(cell, str))
+                if len(held) == _ROWS or size > _CHARACTERS:
                     total += _flush(stream, schema, held)
+                    size = 0
                     self._told(split, total)
             total += _flush(stream, schema, held)
         self._told(split, total)
@@ -274,7 +278,7 @@ class _Writer:
     def _row(self, line: int, cells: list[Any]) -> tuple[Any, ...]:
         texts = [_sentence(cell) for cell in cells[:-1]]
         label = self._classes.code(cells[-1])
-        keys = [key(normal(text)) if text else 0 for text in texts]
+        keys = [key(normal(text) or text) if text else 0 for text in texts]
         exact = key("\0".join(text or "" for text in texts))
         return (*texts, label, line, exact, keys[0], keys[1] if self._paired else 0)
 

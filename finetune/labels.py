@@ -59,7 +59,7 @@ class Vocabulary:
         number = self._codes.get(text.lower())
         if number is None:
             return self._add(text)
-        if self.names[number] != text:
+        if self.names[number] != text and len(self.merged) < 20:
             self.merged.add(text)
         return number
 

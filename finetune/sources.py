@@ -297,7 +297,12 @@ def _offline() -> bool:
 
 
 def moved(config: RunConfig, revision: str) -> bool:
-    """Whether the Hub has another commit now; what cannot be asked has not moved."""
+    """Whether the Hub has another commit now than this, or than none known.
+
+    What is no Hub dataset has not moved, nor what cannot be asked.
+    """
+    if config.dataset == catalog.BUNDLED_DATASET or uploads.is_upload(config.dataset):
+        return False
     repo, _ = _hub_names(config)
     try:
         found = _commit(repo, config.dataset_revision)

@@ -309,3 +309,13 @@ def test_toys_are_read_as_uploads_are(tmp_path: Path) -> None:
         "validation": 24,
         "test": 8,
     }
+
+
+def test_long_texts_are_written_a_few_at_a_time(tmp_path: Path) -> None:
+    rows = [(f"{n} " + "x" * 600_000, "y", n % 2) for n in range(60)]
+    config = RunConfig(dataset=upload(tmp_path, "sentence1,sentence2,label", rows, some(4), ()))
+    read = corpus.read(config, tmp_path)
+    sizes = [len(batch) for batch in read.batches("train")]
+    assert sum(sizes) == 60
+    assert max(sizes) < 30
+    assert len(read.split("train")[59]["sentence1"]) > 600_000

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import httpx
 import pytest
 
 from finetune import catalog, config, events, jobs
@@ -383,3 +384,20 @@ def test_on_a_space_the_page_signs_in_and_asks_for_no_token() -> None:
         env={**os.environ, **space, **oauth, "OPENID_PROVIDER_URL": os.environ["HF_ENDPOINT"]},
     )
     assert done.stdout.strip() == "True False None", done.stderr
+
+
+def test_a_path_in_place_of_an_upload_reads_nothing(store: RunStore, tmp_path: Path) -> None:
+    """A client may send any value to any endpoint: a path of the server's own is refused."""
+    secret = tmp_path / "secret.csv"
+    secret.write_text("sentence1,sentence2,label\na,b,1\nc,d,0\n")
+    made = page.build(store)
+    index = next(at for at, fn in made.fns.items() if fn.name == "on_upload")
+    _, url, _ = made.launch(prevent_thread_lock=True, quiet=True)
+    try:
+        sent = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}
+        body = {"data": [sent, None, None], "fn_index": index, "session_hash": "x"}
+        answer = httpx.post(f"{url}gradio_api/run/predict", json=body, timeout=30)
+        assert answer.status_code >= 400 or "error" in answer.json()
+    finally:
+        made.close()
+    assert not (store.root / "uploads").exists()
