@@ -38,6 +38,7 @@ class Summary:
     remedy: str = ""
     began: float = 0.0
     ended: float = 0.0
+    early: bool = False
     count: int = 0
 
     @property
@@ -120,6 +121,7 @@ def apply(summary: Summary, event: Event) -> Summary:
                 now,
                 status="stopped" if isinstance(event, events.Stopped) else "finished",
                 ended=event.time,
+                early=isinstance(event, events.Finished) and event.early,
             )
     return now
 

@@ -236,6 +236,7 @@ def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) 
     ("ending", "words"),
     [
         (events.Finished(step=8, seconds=1.0), ["Finished", "Predict", "Publish"]),
+        (events.Finished(step=4, seconds=1.0, early=True), ["ended early", "stopped rising"]),
         (events.Stopped(step=4, seconds=1.0), ["Stopped", "Resume"]),
         (events.Failed(error="It broke.", remedy="Mend it."), ["Failed", "It broke.", "Mend it."]),
     ],

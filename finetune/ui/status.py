@@ -117,8 +117,9 @@ def _good(text: str) -> str:
 def _ending(summary: Summary) -> str:
     match summary.status:
         case "finished":
+            early = "It ended early, for the score had stopped rising. " * summary.early
             return _good(
-                "Next: try it on your own sentences under <b>Predict</b>, or share it "
+                f"{early}Next: try it on your own sentences under <b>Predict</b>, or share it "
                 "under <b>Publish</b>."
             )
         case "stopped" if summary.saved_step is not None:
