@@ -28,7 +28,7 @@ from finetune.config import RunConfig
 from finetune.errors import FinetuneError, StoreError
 from finetune.events import Event
 from finetune.store import Run, RunStore, default_root
-from finetune.summary import ENDED
+from finetune.summary import ENDED, fold
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -233,6 +233,8 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     yield events.Entered(phase="download", detail=chosen.dataset)
     with accelerator.main_process_first():
         pairs = data.load(chosen, run.folder.parent)
+    if resume is not None:
+        _check_unchanged(run, pairs.fingerprint)
     stop.check()
     yield events.Entered(phase="download", detail=chosen.checkpoint)
     with accelerator.main_process_first():
@@ -356,6 +358,26 @@ def _latest(run: Run, accelerator: Accelerator) -> Path | None:
     told = broadcast_object_list([str(run.folder), str(found[-1]) if found else ""])
     run.folder = Path(told[0])
     return Path(told[1]) if told[1] else None
+
+
+def _check_unchanged(run: Run, fingerprint: str) -> None:
+    """A Hub dataset may have a new commit since the run began, and half of each is neither.
+
+    Raises:
+        DataError: when the pairs are not those the run began with.
+    """
+    from finetune.errors import DataError
+
+    before = fold(run.tail()[0]).prepared
+    if before is not None and before.fingerprint not in ("", fingerprint):
+        revision = before.data.get("revision", "")
+        raise DataError(
+            f"The pairs have changed since this run began (fingerprint {fingerprint[:12]}, it was "
+            f"{before.fingerprint[:12]}).",
+            f"Start a new run, with dataset_revision {revision} for the former pairs."
+            if revision
+            else "Start a new run.",
+        )
 
 
 def _hooks(run: Run, tokenizer: Any, stop: StopSwitch, accelerator: Accelerator) -> Any:

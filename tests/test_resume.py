@@ -263,3 +263,20 @@ def test_a_run_without_a_checkpoint_begins_anew(
     assert store.summary(run).status == "running"
     shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
     assert fit(chosen, toy_pairs, run)[1]
+
+
+def test_a_run_does_not_go_on_with_other_pairs(store: RunStore, toy_config: RunConfig) -> None:
+    run = store.create(toy_config)
+    run.append(
+        events.Prepared(
+            train_examples=1, validation_examples=1, steps_per_epoch=1, total_steps=1,
+            labels=["a", "b"], parameters=1, precision="no", fingerprint="f" * 64,
+            data={"revision": "abc"},
+        )
+    )  # fmt: skip
+    (run.begin_checkpoint() / "weights").write_text("")
+    run.end_checkpoint(3, keep=1)
+    assert train.main(["--run", str(run.folder)]) == 1
+    failed = store.summary(run)
+    assert "The pairs have changed since this run began" in failed.error
+    assert "dataset_revision abc" in failed.remedy
