@@ -30,6 +30,7 @@ EXAMPLES: list[events.Event] = [
     events.Stopped(time=6.0, step=3, seconds=1.0),
     events.Failed(time=7.0, error="a\nb", remedy="c"),
     events.Finished(time=8.0, step=3, seconds=2.0),
+    events.Resumed(time=8.5, step=2),
     events.Progressed(time=9.0, done=10, total=20, detail="reading train"),
 ]
 
