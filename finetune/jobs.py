@@ -211,7 +211,8 @@ def look(folder: Run) -> Look:
                 doing, done, total = event.detail, 0, 0
             case events.Progressed():
                 done, total = event.done, event.total
-    if alive or (folder.folder.exists() and time.time() - _changed(folder) < _START_GRACE):
+    starting = folder.folder.exists() and not folder.job_file.exists()
+    if alive or (starting and time.time() - _changed(folder) < _START_GRACE):
         return Look(True, doing, done, total)
     if not folder.folder.exists():
         return Look(False)

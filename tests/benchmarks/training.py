@@ -128,6 +128,7 @@ def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
 
 def trainer(folder: Path, train_file: Path | None, steps: int) -> float:
     """`Trainer` with its best equivalent flags."""
+    import torch
     from transformers import (
         DataCollatorWithPadding,
         Trainer,
@@ -153,7 +154,7 @@ def trainer(folder: Path, train_file: Path | None, steps: int) -> float:
         str(folder / "trainer"), max_steps=WARM + steps, per_device_train_batch_size=BATCH,
         learning_rate=RATE, bf16=half, optim="adamw_torch_fused", report_to="none",
         train_sampling_strategy="group_by_length", logging_steps=10, save_strategy="no",
-        warmup_steps=0.06, disable_tqdm=True, seed=SEED,
+        warmup_steps=0.06, disable_tqdm=True, seed=SEED, use_cpu=not torch.cuda.is_available(),
     )  # fmt: skip
     Trainer(
         model, arguments, DataCollatorWithPadding(tokenizer),
