@@ -490,50 +490,33 @@ class RunConfig:
 
 # Values that differ from the fields' defaults, which are the course's loop. What to train on, and
 # what belongs to the data, is nobody's to preset.
+_STEADY: dict[str, Any] = {
+    "warmup_ratio": 0.06,
+    "max_grad_norm": 1.0,
+    "optim": "adamw_torch_fused",
+    "decay_biases_and_norms": False,
+    "mixed_precision": "auto",
+    "group_by_length": True,
+    "per_device_eval_batch_size": 32,
+}
 PRESETS: dict[str, dict[str, Any]] = {
     "As the course": {},
-    "Recommended": {
-        "decay_biases_and_norms": False,
-        "warmup_ratio": 0.06,
-        "max_grad_norm": 1.0,
-        "optim": "adamw_torch_fused",
-        "mixed_precision": "auto",
-        "group_by_length": True,
-        "per_device_eval_batch_size": 32,
-    },
-    "Fast": {
-        "decay_biases_and_norms": False,
-        "warmup_ratio": 0.06,
-        "max_grad_norm": 1.0,
-        "optim": "adamw_torch_fused",
-        "mixed_precision": "auto",
-        "group_by_length": True,
+    "Recommended": _STEADY,
+    "Fast": _STEADY
+    | {
         "per_device_train_batch_size": 32,
         "per_device_eval_batch_size": 64,
         "learning_rate": 1e-4,
         "max_length": 96,
     },
-    "Small GPU (LoRA)": {
+    "Small GPU (LoRA)": _STEADY
+    | {
         "learning_rate": 3e-4,
-        "warmup_ratio": 0.06,
-        "max_grad_norm": 1.0,
-        "optim": "adamw_torch_fused",
-        "mixed_precision": "auto",
-        "group_by_length": True,
+        "per_device_eval_batch_size": 16,
         "gradient_checkpointing": True,
         "use_lora": True,
-        "per_device_eval_batch_size": 16,
     },
-    "CPU": {
-        "decay_biases_and_norms": False,
-        "warmup_ratio": 0.06,
-        "max_grad_norm": 1.0,
-        "optim": "adamw_torch_fused",
-        "mixed_precision": "auto",
-        "group_by_length": True,
-        "freeze_embeddings": True,
-        "per_device_eval_batch_size": 32,
-    },
+    "CPU": _STEADY | {"freeze_embeddings": True},
 }
 
 
@@ -548,6 +531,18 @@ def preset(name: str) -> dict[str, Any]:
     return {name_: value for name_, value in fields.items() if name_ not in kept} | PRESETS[name]
 
 
+# What is read, and from which columns.
+SOURCE_FIELDS: tuple[str, ...] = (
+    "dataset",
+    "dataset_config_name",
+    "dataset_revision",
+    "train_split",
+    "validation_split",
+    "test_split",
+    "sentence1_column",
+    "sentence2_column",
+    "label_column",
+)
 DATA_FIELDS: tuple[str, ...] = (
     "dataset",
     *(f.name for f in dataclasses.fields(RunConfig) if f.metadata["knob"].group == "Data"),

@@ -26,7 +26,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from finetune import catalog, sources
-from finetune.config import RunConfig
+from finetune.config import SOURCE_FIELDS, RunConfig
 from finetune.errors import DataError, some
 from finetune.labels import Vocabulary
 from finetune.sources import Columns, Source
@@ -162,22 +162,9 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
     return Corpus(**{**corpus.__dict__, "folder": folder})
 
 
-_SOURCE_FIELDS = (
-    "dataset",
-    "dataset_config_name",
-    "dataset_revision",
-    "train_split",
-    "validation_split",
-    "test_split",
-    "sentence1_column",
-    "sentence2_column",
-    "label_column",
-)
-
-
 def _name(config: RunConfig) -> str:
     """The folder's name of what a configuration reads: the same for the same source."""
-    values = [str(_VERSION), *(getattr(config, name) for name in _SOURCE_FIELDS)]
+    values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
     if config.dataset == catalog.BUNDLED_DATASET:
         values += [str(path.stat().st_mtime_ns) for path in sorted(sources.BUNDLED.glob("*.csv"))]
     return hashlib.sha256("\0".join(values).encode()).hexdigest()[:24]

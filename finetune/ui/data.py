@@ -15,7 +15,7 @@ from typing import Any
 import gradio as gr
 
 from finetune import catalog, jobs, uploads
-from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
+from finetune.config import DATA_FIELDS, NO_COLUMN, SOURCE_FIELDS, RunConfig
 from finetune.errors import DataError
 from finetune.jobs import Look
 from finetune.report import Report
@@ -24,17 +24,7 @@ from finetune.ui import edge, form, reports
 
 LOOKED_AT = (*DATA_FIELDS, "checkpoint", "max_length")
 # What belongs to one source and means nothing to another.
-OF_SOURCE = (
-    "dataset_config_name",
-    "dataset_revision",
-    "train_split",
-    "validation_split",
-    "test_split",
-    "sentence1_column",
-    "sentence2_column",
-    "label_column",
-    "positive_label",
-)
+OF_SOURCE = (*SOURCE_FIELDS[1:], "positive_label")
 WAYS = [("first", "first"), ("random", "random"), ("one class", "class"), ("search", "search")]
 
 
