@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError, ModelError
 from tests import toys
 
+HEADER = Path(sysconfig.get_paths()["include"]) / "Python.h"
 needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None, reason="torch.compile wants a C++ compiler on a CPU"
+    shutil.which("g++") is None or not HEADER.exists(),
+    reason="torch.compile wants a C++ compiler and Python's headers on a CPU",
 )
 
 
