@@ -60,6 +60,14 @@ def own_accelerator() -> Iterator[None]:
         state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """A test that leaves another Hub or none behind would fail its neighbours, not itself."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("HF_")}
+    yield
+    assert before == {n: value for n, value in os.environ.items() if n.startswith("HF_")}
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> RunStore:
     return RunStore(tmp_path / "runs")

@@ -8,6 +8,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -276,7 +278,9 @@ def test_a_run_does_not_go_on_with_other_pairs(store: RunStore, toy_config: RunC
     )  # fmt: skip
     (run.begin_checkpoint() / "weights").write_text("")
     run.end_checkpoint(3, keep=1)
-    assert train.main(["--run", str(run.folder)]) == 1
+    # A process of its own: a worker sets its environment and takes the signals.
+    command = [sys.executable, "-m", "finetune.train", "--run", str(run.folder)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
     failed = store.summary(run)
     assert "The pairs have changed since this run began" in failed.error
     assert "dataset_revision abc" in failed.remedy
