@@ -63,9 +63,10 @@ def own_accelerator() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def own_environment() -> Iterator[None]:
     """A test that leaves another Hub or none behind would fail its neighbours, not itself."""
-    before = {name: value for name, value in os.environ.items() if name.startswith("HF_")}
+    names = ("HF_ENDPOINT", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+    before = {name: os.environ.get(name) for name in names}
     yield
-    assert before == {n: value for n, value in os.environ.items() if n.startswith("HF_")}
+    assert {name: os.environ.get(name) for name in names} == before
 
 
 @pytest.fixture
