@@ -291,6 +291,12 @@ class RunConfig:
         low=0,
         high=1000,
     )
+    report_to: str = knob(
+        "none",
+        "Also send what is measured to TensorBoard (files in the run's folder), Trackio or W&B.",
+        group="Evaluation",
+        choices=("none", "tensorboard", "trackio", "wandb"),
+    )
     mixed_precision: str = knob(
         "no",
         "auto takes bf16 where the hardware has it, else fp32 (no); fp16 is for older GPUs.",
@@ -323,6 +329,23 @@ class RunConfig:
     torch_compile: bool = knob(
         False,
         "Compile the model: minutes at the start, faster steps on a GPU afterwards.",
+        group="Speed",
+    )
+    auto_find_batch_size: bool = knob(
+        False,
+        "Find the largest batch that fits the memory; the pairs a step stay the same.",
+        group="Speed",
+    )
+    num_processes: int = knob(
+        1,
+        "Processes that share each batch's work, one for each GPU; the batch size is each one's.",
+        group="Speed",
+        low=1,
+        high=64,
+    )
+    accelerate_config: str = knob(
+        "",
+        "A file that `accelerate config` wrote, for FSDP or DeepSpeed; empty for none.",
         group="Speed",
     )
     dataset_config_name: str = knob(
@@ -488,8 +511,8 @@ class RunConfig:
         return cls.from_dict(values)
 
 
-# Values that differ from the fields' defaults, which are the course's loop. What to train on, and
-# what belongs to the data, is nobody's to preset.
+# Values that differ from the fields' defaults, which are the course's loop. What to train on, what
+# belongs to the data and what is the machine's is nobody's to preset.
 _STEADY: dict[str, Any] = {
     "warmup_ratio": 0.06,
     "max_grad_norm": 1.0,
@@ -527,7 +550,8 @@ def preset(name: str) -> dict[str, Any]:
         KeyError: when there is no such preset.
     """
     fields = {field.name: field.default for field in dataclasses.fields(RunConfig)}
-    kept = {"dataset", "checkpoint", "seed", "name", *DATA_FIELDS}
+    machine = {"report_to", "num_processes", "accelerate_config"}
+    kept = {"dataset", "checkpoint", "seed", "name", *machine, *DATA_FIELDS}
     return {name_: value for name_, value in fields.items() if name_ not in kept} | PRESETS[name]
 
 

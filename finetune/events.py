@@ -62,8 +62,9 @@ class Prepared(Event):
     """Data and model are ready. Counts are over all processes; `total_steps` are optimizer steps.
 
     `majority` holds the scores of always answering the training split's most frequent class on
-    the validation split: what a model must beat to have learned anything. `data` says where the
-    pairs come from: source, revision, columns, rows, what was left out.
+    the validation split: what a model must beat to have learned anything. The batch is the one
+    used, whether configured or found to fit. `data` says where the pairs come from: source,
+    revision, columns, rows, what was left out.
     """
 
     kind: ClassVar[str] = "prepared"
@@ -74,6 +75,8 @@ class Prepared(Event):
     labels: list[str]
     parameters: int
     precision: str
+    per_device_train_batch_size: int = 0
+    gradient_accumulation_steps: int = 0
     fingerprint: str = ""
     data: dict[str, Any] = field(default_factory=dict)
     majority: dict[str, float] = field(default_factory=dict)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import dataclasses
 import errno
+import gc
 import os
 import platform
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Generator
 from importlib.metadata import version
@@ -23,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from finetune import catalog, config, events, uploads
+from finetune import catalog, config, events, launch, uploads
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, StoreError
 from finetune.events import Event
@@ -82,9 +85,12 @@ def main(arguments: list[str] | None = None) -> int:
     namespace = parser.parse_args(arguments)
     try:
         run = _open_run(namespace)
+        wanted = launch.processes(run.config())
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
+    if launch.is_alone() and (wanted > 1 or run.config().accelerate_config):
+        launch.become(run, wanted)
     return work(run, bar=sys.stderr.isatty() or not namespace.run)
 
 
@@ -113,9 +119,9 @@ def _open_run(namespace: argparse.Namespace) -> Run:
         store = RunStore(namespace.run.parent)
         run = store.get(namespace.run.name)
         run.config()
-        if _is_main() and store.summary(run).status in ENDED:
+        if launch.is_main() and store.summary(run).status in ENDED:
             run.resume()
-        return run if _is_main() else _Unwritten(run.folder.parent, run.config())
+        return run if launch.is_main() else _Unwritten(run.folder.parent, run.config())
     base: dict[str, Any] = {}
     if namespace.config:
         try:
@@ -126,7 +132,7 @@ def _open_run(namespace: argparse.Namespace) -> Run:
     root = namespace.runs or default_root()
     given |= uploads.from_arguments(namespace, root)
     chosen = RunConfig.from_dict(base | given)
-    if not _is_main():
+    if not launch.is_main():
         return _Unwritten(root, chosen)
     run = RunStore(root).create(chosen)
     from finetune import jobs
@@ -152,11 +158,6 @@ class _Unwritten(Run):
         return False
 
 
-def _is_main() -> bool:
-    """Known before torch is: `accelerate launch` sets RANK."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def work(run: Run, bar: bool) -> int:
     """Carry out a run to its end, writing every event; the exit status.
 
@@ -170,31 +171,59 @@ def work(run: Run, bar: bool) -> int:
         with contextlib.closing(stages(run, stop)) as stream:
             for event in stream:
                 run.append(event)
-                if _is_main():
+                if launch.is_main():
                     show(event)
-                if isinstance(event, events.Finished) and _is_main():
+                if isinstance(event, events.Finished) and launch.is_main():
                     shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
         return 0
     except Terminated:
         ended: Event = events.Stopped(step=0, seconds=0.0)
+        if not launch.is_alone() and not run.stop_requested():
+            ended = _LOST  # the launcher ends the others when one has died
     except FinetuneError as error:
         ended = events.Failed(error=error.fact, remedy=error.remedy)
     except Exception as error:
         traceback.print_exc()
-        ended = _unexpected(error)
-    if _is_main():
+        ended = _unexpected(error, run.config())
+    if launch.is_main():
         show(ended)
     with contextlib.suppress(StoreError):  # a full disk or a deleted folder: it has been shown
-        run.append(ended)
+        _end(run, ended)
     return 0 if isinstance(ended, events.Stopped) else 1
 
 
-def _unexpected(error: Exception) -> events.Failed:
+_LOST = events.Failed(
+    error="A process of this run has ended without a word, perhaps for want of memory.",
+    remedy="The log may say more; Resume goes on from the last checkpoint.",
+)
+_PATIENCE = 3.0  # seconds in which a rank that knows the cause can write it down
+
+
+def _end(run: Run, ended: Event) -> None:
+    """Write how the run ended; once, though every rank comes here, the one that knows first.
+
+    Raises:
+        StoreError: when the folder is gone or the disk is full.
+    """
+    if not launch.is_alone():
+        run = Run(run.folder)
+        waited = time.monotonic() + (_PATIENCE if ended is _LOST else not launch.is_main())
+        while time.monotonic() < waited and fold(run.tail()[0]).status not in ENDED:
+            time.sleep(0.1)
+        if not run.folder.is_dir() or fold(run.tail()[0]).status in ENDED:
+            return
+    run.append(ended)
+
+
+def _unexpected(error: Exception, chosen: RunConfig) -> events.Failed:
     text = str(error).strip().splitlines() or [""]
-    if "out of memory" in str(error).lower():
+    if launch.lost_contact(error):
+        return _LOST
+    if any(words in str(error).lower() for words in ("out of memory", "can't allocate memory")):
+        from finetune import memory
+
         return events.Failed(
-            error=f"The device ran out of memory: {text[0][:200]}",
-            remedy="Halve per_device_train_batch_size and double gradient_accumulation_steps.",
+            error=f"The device ran out of memory: {text[0][:200]}", remedy=memory.remedy(chosen)
         )
     full = isinstance(error, OSError) and error.errno == errno.ENOSPC
     if full or "no space left" in str(error).lower():  # safetensors and torch say it in words
@@ -218,7 +247,9 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     chosen = run.config()
     yield events.Entered(phase="start", detail="loading PyTorch")
     _set_environment(chosen)
-    accelerator = make_accelerator(chosen)
+    accelerator = make_accelerator(chosen, run.folder)
+    if accelerator.device.type == "cpu":
+        _keep_memory()
     yield events.Started(
         device=device_name(accelerator),
         processes=accelerator.num_processes,
@@ -228,8 +259,9 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     resume = _latest(run, accelerator)
     stop.check()
 
-    from finetune import batching, data, loop, metrics, model
+    from finetune import batching, data, loop, memory, metrics, model, trackers
 
+    tracker = trackers.Tracker(accelerator, chosen, run.title())
     yield events.Entered(phase="download", detail=chosen.dataset)
     with accelerator.main_process_first():
         pairs = data.load(chosen, run.folder.parent)
@@ -243,7 +275,12 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
             pairs.labels,
             chosen.max_length,
             chosen.dropout,
-            chosen.attn_implementation,
+            model.attention(
+                chosen.attn_implementation,
+                accelerator.device,
+                accelerator.mixed_precision == "bf16",
+                chosen.max_length,
+            ),
         )
         classifier = model.adapt(classifier, chosen)
     stop.check()
@@ -251,6 +288,12 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     with accelerator.main_process_first():
         batches = batching.build(pairs, tokenizer, chosen)
     stop.check()
+    if chosen.auto_find_batch_size:
+        yield events.Entered(phase="start", detail="finding the largest batch that fits")
+        chosen = _batch(run, resume) or memory.fitted(chosen, accelerator, classifier, batches)
+        accelerator.gradient_accumulation_steps = chosen.gradient_accumulation_steps
+        batches = batching.build(pairs, tokenizer, chosen)
+        stop.check()
     pairs = dataclasses.replace(pairs, splits={})  # unmaps the texts, which are not needed now
     shared = len(batches.train) / accelerator.num_processes
     per_epoch, total = loop.steps(chosen, -int(-shared // 1))
@@ -261,6 +304,8 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         total_steps=total,
         labels=pairs.labels,
         parameters=classifier.num_parameters(),
+        per_device_train_batch_size=chosen.per_device_train_batch_size,
+        gradient_accumulation_steps=chosen.gradient_accumulation_steps,
         precision=accelerator.mixed_precision,
         fingerprint=pairs.fingerprint,
         data=pairs.origin,
@@ -269,26 +314,47 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         ),
     )
     stop.looping = True
+    gc.collect()
+    gc.freeze()  # what the imports made stays, and is not looked through again at every step
     hooks = _hooks(run, tokenizer, stop, accelerator)
     metric = metrics.AccuracyAndF1(pairs.labels, pairs.positive)
-    yield from loop.fit(chosen, accelerator, classifier, batches, metric, hooks, resume)
+    for event in loop.fit(chosen, accelerator, classifier, batches, metric, hooks, resume):
+        tracker(event)
+        yield event
     accelerator.end_training()
 
 
-def make_accelerator(chosen: RunConfig) -> Accelerator:
+def _batch(run: Run, resume: Path | None) -> RunConfig | None:
+    """The configuration with the batch that was found when the run began; None if it begins now."""
+    prepared = fold(run.tail()[0]).prepared
+    if resume is None or prepared is None:
+        return None
+    return run.config().changed(
+        per_device_train_batch_size=prepared.per_device_train_batch_size,
+        gradient_accumulation_steps=prepared.gradient_accumulation_steps,
+    )
+
+
+def make_accelerator(chosen: RunConfig, folder: Path | None = None) -> Accelerator:
     """Accelerate's engine for this configuration, every random generator seeded.
 
+    Args:
+        folder: where trackers that write files put them.
+
     Raises:
-        ConfigError: when the hardware lacks the precision asked for.
+        ConfigError: when the hardware lacks the precision asked for, or a tracker its package.
     """
     import torch
     from accelerate import Accelerator
     from accelerate.utils import TorchDynamoPlugin, set_seed
 
+    from finetune import trackers
     from finetune.errors import ConfigError
 
+    tracking = trackers.settings(chosen, folder) if folder is not None else {}
     try:
         accelerator = Accelerator(
+            **tracking,
             # Said outright, or several processes without a GPU would each train alone.
             cpu=not torch.accelerator.is_available(),
             mixed_precision=precision(chosen.mixed_precision),
@@ -348,6 +414,19 @@ def _set_environment(chosen: RunConfig) -> None:
 
     datasets.disable_progress_bars()  # the phases and the bar below say it once
     transformers.utils.logging.disable_progress_bar()
+
+
+def _keep_memory() -> None:
+    """Tell the C library to keep freed memory rather than give it back to the system.
+
+    Each step takes and frees the same hundreds of megabytes on a CPU; fetching them anew costs a
+    tenth of the step in page faults. The process ends with the run, and its memory with it.
+    """
+    max_mappings, trim_threshold = -4, -1  # M_MMAP_MAX and M_TRIM_THRESHOLD of glibc's malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another system, another C library
+        library = ctypes.CDLL(None)
+        library.mallopt(max_mappings, 0)
+        library.mallopt(trim_threshold, 2**31 - 1)
 
 
 def _latest(run: Run, accelerator: Accelerator) -> Path | None:
@@ -477,4 +556,11 @@ def describe(event: Event) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if not launch.is_alone():
+        # The threads of torch's process group can abort an interpreter that winds up (SIGABRT
+        # after all was done), and the launcher would call the run failed.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

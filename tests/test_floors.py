@@ -13,11 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = [
     {"errors", "events", "sheets"},
     {"config", "store", "catalog", "summary", "report", "labels", "uploads", "files"},
-    {"sources", "checkpoints", "metrics"},
+    {"sources", "checkpoints", "metrics", "launch", "trackers"},
     {"corpus"},
     {"data", "preview"},
     {"batching", "model", "examination"},
-    {"loop"},
+    {"loop", "memory"},
     {"train", "examine", "jobs", "predict", "publish"},
     {"ui"},
 ]
@@ -31,7 +31,7 @@ NEIGHBOURS = {
 }
 LIGHT = [
     "errors", "events", "sheets", "config", "store", "catalog", "summary", "report", "labels",
-    "uploads", "jobs", "publish", "checkpoints",
+    "uploads", "jobs", "publish", "checkpoints", "launch",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 
