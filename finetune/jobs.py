@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from finetune import events
+from finetune import catalog, events, launch
 from finetune.config import DATA_FIELDS, RunConfig
 from finetune.errors import DataError, JobError, StoreError
 from finetune.report import Report
@@ -46,6 +46,7 @@ def start(store: RunStore, config: RunConfig) -> Run:
         StoreError: when the run folder cannot be made.
     """
     config.check()
+    launch.processes(config)
     report = look(examination(store, config)).report
     if report is not None and report.blocked:
         raise DataError(report.blocked[0].title, f"{report.blocked[0].action} See Data.")
@@ -56,7 +57,7 @@ def start(store: RunStore, config: RunConfig) -> Run:
                 "Wait for its end or stop it, then press Train again.",
             )
         run = store.create(config)
-        _spawn(run)
+        _begin(store, run)
     return run
 
 
@@ -79,7 +80,49 @@ def resume(store: RunStore, run: Run) -> None:
         run.config()
         run.job_file.unlink(missing_ok=True)
         run.resume()
+        _begin(store, run)
+
+
+def prepare(store: RunStore) -> None:
+    """See to it that a worker waits which has imported already, while nothing trains.
+
+    A convenience: where none can be had, a run starts as it always does, seconds later.
+    """
+    with contextlib.suppress(JobError, OSError), _starting(store):
+        folder = Run(store.root / ".spare")
+        if worker(folder) is None and active(store) is None:
+            shutil.rmtree(folder.folder, ignore_errors=True)
+            folder.folder.mkdir(parents=True)
+            _spawn(folder, "finetune.spare", "--folder")
+
+
+def _begin(store: RunStore, run: Run) -> None:
+    """Give the run to the waiting worker if it can do it, else to one of its own."""
+    if not _give(Run(store.root / ".spare"), run):
         _spawn(run)
+
+
+def _give(spare: Run, run: Run, patience: float = 1.0) -> bool:
+    """Whether the waiting worker has taken the run; it is not waited for, and ended if it hangs."""
+    chosen = run.config()
+    several = chosen.num_processes > 1 or chosen.accelerate_config
+    process = worker(spare)
+    if process is None or several or catalog.needs_hub(chosen.dataset, chosen.checkpoint):
+        return False
+    taken = False
+    if (spare.folder / "ready").exists():
+        _write_job(run, process.pid)
+        write_atomically(spare.folder / "run", str(run.folder.resolve()))
+        until = time.monotonic() + patience
+        while not (taken := (spare.folder / "taken").exists()) and time.monotonic() < until:
+            time.sleep(0.01)
+    if not taken:  # still importing, or hung: two would only be in each other's way
+        run.job_file.unlink(missing_ok=True)
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            process.wait(2)
+    shutil.rmtree(spare.folder, ignore_errors=True)
+    return taken
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ import evaluate
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, get_scheduler
@@ -40,6 +41,7 @@ from finetune.metrics import cross_entropy
 
 Logits = NDArray[np.float32]
 Labels = NDArray[np.int64]
+Weights = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -48,14 +50,15 @@ class Hooks:
 
     Args:
         should_stop: whether someone asked for an end; asked after every step.
-        save_best: writes the unwrapped model; called when an evaluation was the best so far.
+        save_best: writes the unwrapped model; called when an evaluation was the best so far, with
+            its whole weights where the ranks each hold a part (FSDP, DeepSpeed), else None.
         save_predictions: takes the step, logits (examples, classes) and labels (examples,).
         save_checkpoint: takes the step and a function that writes everything a later `fit` needs
             to go on from here into a folder; every rank calls both.
     """
 
     should_stop: Callable[[], bool] = lambda: False
-    save_best: Callable[[PreTrainedModel], None] = lambda model: None
+    save_best: Callable[[PreTrainedModel, Weights | None], None] = lambda model, weights: None
     save_predictions: Callable[[int, Logits, Labels], None] = lambda step, logits, labels: None
     save_checkpoint: Callable[[int, Callable[[Path], None]], None] = lambda step, write: None
 
@@ -441,12 +444,16 @@ class _Loop:
             best=best,
         )
         self.hooks.save_predictions(progress.step, logits, labels)
-        if best:
+        if _agreed(self.accelerator, best):
             yield from self._save()
 
     def _save(self) -> Iterator[Event]:
         yield Entered(phase="save")
-        self.hooks.save_best(self.accelerator.unwrap_model(self.model))
+        # Every rank comes here, for each may hold a part of the weights.
+        weights = (
+            self.accelerator.get_state_dict(self.model) if is_sharded(self.accelerator) else None
+        )
+        self.hooks.save_best(self.accelerator.unwrap_model(self.model), weights)
         yield Saved(step=self.progress.step)
 
     def checkpoint(self) -> Iterator[Event]:
@@ -460,7 +467,8 @@ class _Loop:
 
     def stop(self) -> Iterator[Event]:
         """End here, with a model and a checkpoint."""
-        if self.progress.best is None and self.accelerator.is_main_process:
+        unsaved = self.progress.best is None and self.accelerator.is_main_process
+        if _agreed(self.accelerator, unsaved):
             yield from self._save()
         self.hooks.save_checkpoint(self.progress.step, self._write)
         yield Stopped(step=self.progress.step, seconds=self.progress.seconds)
@@ -481,6 +489,11 @@ def _clip(accelerator: Accelerator, model: Any, max_grad_norm: float) -> Any:
     if not (accelerator.sync_gradients and max_grad_norm > 0):
         return None
     return accelerator.clip_grad_norm_(model.parameters(), max_grad_norm)
+
+
+def is_sharded(accelerator: Accelerator) -> bool:
+    """Whether each rank holds only a part of the weights."""
+    return accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
 
 
 def _agreed(accelerator: Accelerator, mine: bool) -> bool:

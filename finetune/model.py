@@ -175,8 +175,16 @@ def plain(model: Any) -> PreTrainedModel:
     return copy.deepcopy(model).merge_and_unload()  # type: ignore[no-any-return]
 
 
-def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def save(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    weights: dict[str, torch.Tensor] | None = None,
+) -> None:
     """Write a plain `from_pretrained` folder, aside first, so that a reader never sees a half.
+
+    Args:
+        weights: those to write in place of the model's own, which may be parts.
 
     Raises:
         OSError: when the disk is full or the folder cannot be written; what was there stays.
@@ -184,7 +192,7 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Pat
     aside, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
     for leftover in (aside, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    model.save_pretrained(aside)
+    model.save_pretrained(aside, state_dict=weights)
     tokenizer.save_pretrained(aside)
     if folder.exists():
         folder.rename(old)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune import catalog, config, events, launch, uploads
 from finetune.config import RunConfig
-from finetune.errors import FinetuneError, StoreError
+from finetune.errors import ConfigError, FinetuneError, StoreError
 from finetune.events import Event
 from finetune.store import Run, RunStore, default_root
 from finetune.summary import ENDED, fold
@@ -283,6 +283,9 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
             ),
         )
         classifier = model.adapt(classifier, chosen)
+    if chosen.use_lora and loop.is_sharded(accelerator):
+        problem = "is on, and merged weights cannot be saved from shards; turn it off, or leave "
+        raise ConfigError({"use_lora": problem + "accelerate_config empty"})
     stop.check()
     yield events.Entered(phase="tokenise", detail=f"{len(pairs.splits['train'])} pairs")
     with accelerator.main_process_first():
@@ -349,7 +352,6 @@ def make_accelerator(chosen: RunConfig, folder: Path | None = None) -> Accelerat
     from accelerate.utils import TorchDynamoPlugin, set_seed
 
     from finetune import trackers
-    from finetune.errors import ConfigError
 
     tracking = trackers.settings(chosen, folder) if folder is not None else {}
     try:
@@ -469,8 +471,8 @@ def _hooks(run: Run, tokenizer: Any, stop: StopSwitch, accelerator: Accelerator)
         run.predictions.mkdir(exist_ok=True)
         np.savez(run.predictions / f"step-{step:06d}.npz", logits=logits, labels=labels)
 
-    def save_best(classifier: Any) -> None:
-        model.save(model.plain(classifier), tokenizer, run.best)
+    def save_best(classifier: Any, weights: loop.Weights | None) -> None:
+        model.save(model.plain(classifier), tokenizer, run.best, weights)
 
     def save_checkpoint(step: int, write: Callable[[Path], None]) -> None:
         if accelerator.is_main_process:

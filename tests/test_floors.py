@@ -18,7 +18,7 @@ FLOORS = [
     {"data", "preview"},
     {"batching", "model", "examination"},
     {"loop", "memory"},
-    {"train", "examine", "jobs", "predict", "publish"},
+    {"train", "examine", "jobs", "predict", "publish", "spare"},
     {"ui"},
 ]
 # Neighbours that build on each other, each for a reason.
@@ -27,6 +27,7 @@ NEIGHBOURS = {
     ("store", "config"),  # a run folder holds a configuration
     ("store", "summary"),  # and folds its events
     ("store", "uploads"),  # and may be of an upload
+    ("spare", "train"),  # becomes a worker as that does it
     ("train", "jobs"),  # a run begun in a terminal notes its own process
 }
 LIGHT = [

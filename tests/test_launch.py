@@ -116,7 +116,7 @@ def test_what_accelerate_was_told_is_read_from_its_command_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = ["python", "accelerate", "launch", "--cpu", "--num-processes=3", "-m", "finetune.train"]
-    monkeypatch.setattr(launch.psutil.Process, "cmdline", lambda self: told)
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda self: told)
     assert launch.processes(RunConfig()) == 1  # nobody launched this
     monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -131,7 +131,7 @@ def test_the_stream_tells_the_whole_story(toy_config: RunConfig, toy_pairs: data
     saved: list[int] = []
     kept: dict[int, Any] = {}
     hooks = loop.Hooks(
-        save_best=lambda _: saved.append(1),
+        save_best=lambda model, weights: saved.append(1),
         save_predictions=lambda step, logits, labels: kept.update({step: (logits, labels)}),
     )
     stream, _ = fit(toy_config, toy_pairs, hooks)
@@ -201,7 +201,9 @@ def test_stop_before_an_evaluation_keeps_the_present_model(
     toy_config: RunConfig, toy_pairs: data.Pairs
 ) -> None:
     saved: list[Any] = []
-    hooks = loop.Hooks(should_stop=stop_after(2), save_best=saved.append)
+    hooks = loop.Hooks(
+        should_stop=stop_after(2), save_best=lambda model, weights: saved.append(model)
+    )
     stream, _ = fit(toy_config, toy_pairs, hooks)
     assert [type(e) for e in stream[-2:]] == [events.Saved, events.Stopped]
     assert len(saved) == 1
@@ -212,7 +214,9 @@ def test_stop_after_an_evaluation_keeps_the_best(
     toy_config: RunConfig, toy_pairs: data.Pairs
 ) -> None:
     saved: list[Any] = []
-    hooks = loop.Hooks(should_stop=stop_after(14), save_best=saved.append)
+    hooks = loop.Hooks(
+        should_stop=stop_after(14), save_best=lambda model, weights: saved.append(model)
+    )
     stream, _ = fit(toy_config, toy_pairs, hooks)
     assert isinstance(stream[-1], events.Stopped)
     assert len(saved) == len(evaluations(stream)) == 1

@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     monkeypatch.setattr(Run, "end_checkpoint", full)
     with pytest.raises(OSError, match="No space left") as caught:
         fit(chosen, toy_pairs, run)
-    failed = train._unexpected(caught.value)
+    failed = train._unexpected(caught.value, chosen)
     assert (failed.error, "Resume" in failed.remedy) == ("The disk is full.", True)
     assert [path.name for path in run.checkpoints()] == ["step-000000003"]
     monkeypatch.setattr(Run, "end_checkpoint", real)

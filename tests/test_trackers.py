@@ -82,7 +82,7 @@ def test_a_tracker_that_does_not_begin_says_why(store: RunStore, reporting: RunC
 def test_a_tracker_that_is_not_installed_is_named(
     reporting: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="report_to is trackio, which is not installed; pip"):
         trackers.settings(reporting.changed(report_to="trackio"), tmp_path)
 

@@ -150,6 +150,7 @@ class TrainTab:
 
     def on_open(self) -> tuple[Any, Any]:
         """The page was opened: show the run that is training, else the newest."""
+        jobs.prepare(self.store)
         run = jobs.active(self.store) or next(iter(self.store.runs()), None)
         return (self._choices(run.id), {}) if run else (gr.skip(), {})
 
@@ -211,6 +212,8 @@ class TrainTab:
             scores = charts.score_chart(summary)
         if fresh & {"run", "status", "busy"}:
             runs = self._choices(run.id)
+            if not answer["busy"]:
+                jobs.prepare(self.store)
         return (
             answer,
             runs,

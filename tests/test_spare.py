@@ -1,0 +1,110 @@
+"""The worker that waits: it takes a run at once, leaves nothing behind, and is never needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from finetune import catalog, events, jobs, spare
+from finetune.config import RunConfig
+from finetune.store import Run, RunStore
+from tests.test_jobs import until
+
+
+@pytest.fixture
+def waiting(store: RunStore) -> Iterator[psutil.Process]:
+    """A spare worker of the store, ready."""
+    jobs.prepare(store)
+    folder = Run(store.root / ".spare")
+    process = jobs.worker(folder)
+    assert process is not None
+    until(lambda: (folder.folder / spare.READY).exists(), 120)
+    yield process
+    if process.is_running():
+        process.kill()
+
+
+@pytest.fixture
+def brief(toy_checkpoint: Path) -> RunConfig:
+    return RunConfig(checkpoint=str(toy_checkpoint), max_steps=3, max_length=32, logging_steps=1)
+
+
+@pytest.mark.slow
+def test_it_carries_out_a_run_as_any_worker(
+    store: RunStore, brief: RunConfig, waiting: psutil.Process
+) -> None:
+    jobs.prepare(store)  # there is one already
+    assert len([c for c in psutil.Process().children() if "finetune.spare" in c.cmdline()]) == 1
+    run = jobs.start(store, brief)
+    worker = jobs.worker(run)
+    assert worker is not None
+    assert worker.pid == waiting.pid
+    assert store.runs() == [run] or [one.id for one in store.runs()] == [run.id]
+    until(lambda: jobs.summary(store, run).status == "finished")
+    assert "finished 3 steps" in run.log_tail()
+    assert run.has_model()
+    assert not (store.root / ".spare").exists()
+    until(lambda: not psutil.pid_exists(waiting.pid))
+    entered = [e for e in run.tail()[0] if isinstance(e, events.Entered)]
+    cold = jobs.start(store, brief)  # no spare now: it works as well
+    until(lambda: jobs.summary(store, cold).status == "finished")
+    assert [e.phase for e in cold.tail()[0] if isinstance(e, events.Entered)] == [
+        e.phase for e in entered
+    ]
+
+
+@pytest.mark.slow
+def test_what_it_cannot_do_goes_another_way(
+    store: RunStore, brief: RunConfig, waiting: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Run(store.root / ".spare")
+    run = store.create(brief.changed(num_processes=2))
+    assert not jobs._give(folder, run)
+    monkeypatch.setattr(catalog, "needs_hub", lambda dataset, checkpoint: True)
+    assert not jobs._give(folder, store.create(brief))
+    monkeypatch.undo()
+    assert waiting.is_running()
+    waiting.suspend()  # hung: it is ended, not waited for
+    began = time.monotonic()
+    assert not jobs._give(folder, run := store.create(brief))
+    assert time.monotonic() - began < 4
+    assert not run.job_file.exists()
+    until(lambda: not waiting.is_running() or waiting.status() == psutil.STATUS_ZOMBIE, 10)
+
+
+def test_it_ends_with_who_wanted_it(tmp_path: Path) -> None:
+    code = (
+        "import sys, time, subprocess, pathlib\n"
+        "child = subprocess.Popen([sys.executable, '-c', sys.argv[1]])\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    waits = f"import pathlib, finetune.spare as s; s._wait(pathlib.Path({str(tmp_path)!r}))"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, waits],
+        cwd=Path(__file__).resolve().parent.parent,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    try:
+        until(lambda: (tmp_path / spare.READY).exists())
+        parent.kill()
+        parent.wait()
+        until(lambda: not child.is_running(), 10)
+    finally:
+        parent.kill()
+
+
+def test_it_ends_when_nobody_comes_or_its_folder_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spare, "WAIT", 0.1)
+    assert spare._wait(tmp_path) is None
+    assert spare._wait(tmp_path / "gone") is None
