@@ -82,6 +82,7 @@ class Fault:
     body: bytes
     seconds: float = 0.0
     cut: bool = False
+    after: int = 0
 
 
 class Refused(Exception):
@@ -162,10 +163,15 @@ class LoopbackHub:
         headers: dict[str, str] | None = None,
         body: bytes = b"",
         cut: bool = False,
+        after: int = 0,
     ) -> None:
-        """Answer the next requests whose path matches with an error, or cut the connection."""
-        pattern = re.compile(path)
-        self.faults.append(Fault(method, pattern, status, times, headers or {}, body, cut=cut))
+        """Answer the next requests whose path matches with an error, or cut the connection.
+
+        Args:
+            after: bytes of the body that still go out before the connection is cut.
+        """
+        fault = Fault(method, re.compile(path), status, times, headers or {}, body, 0.0, cut, after)
+        self.faults.append(fault)
 
     def delay(self, path: str, seconds: float, times: int = 1) -> None:
         """Answer the next requests whose path matches late."""
@@ -213,7 +219,8 @@ class Handler(BaseHTTPRequestHandler):
             fault = self.hub.fault_for(self.command, self.path_only)
             if fault is not None:
                 time.sleep(fault.seconds)
-            if fault is not None and fault.cut:
+            self.cut_after = fault.after if fault is not None else 0
+            if fault is not None and fault.cut and not fault.after:
                 self.close_connection = True
                 self.connection.close()
                 return
@@ -270,7 +277,10 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in sent.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command != "HEAD":
+        if self.command != "HEAD" and self.cut_after:
+            self.wfile.write(body[: self.cut_after])
+            self.close_connection = True
+        elif self.command != "HEAD":
             self.wfile.write(body)
 
     def _json(self, value: Any, status: int = 200) -> None:

@@ -9,6 +9,8 @@ import torch
 from finetune import catalog, checkpoints, model
 from finetune.errors import ModelError
 from finetune.sources import LABELS
+from tests import toys
+from tests.hub import LoopbackHub
 
 
 def test_the_bundled_checkpoint_is_the_official_one() -> None:
@@ -68,3 +70,43 @@ def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
         model.load_saved(tmp_path / "best")
     with pytest.raises(ModelError, match="no saved model"):
         model.load_saved(tmp_path / "nothing")
+
+
+@pytest.fixture(scope="module")
+def large_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """15 MB of weights: more than one step of a download."""
+    return toys.write_checkpoint(tmp_path_factory.mktemp("large") / "toy", words=120_000)
+
+
+def on_hub(hub: LoopbackHub, name: str, folder: Path) -> str:
+    hub.add_repo(name, files=folder)
+    return name
+
+
+def asked(hub: LoopbackHub) -> list[int]:
+    """How the requests for the weights were answered: 200 with the whole, 206 with a part."""
+    return [status for method, path, status in hub.requests if method == "GET" and "/lfs/" in path]
+
+
+def test_a_download_cut_in_the_middle_goes_on_from_there(
+    hub: LoopbackHub, large_checkpoint: Path
+) -> None:
+    name = on_hub(hub, "ada/cut-once", large_checkpoint)
+    hub.fail("GET", "/lfs/", 0, cut=True, after=12_000_000)
+    _, classifier = model.load(name, LABELS, 32)
+    assert classifier.num_parameters() > 3_800_000
+    assert asked(hub) == [200, 206]  # the second asked for the rest only
+
+
+def test_no_network_halfway_is_said_and_a_second_try_works(
+    hub: LoopbackHub, large_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    name = on_hub(hub, "ada/cut-for-good", large_checkpoint)
+    hub.fail("GET", "/lfs/", 0, cut=True, after=12_000_000)
+    hub.fail("GET", "/lfs/", 0, cut=True, times=100)
+    with pytest.raises(ModelError, match=r"'ada/cut-for-good' cannot be loaded.* network"):
+        model.load(name, LABELS, 32)
+    hub.faults.clear()
+    _, classifier = model.load(name, LABELS, 32)
+    assert classifier.num_parameters() > 3_800_000

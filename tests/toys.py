@@ -53,8 +53,14 @@ def load(folder: Path, **values: object) -> data.Pairs:
     return data.load(RunConfig(dataset=name).changed(**values), folder / "kept")
 
 
-def write_checkpoint(folder: Path, dropout: float = 0.1, positions: int = 64) -> Path:
-    """A BERT of two layers and hidden size 32 with its tokenizer, as `from_pretrained` reads it."""
+def write_checkpoint(
+    folder: Path, dropout: float = 0.1, positions: int = 64, words: int = 0
+) -> Path:
+    """A BERT of two layers and hidden size 32 with its tokenizer, as `from_pretrained` reads it.
+
+    Args:
+        words: rows of its embedding, to make it large; 0 for as many as it knows words.
+    """
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
@@ -62,7 +68,7 @@ def write_checkpoint(folder: Path, dropout: float = 0.1, positions: int = 64) ->
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = {word: index for index, word in enumerate([*special, *WORDS])}
     config = BertConfig(
-        vocab_size=len(vocabulary),
+        vocab_size=words or len(vocabulary),
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,
