@@ -112,6 +112,7 @@ def _give(spare: Run, run: Run, patience: float = 1.0) -> bool:
     taken = False
     if (spare.folder / "ready").exists():
         _write_job(run, process.pid)
+        _carried[process.pid] = run
         write_atomically(spare.folder / "run", str(run.folder.resolve()))
         until = time.monotonic() + patience
         while not (taken := (spare.folder / "taken").exists()) and time.monotonic() < until:
@@ -152,8 +153,24 @@ def _spawn(run: Run, module: str = "finetune.train", flag: str = "--run") -> Non
     except OSError as error:
         raise JobError(f"No worker process could be started: {error}.") from error
     _write_job(run, process.pid)
+    _carried[process.pid] = run
     # Collects the exit status, or the ended worker would stay a zombie while the app lives.
-    threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+    threading.Thread(target=_reap, args=(process,), name=f"reap-{process.pid}", daemon=True).start()
+
+
+_carried: dict[int, Run] = {}  # what this app's workers carry out, by pid
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a worker's end and note the signal that ended it, which nobody else can know."""
+    code = process.wait()
+    run = _carried.pop(process.pid, None)
+    if run is None or code >= 0:
+        return
+    job = run.read_json(run.job_file)
+    if job.get("pid") == process.pid:
+        with contextlib.suppress(StoreError):
+            write_atomically(run.job_file, json.dumps({**job, "signal": -code}) + "\n")
 
 
 _MOST_LOOKS = 3  # examinations at a time, for all visitors
@@ -306,7 +323,20 @@ def summary(store: RunStore, run: Run) -> Summary:
         return known
     if run.stop_requested():
         return replace(known, status="stopped", ended=_changed(run))
-    return replace(known, status="interrupted", ended=_changed(run))
+    killed = run.read_json(run.job_file).get("signal") == signal.SIGKILL
+    return replace(
+        known,
+        status="interrupted",
+        ended=_changed(run),
+        error="The worker was killed, as the system does when memory runs out." * killed,
+        remedy=_SMALLER * killed,
+    )
+
+
+_SMALLER = (
+    "Free some memory and press Resume, or start anew with a smaller per_device_train_batch_size "
+    "and more gradient_accumulation_steps, which learns the same."
+)
 
 
 def _changed(run: Run) -> float:

@@ -130,6 +130,8 @@ def test_a_killed_worker_is_shown_as_interrupted(
     until(lambda: jobs.summary(store, run).status == "interrupted", 5)
     assert jobs.summary(store, run).step > 0
     assert jobs.active(store) is None
+    until(lambda: "memory runs out" in jobs.summary(store, run).error, 5)
+    assert "per_device_train_batch_size" in jobs.summary(store, run).remedy
 
 
 def test_a_reused_pid_is_not_our_worker(store: RunStore) -> None:

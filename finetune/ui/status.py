@@ -138,9 +138,13 @@ def _ending(summary: Summary) -> str:
                 if summary.saved_step is not None
                 else "Nothing was saved before that."
             )
+            cause = summary.error or (
+                "The worker process ended without a word: the machine restarted, or it ran out of "
+                "memory."
+            )
+            remedy = summary.remedy or "<b>Resume</b> goes on from the last checkpoint."
             return (
-                '<div class="ft-said"><b>The worker process ended without a word</b> (the machine '
-                f"restarted, or it ran out of memory). {kept} <b>Resume</b> goes on from the last "
-                "checkpoint; the log has what was printed.</div>"
+                f'<div class="ft-said"><b>{cause}</b> {kept} {remedy} The log has what was '
+                "printed.</div>"
             )
     return ""
