@@ -83,15 +83,18 @@ def build(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -
         "train": tokenise(train, tokenizer, config.max_length),
         "validation": tokenise(pairs.splits["validation"], tokenizer, config.max_length),
     }
+    # Where max_length is no multiple, rounding up could pass what the model reads.
+    multiple = config.pad_to_multiple_of
+    rounded = bool(multiple) and config.max_length % multiple == 0
     collator = DataCollatorWithPadding(
         tokenizer,
         padding=config.padding,
         max_length=config.max_length,
-        pad_to_multiple_of=config.pad_to_multiple_of or None,
+        pad_to_multiple_of=multiple if rounded else None,
     )
     generator = torch.Generator().manual_seed(config.seed)
     order: dict[str, Any] = {"shuffle": True}
-    if config.group_by_length:
+    if config.group_by_length and config.padding == "longest":
         size = config.per_device_train_batch_size
         order = {"sampler": LengthGroupedSampler(size, lengths=lengths(tokenised["train"]),
                                                  generator=generator)}  # fmt: skip

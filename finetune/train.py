@@ -104,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--runs", type=Path, help=f"where runs are kept (default: {default_root()})"
     )
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
+    parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
     uploads.add_arguments(parser)
     config.add_arguments(parser)
     return parser
@@ -128,6 +129,8 @@ def _open_run(namespace: argparse.Namespace) -> Run:
             base = RunConfig.from_json(namespace.config.read_text(encoding="utf-8")).to_dict()
         except OSError as error:
             raise FinetuneError(f"{namespace.config} cannot be read: {error.strerror}.") from error
+    if namespace.preset:
+        base |= config.preset(namespace.preset)
     given = {name: getattr(namespace, name) for name in config.knobs() if hasattr(namespace, name)}
     root = namespace.runs or default_root()
     given |= uploads.from_arguments(namespace, root)

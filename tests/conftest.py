@@ -27,7 +27,7 @@ for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "SPACE_ID", "S
 
 import pytest
 
-from finetune import data
+from finetune import config, data
 from finetune.config import RunConfig
 from finetune.store import RunStore
 from tests import toys
@@ -105,7 +105,7 @@ def toy_config(toy_checkpoint: Path) -> RunConfig:
         max_length=32,
         logging_steps=1,
         seed=7,
-    )
+    ).changed(**config.PRESETS["As the course"])
 
 
 @pytest.fixture(scope="session")

@@ -13,13 +13,11 @@ from finetune.config import RunConfig
 from finetune.errors import ConfigError
 
 
-def test_the_defaults_are_the_courses() -> None:
-    course = RunConfig().check()
-    assert course.learning_rate == 5e-5
-    assert course.num_train_epochs == 3
-    assert course.per_device_train_batch_size == 8
-    assert (course.lr_scheduler_type, course.warmup_ratio) == ("linear", 0.0)
-    assert course.max_grad_norm == 0.0
+def test_the_defaults_are_the_recommended_preset() -> None:
+    assert config.PRESETS[config.DEFAULT_PRESET] == {}
+    assert RunConfig().changed(**config.preset(config.DEFAULT_PRESET)) == RunConfig().check()
+    for name in config.PRESETS:
+        RunConfig().changed(**config.preset(name)).check()
 
 
 def test_every_field_is_explained() -> None:

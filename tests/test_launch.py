@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from finetune import events, jobs, launch
-from finetune.config import RunConfig
+from finetune.config import PRESETS, RunConfig
 from finetune.errors import ConfigError
 from finetune.store import Run, RunStore
 from tests.test_jobs import start, until
@@ -27,7 +27,7 @@ def shared(toy_checkpoint: Path) -> RunConfig:
         checkpoint=str(toy_checkpoint), num_processes=2, per_device_train_batch_size=4,
         learning_rate=1e-3, max_length=32, max_steps=40, eval_steps=20, logging_steps=1,
         max_train_samples=200, max_eval_samples=30,
-    )  # fmt: skip
+    ).changed(**PRESETS["As the course"])  # fmt: skip
 
 
 def ranks(process: psutil.Process) -> dict[str, psutil.Process]:

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from finetune import events
-from finetune.config import RunConfig
+from finetune.config import PRESETS, RunConfig
 from finetune.store import Run, RunStore
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def command(store: RunStore, config: RunConfig, launcher: list[str]) -> list[str]:
-    options = [
-        word
-        for name, value in config.to_dict().items()
-        if value != getattr(RunConfig(), name)
-        for word in (f"--{name}", str(value))
-    ]
+    options: list[str] = []
+    for name, value in config.to_dict().items():
+        if isinstance(value, bool):
+            options.append(f"--{name}" if value else f"--no-{name}")
+        elif value != getattr(RunConfig(), name):
+            options += [f"--{name}", str(value)]
     return [*launcher, "-m", "finetune.train", "--runs", str(store.root), *options]
 
 
@@ -78,7 +78,7 @@ def test_two_processes_lose_what_one_does(store: RunStore, still_checkpoint: Pat
     config = RunConfig(
         checkpoint=str(still_checkpoint), learning_rate=1e-3, max_steps=12, eval_steps=12,
         max_length=48, logging_steps=1, per_device_train_batch_size=8,
-    )  # fmt: skip
+    ).changed(**PRESETS["As the course"])  # fmt: skip
     one = train(store, config)
     launcher = [sys.executable, "-m", "accelerate.commands.launch"]
     # --multi_gpu is Accelerate's word for torch's launcher; with --cpu it starts one process only.

@@ -51,7 +51,7 @@ class TrainTab:
             with gr.Column(scale=2, min_width=320):
                 self.preset = gr.Dropdown(
                     list(config.PRESETS),
-                    value="As the course",
+                    value=config.DEFAULT_PRESET,
                     label="Preset",
                     info="Sets the hyperparameters below; the pairs and the checkpoint stay.",
                     elem_id="preset",
@@ -93,7 +93,7 @@ class TrainTab:
             "show_progress": "hidden",
             "api_visibility": "private",
         }
-        preset = [self.form[name] for name in config.preset("As the course")]
+        preset = [self.form[name] for name in config.preset(config.DEFAULT_PRESET)]
         self.preset.input(self.on_preset, self.preset, preset, **quick)
         self.start.click(self.on_start, list(self.form.values()), started, **quick).then(
             self.on_tick, shown, view, **quick

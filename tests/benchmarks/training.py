@@ -80,11 +80,12 @@ def course(folder: Path, train_file: Path | None, steps: int) -> float:
     from torch.optim import AdamW
     from transformers import get_scheduler
 
-    from finetune.config import RunConfig
+    from finetune.config import PRESETS, RunConfig
 
     accelerator = Accelerator()
     set_seed(SEED)
     chosen = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
+    chosen = chosen.changed(**PRESETS["As the course"])
     _, _, model, batches = _prepared(folder, train_file, chosen)
     optimizer = AdamW(model.parameters(), lr=RATE)
     model, optimizer, loader = accelerator.prepare(model, optimizer, batches.train)
