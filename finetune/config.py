@@ -202,7 +202,7 @@ class RunConfig:
     )
     dropout: float = knob(
         0.0,
-        "Dropout within the model; -1 keeps the checkpoint's own. 0 is fastest, 0.1 for many epochs.",
+        "Dropout in the model; -1 keeps the checkpoint's. 0 is fastest, 0.1 serves many epochs.",
         group="Model",
         low=-1.0,
         high=0.9,

@@ -252,7 +252,7 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     _set_environment(chosen)
     accelerator = make_accelerator(chosen, run.folder)
     if accelerator.device.type == "cpu":
-        _keep_memory()
+        keep_memory()
     yield events.Started(
         device=device_name(accelerator),
         processes=accelerator.num_processes,
@@ -421,7 +421,7 @@ def _set_environment(chosen: RunConfig) -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Tell the C library to keep freed memory rather than give it back to the system.
 
     Each step takes and frees the same hundreds of megabytes on a CPU; fetching them anew costs a

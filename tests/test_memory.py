@@ -37,7 +37,7 @@ def small_device(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that leaves its process as it was."""
     monkeypatch.setattr(train, "_set_environment", lambda chosen: None)
-    monkeypatch.setattr(train, "_keep_memory", lambda: None)
+    monkeypatch.setattr(train, "keep_memory", lambda: None)
     monkeypatch.setattr(train.StopSwitch, "install", lambda self: None)
 
 

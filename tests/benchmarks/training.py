@@ -1,10 +1,14 @@
 """How much faster is the Recommended preset than the loop the course publishes?
 
-Three sides train the bundled checkpoint on the same pairs with the same batch size and learning
-rate: the published loop written out straight (fp32), `finetune`'s loop under Recommended, and
-`Trainer` with its best equivalent flags. Each measurement is a process of its own, the sides
-alternate, and the median of training samples a second counts. The ratio is Recommended over the
-published loop.
+The sides train the bundled checkpoint on the same pairs with the same batch size and learning
+rate: the published loop written out straight (fp32); `finetune`'s loop under Recommended; `Trainer`
+with its best equivalent flags; and `Trainer` with those and also with what is no flag of its own:
+the embeddings frozen, no dropout, plain attention, lengths rounded to 8. Each measurement is a
+process of its own, the sides alternate, and the median of training samples a second counts. The
+ratio is Recommended over the published loop.
+
+Then, at batch 32, the FLOP/s of Recommended's matrix products over the rate of a large bf16 product
+measured in the same process, before and after it.
 
     python -m tests.benchmarks.training [--train_file MRPC.parquet] [--steps 120] [--rounds 3]
 """
@@ -12,6 +16,7 @@ published loop.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -19,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +37,13 @@ def main() -> None:
     parser.add_argument("--train_file", type=Path, help="pairs; the bundled ones by default")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--side", choices=SIDES)
+    parser.add_argument("--side", choices=[*SIDES, "utilisation"])
     given = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     if given.side:
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(SIDES[given.side](Path(folder), given.train_file, given.steps)))
+            measured = SIDES.get(given.side, utilisation)
+            print(json.dumps(measured(Path(folder), given.train_file, given.steps)))
         return
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     for number in range(given.rounds):
@@ -48,27 +55,45 @@ def main() -> None:
     print(f"\n{'side':<14}{'samples/s':>10}{'over course':>14}")
     for side, value in medians.items():
         print(f"{side:<14}{value:>10.1f}{value / medians['course']:>14.2f}")
+    used = _measure("utilisation", given.train_file, min(given.steps, 40))
+    print(
+        f"batch 32: {used['achieved'] / 1e9:.0f} GFLOP/s of {used['matmul'] / 1e9:.0f} "
+        f"(MFU {used['achieved'] / used['matmul']:.2f})"
+    )
     print(f"training: ratio {medians['recommended'] / medians['course']:.2f}")
 
 
-def _measure(side: str, train_file: Path | None, steps: int) -> float:
+def _measure(side: str, train_file: Path | None, steps: int) -> Any:
     command = [sys.executable, "-m", "tests.benchmarks.training", "--side", side]
     command += ["--steps", str(steps), *(["--train_file", str(train_file)] if train_file else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    return float(json.loads(done.stdout.strip().splitlines()[-1]))
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def _prepared(folder: Path, train_file: Path | None, chosen: Any) -> tuple[Any, Any, Any, Any]:
     """Pairs, tokenizer, model and batches of a configuration."""
-    from finetune import batching, data, model
+    import torch
+
+    from finetune import batching, data, model, train
     from finetune.uploads import Uploads
 
     if train_file is not None:
         chosen = chosen.changed(dataset=Uploads(folder / "uploads").add({"train": train_file}))
     pairs = data.load(chosen, folder)
-    tokenizer, classifier = model.load(chosen.checkpoint, pairs.labels, chosen.max_length)
+    tokenizer, classifier = model.load(
+        chosen.checkpoint,
+        pairs.labels,
+        chosen.max_length,
+        chosen.dropout,
+        model.attention(
+            chosen.attn_implementation,
+            torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+            train.precision(chosen.mixed_precision) == "bf16",
+            chosen.max_length,
+        ),
+    )
     classifier = model.adapt(classifier, chosen)
     return pairs, tokenizer, classifier, batching.build(pairs, tokenizer, chosen)
 
@@ -118,6 +143,7 @@ def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
     }  # fmt: skip
     chosen = RunConfig(seed=SEED).changed(**values, max_eval_samples=8)
     accelerator = train.make_accelerator(chosen)
+    train.keep_memory()
     pairs, _, classifier, batches = _prepared(folder, train_file, chosen)
     stream = loop.fit(chosen, accelerator, classifier, batches, metrics.AccuracyAndF1(pairs.labels))
     times = {
@@ -127,8 +153,12 @@ def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
     return BATCH * steps / (times[last] - times[first])
 
 
-def trainer(folder: Path, train_file: Path | None, steps: int) -> float:
-    """`Trainer` with its best equivalent flags."""
+def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool = False) -> float:
+    """`Trainer` with its best equivalent flags.
+
+    Args:
+        same_model: give it the model and the padding that Recommended has, too.
+    """
     import torch
     from transformers import (
         DataCollatorWithPadding,
@@ -139,10 +169,12 @@ def trainer(folder: Path, train_file: Path | None, steps: int) -> float:
     )
 
     from finetune import batching, train
-    from finetune.config import RunConfig
+    from finetune.config import PRESETS, RunConfig
 
     set_seed(SEED)
     chosen = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
+    if not same_model:
+        chosen = chosen.changed(**PRESETS["As the course"])
     pairs, tokenizer, model, _ = _prepared(folder, train_file, chosen)
     half = train.precision("auto") == "bf16"
     moments: dict[int, float] = {}
@@ -158,13 +190,73 @@ def trainer(folder: Path, train_file: Path | None, steps: int) -> float:
         warmup_steps=0.06, disable_tqdm=True, seed=SEED, use_cpu=not torch.cuda.is_available(),
     )  # fmt: skip
     Trainer(
-        model, arguments, DataCollatorWithPadding(tokenizer),
+        model, arguments,
+        DataCollatorWithPadding(tokenizer, pad_to_multiple_of=chosen.pad_to_multiple_of or None),
         batching.tokenise(pairs.splits["train"], tokenizer, MAX_LENGTH), callbacks=[Clock()],
     ).train()  # fmt: skip
     return BATCH * steps / (moments[WARM + steps] - moments[WARM])
 
 
-SIDES = {"course": course, "recommended": recommended, "trainer": trainer}
+def utilisation(folder: Path, train_file: Path | None, steps: int) -> dict[str, float]:
+    """FLOP/s of Recommended's matrix products at batch 32, and of a large bf16 product."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from finetune import loop, train
+    from finetune.config import RunConfig
+
+    chosen = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
+    accelerator = train.make_accelerator(chosen)
+    train.keep_memory()
+    _, _, model, batches = _prepared(folder, train_file, chosen)
+    model, optimizer, loader = accelerator.prepare(
+        model, loop.build_optimizer(model, chosen), batches.train
+    )
+
+    def step(batch: Any) -> None:
+        accelerator.backward(model(**batch).loss)
+        accelerator.clip_grad_norm_(model.parameters(), chosen.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    rates = [_matmul_rate()]
+    model.train()
+    taken = [batch for batch, _ in zip(loader, range(WARM + steps), strict=False)]
+    for batch in taken[:WARM]:
+        step(batch)
+    began = time.perf_counter()
+    for batch in taken[WARM:]:
+        step(batch)
+    seconds = time.perf_counter() - began
+    rates.append(_matmul_rate())
+    with FlopCounterMode(display=False) as counter:
+        for batch in taken[WARM:]:
+            step(batch)
+    return {"achieved": counter.get_total_flops() / seconds, "matmul": statistics.mean(rates)}
+
+
+def _matmul_rate(size: int = 2048, seconds: float = 2.0) -> float:
+    """FLOP/s of a square bf16 product."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    one = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    for _ in range(3):
+        one @ one
+    count, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        one @ one
+        count += 1
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return count * 2 * size**3 / (time.perf_counter() - began)
+
+
+SIDES: dict[str, Callable[[Path, Path | None, int], Any]] = {
+    "course": course,
+    "recommended": recommended,
+    "trainer": trainer,
+    "trainer+": functools.partial(trainer, same_model=True),
+}
 
 if __name__ == "__main__":
     main()
