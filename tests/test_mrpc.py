@@ -116,11 +116,11 @@ def _finish(store: RunStore, config: RunConfig, processes: list[int]) -> summary
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_one_epoch_of_the_bundled_checkpoint_learns_the_real_mrpc(
+def test_two_epochs_of_the_bundled_checkpoint_learn_the_real_mrpc(
     glue: Path, hub: LoopbackHub, store: RunStore, processes: list[int]
 ) -> None:
     hub.add_repo("nyu-mll/glue", "dataset", glue)
-    config = RunConfig(dataset="glue/mrpc", num_train_epochs=1, learning_rate=1e-4)
+    config = RunConfig(dataset="glue/mrpc", num_train_epochs=2)
     ended = _finish(store, config, processes)
     assert ended.status == "finished", ended.error
     assert ended.prepared is not None

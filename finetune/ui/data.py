@@ -28,6 +28,9 @@ OF_SOURCE = (*SOURCE_FIELDS[1:], "positive_label")
 WAYS = [("first", "first"), ("random", "random"), ("one class", "class"), ("search", "search")]
 
 
+_NOTHING_ASKED = (gr.skip(), gr.skip(), gr.skip())
+
+
 @dataclass
 class DataTab:
     """The tab's controls and what its events do.
@@ -42,6 +45,8 @@ class DataTab:
         """Lay out the tab inside the current `gr.Tab`; the form's controls drawn here."""
         self.look = gr.State("")
         self.seen = gr.State("")
+        # Ticks while something is awaited only: each tick costs the browser and the server 50 ms.
+        self.timer = gr.Timer(1, active=False)
         gr.HTML(edge.note("Bring sentence pairs, and see what is in them before you train."))
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
@@ -111,10 +116,11 @@ class DataTab:
             "show_progress": "hidden",
             "api_visibility": "private",
         }
-        asked = [self.look, self.message]
+        asked = [self.look, self.message, self.timer]
         of_source = [controls[name] for name in OF_SOURCE]
         view = [self.seen, self.progress, self.overview, self.more, self.findings, self.sheet]
         view += [self.split, self.klass, *(controls[name] for name in _CHOSEN), self.rows]
+        view += [self.timer]
         inputs = [self.look, *(controls[name] for name in LOOKED_AT)]
         self.asking: dict[str, Any] = {"fn": self.on_examine, "inputs": inputs, "outputs": asked}
         for here, there in (
@@ -132,7 +138,7 @@ class DataTab:
             dropped = isinstance(control, (gr.Dropdown, gr.Checkbox))
             (control.input if dropped else control.submit)(**self.asking, **quick)
         self.examine.click(self.on_examine_again, inputs, asked, **quick)
-        gr.Timer(1).tick(self.on_tick, [self.look, self.seen], view, **quick)
+        self.timer.tick(self.on_tick, [self.look, self.seen], view, **quick)
         which = [self.look, self.split, self.way, self.klass, self.word]
         self.way.input(self.on_way, self.way, [self.klass, self.word, self.again], **quick)
         gr.on(
@@ -173,48 +179,49 @@ class DataTab:
         updates = [gr.update(choices=offered, value=name) for _ in range(2)]
         return ["", *updates, *(getattr(blank, name) for name in OF_SOURCE)]
 
-    def on_examine(self, former: str, *values: Any) -> tuple[Any, Any]:
+    def on_examine(self, former: str, *values: Any) -> tuple[Any, Any, Any]:
         """Look at the chosen pairs, or show what was found before."""
         return self._examine(former, values, again=False)
 
-    def on_follow(self, former: str, *values: Any) -> tuple[Any, Any]:
+    def on_follow(self, former: str, *values: Any) -> tuple[Any, Any, Any]:
         """The form changed by itself: look again where somebody has looked."""
-        return self._examine(former, values, again=False) if former else (gr.skip(), gr.skip())
+        return self._examine(former, values, again=False) if former else _NOTHING_ASKED
 
-    def on_examine_again(self, former: str, *values: Any) -> tuple[Any, Any]:
+    def on_examine_again(self, former: str, *values: Any) -> tuple[Any, Any, Any]:
         """Examine was pressed: look anew."""
         return self._examine(former, values, again=True)
 
-    def _examine(self, former: str, values: tuple[Any, ...], again: bool) -> tuple[Any, Any]:
+    def _examine(self, former: str, values: tuple[Any, ...], again: bool) -> tuple[Any, Any, Any]:
         try:
             chosen = RunConfig.from_dict(dict(zip(LOOKED_AT, values, strict=True)))
             wanted = jobs.examination(self.store, chosen)
             # Of an upload only its owner asks; of other pairs somebody else may wait for it.
             if former not in ("", wanted.id) and uploads.is_upload(chosen.dataset):
                 jobs.abandon(self._folder(former))
-            return jobs.examine(self.store, chosen, again).id, ""
+            return jobs.examine(self.store, chosen, again).id, "", gr.Timer(active=True)
         except Exception as error:
-            return gr.skip(), edge.said(error)
+            return gr.skip(), edge.said(error), gr.skip()
 
     def on_tick(self, look_id: str, seen: str) -> list[Any]:
         """How far the examination is, and once what it found."""
         nothing = [gr.skip()] * (9 + len(_CHOSEN))
+        enough = gr.Timer(active=False)
         if not look_id:
-            return nothing
+            return [*nothing, enough]
         folder = self._folder(look_id)
         now = f"{look_id} {_changed(folder.folder / 'report.json')}"
         if now == seen:
-            return nothing
+            return [*nothing, enough]
         look = jobs.look(folder)
         if look.report is None:
             now = f"{look_id} {look.error}"
             if look.error and now == seen:
-                return nothing
+                return [*nothing, enough]
             changes = [now, reports.progress(look), *nothing[2:]]
             if look.error:
                 changes[2:4] = ["", gr.update(visible=False)]
-            return changes
-        return [now, *self._show(look_id, look, look.report)]
+            return [*changes, enough if look.error else gr.skip()]
+        return [now, *self._show(look_id, look, look.report), enough]
 
     def _show(self, look_id: str, look: Look, report: Report) -> list[Any]:
         splits = list(report.read)
