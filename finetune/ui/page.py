@@ -78,4 +78,7 @@ def launch(page: gr.Blocks, **options: Any) -> Any:
         "footer_links": ["settings"],  # its theme switch; no endpoint is public yet
         "max_file_size": "500mb",
     }
+    # Gradio looks into its queue a thousand times a second (twenty on Windows); each look takes a
+    # core from a training step on a CPU for a moment, and both cores wait for the slower.
+    page._queue.sleep_when_free = 0.02
     return page.launch(**(settings | options))
