@@ -268,7 +268,33 @@ def test_charts_say_what_they_show() -> None:
 
 
 @pytest.mark.parametrize(
-    "points", [[(1.0, 0.5)], [(1.0, 0.0), (2.0, 0.0)], [(1.0, 1e9), (2.0, 1e-9)], [(5.0, -3.0)]]
+    "points",
+    [
+        [(1.0, 0.5)],
+        [(1.0, 0.0), (2.0, 0.0)],
+        [(1.0, 0.121), (2.0, 0.847)],
+        [(1.0, 1e9), (2.0, 1e-9)],
+        [(5.0, -3.0)],
+    ],
+)
+def test_any_points_lie_within_the_axis(points: list[charts.Point]) -> None:
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    bottom, top, ticks = charts._axis(low, high)
+    slack = 1e-6 * (top - bottom)
+    assert bottom - slack <= low <= high <= top + slack
+    assert 2 <= len(ticks) <= 12
+    assert all(bottom - slack <= tick <= top + slack for tick in ticks)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(1.0, 0.5)],
+        [(1.0, 0.0), (2.0, 0.0)],
+        [(1.0, 0.121), (2.0, 0.847)],
+        [(1.0, 1e9), (2.0, 1e-9)],
+        [(5.0, -3.0)],
+    ],
 )
 def test_any_points_can_be_drawn(points: list[charts.Point]) -> None:
     drawn = charts.chart("x", [charts.Series("s", "loss", points)], 0, "")

@@ -161,21 +161,26 @@ def _words(box: _Box, ticks: Sequence[float]) -> str:
 def _axis(low: float, high: float) -> tuple[float, float, list[float]]:
     """Round bounds around the data, and round numbers between them."""
     room = (high - low) * 0.06 or abs(high) * 0.1 or 0.1
-    ticks = _ticks(low - room, high + room, 4)
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else room
-    bottom, top = ticks[0], ticks[-1]
-    bottom = bottom - step if bottom > low - room / 2 else bottom
-    top = top + step if top < high + room / 2 else top
-    return bottom, top, [t for t in _ticks(bottom, top, 6) if bottom <= t <= top]
+    step = _step(high - low + 2 * room, 4)
+    bottom = math.floor((low - room / 2) / step + 1e-9) * step
+    top = math.ceil((high + room / 2) / step - 1e-9) * step
+    if low >= 0:  # no loss and no score is below
+        bottom = max(0.0, bottom)
+    return bottom, top, _ticks(bottom, top, 5)
 
 
 def _ticks(low: float, high: float, about: int) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, about so many."""
-    raw = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
+    step = _step(high - low, about)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [n * step for n in range(first, last + 1)]
+
+
+def _step(span: float, about: int) -> float:
+    """The least 1, 2 or 5 times a power of ten of which `about` cover the span."""
+    raw = span / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
 
 
 def thinned(points: Sequence[T], most: int = POINTS) -> list[T]:
