@@ -76,6 +76,19 @@ def test_accelerates_own_command_for_a_cpu_starts_as_many_as_it_says(
 
 
 @pytest.mark.slow
+def test_all_ranks_end_early_together(
+    store: RunStore, shared: RunConfig, processes: list[int]
+) -> None:
+    """Only the main process knows the scores; a rank that went on alone would wait for ever."""
+    still = shared.changed(learning_rate=1e-8, eval_steps=5, early_stopping_patience=1)
+    run, _ = start(store, still, processes)
+    assert ended(store, run) == "finished", run.log_tail()
+    last = run.tail()[0][-1]
+    assert isinstance(last, events.Finished)
+    assert (last.early, last.step) == (True, 10)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_dead_rank_ends_the_run_as_failed(
     store: RunStore, shared: RunConfig, processes: list[int], rank: str

@@ -8,7 +8,7 @@ process of its own, the sides alternate, and the median of training samples a se
 ratio is Recommended over the published loop.
 
 Then, at batch 32, the FLOP/s of Recommended's matrix products over the rate of a large bf16 product
-measured in the same process, before and after it.
+measured in the same process, before and after it; with `--compile`, with torch_compile on as well.
 
     python -m tests.benchmarks.training [--train_file MRPC.parquet] [--steps 120] [--rounds 3]
 """
@@ -37,12 +37,13 @@ def main() -> None:
     parser.add_argument("--train_file", type=Path, help="pairs; the bundled ones by default")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--side", choices=[*SIDES, "utilisation"])
+    parser.add_argument("--compile", action="store_true", help="utilisation compiled, too")
+    parser.add_argument("--side", choices=[*SIDES, *USED])
     given = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     if given.side:
         with tempfile.TemporaryDirectory() as folder:
-            measured = SIDES.get(given.side, utilisation)
+            measured = (SIDES | USED)[given.side]
             print(json.dumps(measured(Path(folder), given.train_file, given.steps)))
         return
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
@@ -55,11 +56,12 @@ def main() -> None:
     print(f"\n{'side':<14}{'samples/s':>10}{'over course':>14}")
     for side, value in medians.items():
         print(f"{side:<14}{value:>10.1f}{value / medians['course']:>14.2f}")
-    used = _measure("utilisation", given.train_file, min(given.steps, 40))
-    print(
-        f"batch 32: {used['achieved'] / 1e9:.0f} GFLOP/s of {used['matmul'] / 1e9:.0f} "
-        f"(MFU {used['achieved'] / used['matmul']:.2f})"
-    )
+    for side in list(USED)[: 1 + given.compile]:
+        used = _measure(side, given.train_file, min(given.steps, 40))
+        print(
+            f"batch 32, {side}: {used['achieved'] / 1e9:.0f} GFLOP/s of "
+            f"{used['matmul'] / 1e9:.0f} (MFU {used['achieved'] / used['matmul']:.2f})"
+        )
     print(f"training: ratio {medians['recommended'] / medians['course']:.2f}")
 
 
@@ -197,7 +199,9 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
     return BATCH * steps / (moments[WARM + steps] - moments[WARM])
 
 
-def utilisation(folder: Path, train_file: Path | None, steps: int) -> dict[str, float]:
+def utilisation(
+    folder: Path, train_file: Path | None, steps: int, compiled: bool = False
+) -> dict[str, float]:
     """FLOP/s of Recommended's matrix products at batch 32, and of a large bf16 product."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -205,6 +209,7 @@ def utilisation(folder: Path, train_file: Path | None, steps: int) -> dict[str, 
     from finetune.config import RunConfig
 
     chosen = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
+    chosen = chosen.changed(torch_compile=compiled)
     accelerator = train.make_accelerator(chosen)
     train.keep_memory()
     _, _, model, batches = _prepared(folder, train_file, chosen)
@@ -228,9 +233,10 @@ def utilisation(folder: Path, train_file: Path | None, steps: int) -> dict[str, 
         step(batch)
     seconds = time.perf_counter() - began
     rates.append(_matmul_rate())
+    inner = accelerator.unwrap_model(model, keep_torch_compile=False)  # whose products are seen
     with FlopCounterMode(display=False) as counter:
         for batch in taken[WARM:]:
-            step(batch)
+            accelerator.backward(inner(**batch).loss)
     return {"achieved": counter.get_total_flops() / seconds, "matmul": statistics.mean(rates)}
 
 
@@ -256,6 +262,11 @@ SIDES: dict[str, Callable[[Path, Path | None, int], Any]] = {
     "recommended": recommended,
     "trainer": trainer,
     "trainer+": functools.partial(trainer, same_model=True),
+}
+
+USED: dict[str, Callable[[Path, Path | None, int], Any]] = {
+    "plain": utilisation,
+    "compiled": functools.partial(utilisation, compiled=True),
 }
 
 if __name__ == "__main__":
