@@ -20,7 +20,7 @@ def main() -> None:
     given = parser.parse_args()
     store = RunStore(given.runs or default_root())
     print(f"Runs are kept in {store.root}", flush=True)
-    page.launch(page.build(store), server_name=given.host, server_port=given.port)
+    page.launch(page.build(store, spare=True), server_name=given.host, server_port=given.port)
 
 
 if __name__ == "__main__":

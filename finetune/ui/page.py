@@ -19,12 +19,16 @@ HEAD = """
 """
 
 
-def build(store: RunStore) -> gr.Blocks:
-    """The page over a store of runs. Imports no torch."""
+def build(store: RunStore, spare: bool = False) -> gr.Blocks:
+    """The page over a store of runs. Imports no torch.
+
+    Args:
+        spare: keep a worker waiting that has imported already, so that Train begins at once.
+    """
     page = gr.Blocks(title="Finetune", analytics_enabled=False, fill_width=True)
     with page:
         gr.HTML(HEAD)
-        train, predict, publish = TrainTab(store), PredictTab(store), PublishTab(store)
+        train, predict, publish = TrainTab(store, spare), PredictTab(store), PublishTab(store)
         data = DataTab(store)
         # Train is in front: two clicks from the page to a trained model.
         with gr.Tabs(elem_id="tabs", selected="train"):

@@ -27,9 +27,12 @@ class TrainTab:
 
     Args:
         store: where runs are.
+        spare: keep a worker waiting that has imported already, half a gigabyte, while nothing
+            trains; for an app that people look at.
     """
 
     store: RunStore
+    spare: bool = False
 
     def draw(self, drawn: dict[str, gr.components.Component]) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events.
@@ -150,9 +153,13 @@ class TrainTab:
 
     def on_open(self) -> tuple[Any, Any]:
         """The page was opened: show the run that is training, else the newest."""
-        jobs.prepare(self.store)
+        self._prepare()
         run = jobs.active(self.store) or next(iter(self.store.runs()), None)
         return (self._choices(run.id), {}) if run else (gr.skip(), {})
+
+    def _prepare(self) -> None:
+        if self.spare:
+            jobs.prepare(self.store)
 
     def on_hub(self) -> tuple[str, bool]:
         """Ask the Hub, after the page is there, and say what can be used."""
@@ -213,7 +220,7 @@ class TrainTab:
         if fresh & {"run", "status", "busy"}:
             runs = self._choices(run.id)
             if not answer["busy"]:
-                jobs.prepare(self.store)
+                self._prepare()
         return (
             answer,
             runs,
