@@ -259,6 +259,21 @@ def test_curves_are_thinned_for_display_and_keep_their_ends() -> None:
     assert len(charts.loss_chart(fold(many))) < 20_000
 
 
+def test_the_facts_name_several_processes_and_summed_batches(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    for event in story():
+        if isinstance(event, events.Started):
+            event = dataclasses.replace(event, device="CPU", processes=2)
+        if isinstance(event, events.Prepared):
+            event = dataclasses.replace(
+                event, per_device_train_batch_size=4, gradient_accumulation_steps=3
+            )
+        run.append(event)
+    text = status.status_html(run, store.summary(run))
+    assert "on 2 \u00d7 CPU" in text
+    assert "3 batches of 4 a step" in text
+
+
 def test_charts_say_what_they_show() -> None:
     scores = charts.score_chart(fold(story()))
     assert 'aria-label="Validation accuracy and F1: accuracy 0.700, F1 0.800"' in scores

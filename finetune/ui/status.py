@@ -84,7 +84,11 @@ def _facts(summary: Summary) -> str:
     elif prepared:
         facts.append("time left: unknown until the first steps")
     if summary.started:
-        facts.append(f"on {summary.started.device}")
+        times = f"{summary.started.processes} \u00d7 " if summary.started.processes > 1 else ""
+        facts.append(f"on {times}{summary.started.device}")
+    if prepared and prepared.gradient_accumulation_steps > 1:
+        batch, summed = prepared.per_device_train_batch_size, prepared.gradient_accumulation_steps
+        facts.append(f"{summed} batches of {batch} a step")
     return " \u00b7 ".join(facts) or "PyTorch takes a few seconds to load"
 
 
