@@ -34,9 +34,15 @@ def draw(drawn: dict[str, gr.components.Component]) -> dict[str, gr.components.C
     for name in wide:
         controls[name] = _control(name, knobs[name])
     _draw_in_pairs([name for name in common if name not in wide], knobs, controls)
+    rest = [name for name in knobs if name not in common]
     with gr.Accordion("Advanced", open=False, elem_id="advanced"):
-        _draw_in_pairs([name for name in knobs if name not in common], knobs, controls)
+        for group in dict.fromkeys(knobs[name].group for name in rest):
+            gr.HTML(f'<h3 class="ft-group">{_HEADINGS.get(group, group)}</h3>')
+            _draw_in_pairs([n for n in rest if knobs[n].group == group], knobs, controls)
     return {name: controls[name] for name in NAMES}
+
+
+_HEADINGS = {"What": "Name"}
 
 
 def draw_data() -> dict[str, gr.components.Component]:
