@@ -6,8 +6,13 @@
         console.log     the worker's stdout and stderr
         job.json        pid and start time of the worker (written by `jobs`)
         STOP            its presence asks the worker to stop
+        checkpoints/    what a run needs to go on, one folder a step; gone when it has finished
         best/           the best model so far, a plain `from_pretrained` folder
         predictions/    validation logits of each evaluation, one .npz a step
+        tensorboard/    event files, where report_to asks for them
+
+Beside them: `data/` (pairs read once), `uploads/`, `examinations/`, and `.spare/`, where a worker
+waits for a run.
 
 Knows no torch and no process: who runs, and whether it lives, is `jobs`' business.
 """
