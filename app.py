@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import sys
+import threading
 from pathlib import Path
 
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported
+from finetune import caches
 
-from finetune.store import RunStore, default_root
-from finetune.ui import page
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported
+caches.ensure()
+
+from finetune.scheduler import Scheduler  # noqa: E402
+from finetune.store import RunStore, default_root  # noqa: E402
+from finetune.ui import page  # noqa: E402
 
 
 def main() -> None:
@@ -20,7 +27,29 @@ def main() -> None:
     given = parser.parse_args()
     store = RunStore(given.runs or default_root())
     print(f"Runs are kept in {store.root}", flush=True)
-    page.launch(page.build(store, spare=True), server_name=given.host, server_port=given.port)
+    made = page.build(store)
+    Scheduler(store, spare=True, release=release).start()  # whose spare worker wants a core at once
+    stand_aside()
+    page.launch(made, store, server_name=given.host, server_port=given.port)
+
+
+def release() -> None:
+    """Give the page's models' device memory back; nothing is loaded before somebody asks one."""
+    if (predict := sys.modules.get("finetune.predict")) is not None:
+        predict.release()
+
+
+def stand_aside() -> None:
+    """Let what trains on these processors go before the page and all who look at it.
+
+    Linux gives each thread a priority of its own, which the threads it starts have too: the
+    server's, but not the scheduler's, which is there already and starts the workers.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            # Batch: what wakes up does not push aside what computes.
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 if __name__ == "__main__":

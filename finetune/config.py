@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import json
 import math
+import shlex
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ class Knob:
         low, high: bounds of a number, both allowed.
         choices: the values allowed, for a text.
         common: drawn in sight rather than under Advanced.
+        usual: between which values nearly all runs lie, both included; beyond is said, not refused.
     """
 
     help: str
@@ -38,6 +40,7 @@ class Knob:
     high: float | None = None
     choices: tuple[str, ...] = ()
     common: bool = False
+    usual: tuple[float, float] | None = None
 
 
 def knob(default: Any, help: str, **details: Any) -> Any:
@@ -87,13 +90,15 @@ class RunConfig:
     learning_rate: float = knob(
         5e-5,
         "Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls.",
+        usual=(1e-6, 1e-3),
         low=1e-8,
         high=1.0,
         common=True,
     )
     num_train_epochs: int = knob(
         3,
-        "Passes over the training pairs. More than 4 seldom helps on small data.",
+        "Passes over the training pairs. A few thousand may need 5; the best one is kept.",
+        usual=(1, 20),
         low=1,
         high=1000,
         common=True,
@@ -134,6 +139,7 @@ class RunConfig:
     weight_decay: float = knob(
         0.01,
         "Pull of AdamW towards zero. 0.01 is AdamW's own default.",
+        usual=(0.0, 0.3),
         low=0.0,
         high=1.0,
     )
@@ -144,6 +150,7 @@ class RunConfig:
     warmup_ratio: float = knob(
         0.06,
         "Share of the steps in which the rate rises from 0. More when the start is unstable.",
+        usual=(0.0, 0.5),
         low=0.0,
         high=1.0,
     )
@@ -184,6 +191,7 @@ class RunConfig:
     label_smoothing_factor: float = knob(
         0.0,
         "Aim at less than certainty: 0.1 helps where labels are noisy.",
+        usual=(0.0, 0.3),
         low=0.0,
         high=0.9,
     )
@@ -227,7 +235,7 @@ class RunConfig:
     )
     use_lora: bool = knob(
         False,
-        "Train small added matrices (LoRA) instead of all weights: far less memory.",
+        "Train small added matrices (LoRA), not all weights: less memory for large checkpoints.",
         group="Model",
     )
     lora_r: int = knob(
@@ -615,6 +623,29 @@ def from_arguments(namespace: argparse.Namespace) -> RunConfig:
     """
     given = vars(namespace)
     return RunConfig.from_dict({name: given[name] for name in knobs() if name in given})
+
+
+def command(chosen: RunConfig, files: Mapping[str, str] | None = None, runs: str = "") -> str:
+    """The line that starts the same run from a terminal: what is not the default.
+
+    Args:
+        files: split -> file, where the pairs are files of a person's own.
+        runs: the folder of runs, where it is not the default.
+    """
+    words = ["python", "-m", "finetune.train", *(["--runs", runs] if runs else [])]
+    for split, file in (files or {}).items():
+        words += [f"--{split}_file", file]
+    defaults = RunConfig()
+    for name, value in chosen.to_dict().items():
+        if value == getattr(defaults, name) or (name == "dataset" and files):
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif (text := str(value)).startswith("-") or not text:
+            words.append(f"--{name}={text}")  # else it would be taken for an option
+        else:
+            words += [f"--{name}", text]
+    return shlex.join(words)
 
 
 def _read(wanted: type, value: Any) -> Any:

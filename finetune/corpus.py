@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import secrets
 import shutil
-import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, Features, Value
 from filelock import FileLock
-from numpy.typing import NDArray
 
-from finetune import catalog, sources
+from finetune import catalog, hashes, sources
 from finetune.config import SOURCE_FIELDS, RunConfig
 from finetune.errors import DataError, some
+from finetune.hashes import Integers
 from finetune.labels import Vocabulary
 from finetune.sources import Columns, Source
 
@@ -36,7 +34,6 @@ _VERSION = 1  # of the corpus on disk; another one is read anew
 _ROWS = 10_000  # a batch in the Arrow files,
 _CHARACTERS = 2**24  # or fewer rows, where they are as long as books
 
-Integers = NDArray[np.int64]
 Told = Callable[[str, int], None]  # a split, and how many of its rows are read
 
 
@@ -47,7 +44,7 @@ class Keys:
     Args:
         label: class index; -1 where there is none.
         exact: of the texts as they are.
-        first, second: of each sentence after `normal`; `second` is 0 for single sentences.
+        first, second: of each sentence after `hashes.normal`; `second` is 0 for single sentences.
     """
 
     label: Integers
@@ -74,6 +71,8 @@ class Corpus:
         unreadable: split -> rows that could not be.
         examples: split -> line and reason of some of those.
         notes: how it was read, where a person should know.
+        splits: our name of a split -> the source's own.
+        named_labels: whether the source itself numbers its classes.
     """
 
     folder: Path
@@ -86,6 +85,8 @@ class Corpus:
     unreadable: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    splits: dict[str, str] = field(default_factory=dict)
+    named_labels: bool = False
 
     @property
     def paired(self) -> bool:
@@ -166,7 +167,9 @@ def _name(config: RunConfig) -> str:
     """The folder's name of what a configuration reads: the same for the same source."""
     values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
     if config.dataset == catalog.BUNDLED_DATASET:
-        values += [str(path.stat().st_mtime_ns) for path in sorted(sources.BUNDLED.glob("*.csv"))]
+        values += [
+            str(path.stat().st_mtime_ns) for path in sorted(catalog.BUNDLED_PAIRS.glob("*.csv"))
+        ]
     return hashlib.sha256("\0".join(values).encode()).hexdigest()[:24]
 
 
@@ -215,6 +218,8 @@ class _Writer:
             unreadable=self._unreadable,
             examples=self._examples,
             notes=self._source.notes + self._more_notes(),
+            splits=self._source.splits,
+            named_labels=self._source.classes(self._columns.label) is not None,
         )
 
     def _order(self) -> list[int]:
@@ -263,10 +268,10 @@ class _Writer:
             self._examples[split].append((line, reason))
 
     def _row(self, line: int, cells: list[Any]) -> tuple[Any, ...]:
-        texts = [_sentence(cell) for cell in cells[:-1]]
+        texts = [hashes.sentence(cell) for cell in cells[:-1]]
         label = self._classes.code(cells[-1])
-        keys = [key(normal(text) or text) if text else 0 for text in texts]
-        exact = key("\0".join(text or "" for text in texts))
+        keys = [hashes.number(text) for text in texts]
+        exact = hashes.key("\0".join(text or "" for text in texts))
         return (*texts, label, line, exact, keys[0], keys[1] if self._paired else 0)
 
     def _second_pass(self, split: str, labels: list[str], place: Integers) -> None:
@@ -295,37 +300,3 @@ def _flush(stream: Any, schema: pa.Schema, held: list[tuple[Any, ...]]) -> int:
         stream.write_batch(pa.record_batch(arrays, schema=schema))
         held.clear()
     return count
-
-
-def _sentence(cell: Any) -> str | None:
-    """A cell as a text Arrow and a tokenizer can take; None where there is none."""
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return None
-    text = cell if isinstance(cell, str) else str(cell)
-    if not text or text.isspace():
-        return None
-    return text if text.isascii() else _printable(text)
-
-
-def _printable(text: str) -> str:
-    """Without lone surrogates, which JSON can spell and UTF-8 cannot."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-_UNSEEN = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
-_EDGES = " \t.,;:!?\u2026'\"\u201c\u201d\u2018\u2019\u00ab\u00bb()[]"
-
-
-def normal(text: str) -> str:
-    """A sentence as it is compared: without case, invisible characters, differences of Unicode
-    form (NFKC) and of white space, and punctuation at its ends."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text.translate(_UNSEEN))
-    return " ".join(text.casefold().split()).strip(_EDGES)
-
-
-def key(text: str) -> int:
-    """A 64-bit hash that is the same in every process; 0 for no text."""
-    return int.from_bytes(
-        hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True
-    )

@@ -15,9 +15,11 @@ import numpy as np
 from datasets import DatasetDict
 from numpy.typing import NDArray
 
+from finetune import hashes
 from finetune.config import RunConfig
-from finetune.corpus import Corpus, Integers, Keys, read
+from finetune.corpus import Corpus, Keys, read
 from finetune.errors import DataError
+from finetune.hashes import Integers
 from finetune.labels import positive_class
 
 
@@ -48,6 +50,7 @@ class Pairs:
         counts: split -> how many rows each class has.
         origin: where they come from, as plain values: source, revision, columns, rows, left_out.
         fingerprint: sha256 over the labels' names and the hash and label of every row, in order.
+        numbers: `train` and `validation` -> a number a pair, whichever of its sentences is first.
     """
 
     splits: DatasetDict
@@ -56,6 +59,7 @@ class Pairs:
     counts: dict[str, list[int]] = field(default_factory=dict)
     origin: dict[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
+    numbers: dict[str, Integers] = field(default_factory=dict)
 
 
 def load(config: RunConfig, root: Path) -> Pairs:
@@ -87,10 +91,19 @@ def load(config: RunConfig, root: Path) -> Pairs:
         "rows": {name: len(split) for name, split in splits.items()},
         "left_out": arranged.left_out,
         "positive_label": corpus.labels[positive],
+        # The source's own names, of what was not cut from another split.
+        "splits": {
+            name: corpus.splits.get(name, "") for name in splits if arranged.rows[name][0] == name
+        },
+        "named_labels": corpus.named_labels,
     }
     digest = fingerprint(corpus, known, arranged, positive)
     counts = class_counts(corpus, known, arranged)
-    return Pairs(splits, corpus.labels, positive, counts, facts, digest)
+    numbers = {
+        name: unordered(known[arranged.rows[name][0]])[arranged.rows[name][1]]
+        for name in ("train", "validation")
+    }
+    return Pairs(splits, corpus.labels, positive, counts, facts, digest, numbers)
 
 
 def fingerprint(
@@ -117,13 +130,12 @@ def class_counts(
 
 def ordered(keys: Keys) -> Integers:
     """One number a pair; another one when its sentences swap. Shape (rows,)."""
-    return keys.first * np.int64(-7046029254386353131) + keys.second
+    return hashes.ordered(keys.first, keys.second)
 
 
 def unordered(keys: Keys) -> Integers:
     """One number a pair, the same when its sentences swap. Shape (rows,)."""
-    low, high = np.minimum(keys.first, keys.second), np.maximum(keys.first, keys.second)
-    return low * np.int64(-7046029254386353131) + high
+    return hashes.unordered(keys.first, keys.second)
 
 
 def complete(corpus: Corpus, keys: Keys) -> NDArray[np.bool_]:

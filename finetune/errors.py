@@ -9,6 +9,7 @@
     |   `-- NoSuchRun    no run of that name, or not yours: one answer for both
     |-- JobError         a worker process cannot be started or stopped
     `-- PublishError     the Hub refused, or did not answer
+        `-- Cancelled    the person who pushed asked for its end
 
 Each names the value that is wrong and what to do about it.
 """
@@ -71,6 +72,10 @@ class JobError(FinetuneError):
 
 class PublishError(FinetuneError):
     """The Hub refused the push, or did not answer."""
+
+
+class Cancelled(PublishError):
+    """Whoever pushed asked for its end, and nothing was committed."""
 
 
 def some(names: Sequence[object], most: int = 8) -> str:

@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+import orjson
+
 Phase = Literal["start", "download", "tokenise", "train", "evaluate", "save", "read", "examine"]
 
 
@@ -83,6 +85,36 @@ class Prepared(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Peeked(Event):
+    """The first training batch as the model reads it: a few of its examples, long ones in part.
+
+    Args:
+        shapes: tensor -> its sizes, such as [8, 67]: of the whole batch of the main process.
+        lengths: tokens of each example before padding, in the batch's order; of the first ones.
+        padded: share of the batch's tokens that are padding.
+        positions: which of a row's tokens are told, from 0; all of them, or its beginning and end.
+        tokens, ids, attention_mask: for each example told, its tokens at those positions.
+        token_type_ids: the same; empty where the model has none.
+        labels: the class of each example told.
+        special: those of the tokens told that the tokenizer has added, such as [CLS].
+        form: how the tokenizer puts an example together: `[CLS] sentence1 [SEP] sentence2 [SEP]`.
+    """
+
+    kind: ClassVar[str] = "peeked"
+    shapes: dict[str, list[int]]
+    lengths: list[int]
+    padded: float
+    positions: list[int]
+    tokens: list[list[str]]
+    ids: list[list[int]]
+    attention_mask: list[list[int]]
+    token_type_ids: list[list[int]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    special: list[str] = field(default_factory=list)
+    form: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stepped(Event):
     """The optimizer has stepped; the loss is the mean since the last such event.
 
@@ -106,7 +138,12 @@ class Stepped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """The validation split was scored; `best` says whether it is the best so far."""
+    """The validation split was scored; `best` says whether it is the best so far.
+
+    Args:
+        metrics: score -> value; `loss` in nats.
+        intervals: score -> the ends of its 95% bootstrap interval, over the examples.
+    """
 
     kind: ClassVar[str] = "evaluated"
     step: int
@@ -114,6 +151,33 @@ class Evaluated(Event):
     metrics: dict[str, float]
     seconds: float
     best: bool
+    intervals: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared(Event):
+    """What other means reach on the same validation pairs: baseline -> score -> value."""
+
+    kind: ClassVar[str] = "compared"
+    baselines: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened(Event):
+    """Somebody opened the test set: the kept model was scored on it, once more.
+
+    Args:
+        step: optimizer steps that model had taken.
+        metrics: score -> value, by the most probable class.
+        threshold: the one saved with the model then; None where there was none.
+        at_threshold: the scores with it.
+    """
+
+    kind: ClassVar[str] = "opened"
+    step: int
+    metrics: dict[str, float]
+    threshold: float | None = None
+    at_threshold: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +198,12 @@ class Resumed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
-    """The run ended early because someone asked; the best model so far is kept."""
+    """The run ended early because someone asked; the best model so far is kept, or `discarded`."""
 
     kind: ClassVar[str] = "stopped"
     step: int
     seconds: float
+    discarded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +235,11 @@ KINDS: dict[str, type[Event]] = {
         Entered,
         Progressed,
         Prepared,
+        Peeked,
         Stepped,
         Evaluated,
+        Compared,
+        Opened,
         Saved,
         Resumed,
         Stopped,
@@ -187,17 +255,20 @@ def to_json(event: Event) -> str:
     return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
 
 
-def from_json(line: str) -> Event | None:
+def from_json(line: str | bytes) -> Event | None:
     """The event of one line, or None for a line that is none.
 
     A half-written line, a kind of a later version or a field it added must not keep a person
     from seeing the rest of a run, so they are skipped rather than raised.
     """
     try:
-        record = json.loads(line)
+        record = orjson.loads(line)
         cls = KINDS[record.pop("event")]
-        names = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in record.items() if name in names})
+        try:
+            return cls(**record)
+        except TypeError:  # of another version
+            names = {f.name for f in dataclasses.fields(cls)}
+            return cls(**{name: value for name, value in record.items() if name in names})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

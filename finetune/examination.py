@@ -6,9 +6,10 @@ texts are read for the examples only. Knows no page; what a finding is, is `repo
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from finetune import checkpoints, data, metrics, sources
+from finetune import checkpoints, curves, data, intervals, sources
 from finetune import corpus as reading
+from finetune import lengths as measuring
 from finetune.config import RunConfig
-from finetune.corpus import Corpus, Integers, Keys
+from finetune.corpus import Corpus, Keys
 from finetune.data import Arrangement
-from finetune.errors import DataError, FinetuneError, some
+from finetune.errors import DataError, some
+from finetune.hashes import Integers
 from finetune.labels import positive_class
 from finetune.report import Example, Finding, Lengths, Report, Severity, SplitFacts
 
@@ -30,6 +33,14 @@ SHOWN = 5  # examples of a finding
 TOKENISED = 10_000  # rows whose lengths are measured
 RARE = 10  # rows; a class with fewer in train is called rare
 SHORT = 200  # characters of a sentence in an example
+# How far the 95% interval of an accuracy of one half may reach to either side. Above 0.1 (fewer
+# than 93 pairs) a good model and a constant answer can score the same; above 0.06 (fewer than 263)
+# two models that differ by a whole preset can. The 372 bundled pairs and MRPC's 408 are at 0.05.
+UNSURE, UNSETTLED = 0.1, 0.06
+# How much of the way from even classes to a single one: 0 for 50/50, 1 for 100/0, whatever the
+# number of classes. MRPC's 68/32 is 0.35: normal, but accuracy alone flatters. From 90/10 on, 0.8,
+# accuracy says next to nothing, and a model may learn to answer one class.
+UNEVEN, LOPSIDED = 0.3, 0.8
 
 # Looked for in every sentence; RE2's syntax.
 _PATTERNS: tuple[tuple[str, Severity, str, str, str], ...] = (
@@ -80,7 +91,12 @@ _PATTERNS: tuple[tuple[str, Severity, str, str, str], ...] = (
 Told = Callable[[str, int, int], None]  # what is being done, how far, of how many (0: unknown)
 
 
-def examine(config: RunConfig, root: Path, told: Told = lambda what, done, total: None) -> Report:
+def examine(
+    config: RunConfig,
+    root: Path,
+    told: Told = lambda what, done, total: None,
+    partly: Callable[[Report], None] = lambda report: None,
+) -> Report:
     """Read what a configuration asks for and say what is wrong with it.
 
     What cannot be trained on is a finding that blocks; so is a source whose columns are unclear.
@@ -88,6 +104,7 @@ def examine(config: RunConfig, root: Path, told: Told = lambda what, done, total
     Args:
         root: as for `data.load`.
         told: called now and then.
+        partly: given all that needs no tokenizer, before one is loaded.
 
     Raises:
         DataError: when there is nothing to examine: no such source, or it cannot be opened.
@@ -97,16 +114,13 @@ def examine(config: RunConfig, root: Path, told: Told = lambda what, done, total
         corpus = reading.read(config, root, lambda split, rows: told(f"reading {split}", rows, 0))
     except DataError as error:
         return _unread(config, root, error)
-    told("looking for duplicates and leakage", 0, 0)
+    told("counting classes, duplicates and leaks", 0, 0)
     known = {split: corpus.keys(split) for split in corpus.rows}
     plain = data.arrange(corpus, config.changed(drop_duplicates=False, drop_leaked=False), known)
     drops = config.drop_duplicates or config.drop_leaked
     arranged = data.arrange(corpus, config, known) if drops else plain
     findings = [*_found(corpus, known, plain, config)]
     findings += _texts(corpus, told)
-    told("measuring lengths in tokens", 0, 0)
-    lengths = _lengths(corpus, arranged, config)
-    findings += _cut(lengths)
     try:
         positive = positive_class(corpus.labels, config.positive_label)
     except DataError as error:
@@ -116,14 +130,13 @@ def examine(config: RunConfig, root: Path, told: Told = lambda what, done, total
         Finding("impossible", "blocks", text, 0, "Training is not possible with these rows.")
         for text in arranged.blocks
     ]
-    grave = {"blocks": 0, "warns": 1, "notes": 2}
-    findings.sort(key=lambda finding: grave[finding.severity])
     blocked = any(one.severity == "blocks" for one in findings)
     counts = data.class_counts(corpus, known, arranged)
     majority = {}
     if not blocked:
-        majority = metrics.majority(counts["train"], counts["validation"], corpus.labels, positive)
-    return Report(
+        commonest = int(np.argmax(counts["train"]))
+        majority = curves.constant(counts["validation"], commonest, positive)
+    found = Report(
         source=corpus.source,
         revision=corpus.revision,
         corpus=corpus.folder.name,
@@ -134,12 +147,25 @@ def examine(config: RunConfig, root: Path, told: Told = lambda what, done, total
         read=corpus.rows,
         splits=[_facts(arranged, counts, name) for name in arranged.rows],
         majority=majority,
-        lengths=lengths,
-        findings=findings,
+        lengths=Lengths(note="They are measured once the tokenizer is loaded."),
+        findings=_gravest_first(findings),
         notes=corpus.notes,
         fingerprint="" if blocked else data.fingerprint(corpus, known, arranged, positive),
         seconds=time.monotonic() - began,
     )
+    partly(found)
+    lengths = _lengths(corpus, arranged, config, told)
+    return replace(
+        found,
+        lengths=lengths,
+        findings=_gravest_first([*findings, *_cut(lengths)]),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _gravest_first(findings: list[Finding]) -> list[Finding]:
+    grave = {"blocks": 0, "warns": 1, "notes": 2}
+    return sorted(findings, key=lambda finding: grave[finding.severity])
 
 
 def _unread(config: RunConfig, root: Path, error: DataError) -> Report:
@@ -175,7 +201,8 @@ def _found(
     yield from _conflicts(corpus, known, plain)
     yield from _duplicates(corpus, known, plain, config)
     yield from _identical(corpus, known, plain)
-    yield from _classes(corpus, known, plain)
+    yield from _classes(corpus, known, plain, config)
+    yield from _small(plain)
 
 
 def _unreadable(corpus: Corpus) -> Iterator[Finding]:
@@ -305,7 +332,9 @@ def _identical(corpus: Corpus, known: dict[str, Keys], plain: Arrangement) -> It
     )  # fmt: skip
 
 
-def _classes(corpus: Corpus, known: dict[str, Keys], plain: Arrangement) -> Iterator[Finding]:
+def _classes(
+    corpus: Corpus, known: dict[str, Keys], plain: Arrangement, config: RunConfig
+) -> Iterator[Finding]:
     counts = {
         name: np.bincount(known[split].label[rows], minlength=len(corpus.labels))
         for name, (split, rows) in plain.rows.items()
@@ -327,10 +356,65 @@ def _classes(corpus: Corpus, known: dict[str, Keys], plain: Arrangement) -> Iter
                 f"Classes without a row in {name}: {some(absent)}", len(absent),
                 f"They are {what}; add rows, or choose another {name} split.",
             )  # fmt: skip
+    yield from _balance(corpus, counts["train"], counts["validation"], config)
     if 0 < train.sum() < 100:
         yield Finding(
             "few", "warns", f"Only {train.sum()} training rows", int(train.sum()),
             "A few hundred are the least from which a model learns something that lasts.",
+        )  # fmt: skip
+
+
+def _balance(
+    corpus: Corpus, train: Integers, validation: Integers, config: RunConfig
+) -> Iterator[Finding]:
+    """Whether one class is so common that accuracy flatters; what a constant answer scores."""
+    classes, rows = len(corpus.labels), int(train.sum())
+    if classes < 2 or np.count_nonzero(train) < 2 or not validation.sum():
+        return
+    most = int(train.argmax())
+    share = train[most] / rows
+    uneven = (share - 1 / classes) / (1 - 1 / classes)
+    if uneven < UNEVEN:
+        return
+    with contextlib.suppress(DataError):  # it is a finding of its own
+        positive = positive_class(corpus.labels, config.positive_label)
+        scores = curves.constant(validation.tolist(), most, positive)
+        mean = "F1" if classes == 2 else "macro F1"
+        advice = f"F1 of {corpus.labels[positive]!r} and MCC tell more than accuracy."
+        if classes > 2:
+            advice = "Macro F1 and MCC tell more than accuracy."
+        elif positive == most:
+            advice = (
+                "MCC tells more than accuracy and this F1; so does the F1 of the rarer class, "
+                "which positive_label can ask for."
+            )
+        if uneven >= LOPSIDED:
+            advice += " class_weights can be set to balanced, or rows of the rarer added."
+        yield Finding(
+            "balance", "warns" if uneven >= LOPSIDED else "notes",
+            f"Classes out of balance: {share:.1%} of the training rows are {corpus.labels[most]!r}",
+            int(train[most]),
+            f"Always answering that scores accuracy {scores['accuracy']:.3f}, {mean} "
+            f"{scores['f1']:.3f} and MCC 0 on validation. {advice}",
+        )  # fmt: skip
+
+
+def _small(plain: Arrangement) -> Iterator[Finding]:
+    """Whether validation is too small to tell one model from another."""
+    _, rows = plain.rows["validation"]
+    if not len(rows):
+        return
+    found = intervals.wilson(len(rows) // 2, len(rows))
+    reach = (found.high - found.low) / 2
+    if reach > UNSETTLED:
+        yield Finding(
+            "few-validation", "warns" if reach > UNSURE else "notes",
+            f"Only {len(rows)} validation rows: they tell accuracy to "
+            f"\u00b1{100 * reach:.0f} points",
+            len(rows),
+            "That is half the 95% interval of an accuracy near 0.5; scores that differ by less "
+            "tell nothing. Bring more validation rows, or raise validation_share where they are "
+            "cut from train.",
         )  # fmt: skip
 
 
@@ -419,28 +503,45 @@ def _matches(batch: pa.RecordBatch, paired: bool, pattern: str) -> Integers:
 # -- lengths -------------------------------------------------------------------------------------
 
 
-def _lengths(corpus: Corpus, arranged: Arrangement, config: RunConfig) -> Lengths:
-    """Lengths in tokens of the training rows, or of a random part of them."""
+def _lengths(corpus: Corpus, arranged: Arrangement, config: RunConfig, told: Told) -> Lengths:
+    """Lengths in tokens of the training rows, or of a random part of them; why there are none
+    where the tokenizer is not to be had, for all else holds without."""
     split, rows = arranged.rows["train"]
     if not len(rows):
         return Lengths(note="There is no row to measure.")
+    told("loading the tokenizer", 0, 0)
     try:
         tokenizer = _tokenizer(config.checkpoint)
-    except (FinetuneError, OSError, ValueError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        return Lengths(note=f"The tokenizer of {config.checkpoint} cannot be loaded: {reason}")
+    except Exception as error:  # the libraries raise whatever their readers do
+        return Lengths(note=_no_tokenizer(config.checkpoint, error))
+    told("measuring lengths in tokens", 0, 0)
     taken = rows
     if len(rows) > TOKENISED:
         draw = np.random.default_rng(config.data_seed)
         taken = np.sort(draw.choice(rows, TOKENISED, replace=False))
     found = np.fromiter(_token_counts(corpus, split, taken, tokenizer), np.int64, len(taken))
     return Lengths(
-        bins=_bins(found, config.max_length),
+        bins=measuring.bins(found),
         rows=len(taken),
         of=len(rows),
         longest=int(found.max()),
         max_length=config.max_length,
         cut=float((found > config.max_length).mean()),
+    )
+
+
+def _no_tokenizer(checkpoint: str, error: Exception) -> str:
+    """Why there are no lengths, and what to do."""
+    if checkpoints.here(checkpoint) is None and sources.offline():
+        return (
+            f"The lengths are missing, for the tokenizer of {checkpoint} is not on this disk and "
+            "the Hub does not answer: choose another checkpoint under Train, or press Examine "
+            "again when it does."
+        )
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    return (
+        f"The lengths are missing, for the tokenizer of {checkpoint} cannot be loaded ({reason}): "
+        "choose another checkpoint under Train, and press Examine again."
     )
 
 
@@ -458,17 +559,6 @@ def _token_counts(corpus: Corpus, split: str, rows: Integers, tokenizer: Any) ->
             for name in (("sentence1", "sentence2") if corpus.paired else ("sentence1",))
         ]
         yield from map(len, tokenizer(*sentences, truncation=False, verbose=False)["input_ids"])
-
-
-def _bins(found: Integers, max_length: int) -> list[tuple[int, int, int]]:
-    """About 24 bins of whole numbers; the last one takes the few that are far longer."""
-    top = max(int(np.quantile(found, 0.995)), 1)
-    width = max(1, -(-top // 24))
-    counts = np.bincount(np.minimum(found // width, -(-top // width)))
-    bins = [(at * width, (at + 1) * width, int(count)) for at, count in enumerate(counts)]
-    low, _, count = bins[-1]
-    bins[-1] = (low, max(low + width, int(found.max()) + 1), count)
-    return bins
 
 
 def _cut(lengths: Lengths) -> Iterator[Finding]:

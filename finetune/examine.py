@@ -12,12 +12,11 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from finetune import config, events, uploads
+from finetune import caches, config, errands, events, glance, looks, uploads
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError
 from finetune.report import Report
@@ -28,6 +27,7 @@ LIMIT = 1800  # seconds; a download that hangs must not hold a place for ever
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 examined, 1 failed or blocked, 2 wrong arguments."""
+    caches.ensure()
     parser = argparse.ArgumentParser(prog="python -m finetune.examine", description=__doc__)
     parser.add_argument("--folder", type=Path, help="an examination's folder, as the page makes it")
     parser.add_argument("--runs", type=Path, help=f"(default: {default_root()})")
@@ -55,27 +55,28 @@ def carry_out(folder: Run, chosen: RunConfig, root: Path) -> int:
     """Examine into a folder: events while it goes on, then the report; the exit status."""
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(LIMIT)
-    try:
-        folder.append(events.Entered(phase="start", detail="loading libraries"))
-        report = examine(chosen, root, Teller(folder))
+
+    def work() -> events.Event:
+        if seen := glance.at(chosen, root):
+            write_atomically(folder.folder / looks.GLANCE, seen.to_json())
+
+        def partly(report: Report) -> None:
+            write_atomically(folder.folder / looks.PARTIAL, report.to_json())
+
+        report = examine(chosen, root, Teller(folder), partly)
         write_atomically(folder.folder / "report.json", report.to_json())
-        folder.append(events.Finished(step=0, seconds=report.seconds))
-        return 0
-    except FinetuneError as error:
-        folder.append(events.Failed(error=error.fact, remedy=error.remedy))
-    except Exception as error:
-        traceback.print_exc()
-        text = (str(error).strip().splitlines() or [""])[0][:300]
-        folder.append(
-            events.Failed(
-                error=f"The examination failed: {type(error).__name__}: {text}",
-                remedy="Try another format of the same data; the log has the details.",
-            )
-        )
-    return 1
+        return events.Finished(step=0, seconds=report.seconds)
+
+    remedy = "Try another format of the same data; the log has the details."
+    return errands.carry_out(folder, "start", work, remedy, begins="opening the pairs")
 
 
-def examine(chosen: RunConfig, root: Path, told: Callable[[str, int, int], None]) -> Report:
+def examine(
+    chosen: RunConfig,
+    root: Path,
+    told: Callable[[str, int, int], None],
+    partly: Callable[[Report], None] = lambda report: None,
+) -> Report:
     """The report of a configuration's pairs; asks the Hub only where it answers.
 
     Raises:
@@ -92,7 +93,7 @@ def examine(chosen: RunConfig, root: Path, told: Callable[[str, int, int], None]
     from finetune import examination
 
     datasets.disable_progress_bars()
-    return examination.examine(chosen, root, told)
+    return examination.examine(chosen, root, told, partly)
 
 
 class Teller:

@@ -64,11 +64,15 @@ class Table(ABC):
     Attributes:
         columns: names, made unique; in the file's order.
         unusable: column -> why it cannot be a sentence or a label.
+        schema: types of the columns where the file says them.
+        delimiter: what separates the cells of delimited text.
         notes: what a person should know of how the file was read.
     """
 
     def __init__(self) -> None:
         self.columns: list[str] = []
+        self.schema: pa.Schema | None = None
+        self.delimiter = ""
         self.unusable: dict[str, str] = {}
         self.notes: list[str] = []
 
@@ -83,6 +87,14 @@ class Table(ABC):
         Raises:
             DataError: when the rest of the file cannot be read.
         """
+
+    def records(self, bad: Bad) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Line and the whole record of every row that can be read, whatever is in its cells.
+
+        Args, Raises: as `rows`.
+        """
+        for line, cells in self.rows(self.columns, bad):
+            yield line, dict(zip(self.columns, cells, strict=True))
 
 
 def open_table(path: Path, name: str = "") -> Table:
@@ -275,8 +287,8 @@ class _Csv(Table):
         sample = self._sample()
         if not sample:
             raise DataError(f"{name} is empty.", "Upload a file with a header and rows.")
-        self._delimiter = _delimiter(sample, tab)
-        found = list(csv.reader(sample, delimiter=self._delimiter))
+        self.delimiter = _delimiter(sample, tab)
+        found = list(csv.reader(sample, delimiter=self.delimiter))
         header = next((cells for cells in found if any(map(str.strip, cells))), [])
         self._width = len(header)
         if self._width > MAX_COLUMNS:
@@ -290,8 +302,8 @@ class _Csv(Table):
         else:
             self.columns = [f"column {index + 1}" for index in range(self._width)]
             self.notes.append(f"The first line of {name} looks like data, so it is read as a row.")
-        if self._delimiter != ",":
-            shown = {"\t": "tab", ";": "semicolon", "|": "bar"}[self._delimiter]
+        if self.delimiter != ",":
+            shown = {"\t": "tab", ";": "semicolon", "|": "bar"}[self.delimiter]
             self.notes.append(f"{name} is separated by {shown}s.")
 
     def _sample(self) -> list[str]:
@@ -332,7 +344,7 @@ class _Csv(Table):
     def _records(self, lines: _Lines, bad: Bad) -> Iterator[tuple[int, list[str]]]:
         """Line and cells of every record; a quote that is not closed costs its own line only."""
         reread = 0
-        reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+        reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
         while True:
             lines.begin()
             line = lines.number + 1
@@ -349,7 +361,7 @@ class _Csv(Table):
             reread += sum(map(len, lines.held))
             first = lines.held[0] if lines.held else ""
             lines.give_back()
-            reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+            reader = csv.reader(lines, delimiter=self.delimiter, strict=True)
             if reread > MAX_REREAD:
                 raise DataError(
                     f"{self._name} has too many quotes that are not closed, the last in line "
@@ -368,12 +380,12 @@ class _Csv(Table):
         """
         with contextlib.suppress(csv.Error, StopIteration):
             escaped = csv.reader(
-                [line], delimiter=self._delimiter, doublequote=False, escapechar="\\", strict=True
+                [line], delimiter=self.delimiter, doublequote=False, escapechar="\\", strict=True
             )
             if len(cells := next(escaped)) == self._width:
                 return cells
-        cells = line.rstrip("\r\n").split(self._delimiter)
-        return cells if self._delimiter == "\t" and len(cells) == self._width else []
+        cells = line.rstrip("\r\n").split(self.delimiter)
+        return cells if self.delimiter == "\t" and len(cells) == self._width else []
 
 
 class _JsonLines(Table):
@@ -412,6 +424,9 @@ class _JsonLines(Table):
                     bad(lines.number, f"is not a JSON object but {_kind(record)}")
         finally:
             lines.close()
+
+    def records(self, bad: Bad) -> Iterator[tuple[int, dict[str, Any]]]:
+        yield from self._objects(bad)
 
     def rows(self, columns: Sequence[str], bad: Bad) -> Iterator[Row]:
         for line, record in self._objects(bad):
@@ -456,6 +471,16 @@ class _Json(Table):
                 names |= dict.fromkeys(map(str, record))
         self.columns = list(names)[:MAX_COLUMNS]
 
+    def records(self, bad: Bad) -> Iterator[tuple[int, dict[str, Any]]]:
+        if self._lines is not None:
+            yield from self._lines.records(bad)
+            return
+        for number, record in enumerate(self._records, 1):
+            if isinstance(record, dict):
+                yield number, record
+            else:
+                bad(number, f"is not a JSON object but {_kind(record)}")
+
     def rows(self, columns: Sequence[str], bad: Bad) -> Iterator[Row]:
         if self._lines is not None:
             yield from self._lines.rows(columns, bad)
@@ -473,11 +498,19 @@ class _Parquet(Table):
     def __init__(self, path: Path, name: str) -> None:
         super().__init__()
         self._path = path
-        schema = pq.read_schema(path)
-        self.columns = list(schema.names)
-        for field in schema:
+        self.schema = pq.read_schema(path)
+        self.columns = list(self.schema.names)
+        for field in self.schema:
             if pa.types.is_nested(field.type):
                 self.unusable[field.name] = f"is nested ({str(field.type)[:60]})"
+
+    def records(self, bad: Bad) -> Iterator[tuple[int, dict[str, Any]]]:
+        number = 0
+        with pq.ParquetFile(self._path) as file:
+            for batch in file.iter_batches(1_000):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield number, record
 
     def rows(self, columns: Sequence[str], bad: Bad) -> Iterator[Row]:
         number = 0

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import psutil
 
+from finetune import visitors
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
 from finetune.store import Run
@@ -40,8 +41,8 @@ def processes(chosen: RunConfig) -> int:
         ConfigError: when the Accelerate configuration file cannot be used.
     """
     name = chosen.accelerate_config
-    if name and os.environ.get("SPACE_ID"):
-        problem = "cannot be named on a Space, whose files are not its visitors'; leave it empty"
+    if name and visitors.shared():
+        problem = "cannot be named here, where the files are not the visitors'; leave it empty"
         raise ConfigError({"accelerate_config": problem})
     if name and not Path(name).is_file():
         raise ConfigError({"accelerate_config": f"is {name!r}, and there is no such file"})

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ from finetune.metrics import cross_entropy
 Logits = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Weights = dict[str, torch.Tensor]
+# What is saved, where that is not the best model.
+CHECKPOINT, UNSCORED = "a checkpoint", "the model as it is"
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,20 @@ class Hooks:
         should_stop: whether someone asked for an end; asked after every step.
         save_best: writes the unwrapped model; called when an evaluation was the best so far, with
             its whole weights where the ranks each hold a part (FSDP, DeepSpeed), else None.
-        save_predictions: takes the step, logits (examples, classes) and labels (examples,).
+        save_predictions: takes the step, logits (examples, classes) and labels (examples,); called
+            before the evaluation is told of.
+        intervals: takes the same logits and labels; score -> the ends of its interval.
         save_checkpoint: takes the step and a function that writes everything a later `fit` needs
             to go on from here into a folder; every rank calls both.
+        peek: takes the run's first batch; what there is to tell of it.
     """
 
     should_stop: Callable[[], bool] = lambda: False
     save_best: Callable[[PreTrainedModel, Weights | None], None] = lambda model, weights: None
     save_predictions: Callable[[int, Logits, Labels], None] = lambda step, logits, labels: None
+    intervals: Callable[[Logits, Labels], dict[str, list[float]]] = lambda logits, labels: {}
     save_checkpoint: Callable[[int, Callable[[Path], None]], None] = lambda step, write: None
+    peek: Callable[[dict[str, torch.Tensor]], Iterable[Event]] = lambda batch: ()
 
 
 class Progress:
@@ -308,6 +315,8 @@ def fit(
         model.train()
         seen = progress.batch
         for batch in accelerator.skip_first_batches(train, seen) if seen else train:
+            if not progress.step and not progress.batch:
+                yield from hooks.peek(batch)
             progress.batch += 1
             with accelerator.accumulate(model):
                 rate = scheduler.get_last_lr()[0]
@@ -436,19 +445,20 @@ class _Loop:
         scores = {**scores, "loss": progress.validation_loss} if scores else {}
         best = _is_better(self.config.metric_for_best_model, scores, progress)
         progress.waited = 0 if best else progress.waited + bool(scores)
+        self.hooks.save_predictions(progress.step, logits, labels)
         yield Evaluated(
             step=progress.step,
             epoch=progress.step / self.per_epoch,
             metrics=scores,
             seconds=time.monotonic() - began,
             best=best,
+            intervals=self.hooks.intervals(logits, labels) if scores else {},
         )
-        self.hooks.save_predictions(progress.step, logits, labels)
         if _agreed(self.accelerator, best):
             yield from self._save()
 
     def _save(self) -> Iterator[Event]:
-        yield Entered(phase="save")
+        yield Entered(phase="save", detail="" if self.progress.best is not None else UNSCORED)
         # Every rank comes here, for each may hold a part of the weights.
         weights = (
             self.accelerator.get_state_dict(self.model) if is_sharded(self.accelerator) else None
@@ -458,7 +468,7 @@ class _Loop:
 
     def checkpoint(self) -> Iterator[Event]:
         """Write everything needed to go on from here."""
-        yield Entered(phase="save", detail="a checkpoint")
+        yield Entered(phase="save", detail=CHECKPOINT)
         self.hooks.save_checkpoint(self.progress.step, self._write)
         yield Entered(phase="train")
 
@@ -466,10 +476,11 @@ class _Loop:
         self.accelerator.save_state(str(folder))
 
     def stop(self) -> Iterator[Event]:
-        """End here, with a model and a checkpoint."""
+        """End here, with a model and a checkpoint; nothing is evaluated any more."""
         unsaved = self.progress.best is None and self.accelerator.is_main_process
         if _agreed(self.accelerator, unsaved):
             yield from self._save()
+        yield Entered(phase="save", detail=CHECKPOINT)
         self.hooks.save_checkpoint(self.progress.step, self._write)
         yield Stopped(step=self.progress.step, seconds=self.progress.seconds)
 

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import accuracy_score, f1_score
 
+from finetune import curves
+
 _DESCRIPTION = "Accuracy and F1 of predicted classes, as GLUE scores MRPC."
 _CITATION = (
     "Wang et al. 2019, GLUE: A Multi-Task Benchmark and Analysis Platform for Natural "
@@ -65,22 +67,15 @@ class AccuracyAndF1(evaluate.Metric):
 
 
 def majority(
-    train: Sequence[int], validation: Sequence[int], labels: list[str], positive: int = 1
+    train: Sequence[int], validation: Sequence[int], positive: int = 1
 ) -> dict[str, float]:
     """The scores of always answering the class most frequent in training.
 
     Args:
         train, validation: how many examples each class has.
-        labels: names of the classes, by index.
         positive: as for `AccuracyAndF1`.
     """
-    commonest = int(np.argmax(train))
-    references = np.repeat(np.arange(len(labels)), validation)
-    metric = AccuracyAndF1(labels, positive)
-    scores: dict[str, float] = metric.compute(
-        predictions=np.full(len(references), commonest), references=references
-    )
-    return scores
+    return curves.constant(validation, int(np.argmax(train)), positive)
 
 
 def cross_entropy(logits: NDArray[np.floating[Any]], labels: NDArray[np.integer[Any]]) -> float:

@@ -1,22 +1,57 @@
-"""What a tuned model says of two sentences.
+"""What a tuned model says of two sentences, or of one.
 
-Loads saved models and keeps the last few. Knows no page and no run's history.
+Loads saved models, and sequence classifiers of the Hub, and keeps the last few. Questions that come
+together are computed together. Knows no page and no run's history.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import re
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import psutil
 import torch
 
-from finetune import model
-from finetune.errors import DataError
+from finetune import calibration, decision, model
+from finetune.decision import Decision
+from finetune.errors import DataError, ModelError
+from finetune.scoring import Precision, Scorer, Together
+
+if TYPE_CHECKING:
+    from finetune.explain import Explanation
+    from finetune.probes import Flip
 
 MAX_CHARACTERS = 20_000
+MAX_EXPLAINED = 160  # tokens, without a GPU: about ten seconds with BERT base
+MOST_OF_HUB = 2**30  # bytes of weights that a visitor of a shared app may fetch
+_NICE = 15
+KEPT = int(os.environ.get("FINETUNE_MODELS") or 3)
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_ROOM = 1.3  # memory a model takes, over the size of its weights
+
+
+@dataclass(frozen=True)
+class Way:
+    """How logits become an answer.
+
+    Args:
+        both_orders: average the probabilities of both orders of the sentences.
+        threshold, calibrated: use what was saved with the model.
+    """
+
+    both_orders: bool = False
+    threshold: bool = False
+    calibrated: bool = False
 
 
 @dataclass(frozen=True)
@@ -24,12 +59,15 @@ class Prediction:
     """The answer to one pair.
 
     Args:
-        label: the most probable class.
+        label: the answer: the most probable class, unless a threshold was to be used.
         probabilities: class -> probability, in the model's order; they sum to 1.
-        logits: raw scores, in the same order.
+        logits: raw scores of the order given, in the same order.
         tokens: length of the input in tokens, as the model read it.
         cut: tokens of the pair beyond what the model reads, which it did not see.
-        seconds: tokenising and the forward pass.
+        seconds: from the question to the answer, waiting for others included.
+        other_label, other: the same of the sentences in the other order; empty for single ones.
+        way: what was done with the logits.
+        decision: what was saved with the model.
     """
 
     label: str
@@ -38,60 +76,186 @@ class Prediction:
     tokens: int
     cut: int
     seconds: float
+    other_label: str = ""
+    other: dict[str, float] | None = None
+    way: Way = Way()
+    decision: Decision = field(default_factory=Decision)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the order of the sentences changes nothing about the answer."""
+        return not self.other_label or self.other_label == self.label
 
 
 class Predictor:
     """One loaded model.
 
     Args:
-        folder: what `model.save` wrote.
+        folder: what `model.save` wrote, or a classifier of the Hub.
         max_length: the length in tokens it was trained with.
-        paired: whether it was trained on pairs rather than single sentences.
+        paired: whether it was trained on pairs rather than single sentences; None where nobody
+            knows, and the second sentence may be left out.
+        device: where it computes; chosen by what there is where empty.
+        precision: what it computes in; `auto` takes bf16 where the hardware computes in it.
 
     Raises:
-        ModelError: when the folder is gone or damaged.
+        ModelError: when the folder is gone or damaged, or the model does not fit into memory.
     """
 
-    def __init__(self, folder: Path, max_length: int, paired: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        max_length: int,
+        paired: bool | None = True,
+        device: str = "",
+        precision: Precision = "auto",
+    ) -> None:
+        self.folder = folder
         self.paired = paired
-        self._tokenizer, self._model = model.load_saved(folder)
-        self._max_length = max_length
-        names = self._model.config.id2label
-        self.labels: list[str] = [names[index] for index in range(len(names))]
+        self.max_length = max_length
+        _check_room(folder)
+        try:
+            self.scorer = Scorer(
+                folder, max_length, paired, precision, device=device or "auto", aside=True
+            )
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise _too_large(folder) from error
+        self.labels: list[str] = self.scorer.labels
+        self._together = Together(self.scorer)
+        self._plain: tuple[Any, Any] | None = None
 
-    def pair(self, sentence1: str, sentence2: str = "") -> Prediction:
+    def pair(self, sentence1: str, sentence2: str = "", way: Way | None = None) -> Prediction:
         """Label and probabilities of one pair; of `sentence1` alone where it learned from such.
 
         Raises:
             DataError: when a sentence is empty or longer than `MAX_CHARACTERS`.
+            ModelError: when the device's memory is not enough.
         """
-        texts = [_readable("sentence1", sentence1)]
-        if self.paired:
-            texts.append(_readable("sentence2", sentence2))
+        way = way or Way()
+        first = readable("sentence1", sentence1)
+        second = self._second(sentence2)
         began = time.perf_counter()
-        inputs = self._tokenizer(*texts, truncation=False, verbose=False)
-        whole = len(inputs["input_ids"])
-        inputs = self._tokenizer(
-            *texts, truncation=True, max_length=self._max_length, return_tensors="pt"
-        )
-        with torch.inference_mode():
-            logits = self._model(**inputs).logits[0].float()
-        probabilities = torch.softmax(logits, dim=-1).tolist()
-        best = max(range(len(probabilities)), key=probabilities.__getitem__)
-        kept = int(inputs["input_ids"].shape[1])
+        try:
+            answers = [self._together.submit(first, second)]
+            if second is not None:
+                answers.append(self._together.submit(second, first))
+            scored = [one.result() for one in answers]
+        except torch.OutOfMemoryError as error:
+            raise _too_large(self.folder) from error
+        logits = np.concatenate([one.logits for one in scored])
+        tokens, cut = int(scored[0].tokens[0]), int(scored[0].cut[0])
+        return self._prediction(logits, tokens, cut, way, time.perf_counter() - began)
+
+    def _prediction(
+        self, logits: Any, tokens: int, cut: int, way: Way, seconds: float
+    ) -> Prediction:
+        known = decision.read(self.folder)
+        temperature = (known.temperature if way.calibrated else None) or 1.0
+        each = calibration.probabilities(logits, temperature)
+        if way.both_orders:
+            each = np.repeat(each.mean(axis=0, keepdims=True), len(each), axis=0)
+        labels = [self._label(one, way, known) for one in each]
+        named = [dict(zip(self.labels, map(float, one), strict=True)) for one in each]
         return Prediction(
-            label=self.labels[best],
-            probabilities=dict(zip(self.labels, probabilities, strict=True)),
-            logits=logits.tolist(),
-            tokens=kept,
-            cut=whole - kept,
-            seconds=time.perf_counter() - began,
+            label=labels[0],
+            probabilities=named[0],
+            logits=[float(value) for value in logits[0]],
+            tokens=tokens,
+            cut=cut,
+            seconds=seconds,
+            other_label=labels[1] if len(labels) > 1 else "",
+            other=named[1] if len(named) > 1 else None,
+            way=way,
+            decision=known,
         )
 
+    def _label(self, probabilities: Any, way: Way, known: Decision) -> str:
+        usable = way.threshold and known.threshold is not None and known.positive in self.labels
+        if not usable or len(self.labels) != 2 or known.threshold is None:
+            return self.labels[int(probabilities.argmax())]
+        positive = self.labels.index(known.positive)
+        level = known.threshold
+        if way.calibrated and known.temperature:
+            level = decision.cooled(level, known.temperature)
+        return self.labels[positive if probabilities[positive] >= level else 1 - positive]
 
-def _readable(name: str, text: object) -> str:
-    """Text as a tokenizer can take it: no lone surrogates, no NUL."""
-    if not isinstance(text, str) or not text.strip():
+    def why(self, sentence1: str, sentence2: str = "") -> tuple[str, Explanation]:
+        """The answer, and how much each word speaks for it.
+
+        Raises:
+            DataError: as `pair`.
+            ModelError: when the model cannot be explained.
+        """
+        from finetune import explain
+
+        first = readable("sentence1", sentence1)
+        second = self._second(sentence2)
+        scored = self._together.submit(first, second).result()
+        if (tokens := int(scored.tokens[0])) > MAX_EXPLAINED and not torch.cuda.is_available():
+            raise DataError(
+                f"This input has {tokens} tokens; without a GPU up to {MAX_EXPLAINED} are "
+                "explained, for it takes minutes.",
+                "Shorten it.",
+            )
+
+        def explained() -> Explanation:
+            if self._plain is None:  # in fp32 and with gradients, unlike the scorer's
+                _check_room(self.folder)
+                self._plain = model.load_saved(self.folder)
+            return explain.why(*self._plain, first, second, self.max_length)
+
+        found = _aside.submit(explained).result()
+        return self.labels[found.label_index], found
+
+    def flips(self, sentence1: str, sentence2: str = "") -> tuple[list[Flip], int]:
+        """The small edits that change the answer, and how many were tried.
+
+        Raises:
+            DataError: as `pair`.
+        """
+        from finetune import probes
+
+        first = readable("sentence1", sentence1)
+        second = self._second(sentence2)
+        tried = probes.edits(first, second)
+        texts = [(first, second), *((one.sentence1, one.sentence2) for one in tried)]
+        each = calibration.probabilities(
+            self.scorer.scores([one for one, _ in texts],
+                               [two or "" for _, two in texts] if second is not None else None)
+        )  # fmt: skip
+        named = [dict(zip(self.labels, map(float, one), strict=True)) for one in each]
+        return probes.flips(tried, max(named[0], key=named[0].__getitem__), named[1:]), len(tried)
+
+    def _second(self, sentence2: str) -> str | None:
+        if self.paired or (self.paired is None and sentence2.strip()):
+            return readable("sentence2", sentence2)
+        return None
+
+    def free(self) -> None:
+        """Give the memory back; the predictor is of no use afterwards."""
+        self._together.close()
+        self.scorer.free()
+        self._plain = None
+
+
+def _stand_aside() -> None:
+    """One thread, after whatever else runs here: several wait for each other on busy cores."""
+    torch.set_num_threads(1)
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+
+
+# One explanation at a time: it sets hooks on the model.
+_aside = ThreadPoolExecutor(1, "explain", _stand_aside)
+
+
+def readable(name: str, text: object) -> str:
+    """Text as a tokenizer can take it: no lone surrogates, no NUL.
+
+    Raises:
+        DataError: when it is empty or longer than `MAX_CHARACTERS`.
+    """
+    if not isinstance(text, str) or not text.replace("\0", " ").strip():
         raise DataError(f"{name} is empty.", "Write a sentence in every box.")
     if len(text) > MAX_CHARACTERS:
         raise DataError(
@@ -101,6 +265,113 @@ def _readable(name: str, text: object) -> str:
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
 
 
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def _check_room(folder: Path) -> None:
+    """See that the weights fit into what is free.
+
+    Raises:
+        ModelError: when they do not.
+    """
+    if _size(folder) * _ROOM > psutil.virtual_memory().available:
+        raise _too_large(folder)
+
+
+def _too_large(folder: Path) -> ModelError:
+    size, free = _size(folder) / 2**30, psutil.virtual_memory().available / 2**30
+    return ModelError(
+        f"This model's weights take {size:.1f} GB, and {free:.1f} GB of memory are free.",
+        "Wait until a training has ended, or choose a smaller model.",
+    )
+
+
+def is_hub_id(name: object) -> bool:
+    """Whether a name can be that of a model on the Hub."""
+    return isinstance(name, str) and bool(_HUB_ID.fullmatch(name)) and ".." not in name
+
+
+def from_hub(name: str, anonymous: bool) -> tuple[Path, int]:
+    """Where a classifier of the Hub lies once it is fetched, and how many tokens it reads.
+
+    Weights are read from safetensors only, and code that comes with a model is never run.
+
+    Args:
+        name: its id, as owner/name.
+        anonymous: for a visitor: without any token of this machine's, and up to `MOST_OF_HUB`.
+
+    Raises:
+        ModelError: when there is none of that name, it is no sequence classifier, has no
+            safetensors weights, does not fit into memory, or the Hub does not answer.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    token = False if anonymous else None
+    try:
+        info = HfApi().model_info(name, files_metadata=True, token=token, timeout=10)
+        weights = [one for one in info.siblings or [] if one.rfilename.endswith(".safetensors")]
+        if not weights:
+            raise ModelError(
+                f"{name} has no safetensors weights.",
+                "Choose a model that has: others can run code.",
+            )
+        size = sum(one.size or 0 for one in weights)
+        if anonymous and size > MOST_OF_HUB:
+            raise ModelError(
+                f"{name} has {size / 2**30:.1f} GB of weights; a visitor may load up to "
+                f"{MOST_OF_HUB / 2**30:.0f} GB.",
+                "Choose a smaller model.",
+            )
+        if size * _ROOM > psutil.virtual_memory().available:
+            raise ModelError(
+                f"{name} has {size / 2**30:.1f} GB of weights, more than memory is free.",
+                "Choose a smaller model.",
+            )
+        folder = Path(
+            snapshot_download(
+                name, token=token, revision=info.sha,
+                allow_patterns=["*.json", "*.txt", "*.model", "*.safetensors"],
+                ignore_patterns=["*/*"],
+            )
+        )  # fmt: skip
+    except ModelError:
+        raise
+    except HfHubHTTPError as error:
+        code = error.response.status_code if error.response is not None else 0
+        why = {401: "is not there, or private", 403: "is gated", 404: "is not there"}
+        said = why.get(code, f"cannot be had: the Hub answered {code}")
+        raise ModelError(f"The model {name!r} {said}.", "Check its id, as owner/name.") from error
+    except Exception as error:  # no network: each library has errors of its own
+        raise ModelError(
+            f"The Hub does not answer for {name!r}.", "Check the network, or choose a run."
+        ) from error
+    return folder, _reads(name, folder)
+
+
+def _reads(name: str, folder: Path) -> int:
+    """How many tokens a classifier reads.
+
+    Raises:
+        ModelError: when it is none.
+    """
+    try:
+        known = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{name} has no config.json.", "Choose another model.") from error
+    architectures = known.get("architectures") or []
+    if not any(str(one).endswith("ForSequenceClassification") for one in architectures):
+        shown = ", ".join(map(str, architectures)) or "unknown"
+        raise ModelError(
+            f"{name} is no sequence classifier; its architecture is {shown}.",
+            "Choose one for text-classification.",
+        )
+    limit = known.get("max_position_embeddings")
+    offset = 2 if str(known.get("model_type")) in ("roberta", "xlm-roberta", "camembert") else 0
+    return max(8, min(512, int(limit) - offset if isinstance(limit, int) and limit > 0 else 512))
+
+
 class Shelf:
     """The models used last, loaded once each.
 
@@ -108,24 +379,52 @@ class Shelf:
         keep: how many to hold in memory; the least recently used goes first.
     """
 
-    def __init__(self, keep: int = 3) -> None:
-        self._keep = keep
-        self._held: OrderedDict[tuple[str, int], Predictor] = OrderedDict()
+    def __init__(self, keep: int = KEPT) -> None:
+        self._keep = max(1, keep)
+        self._held: OrderedDict[tuple[str, int, str], Predictor] = OrderedDict()
         self._lock = threading.Lock()
+        _shelves.append(self)
 
-    def get(self, folder: Path, max_length: int, paired: bool = True) -> Predictor:
+    def get(
+        self, folder: Path, max_length: int, paired: bool | None = True, device: str = ""
+    ) -> Predictor:
         """The predictor of a folder, loaded anew when its weights have changed.
 
+        Args:
+            device: as for `Predictor`.
+
         Raises:
-            ModelError: when the folder is gone or damaged.
+            ModelError: when the folder is gone or damaged, or does not fit.
         """
         weights = folder / "model.safetensors"
         changed = weights.stat().st_mtime_ns if weights.exists() else 0
-        key = (str(folder), changed)
+        key = (str(folder), changed, device)
         with self._lock:
             if key not in self._held:
-                self._held[key] = Predictor(folder, max_length, paired)
+                if not (folder / "config.json").is_file():
+                    raise ModelError(
+                        "This run has no saved model.",
+                        "Choose a run that was evaluated at least once.",
+                    )
+                # Room first: two large models at once may not fit.
+                while len(self._held) >= self._keep:
+                    self._held.popitem(last=False)[1].free()
+                self._held[key] = Predictor(folder, max_length, paired, device)
             self._held.move_to_end(key)
-            while len(self._held) > self._keep:
-                self._held.popitem(last=False)
             return self._held[key]
+
+    def free(self) -> None:
+        """Give all memory back."""
+        with self._lock:
+            while self._held:
+                self._held.popitem()[1].free()
+
+
+_shelves: list[Shelf] = []
+
+
+def release() -> None:
+    """Give device memory back: a training begins that needs it. On a CPU nothing is gained."""
+    if torch.cuda.is_available():
+        for shelf in _shelves:
+            shelf.free()

@@ -1,46 +1,146 @@
-"""A finished run on the Hub: its model card, the checks before, the push as one commit.
+"""A finished run on the Hub: what a push would do, the push as one commit, and the proof.
 
-Free of torch: the weights are files to it. A token is an argument of one call and is kept
-nowhere; it must not reach a file, a log, an event or an error's text.
+Free of torch until what was pushed is loaded back: the weights are files to it. A token is an
+argument of one call and is kept nowhere; it must not reach a file, a log, an event or an error's
+text. A push that fails or is cancelled has changed no repository, except that a new one may be
+there and empty; what was uploaded by then is not sent again.
+
+Source: https://huggingface.co/docs/huggingface_hub/guides/upload
 """
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
+import io
 import json
+import os
 import re
-from dataclasses import dataclass
-from typing import Any
+import secrets
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
 
-from huggingface_hub import (
-    CommitOperationAdd,
-    EvalResult,
-    HfApi,
-    ModelCard,
-    ModelCardData,
-    get_token,
-)
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils._validators import validate_repo_id
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, snapshot_download
+from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from finetune import catalog, config, uploads
-from finetune.errors import PublishError
+from finetune import card, catalog, demo, outcomes, picture, uploads
+from finetune.errors import Cancelled, FinetuneError, PublishError
+from finetune.hub import Account, Hub, Refused, account, never, repo_id, stored_token
 from finetune.store import Run
-from finetune.summary import Summary
+from finetune.summary import ENDED, Summary
 
-_UNREACHABLE = 3.0  # seconds to wait for the Hub before saying that it does not answer
+__all__ = [
+    "Account", "Plan", "Progress", "Pushed", "Verified", "Wanted", "account", "check", "push",
+    "repo_id", "stored_token", "suggested_name", "verify",
+]  # fmt: skip
+
+PAIRS = 20  # validation pairs that the model from the Hub is asked, and the one here
+TOLERANCE = 1e-4  # of a logit, between the two
+_SMALL = 2**20  # bytes, up to which a file is read at once rather than streamed
+# What `from_pretrained` may read: of an earlier model, it would be mixed with this one.
+_OF_A_MODEL = (
+    "*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*.h5", "*.msgpack",
+    "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
+    "special_tokens_map.json", "added_tokens.json", "*.model", "sentencepiece*",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Account:
-    """Whom a token belongs to.
+class Wanted:
+    """What shall be pushed where.
 
     Args:
-        name: the user.
-        namespaces: where it may create repositories: the user, then organisations.
+        name: of the repository, with or without a namespace.
+        private: whether a new repository is private; one that exists stays as it is.
+        licence: as the Hub spells it, empty for none; None for that of the base model.
+        demo: whether to make a Space too, `<name>-demo`, in which anybody can try the model.
+        hardware: of that Space, as the Hub names it; some is billed.
     """
 
     name: str
-    namespaces: list[str]
+    private: bool = False
+    licence: str | None = None
+    demo: bool = False
+    hardware: str = "cpu-basic"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a push will do, as far as it can be known before the first byte.
+
+    Args:
+        account: whose token it is.
+        full: the repository, `namespace/name`.
+        exists: whether it is there; then the push is a new commit in it.
+        head: its latest commit; empty where there is none.
+        private: whether it is or will be private.
+        files: path -> bytes of everything that is sent.
+        replaced, removed: paths that are there and get new content, and those of an earlier model
+            that go.
+        licence: as the card says it; empty for none.
+        base_licence: of the base model; empty where nobody knows.
+        demo: the Space that is made too; empty for none.
+        demo_exists: whether that is there.
+        hardware: of the Space, with its price as far as the Hub tells it.
+    """
+
+    account: Account
+    full: str
+    exists: bool
+    head: str
+    private: bool
+    files: dict[str, int]
+    replaced: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    licence: str = ""
+    base_licence: str = ""
+    demo: str = ""
+    demo_exists: bool = False
+    hardware: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(self.files.values())
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a push is.
+
+    Args:
+        doing: what it does now.
+        sent: bytes sent, or there already.
+        total: bytes in all; 0 while unknown.
+        there: bytes that the Hub had from before.
+        full: the repository; empty while unknown.
+        created: whether the push made it.
+    """
+
+    doing: str = "checking"
+    sent: int = 0
+    total: int = 0
+    there: int = 0
+    full: str = ""
+    created: bool = False
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The model from the Hub beside the one here.
+
+    Args:
+        pairs: how many both were asked.
+        difference: the largest difference of a logit.
+        problem: what differs, or why it could not be compared; empty where all is well.
+    """
+
+    pairs: int
+    difference: float
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,70 +151,24 @@ class Pushed:
         url: the repository's page.
         commit: the commit's sha.
         created: whether the repository is new.
+        verified: what loading it back has shown; None where that was not asked for.
+        demo: the address of the Space; empty where there is none.
+        demo_problem: why there is none although it was wanted.
     """
 
     url: str
     commit: str
     created: bool
+    verified: Verified | None = None
+    demo: str = ""
+    demo_problem: str = ""
 
 
-def stored_token() -> str | None:
-    """The token of `hf auth login` or HF_TOKEN on this machine, if any."""
-    return get_token()
+Told = Callable[[Progress], None]
 
 
-def account(token: str | None) -> Account:
-    """Whose token it is.
-
-    Raises:
-        PublishError: when there is none, the Hub does not know it, it may only read, or the Hub
-            does not answer.
-    """
-    if not token:
-        raise PublishError(
-            "You are not signed in.",
-            "Run `hf auth login`, or paste a token with write access.",
-        )
-    if not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise PublishError(
-            "The token has spaces or characters no token has.", "Copy it again, whole."
-        )
-    if not catalog.hub_answers(_UNREACHABLE):
-        raise PublishError(
-            f"The Hub at {catalog.endpoint()} does not answer.",
-            "Check the network and press Push again; the model is safe here.",
-        )
-    try:
-        who = HfApi(endpoint=catalog.endpoint(), token=token).whoami()
-    except Exception as error:
-        raise _refused(error, "The sign-in") from None
-    access = (who.get("auth") or {}).get("accessToken") or {}
-    if access.get("role") == "read":
-        raise PublishError(
-            "This token may only read.", "Make one with write access in your Hub settings."
-        )
-    organisations = [one["name"] for one in who.get("orgs") or [] if one.get("name")]
-    return Account(who["name"], [who["name"], *organisations])
-
-
-def repo_id(name: str, user: str) -> str:
-    """`user/name` from what was typed, which may carry its namespace already.
-
-    Raises:
-        PublishError: when the Hub would not take the name.
-    """
-    typed = name.strip()
-    full = typed if "/" in typed else f"{user}/{typed}"
-    try:
-        if not typed:
-            raise HFValidationError("it is empty")
-        validate_repo_id(full)
-    except HFValidationError:
-        raise PublishError(
-            f"{typed!r} is not a repository name.",
-            "Use letters, digits, '-', '_' and '.', at most 96, as in my-paraphrase-model.",
-        ) from None
-    return full
+def quiet(progress: Progress) -> None:
+    """Who is told, and does nothing."""
 
 
 def suggested_name(run: Run) -> str:
@@ -126,58 +180,90 @@ def suggested_name(run: Run) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", text).strip("-.")[:96]
 
 
-def push(run: Run, summary: Summary, name: str, token: str | None, private: bool = False) -> Pushed:
-    """Send the best model, its tokenizer, the card and the configuration as one commit.
+def check(run: Run, summary: Summary, wanted: Wanted, token: str | None) -> Plan:
+    """What a push would do; changes nothing.
+
+    Args:
+        run: the run whose `best/` is sent.
+        summary: the fold over its events.
+        wanted: what shall be pushed where.
+        token: used for these calls only.
+
+    Raises:
+        PublishError: when the run has no model or has not ended, or something is wrong with the
+            token, the name, the licence or the Hub's answer.
+    """
+    return _plan(run, summary, wanted, Hub(token), _contents(run, summary))
+
+
+def push(
+    run: Run,
+    summary: Summary,
+    wanted: Wanted,
+    token: str | None,
+    told: Told = quiet,
+    stopped: Callable[[], bool] = never,
+    verified: bool = True,
+) -> Pushed:
+    """Send the best model, its tokenizer, the card and the configuration as one commit, and load
+    them back.
+
+    Everything is checked before the first byte. Blocks until it is done, so call it from a thread.
 
     Args:
         run: the run whose `best/` is sent.
         summary: the fold over its events, for the card.
-        name: repository name, with or without a namespace.
+        wanted: what shall be pushed where.
         token: used for these calls only.
-        private: whether a new repository is private; one that exists stays as it is.
+        told: called with every progress.
+        stopped: whether the person wants the end; asked often until the commit is made.
+        verified: whether to load the model back and compare.
 
     Raises:
-        PublishError: when something is wrong with the token, the name or the Hub's answer. It
-            says whether a repository was left behind empty.
+        Cancelled: when the end was wanted, and nothing was committed.
+        PublishError: when something is wrong with the run, the token, the name or the Hub's
+            answer. It says whether a repository was left behind empty.
     """
+    disable_progress_bars()  # they would go to the app's log, and the page has its own
+    hub = Hub(token, stopped)
+    with contextlib.ExitStack() as opened:
+        contents = _contents(run, summary)
+        plan = _plan(run, summary, wanted, hub, contents)
+        sending = _Sending(hub, plan, told)
+        contents["README.md"] = _card(run, summary, plan)
+        sending.open(contents, opened)
+        commit = sending.carry_out(f"Fine-tuned with Finetune: {run.public_title()}"[:200])
+    progress = replace(sending.progress, doing="loading it back to compare")
+    told(progress)
+    pushed = Pushed(f"{catalog.endpoint()}/{plan.full}", commit, sending.created)
+    if verified:
+        pushed = replace(pushed, verified=verify(run, summary, plan.full, commit, token, stopped))
+    if plan.demo:
+        told(replace(progress, doing="making the demo Space"))
+        pushed = _with_demo(run, summary, plan, hub, wanted, pushed)
+    return pushed
+
+
+# What is sent, and what is there.
+
+
+def _contents(run: Run, summary: Summary) -> dict[str, bytes | Path]:
+    """Path in the repository -> its content or file; the card comes later."""
     if not run.has_model():
         raise PublishError("This run has no saved model.", "Train it until the first evaluation.")
-    who = account(token)
-    full = repo_id(name, who.name)
-    namespace = full.split("/")[0]
-    if namespace not in who.namespaces:
+    if summary.status not in ENDED:
         raise PublishError(
-            f"{who.name} may not write to {namespace!r}.",
-            f"Choose one of: {', '.join(who.namespaces)}.",
+            "This run is still training.", "Wait for its end or stop it; then push its best model."
         )
-    api = HfApi(endpoint=catalog.endpoint(), token=token)
-    try:
-        created = not api.repo_exists(full)
-        if created:
-            api.create_repo(full, private=private)
-    except Exception as error:
-        raise _refused(error, f"Creating {full}") from None
-    try:
-        commit = api.create_commit(
-            full,
-            operations=_operations(run, summary, full),
-            commit_message=f"Fine-tuned with Finetune: {run.title()}",
-        )
-    except Exception as error:
-        left = f" The repository {full} was made but holds no model yet." if created else ""
-        raise _refused(error, f"The push to {full}", left) from None
-    return Pushed(url=f"{catalog.endpoint()}/{full}", commit=commit.oid, created=created)
-
-
-def _operations(run: Run, summary: Summary, full: str) -> list[CommitOperationAdd]:
-    """Every file of the commit: weights, tokenizer, card and configuration go up together."""
-    files: dict[str, Any] = {
+    files: dict[str, bytes | Path] = {
         path.name: path for path in sorted(run.best.iterdir()) if path.is_file()
     }
-    files["README.md"] = card(run, summary, full).encode()
-    files["training_config.json"] = run.config().to_json().encode()
+    files["README.md"] = b""
+    files["training_config.json"] = card.public(run.config()).to_json().encode()
     files["metrics.json"] = (json.dumps(_metrics(summary), indent=2) + "\n").encode()
-    return [CommitOperationAdd(name, content) for name, content in files.items()]
+    if (drawn := picture.curves(summary)) is not None:
+        files[card.PICTURE] = drawn
+    return files
 
 
 def _metrics(summary: Summary) -> dict[str, Any]:
@@ -185,183 +271,432 @@ def _metrics(summary: Summary) -> dict[str, Any]:
     return {
         "step": best.step if best else summary.saved_step,
         "validation": best.metrics if best else {},
+        "intervals_95": best.intervals if best else {},
         "majority_baseline": summary.prepared.majority if summary.prepared else {},
-    }
+        "baselines": summary.baselines,
+        "test": [
+            {"step": one.step, "scores": one.metrics, "threshold": one.threshold,
+             "at_threshold": one.at_threshold}
+            for one in summary.opened
+        ],
+    }  # fmt: skip
 
 
-def _refused(error: Exception, what: str, left: str = "") -> PublishError:
-    """The Hub's refusal in our words: the status and its remedy, never a header or a token."""
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None) if isinstance(error, HfHubHTTPError) else None
-    remedies = {
-        401: "The token is wrong or has expired; make a new one in your Hub settings.",
-        403: "The token may not do this; it needs write access to that namespace.",
-        404: "There is no such repository, or the token may not see it.",
-        409: "Something of that name is already there; choose another name.",
-        412: "Someone else committed in between; press Push again.",
-        429: "The Hub asks for a pause; wait a few minutes and press Push again.",
-    }
-    if status is None:
-        return PublishError(
-            f"{what} failed: {type(error).__name__}.{left}",
-            "Check the network and press Push again; the model is safe here.",
+def _plan(
+    run: Run, summary: Summary, wanted: Wanted, hub: Hub, contents: dict[str, bytes | Path]
+) -> Plan:
+    who = hub.account()
+    full = repo_id(wanted.name, who.name)
+    if not who.may_write(full):
+        raise PublishError(
+            f"{who.name} may not write to {full.split('/')[0]!r}.",
+            f"Choose one of: {', '.join([*who.namespaces, *who.repos])}.",
         )
-    remedy = remedies.get(status, "Press Push again in a while; the model is safe here.")
-    return PublishError(f"{what} was refused with status {status}.{left}", remedy)
+    base = card.base_licence(run.config()) or _hub_licence(run, hub)
+    licence = base if wanted.licence is None else wanted.licence.strip().lower()
+    if not re.fullmatch(r"[a-z0-9.+-]{0,60}", licence):
+        raise PublishError(
+            f"{licence!r} is not a licence as the Hub spells it.", "Write it as in apache-2.0."
+        )
+    plan = Plan(
+        account=who, full=full, exists=False, head="", private=wanted.private,
+        files={path: len(one) if isinstance(one, bytes) else one.stat().st_size
+               for path, one in contents.items()},
+        licence=licence, base_licence=base,
+    )  # fmt: skip
+    plan = _beside(plan, hub)
+    written = _card(run, summary, plan)
+    hub.call(f"The card of {full}", lambda: _valid(written))
+    plan = replace(plan, files=plan.files | {"README.md": len(written)})
+    return _demo_plan(plan, wanted, hub) if wanted.demo else plan
 
 
-def card(run: Run, summary: Summary, full: str) -> str:
-    """The model card, derived from the run: metadata, results, how to use, what was set.
+def _beside(plan: Plan, hub: Hub) -> Plan:
+    """The plan with what the repository holds already, if there is one."""
+    if not hub.call(f"Looking for {plan.full}", lambda: hub.api.repo_exists(plan.full)):
+        if plan.full.split("/")[0] not in plan.account.namespaces:
+            raise PublishError(
+                f"The token may write to {plan.full}, but there is no such repository.",
+                "Make it first, or take a token that may make repositories.",
+            )
+        return plan
+    info = hub.call(f"Looking into {plan.full}", lambda: hub.api.model_info(plan.full))
+    held = [one.rfilename for one in info.siblings or []]
+    return replace(
+        plan,
+        exists=True,
+        head=info.sha if info.sha and set(info.sha) != {"0"} else "",
+        private=bool(info.private),
+        replaced=sorted(set(held) & set(plan.files)),
+        removed=sorted(
+            path for path in held if path not in plan.files
+            and any(fnmatch.fnmatch(path, kind) for kind in _OF_A_MODEL)
+        ),
+    )  # fmt: skip
+
+
+def _hub_licence(run: Run, hub: Hub) -> str:
+    """What the Hub knows of the base model's licence; empty where that is nothing."""
+    checkpoint = run.config().checkpoint
+    if catalog.on_disk(checkpoint):
+        return ""
+    with contextlib.suppress(PublishError, AttributeError):
+        info = hub.call("Looking for the base model", lambda: hub.api.model_info(checkpoint))
+        found = info.card_data.get("license") if info.card_data else ""
+        return found if isinstance(found, str) else ""
+    return ""
+
+
+def _card(run: Run, summary: Summary, plan: Plan) -> bytes:
+    found = card.findings(run, summary)
+    return card.text(run, summary, plan.full, plan.licence, found).encode()
+
+
+def _valid(written: bytes) -> None:
+    try:
+        ModelCard(written.decode()).validate()
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise PublishError(
+            f"The Hub does not take the card: {reason}", "Change the licence or the name."
+        ) from None
+
+
+# The push itself.
+
+
+class _Stream(io.BufferedIOBase):
+    """A file whose bytes are counted as they are sent, and which ends when the end is wanted.
+
+    The client sends what it reads from an object, rather than from a path or from bytes, as plain
+    files over HTTP and not as Xet's chunks: only so is a push counted in bytes and soon cancelled.
+    """
+
+    def __init__(self, file: Any, check: Callable[[], None]) -> None:
+        self._file, self._check = file, check
+        self.sent = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._check()
+        piece: bytes = self._file.read(size)
+        self.sent = self._file.tell()
+        return piece
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        place: int = self._file.seek(offset, whence)
+        return place
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+class _Sending:
+    """One push under way."""
+
+    def __init__(self, hub: Hub, plan: Plan, told: Told) -> None:
+        self.hub, self.plan, self.told = hub, plan, told
+        self.created = False
+        self.progress = Progress("reading the files", 0, plan.size, full=plan.full)
+        self._operations: list[CommitOperationAdd] = []
+        self._streams: dict[str, _Stream] = {}
+        self._done = 0  # bytes of files that are there whole
+        self._now: _Stream | None = None
+        self._mark = secrets.token_hex(8)
+        hub.beat = self._beat
+
+    def open(self, contents: dict[str, bytes | Path], opened: contextlib.ExitStack) -> None:
+        """Open and read everything: a model saved meanwhile does not mix in."""
+        self.told(self.progress)
+        for path, content in contents.items():
+            try:
+                given = self._opened(path, content, opened)
+                self._operations.append(CommitOperationAdd(path, given))  # reads it, for its hash
+            except OSError as error:
+                raise PublishError(
+                    f"{path} cannot be read: {error.strerror or error}.", "Try again."
+                ) from error
+        for stream in self._streams.values():
+            stream.sent = 0
+        total = sum(one.upload_info.size for one in self._operations)
+        self.progress = replace(self.progress, total=total)
+
+    def _opened(self, path: str, content: bytes | Path, opened: contextlib.ExitStack) -> Any:
+        """Something to read a file's content from; the large ones are counted."""
+        if isinstance(content, bytes):
+            return io.BytesIO(content)
+        if content.stat().st_size <= _SMALL:
+            return io.BytesIO(content.read_bytes())
+        file = opened.enter_context(content.open("rb"))
+        stream = self._streams[path] = _Stream(file, self.hub.check)
+        return stream
+
+    def carry_out(self, message: str) -> str:
+        """Make the repository, upload, commit; the commit's sha."""
+        try:
+            self._create()
+            return self._commit(message)
+        except Cancelled as error:
+            raise Cancelled(f"{error.fact}{self._left}", error.remedy) from None
+
+    def _create(self) -> None:
+        """Make the repository where there is none."""
+        if self.plan.exists:
+            return
+        full, private = self.plan.full, self.plan.private
+        self._tell(f"making {full}")
+        self.hub.call(
+            f"Creating {full}", lambda: self.hub.api.create_repo(full, private=private),
+            stoppable=False,
+        )  # fmt: skip
+        self.created = True
+
+    @property
+    def _left(self) -> str:
+        made = f" The repository {self.plan.full} was made but holds no model yet."
+        return made if self.created else ""
+
+    def _commit(self, message: str) -> str:
+        """Upload what the Hub does not have, then make one commit of all; its sha."""
+        self._upload()
+        self._tell("committing")
+        hub, plan = self.hub, self.plan
+        operations: list[Any] = [*self._operations, *map(CommitOperationDelete, plan.removed)]
+        hub.check()  # the last moment: a commit cannot be taken back
+        try:
+            made = hub.call(
+                f"The push to {plan.full}",
+                lambda: hub.api.create_commit(
+                    plan.full, operations=operations, commit_message=message,
+                    commit_description=f"Push {self._mark}", parent_commit=plan.head or None,
+                ),
+                self._left,
+                stoppable=False,
+            )  # fmt: skip
+        except PublishError as error:
+            if isinstance(error, Refused) and error.status < 500:
+                raise
+            if landed := self._landed():
+                return landed
+            raise
+        self._tell("committed", self.progress.total)
+        return str(made.oid)
+
+    def _upload(self) -> None:
+        api, full = self.hub.api, self.plan.full
+        small = [one for one in self._operations if one.path_in_repo not in self._streams]
+        batches = [small, *([one] for one in self._operations if one not in small)]
+        for batch in batches:
+            names = (
+                ", ".join(one.path_in_repo for one in batch) if len(batch) == 1 else "small files"
+            )
+            self._now = self._streams.get(batch[0].path_in_repo)
+            self._tell(f"sending {names}")
+            self.hub.call(
+                f"Sending {names} to {full}",
+                lambda batch=batch: api.preupload_lfs_files(  # type: ignore[misc]
+                    full, batch, free_memory=False, num_threads=1
+                ),
+                self._left,
+            )  # fmt: skip
+            size = sum(one.upload_info.size for one in batch)
+            if self._now is not None and not self._now.sent:
+                self.progress = replace(self.progress, there=self.progress.there + size)
+            self._done, self._now = self._done + size, None
+            self._tell(self.progress.doing)
+
+    def _landed(self) -> str:
+        """The commit, where it was made although its answer was lost; else empty."""
+        with contextlib.suppress(PublishError):
+            found = self.hub.call(
+                "Looking for the commit", lambda: self.hub.api.list_repo_commits(self.plan.full)
+            )
+            for one in found[:10]:
+                if self._mark in one.message:
+                    return str(one.commit_id)
+        return ""
+
+    def _tell(self, doing: str, sent: int | None = None) -> None:
+        now = self._done + (self._now.sent if self._now else 0) if sent is None else sent
+        self.progress = replace(self.progress, doing=doing, sent=now, created=self.created)
+        self.told(self.progress)
+
+    def _beat(self) -> int:
+        """Bytes sent so far; telling them is cheap."""
+        sent = self._done + (self._now.sent if self._now else 0)
+        if sent != self.progress.sent:
+            self._tell(self.progress.doing)
+        return sent
+
+
+# The proof.
+
+
+def verify(
+    run: Run,
+    summary: Summary,
+    full: str,
+    commit: str,
+    token: str | None,
+    stopped: Callable[[], bool] = never,
+) -> Verified:
+    """Load a pushed model from the Hub and ask it what the one here is asked.
+
+    It comes into a temporary folder rather than into the Hub's cache, which visitors share.
 
     Args:
         full: the repository, `namespace/name`.
+        commit: its sha.
+        token: used for these calls only.
+        stopped: whether nobody waits for it any more.
     """
-    chosen = run.config()
-    base = catalog.checkpoint(chosen.checkpoint)
-    data = ModelCardData(
-        language="en" if catalog.dataset(chosen.dataset) else None,
-        license=(base.licence if base else "") or None,
-        base_model=(base.repo if base else "") or chosen.checkpoint,
-        datasets=[_hub_id(chosen)] if _hub_id(chosen) else None,
-        metrics=["accuracy", "f1"],
-        pipeline_tag="text-classification",
-        library_name="transformers",
-        tags=["sentence-pairs" if summary.paired else "sentences", "finetune"],
-        model_name=full.split("/")[-1],
-        eval_results=_results(chosen, summary) or None,
-    )
-    body = "\n\n".join(
-        part
-        for part in (
-            f"# {full.split('/')[-1]}",
-            _intended(data.base_model, chosen, summary),
-            _use(full, summary.paired),
-            _scores(summary),
-            _data(summary),
-            _settings(chosen),
-            _versions(summary),
+    try:
+        with tempfile.TemporaryDirectory(prefix="finetune-verify-") as folder:
+            _fetch(Path(folder), full, commit, token, stopped)
+            return _compare(run, summary, Path(folder))
+    except Cancelled:
+        return Verified(0, 0.0, "It was not loaded back: you cancelled that.")
+    except FinetuneError as error:
+        return Verified(0, 0.0, f"It could not be loaded back. {error}")
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        return Verified(0, 0.0, f"It could not be loaded back: {reason}.")
+
+
+def _fetch(
+    folder: Path, full: str, commit: str, token: str | None, stopped: Callable[[], bool]
+) -> None:
+    hub = Hub(token, stopped)
+    hub.beat = lambda: _bytes_in(folder)
+    hub.call(
+        f"Loading {full} back",
+        lambda: snapshot_download(
+            full, revision=commit, local_dir=folder, token=token, endpoint=catalog.endpoint(),
+            max_workers=2,
+        ),
+    )  # fmt: skip
+
+
+def _bytes_in(folder: Path) -> int:
+    """How much is there by now; a file may get its final name while it is looked at."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(root, name).stat().st_size
+    return total
+
+
+def _compare(run: Run, summary: Summary, folder: Path) -> Verified:
+    import numpy as np
+
+    from finetune.scoring import Scorer
+
+    first, second = _asked(run, summary.paired)
+    scored = []
+    labels = []
+    for place in (run.best, folder):
+        scorer = Scorer(
+            place, run.config().max_length, summary.paired, "fp32", "cpu", threads=1, aside=True
         )
-        if part
-    )
-    text = ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}\n")
-    return str(text)
-
-
-def _results(chosen: config.RunConfig, summary: Summary) -> list[EvalResult]:
-    known = catalog.dataset(chosen.dataset)
-    best, data = summary.best, summary.prepared.data if summary.prepared else {}
-    repo = known.repo if known else _hub_id(chosen)
-    name = (known.label.split(" (")[0] if known else "") or str(data.get("source") or "own pairs")
-    return [
-        EvalResult(
-            task_type="text-classification",
-            dataset_type=repo or "custom",
-            dataset_name=name,
-            dataset_config=chosen.dataset_config_name or (known.config if known else "") or None,
-            dataset_split="validation",
-            dataset_revision=data.get("revision") or None,
-            metric_type=metric,
-            metric_name=title,
-            metric_value=round(best.metrics[metric], 4),
+        try:
+            scored.append(scorer.scores(first, second))
+            labels.append(scorer.labels)
+        finally:
+            scorer.free()
+    if labels[0] != labels[1]:
+        return Verified(
+            len(first), 0.0, f"Its classes are {labels[1]}, those of the model here {labels[0]}."
         )
-        for metric, title in (("accuracy", "Accuracy"), ("f1", "F1"))
-        if best is not None and metric in best.metrics
-    ]
+    apart = float(np.abs(scored[0] - scored[1]).max()) if len(first) else 0.0
+    if not apart <= TOLERANCE:
+        problem = f"A logit differs by {apart:.3g}; {TOLERANCE:g} is allowed."
+        return Verified(len(first), apart, problem)
+    return Verified(len(first), apart)
 
 
-def _hub_id(chosen: config.RunConfig) -> str:
-    """The Hub dataset learned from, if it was one."""
-    known = catalog.dataset(chosen.dataset)
-    if known is not None:
-        return known.repo
-    return "" if uploads.is_upload(chosen.dataset) else chosen.dataset
+def _asked(run: Run, paired: bool) -> tuple[list[str], list[str] | None]:
+    """The first validation pairs; sentences of our own where those were not kept."""
+    table = outcomes.examples(run)
+    if table is None or not table.num_rows:
+        first, second = (list(one) for one in zip(*card.EXAMPLES, strict=True))
+        return first, second if paired else None
+    some = table.slice(0, PAIRS)
+    names = ("sentence1", "sentence2") if paired else ("sentence1",)
+    columns = [cast(list[str], some.column(name).to_pylist()) for name in names]
+    return columns[0], columns[1] if paired else None
 
 
-def _intended(base: Any, chosen: config.RunConfig, summary: Summary) -> str:
-    prepared = summary.prepared
-    known = catalog.dataset(chosen.dataset)
-    source = known.label.split(" (")[0] if known else ""
-    labels = ", ".join(f"`{name}`" for name in prepared.labels) if prepared else "its classes"
-    count = f"{prepared.train_examples:,} " if prepared else ""
-    source = source or str((prepared.data.get("source") if prepared else "") or "own data")
-    what = "two sentences" if summary.paired else "a sentence"
-    noun = "pairs" if summary.paired else "sentences"
-    return (
-        f"Puts {what} into one of the classes {labels}. Fine-tuned from `{base}` on "
-        f"{count}training {noun} ({source}). Sentences unlike those of its training data, in "
-        "another language or from another field, may be judged wrongly; measure it on your own "
-        "before you rely on it."
+# The demo.
+
+
+def _demo_plan(plan: Plan, wanted: Wanted, hub: Hub) -> Plan:
+    if plan.private:
+        raise PublishError(
+            f"A demo of {plan.full} could not read it: the repository is private.",
+            "Push it without the demo, or make the repository public.",
+        )
+    space = f"{plan.full[:91]}-demo"
+    exists = hub.call(
+        f"Looking for the Space {space}", lambda: hub.api.repo_exists(space, repo_type="space")
     )
+    if exists and not hub.call(f"Looking into the Space {space}", lambda: _is_ours(hub, space)):
+        raise PublishError(
+            f"The Space {space} exists and is something else.", "Choose another repository name."
+        )
+    price = hub.hardware(wanted.hardware)
+    return replace(plan, demo=space, demo_exists=exists, hardware=price)
 
 
-def _data(summary: Summary) -> str:
-    """Where the pairs came from, and what was left out."""
-    if summary.prepared is None or not summary.prepared.data:
-        return ""
-    data, lines = summary.prepared.data, []
-    revision = f" at revision `{data['revision']}`" if data.get("revision") else ""
-    lines.append(f"Source: {data.get('source')}{revision}.")
-    rows = ", ".join(f"{name} {count:,}" for name, count in data.get("rows", {}).items())
-    lines.append(f"Rows: {rows}. The positive class is `{data.get('positive_label')}`.")
-    for split, reasons in data.get("left_out", {}).items():
-        if reasons:
-            said = ", ".join(f"{count:,} ({reason})" for reason, count in reasons.items())
-            lines.append(f"Left out of {split}: {said}.")
-    lines.append(f"Fingerprint (sha256 over the rows): `{summary.prepared.fingerprint}`.")
-    return "## Data\n\n" + " ".join(lines)
+def _is_ours(hub: Hub, space: str) -> bool:
+    """Whether a Space was made here, or holds nothing yet."""
+    held = set(hub.api.list_repo_files(space, repo_type="space"))
+    if "app.py" not in held:
+        return not held - {"README.md", ".gitattributes"}
+    with tempfile.TemporaryDirectory(prefix="finetune-demo-") as folder:
+        path = hub.api.hf_hub_download(space, "app.py", repo_type="space", local_dir=folder)
+        return demo.is_ours(Path(path).read_text(encoding="utf-8", errors="replace"))
 
 
-def _use(full: str, paired: bool) -> str:
-    texts = '"The shop opens at nine."' + ', "At nine the shop opens."' * paired
-    return f"""## How to use
-
-```python
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{full}")
-model = AutoModelForSequenceClassification.from_pretrained("{full}")
-inputs = tokenizer({texts}, return_tensors="pt")
-with torch.no_grad():
-    probabilities = model(**inputs).logits.softmax(dim=-1)[0]
-for index, name in model.config.id2label.items():
-    print(name, round(probabilities[index].item(), 3))
-```"""
-
-
-def _scores(summary: Summary) -> str:
-    best, prepared = summary.best, summary.prepared
-    if best is None or prepared is None:
-        return "## Results\n\nThis model was stopped before it was evaluated."
-    rows = [
-        f"| {name} | {best.metrics[name]:.4f} | {prepared.majority[name]:.4f} |"
-        for name in ("accuracy", "f1")
-        if name in best.metrics and name in prepared.majority
-    ]
-    ended = " The run was stopped before its end." if summary.status == "stopped" else ""
-    return "\n".join(
-        [
-            "## Results",
-            "",
-            f"On {prepared.validation_examples:,} validation pairs, after step {best.step} of "
-            f"{prepared.total_steps}, the best by the metric below.{ended} The majority column "
-            "is what always answering the most frequent class scores.",
-            "",
-            "| metric | this model | majority |",
-            "|---|---|---|",
-            *rows,
-        ]
+def _with_demo(
+    run: Run, summary: Summary, plan: Plan, hub: Hub, wanted: Wanted, pushed: Pushed
+) -> Pushed:
+    """What was pushed, with the demo or why there is none: the model is there either way."""
+    files = demo.files(
+        plan.full, summary.paired, run.config().max_length, card.EXAMPLES, plan.licence
     )
-
-
-def _settings(chosen: config.RunConfig) -> str:
-    values = chosen.to_dict()
-    rows = [f"| {name} | {value} |" for name, value in values.items() if value != ""]
-    return "\n".join(["## Training", "", "| hyperparameter | value |", "|---|---|", *rows])
-
-
-def _versions(summary: Summary) -> str:
-    if summary.started is None:
-        return ""
-    names = ", ".join(f"{name} {number}" for name, number in summary.started.versions.items())
-    return f"Trained on {summary.started.device} with {names}."
+    space: Any = wanted.hardware
+    try:
+        if not plan.demo_exists:
+            hub.call(
+                f"Creating the Space {plan.demo}",
+                lambda: hub.api.create_repo(
+                    plan.demo, repo_type="space", space_sdk="gradio", space_hardware=space
+                ),
+                stoppable=False,
+            )
+        left = "" if plan.demo_exists else f" The Space {plan.demo} was made but is empty."
+        hub.call(
+            f"Sending the demo to {plan.demo}",
+            lambda: hub.api.create_commit(
+                plan.demo, repo_type="space", commit_message=f"A demo of {plan.full}",
+                operations=[CommitOperationAdd(path, text.encode())
+                            for path, text in files.items()],
+            ),
+            left,
+            stoppable=False,
+        )  # fmt: skip
+    except PublishError as error:
+        free = isinstance(error, Refused) and error.status == 402
+        remedy = (
+            f"{wanted.hardware} takes an account that pays; choose other hardware or leave it out."
+            if free
+            else error.remedy
+        )
+        return replace(pushed, demo_problem=f"{error.fact} {remedy}")
+    return replace(pushed, demo=f"{catalog.endpoint()}/spaces/{plan.demo}")

@@ -24,8 +24,16 @@ def neutral(cell: object) -> object:
 
 def text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """The text of a CSV file, every cell neutral."""
+    return _written([header, *rows])
+
+
+def rows(more: Iterable[Sequence[object]]) -> str:
+    """Further rows of such a file, every cell neutral."""
+    return _written(more)
+
+
+def _written(lines: Iterable[Sequence[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([neutral(name) for name in header])
-    writer.writerows([neutral(cell) for cell in row] for row in rows)
+    writer.writerows([neutral(cell) for cell in line] for line in lines)
     return out.getvalue()

@@ -25,12 +25,11 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils._validators import validate_repo_id
 
-from finetune import catalog, files, uploads
+from finetune import catalog, files, uploads, visitors
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.errors import DataError, some
 from finetune.uploads import Uploads
 
-BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "pairs"
 LABELS = ["not_equivalent", "equivalent"]  # of the bundled pairs, which say 0 and 1
 
 
@@ -112,7 +111,7 @@ class _Bundled(_Files):
     """The pairs that come with the app, whose classes have names."""
 
     def __init__(self) -> None:
-        paths = {split: BUNDLED / f"{split}.csv" for split in uploads.SPLITS}
+        paths = {split: catalog.BUNDLED_PAIRS / f"{split}.csv" for split in uploads.SPLITS}
         super().__init__("the bundled pairs", paths, {})
 
     def classes(self, column: str) -> list[str] | None:
@@ -194,8 +193,8 @@ def _is_path(name: str) -> bool:
 
 
 def _token() -> bool | None:
-    """On a Space a visitor must not read with its owner's token."""
-    return False if os.environ.get("SPACE_ID") else None
+    """Where several people share the app, a visitor must not read with its owner's token."""
+    return False if visitors.shared() else None
 
 
 def _hub_names(config: RunConfig) -> tuple[str, str]:
@@ -257,7 +256,7 @@ def _refusal(repo: str, name: str, revision: str, error: Exception) -> DataError
             "which is never run.",
             "Choose one stored as Parquet, CSV or JSON, or download it and upload the file.",
         )
-    if _offline():
+    if offline():
         return _no_hub(repo)
     if any(isinstance(one, RevisionNotFoundError) for one in chain):
         return DataError(
@@ -282,7 +281,7 @@ def _commit(repo: str, revision: str) -> str:
     Raises:
         DataError: when the Hub knows no such dataset or revision.
     """
-    if _offline():
+    if offline():
         return ""
     api = HfApi(endpoint=catalog.endpoint())
     try:
@@ -291,7 +290,7 @@ def _commit(repo: str, revision: str) -> str:
         raise _refusal(repo, "", revision, error) from error
 
 
-def _offline() -> bool:
+def offline() -> bool:
     told = os.environ.get("HF_HUB_OFFLINE") == "1" or os.environ.get("HF_DATASETS_OFFLINE") == "1"
     return told or not catalog.hub_answers()
 

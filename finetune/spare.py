@@ -14,17 +14,21 @@ import sys
 import time
 from pathlib import Path
 
+from finetune import workers
+
 WAIT = 3600.0  # seconds without work after which it ends
 READY, RUN, TAKEN = "ready", "run", "taken"
 
 
 def main() -> int:
     """Wait in a folder for the path of a run, and carry that run out."""
+    # Known from the start: an app that ends while this imports must not leave it waiting.
+    parent = int(os.environ.get(workers.STARTED_BY) or os.getppid())
     parser = argparse.ArgumentParser(prog="python -m finetune.spare", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where to wait")
     folder: Path = parser.parse_args().folder
     _import_all()
-    path = _wait(folder)
+    path = _wait(folder, parent)
     if path is None:
         return 0
     from finetune import train
@@ -49,9 +53,9 @@ def _import_all() -> None:
     assert all((AutoModelForSequenceClassification, AutoTokenizer))  # imported when first named
 
 
-def _wait(folder: Path) -> Path | None:
-    """The run that was given; None when nobody wants anything any more."""
-    parent, until = os.getppid(), time.monotonic() + WAIT
+def _wait(folder: Path, parent: int) -> Path | None:
+    """The run that was given; None when nobody wants anything any more, or the parent has gone."""
+    until = time.monotonic() + WAIT
     try:
         (folder / READY).touch()
         while os.getppid() == parent and time.monotonic() < until and folder.is_dir():

@@ -2,23 +2,29 @@
 
     <root>/<run id>/
         config.json     the immutable RunConfig
+        about.json      whose it is, what it belongs to, and what they say of it (`about`)
         events.jsonl    append-only; status is a fold over it
         console.log     the worker's stdout and stderr
-        job.json        pid and start time of the worker (written by `jobs`)
+        job.json        pid and birth of the worker (written by `workers`)
+        .lock           held by the worker while it lives: one run, one worker
         STOP            its presence asks the worker to stop
         checkpoints/    what a run needs to go on, one folder a step; gone when it has finished
         best/           the best model so far, a plain `from_pretrained` folder
         predictions/    validation logits of each evaluation, one .npz a step
+        seen/           numbers of the training and validation pairs (`seen`)
         tensorboard/    event files, where report_to asks for them
 
-Beside them: `data/` (pairs read once), `uploads/`, `examinations/`, and `.spare/`, where a worker
-waits for a run.
+Beside them: `.queue/` (which runs wait), `data/` (pairs read once), `uploads/`, `examinations/`,
+and `.spare/`, where a worker waits for a run.
 
 Knows no torch and no process: who runs, and whether it lives, is `jobs`' business.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import errno
 import json
 import os
 import re
@@ -28,37 +34,51 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from finetune import events, uploads
+from finetune.about import About
+from finetune.caches import cache, writable
 from finetune.config import RunConfig
-from finetune.errors import ConfigError, NoSuchRun, StoreError
+from finetune.errors import ConfigError, DataError, NoSuchRun, StoreError
 from finetune.events import Event
 from finetune.summary import Summary, fold
+from finetune.visitors import ALONE, Visitor
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_-]{8,24}")
+
+
+_READ = 4 * 2**20  # bytes of events folded at a time
 
 
 def default_root() -> Path:
     """Where runs are kept unless told otherwise.
 
-    `FINETUNE_RUNS` if set, else `runs/` beside the app, else (a read-only folder) the user's
-    cache, else a temporary folder that the machine may clear.
+    `FINETUNE_RUNS` if set, else (on a Space) a mounted bucket that can be written, else `runs/`
+    beside the app, else (a read-only folder) the user's cache, else a temporary folder that the
+    machine may clear. On a Space a `FINETUNE_RUNS` that cannot be written is passed over: the page
+    says that runs are lost then, where it would not start otherwise.
     """
+    on_space = bool(os.environ.get("SPACE_ID"))
+    candidates = []
     if given := os.environ.get("FINETUNE_RUNS"):
-        return Path(given).expanduser()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    candidates = (Path(__file__).resolve().parent.parent / "runs", cache / "finetune" / "runs")
+        told = Path(os.path.expanduser(given))
+        if not on_space:
+            return told
+        candidates.append(told)
+    if on_space and os.path.ismount(_BUCKET):
+        candidates.append(_BUCKET / "runs")
+    candidates += [Path(__file__).resolve().parent.parent / "runs", cache() / "finetune" / "runs"]
     for candidate in candidates:
-        if _writable(candidate):
+        if candidate.is_absolute() and writable(candidate):
             return candidate
     return Path(tempfile.gettempdir()) / "finetune-runs"
 
 
-def _writable(folder: Path) -> bool:
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+_BUCKET = Path("/data")  # where a Space's bucket is mounted unless told otherwise
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -116,6 +136,10 @@ class Run:
         return self.folder / "job.json"
 
     @property
+    def lock_file(self) -> Path:
+        return self.folder / ".lock"
+
+    @property
     def stop_file(self) -> Path:
         return self.folder / "STOP"
 
@@ -137,9 +161,14 @@ class Run:
         return sorted(self.checkpoints_folder.glob("step-*/"))
 
     def begin_checkpoint(self) -> Path:
-        """An empty folder to write a checkpoint into; what an earlier attempt left is removed."""
+        """An empty folder to write a checkpoint into; what an earlier attempt left is removed.
+
+        Raises:
+            OSError: when the disk is full or the run's folder is gone, which is not made again.
+        """
         shutil.rmtree(self.being_written, ignore_errors=True)
-        self.being_written.mkdir(parents=True)
+        self.checkpoints_folder.mkdir(exist_ok=True)
+        self.being_written.mkdir()
         return self.being_written
 
     def end_checkpoint(self, step: int, keep: int) -> None:
@@ -172,8 +201,27 @@ class Run:
         found = self.checkpoints()
         step = int(found[-1].name.rpartition("-")[2]) if found else 0
         self.stop_file.unlink(missing_ok=True)
+        self.mend()
         self.append(events.Resumed(step=step))
         return step
+
+    def mend(self) -> None:
+        """End a line that a killed worker left half written, or the next would be lost with it.
+
+        Raises:
+            StoreError: when the folder cannot be written.
+        """
+        try:
+            with self.events_file.open("rb+") as file:
+                if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) is not None:
+                    whole = file.read(1) == b"\n"
+                    file.write(b"" if whole else b"\n")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(
+                f"{self.events_file} cannot be written: {error.strerror or error}."
+            ) from error
 
     @property
     def predictions(self) -> Path:
@@ -187,18 +235,52 @@ class Run:
         """
         path = self.folder / "config.json"
         try:
-            return RunConfig.from_json(path.read_text(encoding="utf-8"))
+            return _config(str(path), _version(path))
         except (OSError, ConfigError, UnicodeDecodeError) as error:
-            raise StoreError(f"{path.name} of run {self.id} cannot be read: {error}") from error
+            raise StoreError(
+                f"{path.name} of run {self.id} cannot be read: {error}",
+                "Its model, log and events are still there; start a new run to train again.",
+            ) from error
+
+    def about(self) -> About:
+        """Whose it is and what is said of it; nobody's and nothing where that cannot be read."""
+        path = self.folder / "about.json"
+        try:
+            return _about(str(path), _version(path))
+        except OSError:
+            return About()
+
+    def describe(self, **values: Any) -> About:
+        """Change what a person says of the run: `name`, `tags`, `note`.
+
+        Raises:
+            ConfigError: naming what is too long.
+            StoreError: when the folder is gone or cannot be written.
+        """
+        changed = replace(self.about(), **values).check()
+        if not self.folder.is_dir():
+            raise NoSuchRun
+        write_atomically(self.folder / "about.json", changed.to_json())
+        return changed
 
     def title(self) -> str:
-        """What to call the run on a page: its name, or its dataset and checkpoint."""
+        """What to call the run on a page: its name, or its checkpoint and pairs; a number where
+        an older run has the same."""
+        return self._title(self.about().pairs)
+
+    def public_title(self) -> str:
+        """The title without the names of a person's files, for what others read."""
+        return self._title("")
+
+    def _title(self, called: str) -> str:
+        known = self.about()
+        if known.name:
+            return known.name
         try:
-            config = self.config()
+            plain = plain_title(self.config(), called)
         except StoreError:
             return self.id
-        dataset = "own files" if uploads.is_upload(config.dataset) else config.dataset
-        return config.name or f"{config.checkpoint.rsplit('/')[-1]} on {dataset}"
+        return f"{plain} #{known.number}" if known.number > 1 else plain
 
     def append(self, event: Event) -> None:
         """Add one event; a single write, so lines of two processes never mix.
@@ -210,8 +292,9 @@ class Run:
         try:
             handle = os.open(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                if os.write(handle, line) != len(line):
-                    raise OSError("the disk is full")
+                if (written := os.write(handle, line)) != len(line):
+                    os.ftruncate(handle, os.fstat(handle).st_size - written)  # not half a line
+                    raise OSError(errno.ENOSPC, "the disk is full")
             finally:
                 os.close(handle)
         except OSError as error:
@@ -220,28 +303,47 @@ class Run:
                 "Free some space; the model saved last is kept.",
             ) from error
 
-    def tail(self, offset: int = 0) -> tuple[list[Event], int]:
+    def tail(self, offset: int = 0, most: int = -1) -> tuple[list[Event], int]:
         """The events after byte `offset`, and the offset to ask from next time.
 
         A last line without its newline is still being written and is left for the next call.
+
+        Args:
+            most: bytes to read at once; -1 for all there are.
         """
         try:
             with self.events_file.open("rb") as file:
                 file.seek(offset)
-                text = file.read()
+                text = file.read(most)
+                while most > 0 and len(text) == most and b"\n" not in text:
+                    file.seek(offset)
+                    most *= 2
+                    text = file.read(most)
         except OSError:
             return [], offset
         whole = text[: text.rfind(b"\n") + 1]
-        lines = whole.decode("utf-8", errors="replace").splitlines()
+        lines = whole.split(b"\n")
         return [e for e in map(events.from_json, lines) if e is not None], offset + len(whole)
 
-    def request_stop(self) -> None:
-        """Ask the worker to stop at its next step and keep the best model."""
-        write_atomically(self.stop_file, "keep\n")
+    def request_stop(self, discard: bool = False) -> None:
+        """Ask the worker to stop at its next step, and to keep the best model or to discard it."""
+        write_atomically(self.stop_file, "discard\n" if discard else "keep\n")
 
     def stop_requested(self) -> bool:
-        """Whether someone asked this run to stop."""
-        return self.stop_file.exists()
+        """Whether someone asked this run to stop, or has removed it."""
+        return self.stop_file.exists() or not self.folder.is_dir()
+
+    def discard_requested(self) -> bool:
+        """Whether its model shall not be kept."""
+        try:
+            return self.stop_file.read_text(encoding="utf-8").strip() == "discard"
+        except OSError:
+            return False
+
+    def discard(self) -> None:
+        """Remove the model and the checkpoints; the events and the log stay."""
+        for folder in (self.best, self.checkpoints_folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def log_tail(self, size: int = 20_000) -> str:
         """The last `size` bytes of the worker's output."""
@@ -273,8 +375,34 @@ class Run:
         return value if isinstance(value, dict) else {}
 
 
+def _version(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=4096)
+def _config(path: str, version: tuple[int, int, int]) -> RunConfig:
+    """Parsed once a file: a page asks for it every second, and a list for hundreds."""
+    return RunConfig.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=4096)
+def _about(path: str, version: tuple[int, int, int]) -> About:
+    return About.from_json(Path(path).read_text(encoding="utf-8", errors="replace"))
+
+
+def plain_title(config: RunConfig, called: str = "") -> str:
+    """What a configuration is called: its name, or its checkpoint and pairs.
+
+    Args:
+        called: the person's name for the files of an upload; without it nothing is said of them.
+    """
+    pairs = (called or "own files") if uploads.is_upload(config.dataset) else config.dataset
+    return config.name or f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} on {pairs}"
+
+
 class RunStore:
-    """All runs below one root.
+    """The runs below one root that a visitor may see; all of them unless told otherwise.
 
     Args:
         root: the folder; made when the first run is.
@@ -282,41 +410,105 @@ class RunStore:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
+        self.visitor = ALONE
         self._folded: dict[str, tuple[int, Summary]] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}  # one a run: a long one holds up nobody else
 
-    def create(self, config: RunConfig) -> Run:
-        """A new run folder with its configuration.
+    def seen_by(self, visitor: Visitor) -> RunStore:
+        """The same store, in which there are only this visitor's runs and uploads."""
+        view = copy.copy(self)  # what is known of the runs is shared
+        view.visitor = visitor
+        return view
+
+    @property
+    def everyone(self) -> RunStore:
+        """The same store with everybody's runs."""
+        return self if self.visitor.alone else self.seen_by(ALONE)
+
+    @property
+    def uploads(self) -> uploads.Uploads:
+        """The visitor's uploaded files."""
+        return uploads.Uploads(self.root / "uploads", self.visitor, self._datasets)
+
+    def _datasets(self) -> set[str]:
+        """What the visitor's runs are trained on."""
+        found = set()
+        for run in self.runs():
+            with contextlib.suppress(StoreError):
+                found.add(run.config().dataset)
+        return found
+
+    def new_id(self) -> str:
+        """An id that nobody can guess; ids sort by when they were made."""
+        return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_urlsafe(9)}"
+
+    def create(self, config: RunConfig, run_id: str = "", group: str = "") -> Run:
+        """A new run folder with its configuration; there whole or not at all.
+
+        Args:
+            run_id: from `new_id`, where it had to be known before.
+            group: what it belongs together with.
 
         Raises:
             ConfigError: when the configuration is wrong.
             StoreError: when the folder cannot be made.
         """
         config.check()
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_urlsafe(9)}"
-        run = Run(self.root / name)
+        run = Run(self.root / (run_id or self.new_id()))
+        pairs = self.called(config)
+        about = About(
+            owner=self.visitor.name, group=group, created=time.time(),
+            pairs=pairs, number=self._number(plain_title(config, pairs)),
+        )  # fmt: skip
+        aside = run.folder.with_name(f".new-{run.id}")
         try:
-            run.folder.mkdir(parents=True)
-        except OSError as error:
+            aside.mkdir(parents=True)
+            write_atomically(aside / "about.json", about.to_json())
+            write_atomically(aside / "config.json", config.to_json())
+            os.replace(aside, run.folder)
+        except (OSError, StoreError) as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            reason = getattr(error, "strerror", None) or error
             raise StoreError(
-                f"The run folder {run.folder} cannot be made: {error.strerror or error}.",
-                "Choose a folder that can be written with FINETUNE_RUNS.",
+                f"The run folder {run.folder} cannot be made: {reason}",
+                "Free some space, or choose a folder that can be written with FINETUNE_RUNS.",
             ) from error
-        write_atomically(run.folder / "config.json", config.to_json())
         return run
+
+    def called(self, config: RunConfig) -> str:
+        """What the person calls the files of an upload; empty for other pairs, or none there."""
+        if not uploads.is_upload(config.dataset):
+            return ""
+        try:
+            return ", ".join(self.uploads.called(config.dataset).values())
+        except DataError:
+            return ""  # the training says so
+
+    def _number(self, plain: str) -> int:
+        """One more than the greatest number a run with this title has."""
+        numbers = [0]
+        for run in self.runs():
+            known = run.about()
+            with contextlib.suppress(StoreError):
+                if plain_title(run.config(), known.pairs) == plain:
+                    numbers.append(known.number)
+        return max(numbers) + 1
 
     def get(self, run_id: object) -> Run:
         """The run of that id.
 
         Raises:
-            NoSuchRun: for anything else, a path or another type included.
+            NoSuchRun: for anything else, a path, another type or another visitor's run included.
         """
         if not isinstance(run_id, str) or not _ID.fullmatch(run_id):
             raise NoSuchRun
         run = Run(self.root / run_id)
-        if not (run.folder / "config.json").is_file():
+        if not (run.folder / "config.json").is_file() or not self._shows(run):
             raise NoSuchRun
         return run
+
+    def _shows(self, run: Run) -> bool:
+        return self.visitor.alone or self.visitor.owns(run.about().owner)
 
     def runs(self) -> list[Run]:
         """Every run, the newest first."""
@@ -328,8 +520,9 @@ class RunStore:
         except OSError:
             return
         for name in names:
-            if _ID.fullmatch(name) and (self.root / name / "config.json").is_file():
-                yield Run(self.root / name)
+            run = Run(self.root / name)
+            if _ID.fullmatch(name) and (run.folder / "config.json").is_file() and self._shows(run):
+                yield run
 
     def summary(self, run: Run) -> Summary:
         """The fold over the run's events.
@@ -337,14 +530,16 @@ class RunStore:
         Reads only what is new since this store last looked; the cache is a convenience, a fresh
         store gives the same answer. A log that shrank is read anew.
         """
-        with self._lock:
+        with self._locks.setdefault(run.id, threading.Lock()):
             offset, summary = self._folded.get(run.id, (0, Summary()))
             size = run.events_file.stat().st_size if run.events_file.exists() else 0
             if size < offset:
                 offset, summary = 0, Summary()
-            if size > offset:
-                fresh, offset = run.tail(offset)
-                summary = fold(fresh, summary)
+            while size > offset:
+                fresh, after = run.tail(offset, most=_READ)
+                if after == offset:
+                    break
+                summary, offset = fold(fresh, summary), after
             self._folded[run.id] = (offset, summary)
             return summary
 
@@ -363,5 +558,5 @@ class RunStore:
             raise StoreError(
                 f"Run {run.id} cannot be deleted: {error.strerror or error}."
             ) from error
-        with self._lock:
-            self._folded.pop(run.id, None)
+        self._folded.pop(run.id, None)
+        self._locks.pop(run.id, None)

@@ -5,9 +5,9 @@ Knows no file and no process: whether the worker still lives is `jobs`' to say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Literal
 
 from finetune import events
@@ -18,12 +18,62 @@ Status = Literal["waiting", "running", "finished", "stopped", "failed", "interru
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed", "interrupted"})
 
 
+KEPT, RECENT = 2000, 20
+MAJORITY = "majority class"
+
+
+class Curve:
+    """The measurements of a run: all of them while they are few, else evenly thinned ones.
+
+    A run of a million steps is held in the memory of 2,000; the whole curve is in its events.
+    The latest is always among them.
+    """
+
+    def __init__(self, points: Iterable[events.Stepped] = ()) -> None:
+        self._points: list[events.Stepped] = []
+        self._stride = 1
+        self._seen = 0
+        self.recent: deque[events.Stepped] = deque(maxlen=RECENT)
+        for point in points:
+            self.append(point)
+
+    def append(self, point: events.Stepped) -> None:
+        """Add the next measurement."""
+        if self._seen % self._stride == 0:
+            self._points.append(point)
+            if len(self._points) > KEPT:
+                self._points = self._points[::2]
+                self._stride *= 2
+        self._seen += 1
+        self.recent.append(point)
+
+    def _all(self) -> list[events.Stepped]:
+        if not self.recent or self._points[-1] is self.recent[-1]:
+            return self._points
+        return [*self._points, self.recent[-1]]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Curve) and self._all() == other._all()
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __iter__(self) -> Iterator[events.Stepped]:
+        return iter(self._all())
+
+    def __getitem__(self, index: int) -> events.Stepped:
+        return self._all()[index]
+
+
 @dataclass(frozen=True)
 class Summary:
     """The state of one run after some of its events.
 
     `train` and `validation` grow with the run and are shared between successive summaries
-    (appended, not copied), so that folding n events costs n, not n squared.
+    (appended, not copied), so that folding n events costs n, not n squared. `trained` are the
+    seconds from the first batch to the end, as a clock that nobody sets counts them. `opened` are
+    the times somebody looked at the test set. `reached` is the last step that an evaluation, a
+    model or the run's end was told of: losses are told every few steps only.
     """
 
     status: Status = "waiting"
@@ -31,20 +81,26 @@ class Summary:
     detail: str = ""
     started: events.Started | None = None
     prepared: events.Prepared | None = None
-    train: list[events.Stepped] = field(default_factory=list)
+    peeked: events.Peeked | None = None
+    train: Curve = field(default_factory=Curve)
     validation: list[events.Evaluated] = field(default_factory=list)
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
+    opened: tuple[events.Opened, ...] = ()
     saved_step: int | None = None
+    reached: int = 0
     error: str = ""
     remedy: str = ""
     began: float = 0.0
     ended: float = 0.0
+    trained: float = 0.0
     early: bool = False
+    discarded: bool = False
     count: int = 0
 
     @property
     def step(self) -> int:
         """Optimizer steps known to be taken."""
-        return self.train[-1].step if self.train else 0
+        return max(self.train[-1].step if self.train else 0, self.reached)
 
     @property
     def total_steps(self) -> int:
@@ -65,17 +121,23 @@ class Summary:
     @property
     def samples_per_second(self) -> float:
         """Median of the last twenty measurements: one slow interval does not move it."""
-        rates = sorted(one.samples_per_second for one in self.train[-20:])
+        rates = sorted(one.samples_per_second for one in self.train.recent)
         return rates[len(rates) // 2] if rates else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """Training time still ahead at the present rate, evaluations aside; None while unknown."""
-        if self.prepared is None or len(self.train) < 2:
+        """Training time still ahead at the present rate, evaluations aside; None while unknown.
+
+        From the measured speed and not from the events' times: a clock may be set meanwhile.
+        """
+        known, rate = self.prepared, self.samples_per_second
+        if known is None or len(self.train.recent) < 2 or not rate or not known.steps_per_epoch:
             return None
-        first, last = self.train[0], self.train[-1]
-        seconds_per_step = (last.time - first.time) / max(1, last.step - first.step)
-        return max(0.0, (self.total_steps - last.step) * seconds_per_step)
+        return max(0, self.total_steps - self.step) * self._examples_a_step / rate
+
+    @property
+    def _examples_a_step(self) -> float:
+        return self.prepared.train_examples / self.prepared.steps_per_epoch if self.prepared else 0
 
 
 def apply(summary: Summary, event: Event) -> Summary:
@@ -90,28 +152,41 @@ def apply(summary: Summary, event: Event) -> Summary:
         case events.Entered():
             return replace(now, phase=event.phase, detail=event.detail)
         case events.Prepared():
-            return replace(now, prepared=event)
+            majority = {MAJORITY: event.majority} if event.majority else {}
+            before = summary.prepared  # resumed: what was measured on the same pairs still holds
+            known = before is not None and before.fingerprint == event.fingerprint
+            return replace(
+                now, prepared=event, baselines=(summary.baselines if known else {}) | majority
+            )
+        case events.Peeked():
+            return replace(now, peeked=event)
         case events.Stepped():
             now.train.append(event)
             return now if now.phase == "train" else replace(now, phase="train", detail="")
         case events.Evaluated():
             now.validation.append(event)
-            return now
+            return replace(now, reached=max(now.reached, event.step))
+        case events.Compared():
+            return replace(now, baselines=summary.baselines | event.baselines)
+        case events.Opened():
+            return replace(now, opened=(*summary.opened, event))
         case events.Resumed():
             validation = [one for one in summary.validation if one.step <= event.step]
             kept = [one.step for one in validation if one.best]
             return replace(
                 now,
-                train=[one for one in summary.train if one.step <= event.step],
+                train=Curve(one for one in summary.train if one.step <= event.step),
                 validation=validation,
                 saved_step=kept[-1] if kept else None,
+                reached=event.step,
                 status="running",
                 error="",
                 remedy="",
                 ended=0.0,
+                discarded=False,
             )
         case events.Saved():
-            return replace(now, saved_step=event.step)
+            return replace(now, saved_step=event.step, reached=max(now.reached, event.step))
         case events.Failed():
             return replace(
                 now, status="failed", error=event.error, remedy=event.remedy, ended=event.time
@@ -121,11 +196,29 @@ def apply(summary: Summary, event: Event) -> Summary:
                 now,
                 status="stopped" if isinstance(event, events.Stopped) else "finished",
                 ended=event.time,
+                reached=max(now.reached, event.step),
+                trained=event.seconds,
                 early=isinstance(event, events.Finished) and event.early,
+                discarded=isinstance(event, events.Stopped) and event.discarded,
+                saved_step=None
+                if isinstance(event, events.Stopped) and event.discarded
+                else summary.saved_step,
             )
     return now
 
 
 def fold(stream: Iterable[Event], start: Summary | None = None) -> Summary:
-    """`apply` over a stream of events."""
-    return reduce(apply, stream, start or Summary())
+    """`apply` over a stream of events.
+
+    Measurements in a row are taken together: a long run consists of little else.
+    """
+    summary, steps = start or Summary(), 0
+    for event in stream:
+        if isinstance(event, events.Stepped) and summary.phase == "train":
+            summary.train.append(event)
+            steps += 1
+            continue
+        if steps:
+            summary, steps = replace(summary, count=summary.count + steps), 0
+        summary = apply(summary, event)
+    return replace(summary, count=summary.count + steps) if steps else summary

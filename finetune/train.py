@@ -26,16 +26,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from finetune import catalog, config, events, launch, uploads
+from finetune import caches, catalog, config, devices, events, launch, uploads, workers
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, FinetuneError, StoreError
 from finetune.events import Event
 from finetune.store import Run, RunStore, default_root
-from finetune.summary import ENDED, fold
+from finetune.summary import ENDED, MAJORITY, fold
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from tqdm import tqdm
+
+    from finetune.data import Pairs
 
 LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
 
@@ -55,6 +57,7 @@ class StopSwitch:
     def __init__(self, run: Run | None) -> None:
         self._run = run
         self._signalled = False
+        self._parent = os.getppid()
         self.looping = False
 
     def install(self) -> None:
@@ -67,6 +70,8 @@ class StopSwitch:
             raise Terminated
 
     def __call__(self) -> bool:
+        if not launch.is_alone() and os.getppid() != self._parent:
+            raise Terminated  # the launcher was killed, and nobody else would end its processes
         return self._signalled or (self._run is not None and self._run.stop_requested())
 
     def check(self) -> None:
@@ -81,6 +86,7 @@ class StopSwitch:
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 finished or stopped, 1 failed, 2 wrong arguments."""
+    caches.ensure()
     parser = build_parser()
     namespace = parser.parse_args(arguments)
     try:
@@ -89,9 +95,25 @@ def main(arguments: list[str] | None = None) -> int:
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
-    if launch.is_alone() and (wanted > 1 or run.config().accelerate_config):
-        launch.become(run, wanted)
-    return work(run, bar=sys.stderr.isatty() or not namespace.run)
+    bar = sys.stderr.isatty() or not namespace.run
+    if not launch.is_main():
+        return work(run, bar)
+    with workers.alone_with(run) as only:
+        if not only:
+            print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
+            return 0 if launch.is_alone() else 1  # or the other ranks would wait for this one
+        if launch.is_alone():
+            _own(run)
+            if wanted > 1 or run.config().accelerate_config:
+                launch.become(run, wanted)
+        return work(run, bar)
+
+
+def _own(run: Run) -> None:
+    """See that the run's folder names this process, though whoever started it was killed."""
+    if run.read_json(run.job_file).get("pid") != os.getpid():
+        with contextlib.suppress(StoreError):
+            workers.note(run, os.getpid(), workers.devices(run))
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -137,10 +159,11 @@ def _open_run(namespace: argparse.Namespace) -> Run:
     chosen = RunConfig.from_dict(base | given)
     if not launch.is_main():
         return _Unwritten(root, chosen)
-    run = RunStore(root).create(chosen)
-    from finetune import jobs
+    from finetune import scheduler
 
-    jobs.adopt(run)
+    store = RunStore(root)
+    run = store.create(chosen)
+    scheduler.adopt(store, run)
     return run
 
 
@@ -171,16 +194,22 @@ def work(run: Run, bar: bool) -> int:
     stop.install()
     show = TerminalBar() if bar else LogLines()
     try:
+        if launch.is_main():
+            run.mend()
         with contextlib.closing(stages(run, stop)) as stream:
             for event in stream:
+                if isinstance(event, events.Stopped) and run.discard_requested():
+                    event = dataclasses.replace(event, discarded=True)
                 run.append(event)
                 if launch.is_main():
                     show(event)
                 if isinstance(event, events.Finished) and launch.is_main():
                     shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
+                if isinstance(event, events.Stopped) and event.discarded and launch.is_main():
+                    run.discard()
         return 0
     except Terminated:
-        ended: Event = events.Stopped(step=0, seconds=0.0)
+        ended: Event = events.Stopped(step=0, seconds=0.0, discarded=run.discard_requested())
         if not launch.is_alone() and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except FinetuneError as error:
@@ -190,6 +219,8 @@ def work(run: Run, bar: bool) -> int:
         ended = _unexpected(error, run.config())
     if launch.is_main():
         show(ended)
+        if isinstance(ended, events.Stopped) and ended.discarded:
+            run.discard()
     with contextlib.suppress(StoreError):  # a full disk or a deleted folder: it has been shown
         _end(run, ended)
     return 0 if isinstance(ended, events.Stopped) else 1
@@ -264,12 +295,14 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
 
     from finetune import batching, data, loop, memory, metrics, model, trackers
 
-    tracker = trackers.Tracker(accelerator, chosen, run.title())
+    tracker = trackers.Tracker(accelerator, chosen, run.public_title())
     yield events.Entered(phase="download", detail=chosen.dataset)
     with accelerator.main_process_first():
         pairs = data.load(chosen, run.folder.parent)
     if resume is not None:
         _check_unchanged(run, pairs.fingerprint)
+    if launch.is_main():
+        _note_seen(run, pairs)
     stop.check()
     yield events.Entered(phase="download", detail=chosen.checkpoint)
     with accelerator.main_process_first():
@@ -300,7 +333,8 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         accelerator.gradient_accumulation_steps = chosen.gradient_accumulation_steps
         batches = batching.build(pairs, tokenizer, chosen)
         stop.check()
-    pairs = dataclasses.replace(pairs, splits={})  # unmaps the texts, which are not needed now
+    # Unmaps the texts, which are not needed now.
+    pairs = dataclasses.replace(pairs, splits={}, numbers={})
     shared = len(batches.train) / accelerator.num_processes
     per_epoch, total = loop.steps(chosen, -int(-shared // 1))
     yield events.Prepared(
@@ -316,18 +350,75 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         fingerprint=pairs.fingerprint,
         data=pairs.origin,
         majority=metrics.majority(
-            pairs.counts["train"], pairs.counts["validation"], pairs.labels, pairs.positive
+            pairs.counts["train"], pairs.counts["validation"], pairs.positive
         ),
     )
     stop.looping = True
     gc.collect()
     gc.freeze()  # what the imports made stays, and is not looked through again at every step
-    hooks = _hooks(run, tokenizer, stop, accelerator)
+    hooks = _hooks(run, tokenizer, stop, accelerator, pairs)
     metric = metrics.AccuracyAndF1(pairs.labels, pairs.positive)
+    compared = not launch.is_main() or bool(fold(run.tail()[0]).baselines.keys() - {MAJORITY})
+    finished: Event | None = None
     for event in loop.fit(chosen, accelerator, classifier, batches, metric, hooks, resume):
+        if isinstance(event, events.Finished):
+            finished = event  # said when the loop has let go of its model
+            continue
         tracker(event)
         yield event
+        if isinstance(event, events.Evaluated) and not compared:
+            compared = True
+            yield from _beside(run, chosen, accelerator, stop)
+    if finished is not None:
+        del batches, classifier
+        if launch.is_main():
+            yield from _both_orders(run, accelerator, stop)
+        tracker(finished)
+        yield finished
     accelerator.end_training()
+
+
+def _note_seen(run: Run, pairs: Pairs) -> None:
+    """Which pairs the model will have seen. The run is whole without it: what goes wrong here is
+    only logged, and a file that was trained on is then scored without a word."""
+    from finetune import seen
+
+    try:
+        seen.keep(run, pairs.numbers)
+    except OSError:
+        traceback.print_exc()
+
+
+def _beside(
+    run: Run, chosen: RunConfig, accelerator: Accelerator, stop: StopSwitch
+) -> Generator[Event, None, None]:
+    """What the model is compared with, once: after its first evaluation, that the first step need
+    not wait for it. Without it the run is whole, so that what goes wrong here is only logged."""
+    yield events.Entered(phase="evaluate", detail="the baselines")
+    try:
+        from finetune import assess
+
+        half = accelerator.mixed_precision == "bf16"
+        yield events.Compared(baselines=assess.beside(run, chosen, half, stop))
+    except Exception:
+        traceback.print_exc()
+
+
+def _both_orders(
+    run: Run, accelerator: Accelerator, stop: StopSwitch
+) -> Generator[Event, None, None]:
+    """The kept model's answers to the validation pairs in the other order. The run is whole
+    without them: what goes wrong here is only logged, and the page offers to measure them."""
+    accelerator.free_memory()
+    if not fold(run.tail()[0]).paired:
+        return
+    yield events.Entered(phase="evaluate", detail="both orders of the sentences")
+    try:
+        from finetune import assess
+
+        assess.both_orders(run, stop)
+    except Exception:
+        traceback.print_exc()
 
 
 def _batch(run: Run, resume: Path | None) -> RunConfig | None:
@@ -378,16 +469,9 @@ def make_accelerator(chosen: RunConfig, folder: Path | None = None) -> Accelerat
 def precision(asked: str) -> str:
     """Accelerate's word for a `mixed_precision`; `auto` takes bf16 where the hardware computes in
     it: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
-    import torch
-
     if asked != "auto":
         return asked
-    if torch.cuda.is_available():
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no"
-    if torch.accelerator.is_available():
-        return "no"
-    known = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return "bf16" if known else "no"
+    return "bf16" if devices.computes_bf16() else "no"
 
 
 def device_name(accelerator: Accelerator) -> str:
@@ -464,15 +548,27 @@ def _check_unchanged(run: Run, fingerprint: str) -> None:
         )
 
 
-def _hooks(run: Run, tokenizer: Any, stop: StopSwitch, accelerator: Accelerator) -> Any:
+def _hooks(
+    run: Run, tokenizer: Any, stop: StopSwitch, accelerator: Accelerator, pairs: Pairs
+) -> Any:
     """What is done with the loop's results: the main process writes them into the run folder."""
-    import numpy as np
+    from finetune import intervals, loop, model, outcomes, peek
 
-    from finetune import loop, model
+    def peeked(batch: dict[str, Any]) -> Generator[Event, None, None]:
+        try:
+            yield peek.at(batch, tokenizer, pairs.labels)
+        except Exception:  # the run is whole without it
+            traceback.print_exc()
 
     def save_predictions(step: int, logits: loop.Logits, labels: loop.Labels) -> None:
-        run.predictions.mkdir(exist_ok=True)
-        np.savez(run.predictions / f"step-{step:06d}.npz", logits=logits, labels=labels)
+        if accelerator.is_main_process:
+            outcomes.save_scored(run, step, logits, labels)
+
+    def spread(logits: loop.Logits, labels: loop.Labels) -> dict[str, list[float]]:
+        found = intervals.bootstrap(
+            labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
+        )
+        return {name: [one.low, one.high] for name, one in found.items()}
 
     def save_best(classifier: Any, weights: loop.Weights | None) -> None:
         model.save(model.plain(classifier), tokenizer, run.best, weights)
@@ -492,7 +588,9 @@ def _hooks(run: Run, tokenizer: Any, stop: StopSwitch, accelerator: Accelerator)
         should_stop=stop,
         save_best=save_best,
         save_predictions=save_predictions,
+        intervals=spread,
         save_checkpoint=save_checkpoint,
+        peek=peeked,
     )
 
 
@@ -546,12 +644,17 @@ def describe(event: Event) -> str:
         case events.Evaluated():
             scores = ", ".join(f"{name} {value:.4f}" for name, value in event.metrics.items())
             return f"step {event.step}: validation {scores}" + (" (best so far)" * event.best)
+        case events.Compared():
+            return "\n".join(
+                f"baseline {name}: " + ", ".join(f"{k} {v:.4f}" for k, v in scores.items())
+                for name, scores in event.baselines.items()
+            )
         case events.Saved():
             return f"model of step {event.step} saved"
         case events.Resumed():
             return f"going on from step {event.step}"
         case events.Stopped():
-            return f"stopped at step {event.step}"
+            return f"stopped at step {event.step}" + ", model discarded" * event.discarded
         case events.Failed():
             return f"failed: {event.error} {event.remedy}".strip()
         case events.Finished():

@@ -6,6 +6,7 @@ Knows names, sizes and bytes; nothing of what is in them (`files`). Standard lib
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import hashlib
 import json
@@ -13,10 +14,12 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from finetune.errors import DataError
+from finetune.visitors import ALONE, Limits, Visitor
 
 PREFIX = "upload/"
 SPLITS = ("train", "validation", "test")
@@ -27,15 +30,43 @@ _COPIES, _SPARE = 4, 2**28  # what a file may come to take, and bytes left for r
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
+@dataclass(frozen=True)
+class Kept:
+    """One upload.
+
+    Args:
+        name: as a configuration's `dataset` names it.
+        called: split -> what the person calls the file.
+        size: of its files together, in bytes.
+        when: it was brought last, in seconds since the epoch.
+    """
+
+    name: str
+    called: dict[str, str]
+    size: int
+    when: float
+
+
 class Uploads:
-    """All uploads below one root, a folder each.
+    """The uploads below one root that a visitor may see, a folder each.
+
+    The same files of two visitors are two uploads: a name shows nobody what another has.
 
     Args:
         root: made when the first upload is kept.
+        visitor: whose they are.
+        used: the names that the visitor's runs still need; the others make room for new ones.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self,
+        root: Path,
+        visitor: Visitor = ALONE,
+        used: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
         self.root = root
+        self.visitor = visitor
+        self._used = used
 
     def add(self, files: Mapping[str, Path], names: Mapping[str, str] | None = None) -> str:
         """Keep a set of files; the name a configuration's `dataset` calls it by.
@@ -45,23 +76,53 @@ class Uploads:
             names: split -> what the person calls the file, when not as it lies.
 
         Raises:
-            DataError: when there is no training file, or one is not a file that can be read.
+            DataError: when there is no training file, one is not a file that can be read, or the
+                visitor has as much as they may.
         """
+        if not self.visitor.may_start:
+            raise DataError("This browser keeps no cookies.", "Allow them, or sign in.")
         if "train" not in files:
             raise DataError("There is no training file.", "Choose at least that one.")
         called = {split: (names or {}).get(split) or path.name for split, path in files.items()}
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(self.visitor.name.encode())
         endings = {}
         for split in SPLITS:
             if split in files:
-                endings[split] = _ending(called[split])
+                endings[split] = ending(called[split])
                 contents = _digest(files[split], called[split])
                 digest.update(f"{split}{endings[split]}{contents}\n".encode())
         upload = digest.hexdigest()[:24]
         folder = self.root / upload
         if not (folder / "upload.json").is_file():
             self._keep(folder, files, called, endings)
+        with contextlib.suppress(OSError):  # brought again: the newest, and the last to make room
+            os.utime(folder)
         return PREFIX + upload
+
+    def newest(self, most: int) -> list[Kept]:
+        """The visitor's uploads, the newest first."""
+        found: list[Kept] = []
+        for when, folder in sorted(self._dated(), reverse=True):
+            if len(found) == most:
+                break
+            if self.visitor.owns(_owner(folder)) and (kept := self._kept(folder, when)):
+                found.append(kept)
+        return found
+
+    def _dated(self) -> list[tuple[float, Path]]:
+        found = []
+        for folder in self.root.glob("[0-9a-f]*/"):
+            with contextlib.suppress(OSError):  # it has just made room
+                found.append((folder.stat().st_mtime, folder))
+        return found
+
+    def _kept(self, folder: Path, when: float) -> Kept | None:
+        name = PREFIX + folder.name
+        try:
+            size = sum(path.stat().st_size for path in self.files(name).values())
+            return Kept(name, self.called(name), size, when)
+        except (OSError, DataError):
+            return None
 
     def _keep(
         self,
@@ -77,9 +138,13 @@ class Uploads:
             # The file, what is read of it, and its tokens.
             if shutil.disk_usage(aside).free < _COPIES * size + _SPARE:
                 raise OSError(errno.ENOSPC, "the disk is nearly full")
+            self._check_share(size)
             for split, path in files.items():
                 shutil.copyfile(path, aside / (split + endings[split]))
-            (aside / "upload.json").write_text(json.dumps(dict(called), ensure_ascii=False))
+            (aside / "owner").write_text(self.visitor.name, encoding="utf-8")
+            (aside / "upload.json").write_text(
+                json.dumps(dict(called), ensure_ascii=False), encoding="utf-8"
+            )
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(aside, folder)
         except OSError as error:
@@ -89,6 +154,30 @@ class Uploads:
             raise DataError(
                 f"The upload cannot be kept: {error.strerror or error}.", "Free some space."
             ) from error
+        except DataError:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+
+    def _check_share(self, size: int) -> None:
+        if self.visitor.alone:
+            return
+        most = Limits.of_environment().upload_bytes
+        mine = [one for one in self.root.glob("[0-9a-f]*/") if _owner(one) == self.visitor.name]
+        mine.sort(key=lambda folder: folder.stat().st_mtime)
+        sizes = {one: sum(path.stat().st_size for path in one.iterdir()) for one in mine}
+        if sum(sizes.values()) + size > most:
+            used = self._used()
+            for folder in [one for one in mine if PREFIX + one.name not in used]:
+                if sum(sizes.values()) + size <= most:
+                    break
+                shutil.rmtree(folder, ignore_errors=True)
+                del sizes[folder]
+        if (had := sum(sizes.values())) + size > most:
+            raise DataError(
+                f"These files have {size / 2**20:.1f} MB and those your runs here are of "
+                f"{had / 2**20:.1f} MB; a visitor may have {most / 2**20:.0f} MB.",
+                "Upload a part of the rows, or delete a run of other files.",
+            )
 
     def files(self, name: str) -> dict[str, Path]:
         """Split -> file of an upload.
@@ -115,7 +204,8 @@ class Uploads:
     def _folder(self, name: str) -> Path:
         upload = name.removeprefix(PREFIX)
         folder = self.root / upload
-        if not _ID.fullmatch(upload) or not (folder / "upload.json").is_file():
+        known = _ID.fullmatch(upload) and (folder / "upload.json").is_file()
+        if not known or not self.visitor.owns(_owner(folder)):
             raise DataError(
                 f"There is no upload {name!r} here.", "Upload the files again under Data."
             )
@@ -142,18 +232,30 @@ def from_arguments(namespace: argparse.Namespace, root: Path) -> dict[str, str]:
     return {"dataset": Uploads(root / "uploads").add(given)} if given else {}
 
 
+def _owner(folder: Path) -> str:
+    try:
+        return (folder / "owner").read_text(encoding="utf-8")
+    except OSError:
+        return ""  # of before there were visitors: one's own machine's
+
+
 def is_upload(dataset: str) -> bool:
     """Whether a configuration's `dataset` names an upload."""
     return dataset.startswith(PREFIX)
 
 
-def _ending(name: str) -> str:
+def ending(name: str) -> str:
+    """The ending of a file's name, of those that are read.
+
+    Raises:
+        DataError: when it has another.
+    """
     lower = name.lower()
     packed = ".gz" if lower.endswith(".gz") else ""
     plain = lower.removesuffix(".gz")
-    for ending in ENDINGS:
-        if plain.endswith(ending):
-            return ending + packed
+    for known in ENDINGS:
+        if plain.endswith(known):
+            return known + packed
     raise DataError(
         f"{name!r} has no ending that is known.",
         f"Upload one of {', '.join(ENDINGS)}, each also as .gz.",

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,21 +18,40 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import yaml
+
+from tests.oidc import Provider
 
 LFS_SUFFIXES = (".safetensors", ".bin", ".onnx", ".parquet", ".png")
 LFS_SIZE = 5 * 2**20
 
 
+HARDWARE = {"cpu-basic": ("CPU Basic", 0), "t4-small": ("Nvidia T4 - small", 6667)}
+
+
+@dataclass
+class Space:
+    """How a Space runs: its hardware, what it mounts and its public variables."""
+
+    sdk: str
+    hardware: str = "cpu-basic"
+    stages: list[str] = field(default_factory=lambda: ["BUILDING"])  # told in turn; the last stays
+    trouble: str = ""
+    sleep_time: int | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    volumes: list[dict[str, Any]] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Commit:
-    """One commit: its sha, message, and the paths it touched."""
+    """One commit: its sha, message, the paths it touched, and the message's body."""
 
     sha: str
     message: str
     changed: list[str]
+    description: str = ""
 
 
 @dataclass
@@ -44,30 +64,56 @@ class Repo:
     gated: bool = False
     files: dict[str, bytes] = field(default_factory=dict)
     commits: list[Commit] = field(default_factory=list)
+    space: Space | None = None
 
     @property
     def head(self) -> str:
         return self.commits[-1].sha if self.commits else "0" * 40
 
-    def commit(self, message: str, changes: dict[str, bytes | None]) -> Commit:
+    def commit(
+        self, message: str, changes: dict[str, bytes | None], description: str = ""
+    ) -> Commit:
         for path, content in changes.items():
             if content is None:
                 self.files.pop(path, None)
             else:
                 self.files[path] = content
         text = json.dumps([self.head, message, sorted(changes), time.time()])
-        made = Commit(hashlib.sha1(text.encode()).hexdigest(), message, sorted(changes))
+        sha = hashlib.sha1(text.encode()).hexdigest()
+        made = Commit(sha, message, sorted(changes), description)
         self.commits.append(made)
         return made
 
 
 @dataclass(frozen=True)
 class User:
-    """Whom a token belongs to, and what it may do: `read` or `write`."""
+    """Whom a token belongs to, and what it may do.
+
+    Args:
+        role: `read`, `write`, `fineGrained`, or `contributor`: a sign-in that may write to what it
+            made and to nothing else.
+        orgs: their organisations; `name:read` where they may only read.
+        pays: whether they have a payment method.
+        pro: whether free hardware runs their Gradio Spaces.
+        scopes: what a fine-grained token may write to: users, organisations, repositories.
+        made: the repositories it made.
+    """
 
     name: str
     role: str = "write"
     orgs: tuple[str, ...] = ()
+    pays: bool = True
+    pro: bool = False
+    scopes: tuple[str, ...] = ()
+    made: set[str] = field(default_factory=set)
+
+    def may_write(self, full: str) -> bool:
+        namespace = full.split("/")[0]
+        if self.role == "contributor" and "/" in full and full not in self.made:
+            return False
+        if self.role == "read" or namespace not in (self.name, *self.orgs):
+            return False
+        return self.role != "fineGrained" or bool({namespace, full} & set(self.scopes))
 
 
 @dataclass
@@ -83,6 +129,17 @@ class Fault:
     seconds: float = 0.0
     cut: bool = False
     after: int = 0
+    lost: bool = False
+
+
+class Server(ThreadingHTTPServer):
+    """Quiet about clients that hang up: tests want them to."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError | ValueError):
+            super().handle_error(request, client_address)
 
 
 class Refused(Exception):
@@ -99,21 +156,30 @@ class LoopbackHub:
     Attributes:
         url: its address, for HF_ENDPOINT.
         repos: (kind, id) -> repository.
+        buckets: id -> whether it is private.
         requests: (method, path, status) of every request answered.
+        uploads: sha256 -> content of every large file sent.
+        part_size: bytes of a part of a larger file; 0 to take every file whole.
+        targets: the whole address of every request, its query included.
         tokens_seen: every bearer token sent.
+        provider: of sign-ins.
     """
 
     def __init__(self) -> None:
         self.repos: dict[tuple[str, str], Repo] = {}
+        self.buckets: dict[str, bool] = {}
         self.users: dict[str, User] = {}
         self.aliases: dict[str, str] = {}
         self.requests: list[tuple[str, str, int]] = []
+        self.targets: list[str] = []
         self.tokens_seen: list[str] = []
+        self.provider = Provider()
         self.uploads: dict[str, bytes] = {}
+        self.parts: dict[tuple[str, int], bytes] = {}
+        self.part_size = 0
         self.faults: list[Fault] = []
         handler = type("Bound", (Handler,), {"hub": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         # Another host name, as the Hub's storage has: the clients follow no redirect to it
         # while they ask for a file's metadata, and send it no token.
@@ -128,10 +194,17 @@ class LoopbackHub:
         self._server.server_close()
 
     def add_user(
-        self, token: str, name: str, role: str = "write", orgs: tuple[str, ...] = ()
+        self,
+        token: str,
+        name: str,
+        role: str = "write",
+        orgs: tuple[str, ...] = (),
+        pays: bool = True,
+        pro: bool = False,
+        scopes: tuple[str, ...] = (),
     ) -> None:
-        """Make a token known."""
-        self.users[token] = User(name, role, orgs)
+        """Make a token known; see `User`."""
+        self.users[token] = User(name, role, orgs, pays, pro, scopes)
 
     def add_repo(
         self,
@@ -146,6 +219,7 @@ class LoopbackHub:
             found = (path for path in files.rglob("*") if path.is_file())
             files = {str(path.relative_to(files)): path.read_bytes() for path in found}
         repo = Repo(repo_id, kind, private, gated)
+        repo.space = Space("gradio") if kind == "space" else None
         repo.commit("first", dict(files or {}))
         self.repos[kind, repo_id] = repo
         return repo
@@ -164,14 +238,20 @@ class LoopbackHub:
         body: bytes = b"",
         cut: bool = False,
         after: int = 0,
+        lost: bool = False,
     ) -> None:
         """Answer the next requests whose path matches with an error, or cut the connection.
 
         Args:
-            after: bytes of the body that still go out before the connection is cut.
+            after: bytes that still pass before the connection is cut: of what is sent to the Hub
+                by a PUT, of the answer to any other.
+            lost: do what is asked, then cut the connection in place of the answer.
         """
-        fault = Fault(method, re.compile(path), status, times, headers or {}, body, 0.0, cut, after)
-        self.faults.append(fault)
+        self.faults.append(
+            Fault(
+                method, re.compile(path), status, times, headers or {}, body, 0.0, cut, after, lost
+            )
+        )
 
     def delay(self, path: str, seconds: float, times: int = 1) -> None:
         """Answer the next requests whose path matches late."""
@@ -213,16 +293,21 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         size = int(self.headers.get("Content-Length") or 0)
-        self.body = self._read_body(size)
         self.path_only = unquote(urlsplit(self.path).path)
+        self.hub.targets.append(self.path)
+        fault = self.hub.fault_for(self.command, self.path_only)
+        if fault is not None and fault.cut and self.command == "PUT":
+            self.rfile.read(min(size, fault.after))
+            self._hang_up()
+            return
+        self.body = self._read_body(size)
+        self.lost = fault is not None and fault.lost
         try:
-            fault = self.hub.fault_for(self.command, self.path_only)
             if fault is not None:
                 time.sleep(fault.seconds)
             self.cut_after = fault.after if fault is not None else 0
             if fault is not None and fault.cut and not fault.after:
-                self.close_connection = True
-                self.connection.close()
+                self._hang_up()
                 return
             if fault is not None and fault.status:
                 self._send(fault.status, fault.body, fault.headers)
@@ -235,6 +320,10 @@ class Handler(BaseHTTPRequestHandler):
             self._send(refused.status, body, {k: v for k, v in headers.items() if v})
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.close()
 
     def _read_body(self, size: int) -> bytes:
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
@@ -272,6 +361,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         self.hub.requests.append((self.command, self.path_only, status))
+        if self.lost:
+            self._hang_up()
+            return
         self.send_response(status)
         sent = {"Content-Length": str(len(body)), **(headers or {})}
         for name, value in sent.items():
@@ -287,9 +379,10 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _writer(self, namespace: str) -> User:
+        """The user, if they may write there: a namespace, or a repository by its full name."""
         if self.user is None:
             raise Refused(401, "", "You must be signed in")
-        if self.user.role == "read" or namespace not in (self.user.name, *self.user.orgs):
+        if not self.user.may_write(namespace):
             raise Refused(403, "", "You may not write to this namespace")
         return self.user
 
@@ -301,12 +394,27 @@ class Handler(BaseHTTPRequestHandler):
     def whoami(self) -> None:
         if self.user is None:
             raise Refused(401, "", "Invalid credentials in Authorization header")
-        access = {"displayName": "test", "role": self.user.role}
+        access: dict[str, Any] = {"displayName": "test", "role": self.user.role}
+        if self.user.role == "contributor":
+            access = {}
+        if self.user.role == "fineGrained":
+            access["fineGrained"] = {"global": [], "scoped": [
+                {"entity": {"name": name, "type": "model" if "/" in name else "user"},
+                 "permissions": ["repo.content.read", "repo.write"]}
+                for name in self.user.scopes
+            ]}  # fmt: skip
         self._json(
             {
                 "type": "user",
                 "name": self.user.name,
-                "orgs": [{"name": name, "type": "org"} for name in self.user.orgs],
+                "orgs": [
+                    {
+                        "name": name.removesuffix(":read"),
+                        "type": "org",
+                        "roleInOrg": "read" if name.endswith(":read") else "write",
+                    }
+                    for name in self.user.orgs
+                ],
                 "auth": {"type": "access_token", "accessToken": access},
             }
         )
@@ -324,8 +432,103 @@ class Handler(BaseHTTPRequestHandler):
             self._json({"error": "You already created this repo", **where}, 409)
             return
         private = wanted.get("private") or wanted.get("visibility") == "private"
-        self.hub.repos[kind, repo_id] = Repo(repo_id, kind, bool(private))
+        made = Repo(repo_id, kind, bool(private))
+        if kind == "space":
+            made.space = self._new_space(wanted)
+        self.hub.repos[kind, repo_id] = made
+        self.user.made.add(repo_id)
         self._json(where)
+
+    def _new_space(self, wanted: dict[str, Any]) -> Space:
+        assert self.user is not None
+        made = Space(wanted["sdk"], wanted.get("hardware", "cpu-basic"))
+        made.sleep_time = wanted.get("sleepTimeSeconds")
+        if made.hardware not in HARDWARE:
+            raise Refused(400, "", f"there is no hardware {made.hardware}")
+        free = made.hardware == "cpu-basic" and not self.user.pro
+        if not self.user.pays or (made.sdk != "static" and free):
+            raise Refused(402, "", "This takes a subscription or a payment method")
+        return made
+
+    # Sign-ins.
+
+    def oidc(self) -> None:
+        self._json(self.hub.provider.metadata(self.hub.url))
+
+    def oidc_keys(self) -> None:
+        self._json(self.hub.provider.keys())
+
+    def authorize(self) -> None:
+        target = self.hub.provider.authorize(dict(parse_qsl(urlsplit(self.path).query)))
+        self._send(302, b"", {"Location": target})
+
+    def exchange(self) -> None:
+        found = self.hub.provider.exchange(dict(parse_qsl(self.body.decode())), self.hub.url)
+        role = "write" if "write-repos" in found["scope"].split() else "contributor"
+        self.hub.add_user(found["access_token"], self.hub.provider.user, role)
+        self._json(found)
+
+    # What belongs to Spaces alone.
+
+    def hardware(self) -> None:
+        self._json(
+            [
+                {"name": name, "prettyName": pretty, "cpu": "4 vCPU", "ram": "15 GB",
+                 "accelerator": None, "unitCostMicroUSD": cost, "unitCostUSD": cost / 1e6,
+                 "unitLabel": "minute"}
+                for name, (pretty, cost) in HARDWARE.items()
+            ]
+        )  # fmt: skip
+
+    def _space(self, repo: str, write: bool = True) -> Space:
+        found = self.hub.find("space", repo, self.user)
+        if write:
+            self._writer(repo)
+        assert found.space is not None
+        return found.space
+
+    def runtime(self, repo: str) -> None:
+        self._runtime(self._space(repo, write=False))
+
+    def _runtime(self, space: Space) -> None:
+        hardware = {"current": None, "requested": space.hardware}
+        stage = space.stages.pop(0) if len(space.stages) > 1 else space.stages[0]
+        self._json(
+            {"stage": stage, "errorMessage": space.trouble, "hardware": hardware,
+             "gcTimeout": space.sleep_time, "storage": None, "volumes": space.volumes or None}
+        )  # fmt: skip
+
+    def request_hardware(self, repo: str) -> None:
+        space, wanted = self._space(repo), json.loads(self.body)
+        if wanted["flavor"] not in HARDWARE:
+            raise Refused(400, "", "Invalid flavor")
+        assert self.user is not None
+        if not self.user.pays:
+            raise Refused(402, "", "This takes a payment method")
+        space.hardware = wanted["flavor"]
+        space.sleep_time = wanted.get("sleepTimeSeconds", space.sleep_time)
+        self._runtime(space)
+
+    def set_volumes(self, repo: str) -> None:
+        space = self._space(repo)
+        volumes = json.loads(self.body)["volumes"]
+        for one in volumes:
+            if one["type"] == "bucket" and one["source"] not in self.hub.buckets:
+                raise Refused(404, "", f"there is no bucket {one['source']}")
+        space.volumes = volumes
+        self._json({})
+
+    def add_variable(self, repo: str) -> None:
+        space, wanted = self._space(repo), json.loads(self.body)
+        space.variables[wanted["key"]] = wanted["value"]
+        self._json({key: {"value": value} for key, value in space.variables.items()})
+
+    def create_bucket(self, repo: str) -> None:
+        self._writer(repo)
+        known = repo in self.hub.buckets
+        if not known:
+            self.hub.buckets[repo] = json.loads(self.body).get("visibility") == "private"
+        self._json({"url": f"{self.hub.url}/buckets/{repo}"}, 409 if known else 200)
 
     def delete(self) -> None:
         wanted = json.loads(self.body)
@@ -347,7 +550,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def preupload(self, kind: str, repo: str, revision: str) -> None:
         self.hub.find(kind, repo, self.user)
-        self._writer(repo.split("/")[0])
+        self._writer(repo)
         files = [
             {
                 "path": one["path"],
@@ -361,12 +564,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def lfs_batch(self, repo: str, prefix: str | None) -> None:
         self.hub.find((prefix or "models")[:-1], repo, self.user)
-        self._writer(repo.split("/")[0])
+        self._writer(repo)
         objects: list[dict[str, Any]] = []
         for one in json.loads(self.body)["objects"]:
             entry = {"oid": one["oid"], "size": one["size"]}
             if one["oid"] not in self.hub.uploads:
                 put = {"href": f"{self.hub.storage}/lfs/{one['oid']}", "header": {}}
+                if 0 < self.hub.part_size < one["size"]:
+                    put["header"] = self._parts(one["oid"], one["size"])
                 verify = {"href": f"{self.hub.storage}/lfs/{one['oid']}/verify", "header": {}}
                 entry["actions"] = {"upload": put, "verify": verify}
             objects.append(entry)
@@ -378,6 +583,21 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.uploads[oid] = self.body
         self._send(200)
 
+    def _parts(self, oid: str, size: int) -> dict[str, str]:
+        """Where each part of a large file goes, as S3's multipart uploads have it."""
+        count = -(-size // self.hub.part_size)
+        urls = {str(n): f"{self.hub.storage}/lfs/{oid}/part/{n}" for n in range(1, count + 1)}
+        return {"chunk_size": str(self.hub.part_size), **urls}
+
+    def lfs_part(self, oid: str, number: str) -> None:
+        self.hub.parts[oid, int(number)] = self.body
+        self._send(200, b"", {"ETag": f'"{hashlib.md5(self.body).hexdigest()}"'})
+
+    def lfs_complete(self, oid: str) -> None:
+        wanted = [one["partNumber"] for one in json.loads(self.body)["parts"]]
+        self.body = b"".join(self.hub.parts.pop((oid, number)) for number in wanted)
+        self.lfs_put(oid)
+
     def lfs_verify(self, oid: str) -> None:
         wanted = json.loads(self.body)
         content = self.hub.uploads.get(oid)
@@ -387,18 +607,18 @@ class Handler(BaseHTTPRequestHandler):
 
     def commit(self, kind: str, repo: str, revision: str) -> None:
         found = self.hub.find(kind, repo, self.user)
-        self._writer(repo.split("/")[0])
-        message, changes = "", {}
+        self._writer(repo)
+        message, description, changes = "", "", {}
         for line in filter(None, self.body.splitlines()):
             entry = json.loads(line)
             value = entry["value"]
             if entry["key"] == "header":
-                message = value["summary"]
+                message, description = value["summary"], value.get("description", "")
                 if value.get("parentCommit") not in (None, found.head):
                     raise Refused(412, "", "A commit has happened since")
             else:
                 changes[value["path"]] = self._content(entry["key"], value)
-        made = found.commit(message, changes)
+        made = found.commit(message, changes, description)
         prefix = "" if kind == "model" else f"{kind}s/"
         url = f"{self.hub.url}/{prefix}{repo}/commit/{made.sha}"
         self._json({"success": True, "commitOid": made.sha, "commitUrl": url})
@@ -467,7 +687,7 @@ class Handler(BaseHTTPRequestHandler):
         found = self.hub.find(kind, repo, self.user)
         self._json(
             [
-                {"id": one.sha, "title": one.message, "message": "", "authors": [],
+                {"id": one.sha, "title": one.message, "message": one.description, "authors": [],
                  "date": "2026-01-01T00:00:00.000Z"}
                 for one in reversed(found.commits)
             ]
@@ -554,14 +774,26 @@ _PREFIX = r"(?:(?P<prefix>datasets|spaces)/)?"
 
 ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("GET HEAD", r"/", Handler.root),
+    ("GET", r"/\.well-known/openid-configuration", Handler.oidc),
+    ("GET", r"/oauth/jwks", Handler.oidc_keys),
+    ("GET", r"/oauth/authorize", Handler.authorize),
+    ("POST", r"/oauth/token", Handler.exchange),
     ("GET", r"/api/whoami-v2", Handler.whoami),
     ("POST", r"/api/repos/create", Handler.create),
     ("DELETE", r"/api/repos/delete", Handler.delete),
+    ("GET", r"/api/spaces/hardware", Handler.hardware),
+    ("GET", rf"/api/spaces/{_REPO}/runtime", Handler.runtime),
+    ("POST", rf"/api/spaces/{_REPO}/hardware", Handler.request_hardware),
+    ("PUT", rf"/api/spaces/{_REPO}/volumes", Handler.set_volumes),
+    ("POST", rf"/api/spaces/{_REPO}/variables", Handler.add_variable),
+    ("POST", rf"/api/buckets/{_REPO}", Handler.create_bucket),
     ("POST", r"/api/validate-yaml", Handler.validate_yaml),
     ("POST", rf"/api/{_KIND}/{_REPO}/preupload/{_REV}", Handler.preupload),
     ("POST", rf"/{_PREFIX}{_REPO}\.git/info/lfs/objects/batch", Handler.lfs_batch),
     ("PUT", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_put),
     ("GET HEAD", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_get),
+    ("PUT", r"/lfs/(?P<oid>[0-9a-f]{64})/part/(?P<number>\d+)", Handler.lfs_part),
+    ("POST", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_complete),
     ("POST", r"/lfs/(?P<oid>[0-9a-f]{64})/verify", Handler.lfs_verify),
     ("POST", rf"/api/{_KIND}/{_REPO}/commit/{_REV}", Handler.commit),
     ("GET", rf"/api/{_KIND}/{_REPO}/revision/{_REV}", Handler.info),

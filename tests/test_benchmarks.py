@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from finetune import files
-from tests.benchmarks import memory
+from finetune import events, files, scheduler
+from finetune.config import RunConfig
+from finetune.queue import Queue
+from finetune.store import RunStore
+from finetune.ui import page
+from tests import toys
+from tests.benchmarks import analysis, load, memory, prediction
+from tests.benchmarks import page as pages
+from tests.test_page import story
 
 
 def test_the_made_file_has_the_rows_it_says(tmp_path: Path) -> None:
@@ -23,3 +32,87 @@ def test_a_worker_is_measured_and_its_failure_said() -> None:
     assert found.seconds > 0
     with pytest.raises(RuntimeError, match="no_such_option"):
         memory.measure(["finetune.examine", "--no_such_option"])
+
+
+@pytest.mark.parametrize("classes", [2, 12])
+def test_an_evaluation_is_measured_whole(store: RunStore, classes: int) -> None:
+    for seed in (0, 1):
+        analysis.make(store, 300, classes, seed)
+    found = analysis.measure(store)
+    assert all(value > 0 for value in found.values())
+
+
+def test_prediction_is_measured_on_the_same_pairs(
+    toy_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = prediction.Sides(toy_checkpoint, [(one, two) for one, two, _ in toys.rows(400)])
+    assert prediction._batch(sides, 1) > 0
+    prediction._alone(sides, 3)
+    prediction._crowd(sides, 1, 0.1)
+    prediction._same(sides, 50)
+    said = capsys.readouterr().out
+    assert "400 pairs" in said
+    assert "one pair: pipeline" in said
+    assert "50 clients: pipeline one by one" in said
+    exact = next(line for line in said.splitlines() if line.startswith("fp32: "))
+    assert "labels equal on 100.00% of 50 pairs" in exact
+    assert float(exact.rsplit(" ", 1)[1]) < 1e-4
+
+
+@pytest.mark.long
+def test_fifty_visitors_watch_and_ask_without_an_error(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    """The load benchmark's crowd, for some seconds, while a run writes ten events a second."""
+    run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=32))
+    for event in story()[:2]:
+        run.append(event)
+    toys.copy_model(toy_checkpoint, run.best)
+    scheduler.adopt(store, run)
+    made = page.build(store)
+    _, url, _ = page.launch(made, store, prevent_thread_lock=True, quiet=True)
+    crowd = load.Crowd(url, run.id, run.id, clients=50, asking=2.0)
+    try:
+        with crowd.there():
+            for step in range(1, 61):
+                run.append(
+                    events.Stepped(
+                        step=step, epoch=0.1, loss=1.0, learning_rate=1e-5,
+                        samples_per_second=1.0,
+                    )
+                )  # fmt: skip
+                time.sleep(0.1)
+    finally:
+        made.close()
+        Queue(store.root).end(run.id)
+    assert crowd.failures == []
+    assert len(crowd.polls) > 100
+    assert len(crowd.answers) > 50
+    assert all(mine and mine[-1][1] > 20 for mine in crowd.sights)  # all saw the run go on
+    assert len(load._delays(run, crowd.sights)) > 1000
+
+
+@pytest.mark.long
+def test_a_page_is_opened_asked_and_watched(store: RunStore, chromium: str) -> None:
+    made = page.build(store)
+    _, url, _ = page.launch(made, store, prevent_thread_lock=True, quiet=True)
+    try:
+        with pages.chromium() as browser, pages.watched(store) as run:
+            paint, usable, _ = pages.opening(browser, url)
+            answered, cost = pages.asking(url, run, psutil.Process(), 3)
+            late = pages.watching(browser, url, run, 3)
+    finally:
+        made.close()
+    assert paint > 0
+    assert usable > 0
+    assert cost >= 0
+    assert len(answered) == len(late) == 3
+    assert all(seconds > 0 for seconds in (*answered, *late))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("side", pages.SIDES)
+def test_a_start_is_measured_and_leaves_no_process(side: str, tmp_path: Path) -> None:
+    before = psutil.Process().children()
+    assert pages.starting(side, tmp_path) > 0
+    assert psutil.Process().children() == before

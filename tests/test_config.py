@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import shlex
 from typing import Any
 
 import pytest
@@ -26,6 +27,28 @@ def test_every_field_is_explained() -> None:
         if config.field_type(name) in (int, float):
             assert knob.low is not None, name
             assert knob.high is not None, name
+
+
+def test_every_knob_has_a_line_of_help_and_a_range_its_default_lies_in() -> None:
+    for name, knob in config.knobs().items():
+        default = getattr(RunConfig(), name)
+        assert "\n" not in knob.help, name
+        assert 20 <= len(knob.help) <= 100, name
+        assert knob.help[0].isupper() or knob.help.split()[0] in knob.choices, name
+        if knob.choices:
+            assert default in knob.choices, name
+        if config.field_type(name) in (int, float):
+            assert knob.low is not None, name
+            assert knob.high is not None, name
+            assert knob.low <= default <= knob.high, name
+            assert knob.low < knob.high, name
+        if knob.usual:
+            low, high = knob.usual
+            assert knob.low is not None, name
+            assert knob.high is not None, name
+            assert knob.low <= low <= default <= high <= knob.high, name
+            for preset in config.PRESETS.values():
+                assert low <= preset.get(name, default) <= high, name
 
 
 def test_all_problems_are_named_at_once() -> None:
@@ -112,3 +135,28 @@ def _problems(values: dict[str, Any]) -> dict[str, str]:
         return RunConfig.from_dict(values).problems()
     except ConfigError as error:
         return error.problems
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"learning_rate": 3e-6, "seed": 7, "checkpoint": "owner/it's one"},
+        {"freeze_embeddings": False, "gradient_checkpointing": True, "name": "--help me"},
+        *(config.preset(name) for name in config.PRESETS),
+    ],
+)
+def test_a_command_starts_the_same_run(values: dict[str, Any]) -> None:
+    chosen = RunConfig().changed(**values)
+    line = shlex.split(config.command(chosen))
+    assert line[:3] == ["python", "-m", "finetune.train"]
+    parser = argparse.ArgumentParser()
+    config.add_arguments(parser)
+    assert config.from_arguments(parser.parse_args(line[3:])) == chosen
+
+
+def test_a_command_names_ones_own_files() -> None:
+    chosen = RunConfig(dataset="upload/" + "a" * 24, label_column="same")
+    assert config.command(chosen, {"train": "my tickets.csv"}) == (
+        "python -m finetune.train --train_file 'my tickets.csv' --label_column same"
+    )

@@ -13,7 +13,7 @@ from datasets import ClassLabel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune import corpus, data, sources
+from finetune import corpus, data, hashes, sources
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.errors import DataError
 from finetune.labels import Vocabulary, positive_class
@@ -299,7 +299,7 @@ def test_any_cut_uses_every_row_once(
     ],
 )
 def test_what_counts_as_the_same_sentence(one: str, two: str, equal: bool) -> None:
-    assert (corpus.normal(one) == corpus.normal(two)) == equal
+    assert (hashes.normal(one) == hashes.normal(two)) == equal
 
 
 def test_toys_are_read_as_uploads_are(tmp_path: Path) -> None:

@@ -24,8 +24,22 @@ EXAMPLES: list[events.Event] = [
         precision="no",
         majority={"accuracy": 0.5},
     ),
+    events.Peeked(
+        time=2.5,
+        shapes={"input_ids": [1, 2], "labels": [1]},
+        lengths=[1],
+        padded=0.5,
+        positions=[0, 1],
+        tokens=[["[CLS]", "[PAD]"]],
+        ids=[[2, 0]],
+        attention_mask=[[1, 0]],
+        token_type_ids=[[0, 0]],
+        labels=["yes"],
+    ),
     events.Stepped(time=3.0, step=1, epoch=0.3, loss=0.5, learning_rate=1e-5, samples_per_second=9),
     events.Evaluated(time=4.0, step=3, epoch=1.0, metrics={"f1": 0.8}, seconds=0.1, best=True),
+    events.Compared(time=4.5, baselines={"majority class": {"f1": 0.8}}),
+    events.Opened(time=4.6, step=3, metrics={"f1": 0.7}, threshold=0.4, at_threshold={"f1": 0.71}),
     events.Saved(time=5.0, step=3),
     events.Stopped(time=6.0, step=3, seconds=1.0),
     events.Failed(time=7.0, error="a\nb", remedy="c"),
@@ -47,7 +61,7 @@ def test_every_kind_has_an_example() -> None:
 
 
 def test_nan_is_written_as_null() -> None:
-    event = dataclasses.replace(EXAMPLES[3], loss=float("nan"))  # type: ignore[call-arg]
+    event = dataclasses.replace(EXAMPLES[4], loss=float("nan"))  # type: ignore[call-arg]
     assert json.loads(events.to_json(event))["loss"] is None
 
 

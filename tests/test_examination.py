@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from finetune import examination, jobs
+from finetune import examination, jobs, looks, workers
 from finetune.config import RunConfig
 from finetune.errors import DataError, JobError
 from finetune.preview import Preview
@@ -35,17 +36,17 @@ def kinds(report: Report) -> dict[str, Finding]:
     return {one.kind: one for one in report.findings}
 
 
-def held() -> list[Row]:
-    return [(f"held {n}", f"out {n}", n % 2) for n in range(20)]
+def held(rows: int = 20) -> list[Row]:
+    return [(f"held {n}", f"out {n}", n % 2) for n in range(rows)]
 
 
 def test_clean_pairs_have_no_finding(tmp_path: Path) -> None:
-    report = look(tmp_path, some(120), held())
+    report = look(tmp_path, some(120), held(300))
     assert report.findings == []
     assert report.blocked == []
     assert [(one.name, one.rows, one.classes) for one in report.splits] == [
         ("train", 120, [60, 60]),
-        ("validation", 20, [10, 10]),
+        ("validation", 300, [150, 150]),
     ]
     assert report.majority == {"accuracy": 0.5, "f1": 0.0}
     assert len(report.fingerprint) == 64
@@ -106,6 +107,57 @@ def test_few_rows_are_said(tmp_path: Path) -> None:
     assert kinds(look(tmp_path, some(40), held()))["few"].count == 40
 
 
+@pytest.mark.parametrize(
+    ("rows", "severity", "points"),
+    [(20, "warns", "20"), (40, "warns", "15"), (92, "warns", "10"), (100, "notes", "10"),
+     (262, "notes", "6"), (264, "", ""), (372, "", "")],
+)  # fmt: skip
+def test_a_validation_split_too_small_to_tell_anything_is_said(
+    tmp_path: Path, rows: int, severity: str, points: str
+) -> None:
+    found = kinds(look(tmp_path, some(120), held(rows))).get("few-validation")
+    assert (found.severity if found else "") == severity
+    if found is not None:
+        assert f"Only {rows} validation rows" in found.title
+        assert f"\u00b1{points} points" in found.title
+
+
+def uneven(rows: int, *counts: int) -> list[Row]:
+    """Rows whose classes are as frequent as asked, out of a hundred."""
+    labels = [label for label, count in enumerate(counts) for _ in range(count)]
+    return [(f"u {rows} {n}", f"v {n}", labels[n % 100]) for n in range(rows)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "severity"),
+    [((50, 50), ""), ((40, 60), ""), ((32, 68), "notes"), ((5, 95), "warns"), ((95, 5), "warns"),
+     ((33, 33, 34), ""), ((20, 20, 60), "notes"), ((4, 4, 92), "warns")],
+)  # fmt: skip
+def test_classes_out_of_balance_are_said_with_what_a_constant_answer_scores(
+    tmp_path: Path, counts: tuple[int, ...], severity: str
+) -> None:
+    report = look(tmp_path, uneven(300, *counts), uneven(400, *counts))
+    found = kinds(report).get("balance")
+    assert (found.severity if found else "") == severity
+    if found is not None:
+        share = max(counts)
+        assert f"{share:.1f}% of the training rows are '{counts.index(share)}'" in found.title
+        assert found.count == 3 * share
+        assert f"accuracy {report.majority['accuracy']:.3f}" in found.action
+        assert f"F1 {report.majority['f1']:.3f} and MCC 0" in found.action
+        assert ("class_weights" in found.action) == (severity == "warns")
+
+
+def test_the_f1_of_the_commonest_class_is_not_praised(tmp_path: Path) -> None:
+    def action(**values: object) -> str:
+        report = look(tmp_path, uneven(300, 32, 68), uneven(400, 32, 68), **values)
+        return kinds(report)["balance"].action
+
+    assert "F1 0.810 and MCC 0" in action()
+    assert "MCC tells more than accuracy and this F1" in action()
+    assert "F1 of '0' and MCC tell more than accuracy." in action(positive_label="0")
+
+
 def test_what_blocks_stands_first(tmp_path: Path) -> None:
     report = look(tmp_path, [("a", "b", 1), ("c", "d", 1), ("", "e", 1)], held())
     assert report.findings[0].severity == "blocks"
@@ -136,6 +188,28 @@ def test_lengths_are_those_of_the_tokenizer(tmp_path: Path, toy_checkpoint: Path
     assert kinds(report)["cut"].count == 20
 
 
+@pytest.mark.parametrize("what", ["nowhere", "broken"])
+def test_without_a_tokenizer_all_else_is_found(
+    tmp_path: Path, toy_checkpoint: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    checkpoint = "somebody/nothing" if what == "nowhere" else str(tmp_path / "checkpoint")
+    if what != "nowhere":
+        shutil.copytree(toy_checkpoint, checkpoint)
+        (Path(checkpoint) / "tokenizer.json").write_text('{"model": 7}')
+    report = look(tmp_path, some(120), held(300), checkpoint=checkpoint)
+    assert report.splits[0].rows == 120
+    assert report.majority
+    assert report.fingerprint
+    assert report.lengths.bins == []
+    note = report.lengths.note
+    assert note.startswith(f"The lengths are missing, for the tokenizer of {checkpoint} ")
+    assert "choose another checkpoint under Train" in note
+    assert "press Examine again" in note
+    if what == "nowhere":
+        assert "the Hub does not answer" in note
+
+
 def test_a_report_survives_its_file(tmp_path: Path, toy_checkpoint: Path) -> None:
     import json
 
@@ -158,9 +232,9 @@ def test_rows_are_previewed(tmp_path: Path) -> None:
             shown.rows(split, how, what)
 
 
-def wait(folder: Run, seconds: float = 60) -> jobs.Look:
+def wait(folder: Run, seconds: float = 60) -> looks.Look:
     end = time.monotonic() + seconds
-    while (found := jobs.look(folder)).running:
+    while (found := looks.look(folder)).running:
         assert time.monotonic() < end, found
         time.sleep(0.1)
     return found
@@ -168,28 +242,28 @@ def wait(folder: Run, seconds: float = 60) -> jobs.Look:
 
 def test_the_process_examines_once_for_all(store: RunStore, processes: list[int]) -> None:
     config = RunConfig()
-    first = jobs.examine(store, config)
-    worker = jobs.worker(first)
+    first = looks.examine(store, config)
+    worker = workers.worker(first)
     assert worker is not None
     processes.append(worker.pid)
-    assert jobs.examine(store, config).folder == first.folder
-    again = jobs.worker(first)
+    assert looks.examine(store, config).folder == first.folder
+    again = workers.worker(first)
     assert again is None or again.pid == worker.pid
     report = wait(first).report
     assert report is not None
     assert report.read == {"train": 1746, "validation": 372, "test": 390}
     assert report.lengths.rows == 1746
     psutil.wait_procs([worker], timeout=10)
-    assert jobs.examine(store, config).folder == first.folder
-    assert jobs.worker(first) is None
-    assert jobs.examination(store, config.changed(learning_rate=1e-3)).folder == first.folder
-    assert jobs.examination(store, config.changed(drop_leaked=True)).folder != first.folder
+    assert looks.examine(store, config).folder == first.folder
+    assert workers.worker(first) is None
+    assert looks.examination(store, config.changed(learning_rate=1e-3)).folder == first.folder
+    assert looks.examination(store, config.changed(drop_leaked=True)).folder != first.folder
 
 
 def test_a_source_that_cannot_be_opened_fails_in_words(
     store: RunStore, processes: list[int]
 ) -> None:
-    found = wait(jobs.examine(store, RunConfig(dataset="/etc/passwd")))
+    found = wait(looks.examine(store, RunConfig(dataset="/etc/passwd")))
     assert "is a path" in found.error
     assert found.remedy
 
@@ -197,25 +271,25 @@ def test_a_source_that_cannot_be_opened_fails_in_words(
 def test_a_killed_examination_is_said_and_can_be_repeated(
     store: RunStore, processes: list[int]
 ) -> None:
-    folder = jobs.examine(store, RunConfig())
-    worker = jobs.worker(folder)
+    folder = looks.examine(store, RunConfig())
+    worker = workers.worker(folder)
     assert worker is not None
     worker.kill()
     psutil.wait_procs([worker], timeout=10)
     assert "ended without a word" in wait(folder, 15).error
-    assert wait(jobs.examine(store, RunConfig())).report is not None
+    assert wait(looks.examine(store, RunConfig())).report is not None
 
 
 def test_only_so_many_go_on_at_once(store: RunStore, processes: list[int]) -> None:
     stopped = []
     for seed in range(3):
-        worker = jobs.worker(jobs.examine(store, RunConfig(data_seed=seed)))
+        worker = workers.worker(looks.examine(store, RunConfig(data_seed=seed)))
         assert worker is not None
         os.kill(worker.pid, signal.SIGSTOP)
         stopped.append(worker)
         processes.append(worker.pid)
     with pytest.raises(JobError, match="3 examinations are going on"):
-        jobs.examine(store, RunConfig(data_seed=9))
+        looks.examine(store, RunConfig(data_seed=9))
     for worker in stopped:
         worker.kill()
 
@@ -225,12 +299,13 @@ def test_pairs_found_impossible_are_not_trained_on(store: RunStore, tmp_path: Pa
     (store.root / "uploads").parent.mkdir(parents=True, exist_ok=True)
     (store.root.parent / "uploads").rename(store.root / "uploads")
     config = RunConfig(dataset=name)
-    assert wait(jobs.examine(store, config)).report is not None
+    assert wait(looks.examine(store, config)).report is not None
     with pytest.raises(DataError, match="one class"):
         jobs.start(store, config)
     assert store.runs() == []
 
 
+@pytest.mark.long
 def test_the_terminal_gets_the_findings(tmp_path: Path) -> None:
     path = tmp_path / "pairs.csv"
     lines = [f"{one},{two},{label}" for one, two, label in toys.rows(120)]

@@ -92,7 +92,7 @@ def test_a_knob_changes_what_is_learned(
         {"attn_implementation": "eager"},
         {"optim": "adamw_torch_fused"},
         {"deterministic": True},
-        pytest.param({"torch_compile": True}, marks=needs_compiler),
+        pytest.param({"torch_compile": True}, marks=[needs_compiler, pytest.mark.long]),
     ],
     ids=lambda values: next(iter(values)),
 )

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from finetune import events, jobs, launch
+from finetune import events, jobs, launch, workers
 from finetune.config import PRESETS, RunConfig
 from finetune.errors import ConfigError
 from finetune.store import Run, RunStore
@@ -48,7 +48,7 @@ def ended(store: RunStore, run: Run, seconds: float = 120.0) -> str:
     return jobs.summary(store, run).status
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_forms_processes_share_the_work(
     store: RunStore, shared: RunConfig, processes: list[int]
 ) -> None:
@@ -60,10 +60,10 @@ def test_the_forms_processes_share_the_work(
     assert len([e for e in found if isinstance(e, events.Evaluated)]) == 2
     assert [e.step for e in found if isinstance(e, events.Stepped)] == list(range(1, 41))
     assert isinstance(found[-1], events.Finished)
-    until(lambda: jobs.worker(run) is None, 20)
+    until(lambda: workers.worker(run) is None, 60)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_accelerates_own_command_for_a_cpu_starts_as_many_as_it_says(
     store: RunStore, shared: RunConfig
 ) -> None:
@@ -75,7 +75,7 @@ def test_accelerates_own_command_for_a_cpu_starts_as_many_as_it_says(
     assert len(losses(run)) == 40
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_ranks_end_early_together(
     store: RunStore, shared: RunConfig, processes: list[int]
 ) -> None:
@@ -88,7 +88,7 @@ def test_all_ranks_end_early_together(
     assert (last.early, last.step) == (True, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_dead_rank_ends_the_run_as_failed(
     store: RunStore, shared: RunConfig, processes: list[int], rank: str
@@ -106,7 +106,7 @@ def test_a_dead_rank_ends_the_run_as_failed(
     assert sum(isinstance(e, events.Failed) for e in run.tail()[0]) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_stopped_go_on_to_the_same_weights(
     store: RunStore, shared: RunConfig, processes: list[int]
 ) -> None:
@@ -115,7 +115,7 @@ def test_two_processes_stopped_go_on_to_the_same_weights(
     assert ended(store, whole) == "finished", whole.log_tail()
     run, process = start(store, shared, processes)
     until(lambda: jobs.summary(store, run).step >= 25, 120)
-    jobs.stop(run)
+    jobs.stop(store, run)
     assert ended(store, run) == "stopped"
     assert jobs.summary(store, run).step < 400
     until(lambda: not process.is_running(), 40)
@@ -155,5 +155,29 @@ def test_an_accelerate_configuration_that_cannot_be_used_is_named(
     with pytest.raises(ConfigError, match=r"none\.yaml', and there is no such file"):
         launch.processes(chosen)
     monkeypatch.setitem(os.environ, "SPACE_ID", "ada/space")
-    with pytest.raises(ConfigError, match="cannot be named on a Space"):
+    with pytest.raises(ConfigError, match="cannot be named here"):
         launch.processes(chosen)
+
+
+@pytest.mark.long
+def test_a_killed_launcher_leaves_no_process_behind(
+    store: RunStore, shared: RunConfig, processes: list[int]
+) -> None:
+    run = jobs.start(store, shared.changed(num_train_epochs=1000))
+    launcher = workers.worker(run)
+    assert launcher is not None
+    until(lambda: jobs.summary(store, run).step > 0, 90)
+    ranks = launcher.children(recursive=True)
+    processes += [launcher.pid, *(one.pid for one in ranks)]
+    assert len(ranks) >= 2
+    launcher.kill()
+    until(lambda: not any(_lives(one) for one in ranks), 30)
+    until(lambda: jobs.summary(store, run).status in ("failed", "interrupted"), 60)
+    jobs.resume(store, run)
+    at = jobs.summary(store, run).step
+    until(lambda: jobs.summary(store, run).step > at, 90)
+    workers.kill(run)
+
+
+def _lives(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)

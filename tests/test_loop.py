@@ -20,9 +20,10 @@ from transformers import (
     TrainingArguments,
 )
 
-from finetune import batching, data, events, loop, metrics, model
+from finetune import batching, data, events, loop, metrics, model, summary
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
+from finetune.ui import status
 from tests import course
 
 
@@ -205,9 +206,45 @@ def test_stop_before_an_evaluation_keeps_the_present_model(
         should_stop=stop_after(2), save_best=lambda model, weights: saved.append(model)
     )
     stream, _ = fit(toy_config, toy_pairs, hooks)
-    assert [type(e) for e in stream[-2:]] == [events.Saved, events.Stopped]
+    end = [(type(e), getattr(e, "detail", getattr(e, "step", None))) for e in stream[-4:]]
+    assert end == [
+        (events.Entered, loop.UNSCORED),
+        (events.Saved, 3),
+        (events.Entered, loop.CHECKPOINT),
+        (events.Stopped, 3),
+    ]
     assert len(saved) == 1
     assert len(losses(stream)) == 3
+    assert evaluations(stream) == []
+
+
+def test_what_a_stop_saves_is_told_by_its_name(
+    toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    """Losses are told every fifth step: the stop, the model and the page say the same step."""
+    often = toy_config.changed(logging_steps=5)
+    stream, _ = fit(often, toy_pairs, loop.Hooks(should_stop=stop_after(6)))
+    told = [summary.fold(stream[: n + 1]) for n in range(len(stream))]
+    saving = [status.announcement(one) for one in told if one.phase == "save"]
+    assert len(saving) >= 2
+    assert not [text for text in saving if "best" in text]
+    said = status.announcement(summary.fold([e for e in stream if e.kind != "stopped"]))
+    assert "Saving a checkpoint" in said
+    ended = told[-1]
+    assert (ended.train[-1].step, ended.step, ended.saved_step) == (5, 7, 7)
+
+
+def test_a_stop_after_an_evaluation_saves_no_unscored_model(
+    toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    stream, _ = fit(toy_config, toy_pairs, loop.Hooks(should_stop=stop_after(14)))
+    saves = [e.detail for e in stream if isinstance(e, events.Entered) and e.phase == "save"]
+    assert saves[0] == ""
+    assert saves[-1] == loop.CHECKPOINT
+    assert loop.UNSCORED not in saves
+    ended = summary.fold(stream)
+    assert ended.saved_step == 8
+    assert ended.step == next(e.step for e in stream if isinstance(e, events.Stopped)) > 8
 
 
 def test_stop_after_an_evaluation_keeps_the_best(

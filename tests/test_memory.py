@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from finetune import data, events, memory, train
+from finetune import assess, data, events, memory, train
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
 from finetune.store import RunStore
@@ -70,8 +70,13 @@ def test_one_pair_too_many_is_said(
 
 
 def test_a_run_trains_with_what_was_found(
-    store: RunStore, toy_checkpoint: Path, small_device: list[int], in_this_process: None
+    store: RunStore,
+    toy_checkpoint: Path,
+    small_device: list[int],
+    in_this_process: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(assess, "both_orders", lambda run, stop: None)  # batches of its own
     run = store.create(
         RunConfig(
             checkpoint=str(toy_checkpoint), max_length=32, max_steps=2, logging_steps=1,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
 
-from finetune import metrics
+from finetune import curves, metrics
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -34,8 +34,19 @@ def test_a_metric_can_be_used_again() -> None:
 
 
 def test_the_majority_comes_from_training() -> None:
-    scores = metrics.majority([1, 2], [3, 1], ["no", "yes"])
+    scores = metrics.majority([1, 2], [3, 1])
     assert scores == {"accuracy": 0.25, "f1": pytest.approx(0.4)}
+
+
+@pytest.mark.parametrize("support", [[3, 1], [0, 4], [5, 2, 9], [5, 0, 9], [0, 7, 9]])
+def test_a_constant_answer_scores_as_if_it_were_predicted(support: list[int]) -> None:
+    references = np.repeat(np.arange(len(support)), support)
+    for answer in range(len(support)):
+        for positive in (0, 1):
+            metric = metrics.AccuracyAndF1([str(n) for n in range(len(support))], positive)
+            found = np.full(len(references), answer)
+            expected = metric.compute(predictions=found, references=references)
+            assert curves.constant(support, answer, positive) == pytest.approx(expected)
 
 
 def test_cross_entropy_equals_torchs_even_for_large_logits() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune import data, events, jobs, sources, summary
+from finetune import data, events, jobs, sources, summary, workers
 from finetune.config import RunConfig
 from finetune.errors import DataError
 from finetune.store import RunStore
@@ -106,7 +106,7 @@ def test_the_whole_road_from_the_hub(
 
 def _finish(store: RunStore, config: RunConfig, processes: list[int]) -> summary.Summary:
     run = jobs.start(store, config)
-    worker = jobs.worker(run)
+    worker = workers.worker(run)
     assert worker is not None
     processes.append(worker.pid)
     while (known := jobs.summary(store, run)).status not in summary.ENDED:
@@ -114,7 +114,7 @@ def _finish(store: RunStore, config: RunConfig, processes: list[int]) -> summary
     return known
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_two_epochs_of_the_bundled_checkpoint_learn_the_real_mrpc(
     glue: Path, hub: LoopbackHub, store: RunStore, processes: list[int]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -17,18 +19,21 @@ import gradio as gr
 import httpx
 import pytest
 
-from finetune import catalog, config, events, jobs
+from finetune import catalog, config, events, jobs, scheduler
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
+from finetune.queue import Queue
 from finetune.store import Run, RunStore
-from finetune.summary import fold
-from finetune.ui import charts, edge, form, page, status
-from finetune.ui.predict import PredictTab, answer_html
+from finetune.summary import Summary, fold
+from finetune.ui import answers, charts, edge, form, live, page, status
+from finetune.ui.predict import PredictTab
 from finetune.ui.publish import PublishTab
-from finetune.ui.train import TrainTab
+from finetune.ui.train import TrainTab, _stopping
 from tests import toys
 
 ROOT = Path(__file__).resolve().parent.parent
+NOBODY: Any = None  # who calls a callback from here
+ONE_RUN = (1, "", "", "")  # neither seeds nor a grid
 MARKUP = "<script>alert(1)</script>"
 
 
@@ -37,6 +42,7 @@ def tabs(store: RunStore) -> tuple[TrainTab, PredictTab, PublishTab]:
     made = TrainTab(store), PredictTab(store), PublishTab(store)
     with gr.Blocks():
         made[0].draw(form.draw_data())
+        made[1].remember()
         made[1].draw()
         made[2].draw()
     return made
@@ -93,20 +99,101 @@ def test_a_wrong_form_names_the_fields_and_starts_nothing(
     values = form.values(RunConfig())
     values[form.NAMES.index("learning_rate")] = None
     values[form.NAMES.index("num_train_epochs")] = 0
-    said = tabs[0].on_start(*values)[0]
+    said = tabs[0].on_start(NOBODY, *ONE_RUN, *values)[0]
     assert 'role="alert"' in said
     assert "learning_rate" in said
     assert "num_train_epochs" in said
     assert store.runs() == []
 
 
+def test_lengths_follow_the_checkpoint(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], toy_checkpoint: Path
+) -> None:
+    train = tabs[0]
+    values = form.values(RunConfig(checkpoint=str(toy_checkpoint)))
+    assert "A part of the pairs is measured now." in train.on_costs(NOBODY, *ONE_RUN, *values)
+    train.on_measure(NOBODY, *ONE_RUN, *values)
+    assert "max_length is 128" in train.on_costs(NOBODY, *ONE_RUN, *values)
+    wrong = form.values(RunConfig())
+    wrong[form.NAMES.index("learning_rate")] = None
+    train.on_measure(NOBODY, *ONE_RUN, *wrong)  # nothing to measure, and nothing is said
+
+
+def test_the_command_starts_the_same_from_where_the_page_keeps_it(
+    tabs: tuple[TrainTab, PredictTab, PublishTab],
+    store: RunStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "tickets.csv"
+    file.write_text("sentence1,sentence2,label\na,b,0\n")
+    upload = store.uploads.add({"train": file})
+    values = form.values(RunConfig(dataset=upload, seed=7))
+    said = html.unescape(tabs[0].on_costs(NOBODY, *ONE_RUN, *values))
+    line = shlex.split(said.split("<code>")[1].split("</code>")[0])
+    assert line[3:] == [
+        "--runs", str(store.root.resolve()),
+        "--train_file", str(store.uploads.files(upload)["train"].resolve()), "--seed", "7",
+    ]  # fmt: skip
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")  # where is then nobody's business
+    said = tabs[0].on_costs(NOBODY, *ONE_RUN, *form.values(RunConfig(seed=7)))
+    assert "<code>python -m finetune.train --seed 7</code>" in said
+
+
+def test_a_run_that_waits_to_go_on_can_be_stopped(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
+) -> None:
+    run = store.create(RunConfig())
+    for event in [*story()[:-2], events.Stopped(step=8, seconds=1.0)]:
+        run.append(event)
+    run.request_stop()
+    stop = tabs[0].on_turn(NOBODY, run.id)[2]
+    assert not stop["interactive"]
+    Queue(store.root).add(run.id)
+    assert tabs[0].on_turn(NOBODY, run.id)[2]["interactive"]
+
+
+def test_a_run_that_learned_nothing_does_not_look_like_a_success() -> None:
+    def ending(**scores: float) -> str:
+        told = [
+            dataclasses.replace(one, metrics=one.metrics | scores, intervals={"f1": [0.7, 0.76]})
+            if isinstance(one, events.Evaluated)
+            else one
+            for one in story()
+        ]
+        return status._ending(fold(told))
+
+    assert "ft-good" in ending(f1=0.8)
+    assert 'data-tab="publish"' in ending(f1=0.8)
+    constant = ending(accuracy=0.6, f1=0.75)  # the majority's own
+    assert "ft-warn" in constant
+    assert "always giving the same answer" in constant
+    below = ending(accuracy=0.6, f1=0.74)
+    assert "always giving" not in below
+    assert "is not above the best baseline" in below
+    for ended in (constant, below):
+        assert "ft-good" not in ended
+        assert "more epochs" in ended
+        assert 'data-tab="publish"' not in ended
+
+
+def test_stop_says_what_it_will_keep() -> None:
+    before, told = story(), story()[:6]
+    assert "no model to keep" in _stopping(fold([]))
+    assert "no model to keep" in _stopping(fold(told[:2]))
+    assert "kept as it is" in _stopping(fold(told))
+    assert _stopping(fold(before[:-1])) == "Stopping: the best model is kept."
+
+
 def test_a_form_once_trained_with_is_kept_in_the_browser(
     tabs: tuple[TrainTab, PredictTab, PublishTab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = RunConfig(learning_rate=3e-4, num_train_epochs=7)
-    monkeypatch.setattr(jobs, "start", lambda store, config: store.create(config))
-    kept = tabs[0].on_start(*form.values(chosen))[-1]
-    restored = dict(zip((*form.NAMES, "pairs"), tabs[0].on_restore(kept), strict=True))
+    monkeypatch.setattr(
+        jobs, "start_all", lambda store, configs, groups: [store.create(one) for one in configs]
+    )
+    kept = tabs[0].on_start(NOBODY, *ONE_RUN, *form.values(chosen))[1]
+    restored = dict(zip((*form.NAMES, "pairs"), tabs[0].on_restore(NOBODY, kept), strict=True))
     assert restored.pop("pairs") == restored["dataset"]
     assert restored["dataset"]["value"] == chosen.dataset
     restored["dataset"] = chosen.dataset
@@ -124,47 +211,100 @@ def test_a_preset_fills_the_form(tabs: tuple[TrainTab, PredictTab, PublishTab], 
 def test_what_cannot_be_restored_leaves_the_form(
     tabs: tuple[TrainTab, PredictTab, PublishTab], kept: Any
 ) -> None:
-    assert tabs[0].on_restore(kept) == [gr.skip()] * (len(form.NAMES) + 1)
+    assert tabs[0].on_restore(NOBODY, kept) == [gr.skip()] * (len(form.NAMES) + 1)
 
 
-def test_an_untouched_page_sends_nothing_twice(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+def marks(told: dict[str, tuple[str, str]]) -> dict[str, str]:
+    return {name: mark for name, (mark, _) in told.items()}
+
+
+def test_an_untouched_page_is_told_nothing_twice(store: RunStore, finished: Run) -> None:
+    first = live.changes(store, finished, {})
+    assert "Finished" in first["status"][1]
+    assert live.changes(store, finished, marks(first)) == {}
+    assert live.known(finished)
+
+
+def test_a_page_that_watches_is_told_what_is_new(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = tabs[0].on_tick(finished.id, {})
-    again = tabs[0].on_tick(finished.id, first[0])
-    assert "Finished" in first[2]
-    assert all(update == gr.skip() for update in again)
-
-
-def test_a_tick_sends_only_what_is_new(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
-) -> None:
+    monkeypatch.setattr(live, "FRESH", 0.0)
     run = store.create(RunConfig())
     told = story()
     for event in told[:5]:
         run.append(event)
-    first = tabs[0].on_tick(run.id, {})
+    scheduler.adopt(store, run)
+    first = live.changes(store, run, {})
+    assert first["turn"][0].startswith("running")
     run.append(told[5])
-    second = tabs[0].on_tick(run.id, first[0])
-    assert "Training loss" in second[4]  # it has a new point
-    assert second[5] == gr.skip()  # the scores have none
-    assert "step 4 of 8" in second[2]
+    second = live.changes(store, run, marks(first))
+    # A quarter of the steps is told aloud; the scores, the log and the state have not changed.
+    assert set(second) == {"status", "loss", "announced"}
+    assert "50% of the steps" in second["announced"][1]
+    assert "Training loss" in second["loss"][1]
+    assert "step 4 of 8" in second["status"][1]
+    run.append(events.Finished(step=8, seconds=3.0))
+    third = live.changes(store, run, marks(first | second))
+    assert third["turn"][0].startswith("finished")
+    assert "Finished" in third["announced"][1]
+
+
+def test_what_many_watch_is_drawn_once(
+    store: RunStore, finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    real = charts.loss_chart
+
+    def counted(summary: Summary) -> str:
+        drawn.append(1)
+        return real(summary)
+
+    monkeypatch.setattr(charts, "loss_chart", counted)
+    for _ in range(50):
+        assert live.changes(store, finished, {})["loss"][1] == real(store.summary(finished))
+    assert len(drawn) == 1
+
+
+@pytest.mark.parametrize(("watchers", "wait"), [(1, 400), (8, 400), (20, 1000), (50, 1600)])
+def test_the_more_watch_the_more_seldom_each_asks(
+    store: RunStore, watchers: int, wait: int
+) -> None:
+    pace, run = live.Pace(), store.create(RunConfig())
+    due = [(number / watchers, number) for number in range(watchers)]
+    told: list[list[int]] = [[] for _ in due]
+    while (asked := min(due))[0] < 30:
+        now, number = asked
+        told[number].append(pace.wait(run, now))
+        due[number] = (now + told[number][-1] / 1000, number)
+    late = [ms for mine in told for ms in mine[-5:]]
+    assert min(late) >= 0.9 * wait
+    assert max(late) <= 1.15 * wait
+
+
+def test_who_looks_at_a_run_that_has_ended_asks_more_seldom(store: RunStore, finished: Run) -> None:
+    running = store.create(RunConfig())
+    running.append(story()[0])
+    scheduler.adopt(store, running)
+    for run, wait in ((running, 400), (finished, 1000)):
+        live.changes(store, run, {})
+        assert live.Pace().wait(run) == wait
 
 
 def test_opening_the_page_finds_the_newest_run(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
 ) -> None:
-    update, seen = tabs[0].on_open()
-    assert update["value"] == finished.id
-    assert seen == {}
+    chooser, watched, stop, resume = tabs[0].on_open(NOBODY)
+    assert chooser["value"] == watched == finished.id
+    assert not stop["interactive"]
+    assert not resume["visible"]
 
 
 def test_a_run_deleted_while_watched_is_no_error(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run, store: RunStore
 ) -> None:
     store.delete(finished)
-    assert all(update == gr.skip() for update in tabs[0].on_tick(finished.id, {}))
-    assert "no such run" in tabs[0].on_stop(finished.id)[0]
+    assert tabs[0].on_turn(NOBODY, finished.id)[1] == ""
+    assert "no such run" in tabs[0].on_stop(NOBODY, finished.id)[0]
 
 
 @pytest.mark.parametrize("wrong", ["../x", "/etc/passwd", "x" * 10**6, 7, None])
@@ -172,37 +312,43 @@ def test_another_id_is_no_such_run(
     tabs: tuple[TrainTab, PredictTab, PublishTab], wrong: Any
 ) -> None:
     train, predict, publish = tabs
-    assert "no such run" in train.on_stop(wrong)[0]
-    assert "no such run" in predict.on_ask(wrong, "a", "b")
-    assert "no such run" in publish.on_push(wrong, "name", False, "hub-token")
+    assert "no such run" in train.on_stop(NOBODY, wrong)[0]
+    assert "no such run" in predict.on_ask(NOBODY, wrong, "a", "b", False, False, False, [])[0]
+    asked = (wrong, "", "name", False, "", False, "", "hub-token")
+    assert "no such run" in publish.on_push(NOBODY, *asked)[0]
+    assert "no such run" in publish.on_check(NOBODY, *asked)[0]
 
 
 def test_the_default_is_what_can_run(
     tabs: tuple[TrainTab, PredictTab, PublishTab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blank = RunConfig()
-    default = (blank.dataset, blank.checkpoint)
-    for answers, words in ((True, "The Hub answers"), (False, "does not answer")):
-        monkeypatch.setattr(catalog, "hub_answers", lambda found=answers: found)
-        said, found = tabs[0].on_hub()
+    for is_there, words in ((True, "The Hub answers"), (False, "does not answer")):
+        monkeypatch.setattr(catalog, "hub_answers", lambda found=is_there: found)
+        said = tabs[0].on_hub()
         assert words in said
-        assert found == answers
-    assert tabs[0].on_default(True, *default) == (
-        "glue/mrpc",
-        "bert-base-uncased",
-        "glue/mrpc",
-    )
-    assert tabs[0].on_default(True, blank.dataset, "roberta-base") == (gr.skip(),) * 3
-    assert tabs[0].on_default(False, *default) == (gr.skip(),) * 3
+        assert ("data-answers" in said) == is_there
 
 
 def test_predicting_through_the_tab(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
 ) -> None:
-    answer = tabs[1].on_ask(finished.id, "the cat sees a dog .", "a cat sees the dog .")
+    pair = ("the cat sees a dog .", "a cat sees the dog .")
+    answer, why, _, kept, tried = tabs[1].on_ask(
+        NOBODY, finished.id, *pair, False, False, False, []
+    )
     assert 'id="label"' in answer
     assert "not_equivalent" in answer
-    assert "sentence2 is empty" in tabs[1].on_ask(finished.id, "the cat", " ")
+    assert why["visible"]
+    assert kept[0]["sentence1"] == pair[0]
+    assert "your verdict" in tried
+    judged = [kept[0] | {"label": "equivalent"}]
+    *_, again, _ = tabs[1].on_ask(NOBODY, finished.id, *pair, False, False, False, judged)
+    assert again == judged  # a double click is one question, and keeps the verdict
+    *_, more, _ = tabs[1].on_ask(NOBODY, finished.id, *pair[::-1], False, False, False, judged)
+    assert [one["sentence1"] for one in more] == list(pair)
+    said, why, *_ = tabs[1].on_ask(NOBODY, finished.id, "cat", " ", False, False, False, [])
+    assert "sentence2 is empty" in said
+    assert not why["visible"]
 
 
 def test_markup_is_shown_not_run(
@@ -221,7 +367,7 @@ def test_markup_is_shown_not_run(
     from finetune.predict import Prediction
 
     odd = Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1)
-    assert "<script" not in answer_html(odd)
+    assert "<script" not in answers.answer(odd)
 
 
 def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) -> None:
@@ -326,10 +472,10 @@ def test_durations_read_well(seconds: float, text: str) -> None:
     assert status.duration(seconds) == text
 
 
-def test_the_page_is_made_of_four_tabs(store: RunStore) -> None:
+def test_the_page_is_made_of_five_tabs(store: RunStore) -> None:
     made = page.build(store)
     labels = [b.label for b in made.blocks.values() if isinstance(b, gr.Tab)]
-    assert labels == ["Data", "Train", "Predict", "Publish"]
+    assert labels == ["Data", "Train", "Runs", "Predict", "Publish"]
 
 
 SPY = """
@@ -353,8 +499,8 @@ def test_the_app_starts_without_torch_and_asks_nobody_outside(tmp_path: Path) ->
         from finetune.ui import page
         page.launch.__kwdefaults__ = None
         real = page.launch
-        def launch(made, **options):
-            real(made, prevent_thread_lock=True, quiet=True)
+        def launch(made, store, **options):
+            real(made, store, prevent_thread_lock=True, quiet=True)
             import urllib.request
             print(urllib.request.urlopen(made.local_url).status, "torch" in sys.modules)
             time.sleep(3)
@@ -413,7 +559,7 @@ def test_on_a_space_the_page_signs_in_and_asks_for_no_token() -> None:
         ids = [getattr(block, "elem_id", None) for block in made.blocks.values()]
         push = next(f.fn for f in made.fns.values() if "on_push_on_space" in repr(f.fn))
         arguments = special_args(push, ["run", "name", False])[0]
-        print("LoginButton" in names, "token" in ids, arguments[3])
+        print("LoginButton" in names, "token" in ids, arguments[4])
         """
     )
     space = {"SYSTEM": "spaces", "SPACE_ID": "ada/x", "SPACE_HOST": "ada-x.hf.space"}

@@ -1,20 +1,26 @@
 from __future__ import annotations
 
+import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from finetune import decision, predict
 from finetune.errors import DataError, ModelError
-from finetune.predict import MAX_CHARACTERS, Predictor, Shelf
+from finetune.predict import MAX_CHARACTERS, Predictor, Shelf, Way
+from tests import toys
+from tests.hub import LoopbackHub
 
 
 @pytest.fixture
 def predictor(toy_checkpoint: Path) -> Predictor:
-    return Predictor(toy_checkpoint, max_length=32)
+    return Predictor(toy_checkpoint, max_length=32, precision="fp32")
 
 
 def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) -> None:
@@ -24,9 +30,9 @@ def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) ->
     model = AutoModelForSequenceClassification.from_pretrained(toy_checkpoint).eval()
     with torch.no_grad():
         logits = model(**tokenizer(one, two, return_tensors="pt")).logits[0]
-    assert answer.logits == pytest.approx(logits.tolist(), abs=1e-6)
+    assert answer.logits == pytest.approx(logits.tolist(), abs=1e-5)
     assert list(answer.probabilities.values()) == pytest.approx(
-        logits.softmax(-1).tolist(), abs=1e-6
+        logits.softmax(-1).tolist(), abs=1e-5
     )
     assert sum(answer.probabilities.values()) == pytest.approx(1.0)
     assert answer.label == ["not_equivalent", "equivalent"][int(logits.argmax())]
@@ -38,7 +44,7 @@ def test_what_is_cut_is_said(predictor: Predictor) -> None:
     assert (answer.tokens, answer.cut) == (32, 12)
 
 
-@pytest.mark.parametrize("text", ["", "  \n\t ", None, 7, "x" * (MAX_CHARACTERS + 1)])
+@pytest.mark.parametrize("text", ["", "  \n\t ", "\0\0", None, 7, "x" * (MAX_CHARACTERS + 1)])
 def test_what_is_no_sentence_is_refused_by_name(predictor: Predictor, text: Any) -> None:
     with pytest.raises(DataError, match="sentence2"):
         predictor.pair("cat", text)
@@ -68,3 +74,95 @@ def test_a_model_is_loaded_once_and_again_when_it_changed(
     shutil.rmtree(folder)
     with pytest.raises(ModelError, match="no saved model"):
         shelf.get(folder, 32)
+
+
+def test_both_orders_are_asked_and_averaged_when_wanted(predictor: Predictor) -> None:
+    one, two = "the cat sees a dog .", "a owl fears the bee ."
+    plain, back = predictor.pair(one, two), predictor.pair(two, one)
+    assert plain.other == pytest.approx(back.probabilities, abs=1e-5)
+    assert plain.other_label == back.label
+    assert plain.agrees == (plain.label == back.label)
+    both = predictor.pair(one, two, Way(both_orders=True))
+    for name, value in both.probabilities.items():
+        mean = (plain.probabilities[name] + back.probabilities[name]) / 2
+        assert value == pytest.approx(mean, abs=1e-5)
+    assert both.agrees
+
+
+def test_a_saved_threshold_and_temperature_count_when_asked_for(
+    toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "best"
+    shutil.copytree(toy_checkpoint, folder)
+    predictor = Predictor(folder, 32, precision="fp32")
+    pair = ("the cat sees a dog .", "a cat sees the dog .")
+    plain = predictor.pair(*pair)
+    level = plain.probabilities["equivalent"]
+    for threshold, label in ((level - 0.01, "equivalent"), (level + 0.01, "not_equivalent")):
+        decision.write(folder, threshold=threshold, temperature=4.0, positive="equivalent")
+        assert predictor.pair(*pair).label == plain.label
+        assert predictor.pair(*pair, Way(threshold=True)).label == label
+        both = predictor.pair(*pair, Way(threshold=True, calibrated=True))
+        assert both.label == label  # a temperature changes no answer
+        assert both.probabilities["equivalent"] != pytest.approx(level, abs=1e-4)
+
+
+def test_fifty_at_once_each_get_their_own_answer(predictor: Predictor) -> None:
+    texts = [f"the {animal} sees a dog ." for animal in toys.ANIMALS] * 7
+    alone = {text: predictor.pair(text, "a cat .").logits for text in set(texts)}
+    with ThreadPoolExecutor(50) as pool:
+        found = list(pool.map(lambda text: predictor.pair(text, "a cat ."), texts))
+    for text, answer in zip(texts, found, strict=True):
+        assert answer.logits == pytest.approx(alone[text], abs=1e-4)
+
+
+def test_why_and_what_would_change_it(predictor: Predictor) -> None:
+    label, found = predictor.why("the cat sees a dog .", "a cat sees the dog .")
+    assert label in predictor.labels
+    assert [word.text for word in found.words if word.sentence == 1] == [
+        "the", "cat", "sees", "a", "dog", ".",
+    ]  # fmt: skip
+    flips, tried = predictor.flips("the cat sees a dog .", "a cat sees the dog .")
+    assert tried > 5
+    answer = predictor.pair("the cat sees a dog .", "a cat sees the dog .").label
+    assert all(one.label != answer for one in flips)
+
+
+def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
+    for name, damage in (("cut", lambda data: data[:1000]), ("odd", lambda data: b"\xff" * 99)):
+        folder = tmp_path / name
+        shutil.copytree(toy_checkpoint, folder)
+        weights = folder / "model.safetensors"
+        weights.write_bytes(damage(weights.read_bytes()))
+        with pytest.raises(ModelError, match="cannot be loaded"):
+            Shelf().get(folder, 32)
+
+
+def test_a_model_that_does_not_fit_is_said(
+    toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
+    with pytest.raises(ModelError, match=r"weights take .* GB of memory are free"):
+        Shelf().get(toy_checkpoint, 32)
+
+
+def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
+    hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add_repo("ada/good", files=toy_checkpoint)
+    folder, max_length = predict.from_hub("ada/good", anonymous=True)
+    assert max_length == 64
+    assert Predictor(folder, max_length, None).pair("the cat").other is None
+    config = {"architectures": ["BertModel"]}
+    hub.add_repo("ada/encoder", files={"config.json": json.dumps(config).encode(),
+                                       "model.safetensors": b"x"})  # fmt: skip
+    with pytest.raises(ModelError, match="is no sequence classifier"):
+        predict.from_hub("ada/encoder", anonymous=True)
+    hub.add_repo("ada/pickle", files={"pytorch_model.bin": b"x", "config.json": b"{}"})
+    with pytest.raises(ModelError, match="no safetensors weights"):
+        predict.from_hub("ada/pickle", anonymous=True)
+    with pytest.raises(ModelError, match="is not there"):
+        predict.from_hub("ada/none", anonymous=True)
+    assert not any(token for token in hub.tokens_seen)
+    for name in ("../x", "/etc/passwd", "a/b/c", "a b/c", 7, None, "x"):
+        assert not predict.is_hub_id(name)

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
+import os
+import random
+import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
+import pyarrow as pa
 import pytest
+import safetensors.numpy
 import torch
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, constants
+from huggingface_hub.utils._runtime import is_xet_available
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune import catalog, events, publish
+from finetune import card, catalog, events, outcomes, publish, pushes
+from finetune import hub as hubs
 from finetune.config import RunConfig
-from finetune.errors import PublishError
+from finetune.errors import Cancelled, PublishError
+from finetune.publish import Wanted
 from finetune.store import Run, RunStore
+from finetune.ui import pushed
 from tests import toys
 from tests.conftest import TOKEN
 from tests.hub import LoopbackHub
@@ -33,9 +47,15 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
 
 
 def push(
-    store: RunStore, run: Run, name: str = "pairs", token: str | None = TOKEN
+    store: RunStore, run: Run, name: str = "pairs", token: str | None = TOKEN, **more: Any
 ) -> publish.Pushed:
-    return publish.push(run, store.summary(run), name, token)
+    """A push that is not loaded back: that takes torch a second."""
+    more.setdefault("verified", False)
+    wanted = Wanted(name, **{key: more.pop(key) for key in list(more) if key in WANTED})
+    return publish.push(run, store.summary(run), wanted, token, **more)
+
+
+WANTED = {"private", "licence", "demo", "hardware"}
 
 
 def test_a_push_is_one_commit_and_comes_back_with_the_same_logits(
@@ -72,10 +92,10 @@ def test_an_organisation_can_be_named(store: RunStore, run: Run, hub: LoopbackHu
 
 
 def test_the_card_is_derived_from_the_run(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    text = publish.card(run, store.summary(run), "ada/pairs")
-    card = ModelCard(text)
-    card.validate()  # the Hub's own check, over HTTP
-    data: Any = card.data
+    text = card.text(run, store.summary(run), "ada/pairs")
+    made = ModelCard(text)
+    made.validate()  # the Hub's own check, over HTTP
+    data: Any = made.data
     assert data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
     assert data.license == "apache-2.0"
     assert data.pipeline_tag == "text-classification"
@@ -106,7 +126,7 @@ def test_a_run_stopped_before_its_evaluation_claims_no_scores(
     run.events_file.unlink()
     run.append(events.Saved(step=3))
     run.append(events.Stopped(step=3, seconds=1.0))
-    text = publish.card(run, store.summary(run), "ada/pairs")
+    text = card.text(run, store.summary(run), "ada/pairs")
     assert "stopped before it was evaluated" in text
     assert not getattr(ModelCard(text).data, "eval_results", None)
 
@@ -150,15 +170,330 @@ def test_anothers_namespace_is_refused_with_ones_own(
         push(store, run, "eve/pairs")
 
 
-def test_a_refused_commit_says_what_it_left_and_can_be_tried_again(
+class NoNaps:
+    """`time` for the client's own tries: it waits for none."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def sleep(self, seconds: float) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.utils._http.time", NoNaps())
+
+
+@pytest.fixture
+def large(run: Run) -> Run:
+    """A run with a file that is streamed."""
+    (run.best / "weights.bin").write_bytes(random.Random(0).randbytes(3 * 2**20))
+    return run
+
+
+ALWAYS = 99
+CREATE, WHO, PREUPLOAD = "/api/repos/create", "/whoami", "/preupload/"
+BATCH, PUT, COMMIT, LOOK = "/lfs/objects/batch", "^/lfs/[0-9a-f]+$", "/commit/", "/api/models/"
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("method", "path", "status", "headers", "words"),
+    [
+        ("GET", WHO, 401, {}, "The sign-in was refused with status 401.*make a new one"),
+        ("GET", WHO, 500, {}, "The sign-in was refused with status 500.*model is safe"),
+        ("GET", LOOK, 403, {}, "ada/pairs was refused with status 403.*write access"),
+        ("POST", CREATE, 402, {}, "Creating ada/pairs was refused with status 402"),
+        ("POST", CREATE, 403, {}, "Creating ada/pairs was refused with status 403.*write access"),
+        ("POST", CREATE, 409, {}, "Creating ada/pairs was refused with status 409.*another name"),
+        ("POST", CREATE, 503, {}, "Creating ada/pairs was refused with status 503"),
+        ("POST", PREUPLOAD, 404, {}, "status 404.*made but holds no model.*no such repository"),
+        ("POST", BATCH, 429, {"Retry-After": "90"}, "status 429.*pause of 90 seconds"),
+        ("POST", BATCH, 429, {}, "status 429.*wait a few minutes"),
+        ("PUT", PUT, 500, {}, r"Sending .* to ada/pairs was refused with status 500"),
+        ("PUT", PUT, 503, {}, r"Sending .* to ada/pairs was refused with status 503"),
+        ("POST", COMMIT, 401, {}, "status 401.*made but holds no model.*make a new one"),
+        ("POST", COMMIT, 403, {}, "status 403.*made but holds no model.*write access"),
+        ("POST", COMMIT, 412, {}, "status 412.*Someone else committed"),
+        ("POST", COMMIT, 413, {}, "status 413.*files of that size"),
+        ("POST", COMMIT, 429, {"Retry-After": "600"}, "status 429.*pause of 10 minutes"),
+        ("POST", COMMIT, 500, {}, "status 500.*made but holds no model"),
+    ],
+)
+def test_a_refusal_says_what_and_the_next_try_works(
+    store: RunStore,
+    run: Run,
+    hub: LoopbackHub,
+    method: str,
+    path: str,
+    status: int,
+    headers: dict[str, str],
+    words: str,
+) -> None:
+    hub.fail(method, path, status, ALWAYS, headers)
+    with pytest.raises(PublishError, match=f"(?s){words}") as caught:
+        push(store, run)
+    assert TOKEN not in str(caught.value)
+    left = hub.repos.get(("model", "ada/pairs"))
+    assert left is None or not (left.commits or left.files)
+    hub.faults.clear()
+    done = push(store, run)
+    assert done.created == (left is None)
+    assert len(hub.repos["model", "ada/pairs"].commits) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_connection_cut_within_a_large_file_is_taken_up_again(
+    store: RunStore, large: Run, hub: LoopbackHub
+) -> None:
+    hub.part_size = 2**20
+    hub.fail("PUT", "/part/2$", 0, cut=True, after=100_000)
+    push(store, large)
+    found = hub.repos["model", "ada/pairs"].files["weights.bin"]
+    assert found == (large.best / "weights.bin").read_bytes()
+    parts = [path[-1] for method, path, _ in hub.requests if method == "PUT" and "/part/" in path]
+    assert parts == ["1", "2", "3"]  # the cut one was not answered, and sent again
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_connection_that_stays_cut_loses_nothing(
+    store: RunStore, large: Run, hub: LoopbackHub
+) -> None:
+    oid = hashlib.sha256((large.best / "weights.bin").read_bytes()).hexdigest()
+    hub.fail("PUT", oid, 0, ALWAYS, cut=True, after=200_000)
+    with pytest.raises(PublishError, match=r"Sending weights.bin to ada/pairs failed.*no model"):
+        push(store, large)
+    sent = set(hub.uploads)
+    assert sent
+    hub.faults.clear()
+    hub.requests.clear()
+    seen: list[publish.Progress] = []
+    push(store, large, told=seen.append)
+    again = [path for method, path, _ in hub.requests if method == "PUT"]
+    assert again == [f"/lfs/{oid}"]
+    assert seen[-1].sent == seen[-1].total
+
+
+def test_xet_is_not_asked_where_it_is_installed(
+    store: RunStore, large: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    assert is_xet_available()
+    push(store, large)
+    sent = {path for method, path, _ in hub.requests if method == "PUT"}
+    assert len(sent) == 3  # weights.bin, model.safetensors, training.png
+
+
+def test_a_hub_that_falls_silent_is_given_up(
+    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "PATIENCE", 0.3)
+    hub.delay(BATCH, 1.5)
+    with pytest.raises(
+        PublishError, match=r"for 0.3 seconds the Hub has not answered.*no model yet"
+    ):
+        push(store, run)
+
+
+def test_a_slow_hub_is_waited_for(
+    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "PATIENCE", 5.0)
+    for path in (WHO, PREUPLOAD, COMMIT):
+        hub.delay(path, 0.3)
+    assert push(store, run).created
+
+
+def test_another_commit_in_between_is_not_written_over(
     store: RunStore, run: Run, hub: LoopbackHub
 ) -> None:
-    hub.fail("POST", "/commit/", 403)
-    with pytest.raises(PublishError, match="made but holds no model yet"):
-        push(store, run)
+    push(store, run)
+    repo = hub.repos["model", "ada/pairs"]
+    run.append(events.Finished(step=8, seconds=9.0))
+
+    def told(progress: publish.Progress) -> None:
+        if progress.doing == "committing" and len(repo.commits) == 1:
+            repo.commit("from elsewhere", {"README.md": b"theirs"})
+
+    with pytest.raises(PublishError, match=r"412.*Someone else committed in between"):
+        push(store, run, told=told)
+    assert repo.files["README.md"] == b"theirs"
+    push(store, run)
+    assert len(repo.commits) == 3
+
+
+def test_a_commit_whose_answer_is_lost_is_found(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    hub.fail("POST", COMMIT, 0, lost=True)
+    done = push(store, run)
+    assert [one.sha for one in hub.repos["model", "ada/pairs"].commits] == [done.commit]
+
+
+def test_a_cancel_ends_it_before_the_commit_and_what_was_sent_stays(
+    store: RunStore, large: Run, hub: LoopbackHub
+) -> None:
+    seen: list[publish.Progress] = []
+    with pytest.raises(Cancelled, match=r"nothing was committed.*ada/pairs was made"):
+        push(store, large, told=seen.append,
+             stopped=lambda: bool(seen) and seen[-1].doing.endswith("weights.bin"))  # fmt: skip
     assert hub.repos["model", "ada/pairs"].commits == []
-    assert not push(store, run).created
-    assert len(hub.repos["model", "ada/pairs"].commits) == 1
+    kept = set(hub.uploads)
+    assert kept
+    hub.requests.clear()
+    seen.clear()
+    push(store, large, told=seen.append)
+    sent = {path.split("/")[2] for method, path, _ in hub.requests if method == "PUT"}
+    assert not sent & kept
+    assert [one.sent for one in seen] == sorted(one.sent for one in seen)
+
+
+def test_a_cancel_need_not_wait_for_the_hub(store: RunStore, run: Run, hub: LoopbackHub) -> None:
+    hub.delay(PREUPLOAD, 2.0)
+    with pytest.raises(Cancelled):
+        push(store, run, stopped=lambda: any(PREUPLOAD in one for one in hub.targets))
+    assert not [one for one in hub.requests if PREUPLOAD in one[1]]  # not answered yet
+
+
+def test_a_check_says_all_and_changes_nothing(store: RunStore, run: Run, hub: LoopbackHub) -> None:
+    plan = publish.check(run, store.summary(run), Wanted("lovelace/pairs", True), TOKEN)
+    assert hub.repos == {}
+    assert not [one for one in hub.requests if one[0] != "GET" and "validate" not in one[1]
+                and one[1] != "/"]  # fmt: skip
+    assert plan.account.namespaces == ["ada", "lovelace"]
+    assert (plan.full, plan.exists, plan.private) == ("lovelace/pairs", False, True)
+    assert plan.licence == plan.base_licence == "apache-2.0"
+    made = push(store, run, "lovelace/pairs", private=True)
+    files = hub.repos["model", "lovelace/pairs"].files
+    assert plan.files == {path: len(content) for path, content in files.items()}
+    again = publish.check(run, store.summary(run), Wanted("lovelace/pairs"), TOKEN)
+    assert (again.exists, again.private, again.head) == (True, True, made.commit)
+    assert set(again.replaced) == set(files)
+
+
+def test_an_earlier_models_files_go_and_others_stay(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    old = {"adapter_model.safetensors": b"x", "vocab.json": b"{}", "notes/why.md": b"mine",
+           "LICENSE": b"mit"}  # fmt: skip
+    hub.add_repo("ada/pairs", files=dict(old))
+    plan = publish.check(run, store.summary(run), Wanted("pairs"), TOKEN)
+    assert plan.removed == ["adapter_model.safetensors", "vocab.json"]
+    push(store, run)
+    repo = hub.repos["model", "ada/pairs"]
+    assert len(repo.commits) == 2
+    assert set(old) & set(repo.files) == {"notes/why.md", "LICENSE"}
+
+
+def test_a_fine_grained_token_says_where_it_may_write(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    orgs = ("lovelace", "babbage:read")
+    hub.add_user("all", "ada", orgs=orgs)
+    assert publish.account("all").namespaces == ["ada", "lovelace"]
+    hub.add_user("fine", "ada", "fineGrained", orgs, scopes=("lovelace", "ada/pairs"))
+    assert publish.account("fine") == publish.Account("ada", ["lovelace"], ("ada/pairs",))
+    with pytest.raises(PublishError, match=r"ada may not write to 'ada'.*lovelace, ada/pairs"):
+        push(store, run, "other", "fine")
+    with pytest.raises(PublishError, match="ada/pairs, but there is no such repository"):
+        push(store, run, "pairs", "fine")
+    hub.add_repo("ada/pairs")
+    assert not push(store, run, "pairs", "fine").created
+    hub.add_user("none", "ada", "fineGrained")
+    with pytest.raises(PublishError, match="may write to no repository"):
+        push(store, run, token="none")
+
+
+def test_a_sign_in_of_a_space_is_told_what_it_may(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    hub.add_user("hf_oauth_x", "ada")
+    hub.fail("POST", PREUPLOAD, 403)
+    with pytest.raises(PublishError, match=r"Choose a new name.*sign in for all"):
+        push(store, run, token="hf_oauth_x")
+
+
+@pytest.mark.parametrize("licence", ["a b", "<b>", "x" * 61])
+def test_a_licence_the_hub_cannot_spell_is_said_first(
+    store: RunStore, run: Run, hub: LoopbackHub, licence: str
+) -> None:
+    with pytest.raises(PublishError, match="not a licence"):
+        push(store, run, licence=licence)
+    assert hub.repos == {}
+
+
+def test_a_card_the_hub_does_not_take_is_said_before_a_byte(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    hub.fail("POST", "/api/validate-yaml", 400, body=b"no such licence")
+    with pytest.raises(PublishError, match="does not take the card: no such licence"):
+        push(store, run, licence="nobodys")
+    assert hub.repos == {}
+
+
+def test_a_run_that_still_trains_is_refused(store: RunStore, run: Run, hub: LoopbackHub) -> None:
+    run.append(events.Resumed(step=0))
+    with pytest.raises(PublishError, match="still training"):
+        push(store, run)
+
+
+def test_a_file_that_is_renamed_while_it_is_counted_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "whole").write_bytes(b"x" * 7)
+    (tmp_path / "part.incomplete").write_bytes(b"y")
+    real = Path.stat
+
+    def renamed(self: Path, **values: Any) -> os.stat_result:
+        if self.name.endswith(".incomplete"):
+            raise FileNotFoundError
+        return real(self, **values)
+
+    monkeypatch.setattr(Path, "stat", renamed)
+    assert publish._bytes_in(tmp_path) == 7
+
+
+def test_what_was_pushed_is_loaded_back_and_compared(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    rows = toys.rows(30)
+    columns = zip(*rows, strict=True)
+    names = ("sentence1", "sentence2", "label")
+    outcomes.save_examples(
+        run, "validation", pa.table(dict(zip(names, map(list, columns), strict=True)))
+    )
+    assert push(store, run, verified=True, private=True).verified == publish.Verified(20, 0.0)
+
+    def told(progress: publish.Progress) -> None:
+        if progress.doing.startswith("loading it back"):
+            files = hub.repos["model", "ada/pairs"].files
+            tensors = safetensors.numpy.load(files["model.safetensors"])
+            tensors["classifier.bias"] += 1e-3 * np.array([1, -1], np.float32)
+            files["model.safetensors"] = safetensors.numpy.save(tensors, {"format": "pt"})
+
+    found = push(store, run, verified=True, told=told).verified
+    assert found is not None
+    assert found.problem == "A logit differs by 0.001; 0.0001 is allowed."
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [(OSError(28, "No space left on device"), "No space left on device"),
+     (ConnectionError("x"), "ConnectionError")],
+)  # fmt: skip
+def test_what_cannot_be_loaded_back_is_pushed_but_not_called_verified(
+    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, wrong: Exception,
+    words: str,
+) -> None:  # fmt: skip
+    def fails(*_: object, **__: object) -> None:
+        raise wrong
+
+    monkeypatch.setattr(publish, "snapshot_download", fails)
+    done = push(store, run, verified=True)
+    assert done.commit == hub.repos["model", "ada/pairs"].head
+    assert done.verified is not None
+    assert words in done.verified.problem
 
 
 def test_a_hub_that_does_not_answer_is_said_at_once(
@@ -175,13 +510,44 @@ def test_a_run_without_a_model_is_refused(store: RunStore, hub: LoopbackHub) -> 
         push(store, run)
 
 
-def test_the_token_is_nowhere_afterwards(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    push(store, run)
-    assert TOKEN in hub.tokens_seen
-    for path in store.root.rglob("*"):
-        assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
-    pushed = hub.repos["model", "ada/pairs"].files
-    assert not any(TOKEN.encode() in content for content in pushed.values())
+def test_the_token_is_nowhere_afterwards(
+    store: RunStore,
+    run: Run,
+    hub: LoopbackHub,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Neither after a push, nor after one that failed at each of its stages."""
+    monkeypatch.setattr("huggingface_hub.utils._http.time", NoNaps())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    caplog.set_level("DEBUG")
+    marked = "hf-marked-0123456789"
+    hub.add_user(marked, "ada", pro=True)
+    pushing, said, arguments = pushes.Pushes(), [], []
+    for path in (WHO, CREATE, PREUPLOAD, BATCH, PUT, COMMIT, "nothing"):
+        hub.faults.clear()
+        hub.fail("", path, 403, ALWAYS)
+        pushing.start(store, run, store.summary(run), Wanted("pairs", demo=True), marked)
+        while (state := pushing.state(store, run)) is not None and state.status == "running":
+            for one in psutil.Process().children(True):
+                with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+                    arguments.append(" ".join(one.cmdline()))
+            arguments += map(repr, threading.enumerate())
+            time.sleep(0.02)
+        said += [repr(state), repr(vars(pushing)), pushed.state(state)]
+    assert state is not None
+    assert state.status == "done"
+    assert marked in hub.tokens_seen
+    printed = capfd.readouterr()
+    said += [caplog.text, printed.out, printed.err, *hub.targets, *arguments, str(os.environ)]
+    assert not [text for text in said if marked in text]
+    for folder in (tmp_path, Path(os.environ["HF_HOME"])):
+        for file in folder.rglob("*"):
+            assert not file.is_file() or marked.encode() not in file.read_bytes(), file
+    for repo in hub.repos.values():
+        assert not any(marked.encode() in content for content in repo.files.values())
 
 
 @pytest.mark.parametrize("checkpoint", [one.name for one in catalog.CHECKPOINTS])

@@ -21,7 +21,7 @@ import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
-from finetune import data, events, jobs, loop, metrics, train
+from finetune import data, events, jobs, loop, metrics, train, workers
 from finetune.config import RunConfig
 from finetune.errors import JobError
 from finetune.store import Run, RunStore
@@ -166,7 +166,7 @@ def live(folder: Path) -> None:
     train.main(["--run", str(folder)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_killed_at_twenty_random_moments_it_ends_with_the_same_weights(
     toy_config: RunConfig, store: RunStore
@@ -219,6 +219,7 @@ def _training(run: Run, before: int) -> bool:
     return any(isinstance(event, events.Stepped) for event in run.tail()[0][before:])
 
 
+@pytest.mark.long
 def test_a_stopped_run_goes_on_by_the_page_and_a_finished_one_does_not(
     store: RunStore, toy_checkpoint: Path, processes: list[int]
 ) -> None:
@@ -230,13 +231,13 @@ def test_a_stopped_run_goes_on_by_the_page_and_a_finished_one_does_not(
     _until(lambda: jobs.summary(store, run).step >= 25)
     with pytest.raises(JobError, match="The run is running"):
         jobs.resume(store, run)
-    jobs.stop(run)
+    jobs.stop(store, run)
     _until(lambda: jobs.summary(store, run).status == "stopped")
-    _until(lambda: jobs.worker(run) is None)
+    _until(lambda: workers.worker(run) is None)
     at = jobs.summary(store, run).step
     jobs.resume(store, run)
     assert jobs.summary(store, run).status == "running"
-    worker = jobs.worker(run)
+    worker = workers.worker(run)
     assert isinstance(worker, psutil.Process)
     processes.append(worker.pid)
     _until(lambda: jobs.summary(store, run).status == "finished")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from finetune import catalog, events, jobs, spare
+from finetune import catalog, events, jobs, spare, workers
 from finetune.config import RunConfig
 from finetune.store import Run, RunStore
 from tests.test_jobs import until
@@ -20,9 +21,9 @@ from tests.test_jobs import until
 @pytest.fixture
 def waiting(store: RunStore) -> Iterator[psutil.Process]:
     """A spare worker of the store, ready."""
-    jobs.prepare(store)
+    workers.prepare(store)
     folder = Run(store.root / ".spare")
-    process = jobs.worker(folder)
+    process = workers.worker(folder)
     assert process is not None
     until(lambda: (folder.folder / spare.READY).exists(), 120)
     yield process
@@ -39,11 +40,11 @@ def brief(toy_checkpoint: Path) -> RunConfig:
 def test_it_carries_out_a_run_as_any_worker(
     store: RunStore, brief: RunConfig, waiting: psutil.Process
 ) -> None:
-    jobs.prepare(store)  # there is one already
+    workers.prepare(store)  # there is one already
     ours = str((store.root / ".spare").resolve())
     assert len([c for c in psutil.Process().children() if ours in c.cmdline()]) == 1
     run = jobs.start(store, brief)
-    worker = jobs.worker(run)
+    worker = workers.worker(run)
     assert worker is not None
     assert worker.pid == waiting.pid
     assert store.runs() == [run] or [one.id for one in store.runs()] == [run.id]
@@ -64,19 +65,18 @@ def test_it_carries_out_a_run_as_any_worker(
 def test_what_it_cannot_do_goes_another_way(
     store: RunStore, brief: RunConfig, waiting: psutil.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Run(store.root / ".spare")
     run = store.create(brief.changed(num_processes=2))
-    assert not jobs._give(folder, run)
+    assert not workers.give(store, run)
     monkeypatch.setattr(catalog, "needs_hub", lambda dataset, checkpoint: True)
-    assert not jobs._give(folder, store.create(brief))
+    assert not workers.give(store, store.create(brief))
     monkeypatch.undo()
     assert waiting.is_running()
     waiting.suspend()  # hung: it is ended, not waited for
     began = time.monotonic()
-    assert not jobs._give(folder, run := store.create(brief))
+    assert not workers.give(store, run := store.create(brief))
     assert time.monotonic() - began < 4
     assert not run.job_file.exists()
-    until(lambda: not waiting.is_running() or waiting.status() == psutil.STATUS_ZOMBIE, 10)
+    until(lambda: not waiting.is_running() or waiting.status() == psutil.STATUS_ZOMBIE, 60)
 
 
 def test_it_ends_with_who_wanted_it(tmp_path: Path) -> None:
@@ -86,7 +86,10 @@ def test_it_ends_with_who_wanted_it(tmp_path: Path) -> None:
         "print(child.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
-    waits = f"import pathlib, finetune.spare as s; s._wait(pathlib.Path({str(tmp_path)!r}))"
+    waits = (
+        "import os, pathlib, finetune.spare as s; "
+        f"s._wait(pathlib.Path({str(tmp_path)!r}), os.getppid())"
+    )
     parent = subprocess.Popen(
         [sys.executable, "-c", code, waits],
         cwd=Path(__file__).resolve().parent.parent,
@@ -98,7 +101,7 @@ def test_it_ends_with_who_wanted_it(tmp_path: Path) -> None:
         until(lambda: (tmp_path / spare.READY).exists())
         parent.kill()
         parent.wait()
-        until(lambda: not child.is_running(), 10)
+        until(lambda: not child.is_running(), 60)
     finally:
         parent.kill()
 
@@ -107,5 +110,12 @@ def test_it_ends_when_nobody_comes_or_its_folder_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spare, "WAIT", 0.1)
-    assert spare._wait(tmp_path) is None
-    assert spare._wait(tmp_path / "gone") is None
+    assert spare._wait(tmp_path, os.getppid()) is None
+    assert spare._wait(tmp_path / "gone", os.getppid()) is None
+
+
+def test_it_ends_when_its_app_ended_while_it_imported(tmp_path: Path) -> None:
+    """By then its parent is another process, which must not be taken for the app."""
+    began = time.monotonic()
+    assert spare._wait(tmp_path, os.getppid() + 1) is None
+    assert time.monotonic() - began < spare.WAIT / 100

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,24 @@ def test_a_run_is_its_folder(store: RunStore) -> None:
     assert again.config() == RunConfig(name="first")
     assert again.title() == "first"
     assert [r.id for r in store.runs()] == [run.id]
+
+
+def test_runs_of_one_configuration_have_titles_of_their_own(
+    store: RunStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "tickets.csv"
+    file.write_text("sentence1,sentence2,label\na,b,0\n")
+    upload = RunConfig(dataset=store.uploads.add({"train": file}), checkpoint="owner/small")
+    runs = [store.create(upload) for _ in range(3)]
+    assert [run.title() for run in runs] == [
+        "small on tickets.csv", "small on tickets.csv #2", "small on tickets.csv #3"
+    ]  # fmt: skip
+    assert runs[1].public_title() == "small on own files #2"  # the file's name is nobody's business
+    shutil.rmtree(runs[1].folder)
+    assert store.create(upload).title() == "small on tickets.csv #4"
+    assert store.create(upload.changed(name="mine")).title() == "mine"
+    runs[0].describe(name="tickets first")
+    assert runs[0].title() == runs[0].public_title() == "tickets first"
 
 
 def test_a_wrong_configuration_makes_no_folder(store: RunStore) -> None:

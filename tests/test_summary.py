@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from finetune import events
+import pytest
+
+from finetune import events, history
 from finetune.summary import Summary, fold
 
 
@@ -69,3 +71,24 @@ def test_a_failure_keeps_its_remedy() -> None:
 def test_one_slow_interval_does_not_move_the_speed() -> None:
     steps = [stepped(n, n, rate=0.1 if n == 5 else 10.0) for n in range(1, 10)]
     assert fold(steps, Summary()).samples_per_second == 10.0
+
+
+def test_a_resumed_run_goes_on_counting_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the night between, nor as though it stood still."""
+    first = [
+        events.Started(time=100.0, device="CPU"),
+        stepped(1, 110.0),
+        events.Stopped(time=160.0, step=9, seconds=50.0),
+    ]
+    assert history.seconds(fold(first)) == 50.0
+    again = [
+        *first,
+        events.Started(time=9000.0, device="CPU"),
+        events.Resumed(time=9001.0, step=9),
+        stepped(11, 9010.0),
+    ]
+    monkeypatch.setattr("finetune.history.time.time", lambda: 9020.0)
+    assert history.seconds(fold(again)) == 70.0
+    failed = events.Failed(time=9030.0, error="x", remedy="y")
+    assert history.seconds(fold([*again, failed])) == 80.0
+    assert history.seconds(fold([*again, events.Finished(step=20, seconds=75.0)])) == 75.0

@@ -35,6 +35,7 @@ def train(store: RunStore, config: RunConfig, **environment: str) -> Run:
     return run
 
 
+@pytest.mark.long
 def test_tensorboard_gets_every_number(store: RunStore, reporting: RunConfig) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -48,6 +49,7 @@ def test_tensorboard_gets_every_number(store: RunStore, reporting: RunConfig) ->
     assert (f1.step, f1.value) == (4, pytest.approx(scored.metrics["f1"]))
 
 
+@pytest.mark.long
 def test_trackio_gets_every_number(store: RunStore, reporting: RunConfig, tmp_path: Path) -> None:
     kept = tmp_path / "trackio"
     run = train(store, reporting.changed(report_to="trackio"), TRACKIO_DIR=str(kept))
@@ -58,6 +60,7 @@ def test_trackio_gets_every_number(store: RunStore, reporting: RunConfig, tmp_pa
     assert sum("train/loss" in str(metrics) for _, metrics in rows) == len(losses(run)) == 4
 
 
+@pytest.mark.long
 def test_wandb_gets_every_number(store: RunStore, reporting: RunConfig, tmp_path: Path) -> None:
     train(
         store, reporting.changed(report_to="wandb"), WANDB_MODE="offline", WANDB_DIR=str(tmp_path)
@@ -66,6 +69,7 @@ def test_wandb_gets_every_number(store: RunStore, reporting: RunConfig, tmp_path
     assert kept.read_bytes().count(b"train/loss") >= 4
 
 
+@pytest.mark.long
 def test_a_tracker_that_does_not_begin_says_why(store: RunStore, reporting: RunConfig) -> None:
     done = subprocess.run(
         command(store, reporting.changed(report_to="wandb"), [sys.executable]),

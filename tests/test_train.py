@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from finetune import events
+from finetune import archive, data, events, seen
 from finetune.config import PRESETS, RunConfig
 from finetune.store import Run, RunStore
 
@@ -74,6 +76,7 @@ def test_wrong_options_are_named_before_anything_starts(store: RunStore) -> None
     assert store.runs() == []
 
 
+@pytest.mark.long
 def test_two_processes_lose_what_one_does(store: RunStore, still_checkpoint: Path) -> None:
     config = RunConfig(
         checkpoint=str(still_checkpoint), learning_rate=1e-3, max_steps=12, eval_steps=12,
@@ -129,6 +132,18 @@ def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: 
     run = store.runs()[0]
     assert isinstance(run.tail()[0][-1], events.Stopped)
     assert run.has_model()
+    _knows_its_pairs(run)
+
+
+def _knows_its_pairs(run: Run) -> None:
+    """Its worker has written down what it trains on, and whoever takes the model has none of it."""
+    known, pairs = seen.of(run), data.load(run.config(), run.folder.parent)
+    assert known is not None
+    for split in seen.SPLITS:
+        assert known.among(split, pairs.numbers[split]).all()
+        assert len(pairs.numbers[split]) == sum(pairs.counts[split])
+    taken = zipfile.ZipFile(io.BytesIO(b"".join(archive.model_zip(run))))
+    assert not [name for name in taken.namelist() if "seen" in name or "train" in name]
 
 
 def test_a_run_deleted_under_its_worker_ends_it(store: RunStore, toy_checkpoint: Path) -> None:

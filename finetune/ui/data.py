@@ -1,26 +1,26 @@
 """The Data tab: choose pairs from anywhere, see what was read and what is wrong with it.
 
-The examination is a process of its own; a timer shows how far it is. What is chosen here are
+The examination is a process of its own; a pulse shows how far it is. What is chosen here are
 fields of the same form that Train sends.
 """
 
 from __future__ import annotations
 
 import secrets
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from finetune import catalog, jobs, uploads
+from finetune import catalog, looks, uploads
 from finetune.config import DATA_FIELDS, NO_COLUMN, SOURCE_FIELDS, RunConfig
 from finetune.errors import DataError
-from finetune.jobs import Look
+from finetune.looks import Look
 from finetune.report import Report
-from finetune.store import Run, RunStore
-from finetune.ui import edge, form, reports
+from finetune.store import RunStore
+from finetune.ui import doors, edge, form, pulse, reports, visit, ways
+from finetune.ui.words import say
 
 LOOKED_AT = (*DATA_FIELDS, "checkpoint", "max_length")
 # What belongs to one source and means nothing to another.
@@ -41,12 +41,15 @@ class DataTab:
 
     store: RunStore
 
+    def listen(self) -> None:
+        """What asks how far an examination is; outside the tabs, for Train tells its end too."""
+        self.pulse = pulse.view(1)
+
     def draw(self) -> dict[str, gr.components.Component]:
-        """Lay out the tab inside the current `gr.Tab`; the form's controls drawn here."""
+        """Lay out the tab inside the current `gr.Tab`, after `listen`; the form's controls drawn
+        here."""
         self.look = gr.State("")
         self.seen = gr.State("")
-        # Ticks while something is awaited only: each tick costs the browser and the server 50 ms.
-        self.timer = gr.Timer(1, active=False)
         gr.HTML(edge.note("Bring sentence pairs, and see what is in them before you train."))
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
@@ -82,14 +85,12 @@ class DataTab:
 
     def _draw_view(self) -> None:
         self.progress = gr.HTML(elem_id="look-progress", elem_classes="ft-if-filled")
-        self.overview = gr.HTML(reports.EMPTY, elem_id="overview")
+        self.overview = gr.HTML(reports.empty(), elem_id="overview", js_on_load=ways.SCRIPT)
         with gr.Column(visible=False) as self.more:
-            gr.HTML('<h3 class="ft-h">Findings</h3>')
+            gr.HTML('<h2 class="ft-h">Findings</h2>')
             self.findings = gr.HTML(elem_id="findings")
-            self.sheet = gr.DownloadButton(
-                "Findings as CSV", elem_id="findings-csv", size="sm", variant="secondary"
-            )
-            gr.HTML('<h3 class="ft-h">Rows</h3>')
+            self.sheet = gr.HTML(elem_id="findings-csv")
+            gr.HTML('<h2 class="ft-h">Rows</h2>')
             with gr.Row(equal_height=True):
                 self.split = gr.Dropdown([], label="split", elem_id="rows-split", min_width=110)
                 self.way = gr.Dropdown(
@@ -111,36 +112,32 @@ class DataTab:
         Args:
             controls: the whole form, by field name; `dataset` is drawn twice and kept the same.
         """
-        quick: dict[str, Any] = {
-            "queue": False,
-            "show_progress": "hidden",
-            "api_visibility": "private",
-        }
-        asked = [self.look, self.message, self.timer]
+        quick = edge.QUICK
+        asked = [self.look, self.message, self.pulse]
         of_source = [controls[name] for name in OF_SOURCE]
         view = [self.seen, self.progress, self.overview, self.more, self.findings, self.sheet]
         view += [self.split, self.klass, *(controls[name] for name in _CHOSEN), self.rows]
-        view += [self.timer]
+        view += [self.pulse]
         inputs = [self.look, *(controls[name] for name in LOOKED_AT)]
         self.asking: dict[str, Any] = {"fn": self.on_examine, "inputs": inputs, "outputs": asked}
         for here, there in (
             (self.dataset, controls["dataset"]),
             (controls["dataset"], self.dataset),
         ):
-            chosen = here.input(self.on_dataset, here, [there, *of_source], **quick)
-            chosen.then(**self.asking, **quick)
+            chosen = here.input(self.on_dataset, here, [there, *of_source], **edge.LATEST)
+            chosen.then(**self.asking, **edge.LATEST)
         files = list(self.files.values())
         kept = [self.message, controls["dataset"], self.dataset, *of_source]
         for file in files:
-            file.upload(self.on_upload, files, kept, **quick).then(**self.asking, **quick)
-        for name in DATA_FIELDS[1:]:
-            control = controls[name]
-            dropped = isinstance(control, (gr.Dropdown, gr.Checkbox))
-            (control.input if dropped else control.submit)(**self.asking, **quick)
+            brought = file.upload(self.on_upload, files, kept, **edge.LATEST)
+            brought.then(**self.asking, **edge.LATEST)
+        # One event for all: answers to several may come in another order than they were asked in.
+        changed = [_changed(controls[name]) for name in DATA_FIELDS[1:]]
+        gr.on(changed, **self.asking, **edge.LATEST)
         self.examine.click(self.on_examine_again, inputs, asked, **quick)
-        self.timer.tick(self.on_tick, [self.look, self.seen], view, **quick)
+        self.pulse.submit(self.on_tick, [self.look, self.seen], view, **quick)
         which = [self.look, self.split, self.way, self.klass, self.word]
-        self.way.input(self.on_way, self.way, [self.klass, self.word, self.again], **quick)
+        self.way.input(self.on_way, self.way, [self.klass, self.word, self.again], **edge.LATEST)
         gr.on(
             [
                 self.split.input,
@@ -152,6 +149,7 @@ class DataTab:
             self.on_rows,
             which,
             self.rows,
+            trigger_mode="always_last",
             concurrency_limit=4,
             show_progress="hidden",
             api_visibility="private",
@@ -162,7 +160,7 @@ class DataTab:
         blank = RunConfig()
         return [gr.update(value=chosen), *(getattr(blank, name) for name in OF_SOURCE)]
 
-    def on_upload(self, *paths: str | None) -> list[Any]:
+    def on_upload(self, request: gr.Request, *paths: str | None) -> list[Any]:
         """Files came: they are kept, and become the chosen pairs."""
         given = {
             split: Path(path) for split, path in zip(uploads.SPLITS, paths, strict=True) if path
@@ -171,59 +169,88 @@ class DataTab:
         try:
             if "train" not in given:
                 raise DataError("The training file is missing.", "Choose it too.")
-            name = uploads.Uploads(self.store.root / "uploads").add(given)
+            store = visit.mine(self.store, request)
+            name = store.uploads.add(given)
         except Exception as error:
             return [edge.said(error), *([gr.skip()] * (2 + len(OF_SOURCE)))]
-        offered = form.datasets(self.store, name)
+        offered = form.datasets(store, name)
         # Two updates: Gradio empties the one it has used.
         updates = [gr.update(choices=offered, value=name) for _ in range(2)]
         return ["", *updates, *(getattr(blank, name) for name in OF_SOURCE)]
 
-    def on_examine(self, former: str, *values: Any) -> tuple[Any, Any, Any]:
+    def on_examine(self, request: gr.Request, former: str, *values: Any) -> tuple[Any, Any, Any]:
         """Look at the chosen pairs, or show what was found before."""
-        return self._examine(former, values, again=False)
+        return self._examine(request, former, values, again=False)
 
-    def on_follow(self, former: str, *values: Any) -> tuple[Any, Any, Any]:
+    def on_follow(self, request: gr.Request, former: str, *values: Any) -> tuple[Any, Any, Any]:
         """The form changed by itself: look again where somebody has looked."""
-        return self._examine(former, values, again=False) if former else _NOTHING_ASKED
+        return self._examine(request, former, values, again=False) if former else _NOTHING_ASKED
 
-    def on_examine_again(self, former: str, *values: Any) -> tuple[Any, Any, Any]:
+    def on_examine_again(
+        self, request: gr.Request, former: str, *values: Any
+    ) -> tuple[Any, Any, Any]:
         """Examine was pressed: look anew."""
-        return self._examine(former, values, again=True)
+        return self._examine(request, former, values, again=True)
 
-    def _examine(self, former: str, values: tuple[Any, ...], again: bool) -> tuple[Any, Any, Any]:
+    def _examine(
+        self, request: gr.Request, former: str, values: tuple[Any, ...], again: bool
+    ) -> tuple[Any, Any, Any]:
         try:
+            store = visit.mine(self.store, request)
             chosen = RunConfig.from_dict(dict(zip(LOOKED_AT, values, strict=True)))
-            wanted = jobs.examination(self.store, chosen)
+            wanted = looks.examination(store, chosen)
             # Of an upload only its owner asks; of other pairs somebody else may wait for it.
             if former not in ("", wanted.id) and uploads.is_upload(chosen.dataset):
-                jobs.abandon(self._folder(former))
-            return jobs.examine(self.store, chosen, again).id, "", gr.Timer(active=True)
+                looks.abandon(looks.get(store, former))
+            return looks.examine(store, chosen, again).id, "", pulse.begin()
         except Exception as error:
             return gr.skip(), edge.said(error), gr.skip()
 
-    def on_tick(self, look_id: str, seen: str) -> list[Any]:
+    def on_tick(
+        self, request: gr.Request, look_id: str, seen: str, event: gr.EventData
+    ) -> list[Any]:
         """How far the examination is, and once what it found."""
         nothing = [gr.skip()] * (9 + len(_CHOSEN))
-        enough = gr.Timer(active=False)
+        enough = pulse.end(event)
         if not look_id:
             return [*nothing, enough]
-        folder = self._folder(look_id)
-        now = f"{look_id} {_changed(folder.folder / 'report.json')}"
+        try:
+            folder = looks.get(visit.mine(self.store, request), look_id)
+        except DataError:
+            return [*nothing, enough]
+        now = f"{look_id} {_written(folder.folder / 'report.json')}"
         if now == seen:
             return [*nothing, enough]
-        look = jobs.look(folder)
+        look = looks.look(folder)
         if look.report is None:
-            now = f"{look_id} {look.error}"
+            now = f"{look_id} {_PARTLY * (look.partial is not None)}{look.error}"
             if look.error and now == seen:
                 return [*nothing, enough]
-            changes = [now, reports.progress(look), *nothing[2:]]
-            if look.error:
-                changes[2:4] = ["", gr.update(visible=False)]
-            return [*changes, enough if look.error else gr.skip()]
-        return [now, *self._show(look_id, look, look.report), enough]
+            beat = enough if look.error else gr.skip()
+            if look.partial is None or _same_rows(seen, look_id):
+                changes = [now, reports.progress(look), *nothing[2:]]
+                if look.error and look.partial is None:
+                    changes[2:4] = ["", gr.update(visible=False)]
+                return [*changes, beat]
+            beat = enough if look.error else pulse.begin()  # Train hears that pairs are counted
+        else:
+            beat = enough
+        former = self._report(request, seen.partition(" ")[0])
+        assert look.found is not None
+        drawn = self._show(request, look_id, look, look.found, former)
+        if _same_rows(seen, look_id):  # drawn already, and somebody may have chosen others
+            drawn[5:] = nothing[6:]
+        return [now, *drawn, beat]
 
-    def _show(self, look_id: str, look: Look, report: Report) -> list[Any]:
+    def _report(self, request: gr.Request, look_id: str) -> Report | None:
+        try:
+            return looks.look(looks.get(visit.mine(self.store, request), look_id)).found
+        except DataError:
+            return None
+
+    def _show(
+        self, request: gr.Request, look_id: str, look: Look, report: Report, former: Report | None
+    ) -> list[Any]:
         splits = list(report.read)
         first = splits[0] if splits else ""
         return [
@@ -231,21 +258,29 @@ class DataTab:
             reports.overview(report),
             gr.update(visible=bool(report.corpus)),
             reports.findings(report),
-            gr.update(value=_sheet(look_id, report), visible=bool(report.findings)),
+            doors.findings_link(look_id) if report.findings and look.report else "",
             gr.update(choices=splits, value=first or None),
             gr.update(choices=report.labels, value=report.labels[0] if report.labels else None),
-            *_choices(report),
-            self.on_rows(look_id, first, "first", "", "") if report.corpus else "",
+            *_choices(report, former),
+            self.on_rows(request, look_id, first, "first", "", "") if report.corpus else "",
         ]
 
     def on_way(self, way: str) -> tuple[Any, Any, Any]:
         """Another way of choosing rows: the control it needs."""
         return tuple(gr.update(visible=way == name) for name in ("class", "search", "random"))  # type: ignore[return-value]
 
-    def on_rows(self, look_id: str, split: str, way: str, klass: str | None, word: str) -> str:
+    def on_rows(
+        self,
+        request: gr.Request,
+        look_id: str,
+        split: str,
+        way: str,
+        klass: str | None,
+        word: str,
+    ) -> str:
         """Rows of a split as a table."""
         try:
-            report = jobs.look(self._folder(look_id)).report
+            report = looks.look(looks.get(visit.mine(self.store, request), look_id)).found
             if report is None or not report.corpus:
                 return ""
             from finetune.preview import Preview
@@ -257,47 +292,59 @@ class DataTab:
             )
         except Exception as error:
             return edge.said(error)
-        return reports.table(found, bool(report.columns.get("sentence2")), f"Rows of {split}")
-
-    def _folder(self, look_id: str) -> Run:
-        if not look_id.isalnum():  # a client may send anything
-            raise DataError("There is no such examination.", "Press Examine.")
-        return Run(self.store.root / "examinations" / look_id)
+        return reports.table(
+            found, bool(report.columns.get("sentence2")), say("Rows of {split}", split=split)
+        )
 
 
 _CHOSEN = ("sentence1_column", "sentence2_column", "label_column", "positive_label")
 
 
-def _changed(path: Path) -> int:
+_PARTLY = "partly "  # what is seen of an examination that still measures lengths
+
+
+def _same_rows(seen: str, look_id: str) -> bool:
+    """Whether the rows and the choosers on the page are of this examination."""
+    return seen.startswith(f"{look_id} {_PARTLY}")
+
+
+def _changed(control: Any) -> Any:
+    """The event of a control that means a choice, not a letter typed."""
+    chosen = isinstance(control, (gr.Dropdown, gr.Checkbox))
+    return control.input if chosen else control.submit
+
+
+def _written(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def _choices(report: Report) -> list[Any]:
-    """What the column and class choosers offer once the source is known; the value stays."""
+def _choices(report: Report, former: Report | None = None) -> list[Any]:
+    """What the column and class choosers offer once the source is known; the value stays.
+
+    A chooser that offers the same as after the `former` examination is left alone: a person may
+    be typing into it, and an update would take that away.
+    """
+    before = _offered(former) if former else [None] * len(_CHOSEN)
+    return [
+        gr.skip() if now == then else gr.update(choices=now)
+        for now, then in zip(_offered(report), before, strict=True)
+    ]
+
+
+def _offered(report: Report) -> list[list[tuple[str, str]]]:
     usable = [name for name, reason in report.choices.items() if not reason]
-    updates = []
+    offered = []
     for what in ("sentence1", "sentence2", "label"):
-        guessed = report.columns.get(what) or "none found"
+        guessed = report.columns.get(what) or say("none found")
         none = [(NO_COLUMN, NO_COLUMN)] if what == "sentence2" else []
         names = [(name, name) for name in usable]
-        updates.append(gr.update(choices=[(f"guessed: {guessed}", ""), *none, *names]))
-    last = f"default: {report.positive_label or 'the second'}"
+        offered.append([(say("guessed: {name}", name=guessed), ""), *none, *names])
+    last = say("default: {name}", name=report.positive_label or say("the second"))
     if len(report.labels) > 2:
-        last = "macro F1 over all classes"
+        last = say("macro F1 over all classes")
     classes = [(name, name) for name in report.labels] if len(report.labels) == 2 else []
-    updates.append(gr.update(choices=[(last, ""), *classes]))
-    return updates
-
-
-def _sheet(look_id: str, report: Report) -> str | None:
-    """A file of the findings where Gradio may take it from."""
-    if not report.findings:
-        return None
-    folder = Path(tempfile.gettempdir()) / "finetune-findings" / look_id
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "findings.csv"
-    path.write_text(report.as_csv(), encoding="utf-8-sig")  # the mark tells Excel that it is UTF-8
-    return str(path)
+    offered.append([(last, ""), *classes])
+    return offered
 
 
 def _draws() -> int:

@@ -8,10 +8,22 @@ from __future__ import annotations
 import html
 import logging
 import secrets
+from typing import Any
 
 from finetune.errors import ConfigError, FinetuneError
+from finetune.ui.words import say
 
 _log = logging.getLogger("finetune.ui")
+# How an event is wired that only reads or notes something: at once, and for this page alone.
+QUICK: dict[str, Any] = {
+    "queue": False,
+    "show_progress": "hidden",
+    "api_visibility": "private",
+}
+
+# How a control is wired: what was chosen last counts. By itself Gradio drops what is chosen while
+# an earlier choice is answered. Not for events with data, which would be repeated without theirs.
+LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
 
 
 def said(error: Exception) -> str:
@@ -21,21 +33,32 @@ def said(error: Exception) -> str:
             f"<li><b>{html.escape(name)}</b> {html.escape(text)}.</li>"
             for name, text in error.problems.items()
         )
-        return f'<div class="ft-said" role="alert">Please correct:<ul>{items}</ul></div>'
+        return f'<div class="ft-said" role="alert">{say("Please correct:")}<ul>{items}</ul></div>'
     if isinstance(error, FinetuneError):
         fact, remedy = html.escape(error.fact), html.escape(error.remedy)
         return f'<div class="ft-said" role="alert"><b>{fact}</b> {remedy}</div>'
+    return f'<div class="ft-said" role="alert"><b>{html.escape(apology(error))}</b></div>'
+
+
+def apology(error: Exception) -> str:
+    """What a person is told of a bug, in plain text; the log is told all of it."""
     reference = secrets.token_hex(4)
     _log.error("reference %s", reference, exc_info=error)
-    return (
-        '<div class="ft-said" role="alert"><b>Something went wrong here, and it is our fault.</b> '
-        f"The app's log has the details under the reference {reference}.</div>"
+    return say(
+        "Something went wrong here, and it is our fault. The app\u2019s log has the details under "
+        "the reference {reference}.",
+        reference=reference,
     )
 
 
 def good(text: str) -> str:
     """A block of HTML for what went well; `text` is HTML already."""
     return f'<div class="ft-said ft-good" role="status">{text}</div>'
+
+
+def warning(text: str) -> str:
+    """A block of HTML for what may go wrong; `text` is HTML already."""
+    return f'<div class="ft-said ft-warn" role="note">{text}</div>'
 
 
 def note(text: str) -> str:

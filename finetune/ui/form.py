@@ -5,6 +5,9 @@ Knows how a field is asked for, not what is done with the answer.
 
 from __future__ import annotations
 
+import html
+import json
+import time
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
@@ -14,6 +17,7 @@ import gradio as gr
 from finetune import catalog, config, uploads
 from finetune.config import Knob, RunConfig
 from finetune.store import RunStore
+from finetune.ui.words import say, term
 
 NAMES: tuple[str, ...] = tuple(config.knobs())
 
@@ -35,11 +39,44 @@ def draw(drawn: dict[str, gr.components.Component]) -> dict[str, gr.components.C
         controls[name] = _control(name, knobs[name])
     _draw_in_pairs([name for name in common if name not in wide], knobs, controls)
     rest = [name for name in knobs if name not in common]
+    _draw_presets()
     with gr.Accordion("Advanced", open=False, elem_id="advanced"):
+        _draw_search()
         for group in dict.fromkeys(knobs[name].group for name in rest):
-            gr.HTML(f'<h3 class="ft-group">{_HEADINGS.get(group, group)}</h3>')
-            _draw_in_pairs([n for n in rest if knobs[n].group == group], knobs, controls)
+            with gr.Column(elem_classes="ft-knobs"):
+                gr.HTML(f'<h2 class="ft-group">{_HEADINGS.get(group, group)}</h2>')
+                _draw_in_pairs([n for n in rest if knobs[n].group == group], knobs, controls)
     return {name: controls[name] for name in NAMES}
+
+
+def _draw_search() -> None:
+    """The box that finds a setting, and what the browser says of them; `assets/page.js` does it."""
+    gr.Textbox(
+        label="Find a setting",
+        info="One of those below, by its name or what it does; Esc shows all again.",
+        elem_id="find-knob", max_lines=1,
+    )  # fmt: skip
+    gr.HTML('<p role="status">settings shown:</p>', elem_id="knobs-shown")
+
+
+def _draw_presets() -> None:
+    """What the browser compares the controls with, to mark those that differ from the preset."""
+    gr.HTML("<p>preset:</p>", elem_id="preset-word", elem_classes="ft-unseen")
+    for name, known in preset_values().items():  # by the name that is shown, in any language
+        data = html.escape(json.dumps(known))
+        gr.HTML(f'<p data-preset="{data}">{name}</p>', elem_classes="ft-unseen")
+
+
+def preset_values() -> dict[str, dict[str, Any]]:
+    """What each preset sets, for the browser, which marks what differs: the default preset whole,
+    of the others what they have otherwise."""
+    base = config.preset(config.DEFAULT_PRESET)
+    return {
+        name: base
+        if name == config.DEFAULT_PRESET
+        else {knob: value for knob, value in config.preset(name).items() if value != base[knob]}
+        for name in config.PRESETS
+    }
 
 
 _HEADINGS = {"What": "Name"}
@@ -58,12 +95,50 @@ def draw_data() -> dict[str, gr.components.Component]:
 
 
 def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, str]]:
-    """What a dataset chooser offers: label, name; an upload by what its files are called."""
-    offered = [(one.label, one.name) for one in catalog.DATASETS]
-    if store is not None and uploads.is_upload(name):
-        called = uploads.Uploads(store.root / "uploads").called(name)
-        offered.append((f"Your files: {', '.join(called.values())}"[:80], name))
-    return offered
+    """What a dataset chooser offers: label, name.
+
+    Args:
+        store: whose uploads are offered, the newest first after the bundled pairs; none for the
+            page as everybody gets it.
+        name: what is chosen; an upload is offered however old it is.
+
+    Raises:
+        DataError: when `name` is an upload that is not there.
+    """
+    offered = [(term(one.label), one.name) for one in catalog.DATASETS]
+    if store is None:
+        return offered
+    mine = [(_upload(one), one.name) for one in store.uploads.newest(UPLOADS)]
+    if uploads.is_upload(name) and name not in [one for _, one in mine]:
+        mine.append((_files(store.uploads.called(name)), name))
+    return [*offered[:1], *mine, *offered[1:]]
+
+
+UPLOADS = 10  # offered; older ones are still found by the runs that were trained on them
+
+
+def _files(called: dict[str, str]) -> str:
+    said = say("Your files: {names}", names=", ".join(called.values()))
+    return said if len(said) <= 60 else said[:59] + "\u2026"
+
+
+def _upload(one: uploads.Kept) -> str:
+    """`Your files: tickets.csv · 1.2 MB · 2026-01-31 12:00`."""
+    size = f"{one.size / 1e6:,.1f} MB" if one.size >= 100_000 else f"{one.size / 1e3:,.1f} KB"
+    size = size if one.size >= 1000 else f"{one.size} B"
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.when))
+    return f"{_files(one.called)} \u00b7 {size} \u00b7 {when}"
+
+
+def offered(store: RunStore) -> list[Any]:
+    """Updates as `filled` gives them that offer the visitor's own uploads, if there are any, and
+    choose nothing."""
+    choices = datasets(store)
+    untouched = [gr.skip()] * (len(NAMES) + 1)
+    if len(choices) > len(catalog.DATASETS):
+        for place in (NAMES.index("dataset"), -1):
+            untouched[place] = gr.update(choices=choices)
+    return untouched
 
 
 _DATA_PARTS = (
@@ -104,6 +179,20 @@ def read(values: Sequence[Any]) -> RunConfig:
 def values(chosen: RunConfig) -> list[Any]:
     """What the controls show for a configuration, in the order of `NAMES`."""
     return list(chosen.to_dict().values())
+
+
+def filled(store: RunStore, chosen: RunConfig) -> list[Any]:
+    """Updates that put a configuration into the controls, in the order of `NAMES`, and into Data's
+    chooser of pairs.
+
+    Raises:
+        DataError: when its pairs are an upload that is not there.
+    """
+    shown = dict(zip(NAMES, values(chosen), strict=True))
+    choices = datasets(store, chosen.dataset)
+    shown["dataset"] = gr.update(choices=choices, value=chosen.dataset)
+    # Another update of the same: Gradio empties the one it has used.
+    return [*shown.values(), gr.update(choices=choices, value=chosen.dataset)]
 
 
 def _draw_in_pairs(

@@ -1,30 +1,106 @@
-"""The choice among runs that have a model: what Predict and Publish begin with."""
+"""Models to ask or to publish: the choice among runs that have one, and those that are loaded."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from finetune import jobs
+from finetune import jobs, visitors
 from finetune.store import RunStore
-from finetune.summary import ENDED
+from finetune.summary import Summary
+from finetune.ui import ways
+from finetune.ui.words import say
 
-EMPTY = (
-    '<p class="ft-note">There is no tuned model yet. Open the <b>Train</b> tab and press '
-    "<b>Train</b>; the model appears here when the run has ended.</p>"
-)
+if TYPE_CHECKING:
+    from finetune.predict import Predictor, Shelf
+
+
+def empty() -> str:
+    """What stands in the place of a model's controls while there is no model."""
+    text = say(
+        "There is no tuned model yet. Open the <b>Train</b> tab and press <b>Train</b>; the model "
+        "appears here when the run has ended."
+    )
+    return f'<p class="ft-note">{text}</p>' + ways.row(ways.to("train", say("Open Train")))
 
 
 def choices(store: RunStore, chosen: str | None) -> tuple[Any, bool]:
     """A dropdown's update, the newest model chosen unless `chosen` still is one; and whether
-    there is any."""
+    there is any. Where several were scored on the same pairs, the best says so."""
+    # Of a run that goes on too: its best so far.
+    known = [(run, jobs.summary(store, run)) for run in store.runs() if run.has_model()]
+    best = _best([summary for _, summary in known])
     found = []
-    for run in store.runs():
-        summary = jobs.summary(store, run)
-        if summary.status in ENDED and run.has_model():
-            score = f"F1 {summary.best.metrics.get('f1', 0):.3f}" if summary.best else "not scored"
-            found.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
+    for run, summary in known:
+        score = say("not scored")
+        if summary.best:
+            score = f"F1 {summary.best.metrics.get('f1', 0):.3f}"
+            if best.get(_pairs(summary)) is summary:
+                score += f" ({say('best on its pairs')})"
+        found.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
     ids = [run_id for _, run_id in found]
     value = chosen if chosen in ids else (ids[0] if ids else None)
     return gr.update(choices=found, value=value, visible=bool(ids)), bool(ids)
+
+
+def _best(summaries: Sequence[Summary]) -> dict[str, Summary | None]:
+    """Pairs -> the run with the greatest F1 on them; None where no other was scored on them, or
+    another has as much."""
+    scored: dict[str, list[Summary]] = {}
+    for one in summaries:
+        if one.best and _pairs(one):
+            scored.setdefault(_pairs(one), []).append(one)
+    found: dict[str, Summary | None] = {}
+    for pairs, ones in scored.items():
+        f1 = [one.best.metrics.get("f1", 0.0) if one.best else 0.0 for one in ones]
+        alone = len(ones) > 1 and f1.count(max(f1)) == 1
+        found[pairs] = ones[f1.index(max(f1))] if alone else None
+    return found
+
+
+def _pairs(summary: Summary) -> str:
+    return summary.prepared.fingerprint if summary.prepared else ""
+
+
+@dataclass
+class Models:
+    """Loaded models, shared by the tab and the endpoints.
+
+    Args:
+        store: where runs are.
+    """
+
+    store: RunStore
+    _shelf: Shelf | None = None
+
+    def get(self, store: RunStore, name: str | None) -> Predictor:
+        """The model of a run, or of the Hub.
+
+        Args:
+            store: as the one who asks sees it.
+            name: a run's id, or owner/name.
+
+        Raises:
+            NoSuchRun: when it is neither.
+            ModelError: when it cannot be loaded.
+        """
+        from finetune import predict
+
+        if self._shelf is None:
+            self._shelf = predict.Shelf()
+        device = "cpu" if self._busy() else ""
+        if predict.is_hub_id(name):
+            folder, max_length = predict.from_hub(str(name), anonymous=visitors.shared())
+            return self._shelf.get(folder, max_length, None, device)
+        run = store.get(name)
+        paired = jobs.summary(store, run).paired
+        return self._shelf.get(run.best, run.config().max_length, paired, device)
+
+    def _busy(self) -> bool:
+        """Whether a training has the accelerator, which must not be shared with it."""
+        import torch
+
+        return torch.cuda.is_available() and jobs.active(self.store.everyone) is not None

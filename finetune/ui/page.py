@@ -2,85 +2,140 @@
 
 from __future__ import annotations
 
+import html
 from typing import Any
 
 import gradio as gr
 
+from finetune import space
 from finetune.store import RunStore
-from finetune.ui import theme
+from finetune.ui import doors, edge, theme, words
+from finetune.ui.api import Api
 from finetune.ui.data import DataTab
 from finetune.ui.predict import PredictTab
 from finetune.ui.publish import PublishTab
+from finetune.ui.runs import RunsTab
 from finetune.ui.train import TrainTab
+from finetune.ui.words import mark
 
 HEAD = """
-<header class="ft-head"><h1>Finetune</h1>
-<p>Teach a transformer when two sentences mean the same.</p></header>
+<header class="ft-head">{logo}<div><h1>Finetune</h1><p>{what}</p></div></header>
 """
 
 
-def build(store: RunStore, spare: bool = False) -> gr.Blocks:
-    """The page over a store of runs. Imports no torch.
+_HOUR, _DAY = 3600, 24 * 3600
 
-    Args:
-        spare: keep a worker waiting that has imported already, so that Train begins at once.
-    """
-    page = gr.Blocks(title="Finetune", analytics_enabled=False, fill_width=True)
+
+def build(store: RunStore) -> gr.Blocks:
+    """The page over a store of runs. Imports no torch."""
+    page = gr.Blocks(
+        title="Finetune",
+        analytics_enabled=False,
+        fill_width=True,
+        delete_cache=(_HOUR, _DAY),  # what was uploaded is kept by the store, not by Gradio
+    )
     with page:
-        gr.HTML(HEAD)
-        train, predict, publish = TrainTab(store, spare), PredictTab(store), PublishTab(store)
-        data = DataTab(store)
+        claim = mark("Teach a transformer when two sentences mean the same.")
+        gr.HTML(HEAD.format(logo=_logo(), what=claim))
+        for notice in _notices(store):
+            gr.HTML(notice)
+        train, predict, publish = TrainTab(store), PredictTab(store), PublishTab(store)
+        data, runs = DataTab(store), RunsTab(store)
+        predict.remember()
+        data.listen()
         # Train is in front: two clicks from the page to a trained model.
-        with gr.Tabs(elem_id="tabs", selected="train"):
+        with gr.Tabs(elem_id="tabs", selected="train") as tabs:
             with gr.Tab("Data", id="data") as data_tab:
                 drawn = data.draw()
-            with gr.Tab("Train", id="train"):
+            with gr.Tab("Train", id="train") as train_tab:
                 train.draw(drawn)
+            with gr.Tab("Runs", id="runs") as runs_tab:
+                runs.draw()
             with gr.Tab("Predict", id="predict") as predict_tab:
                 predict.draw()
             with gr.Tab("Publish", id="publish") as publish_tab:
                 publish.draw()
         data.wire(train.form)
-        quick: dict[str, Any] = {
-            "queue": False,
-            "show_progress": "hidden",
-            "api_visibility": "private",
-        }
-        page.load(train.on_open, None, [train.runs, train.seen], **quick)
+        # An examination has counted the pairs, or has ended. Not by a change of a `gr.State`, of
+        # which Gradio tells nobody where an event is not queued.
+        train.measured(data.pulse.change(**train.costing))
+        Api(store, predict.loaded).wire()
+        quick = edge.QUICK
+        page.load(**train.opening)
+        train.measured(page.load(**train.costing))
         what = [train.form["dataset"], train.form["checkpoint"]]
         restored = [*train.form.values(), data.dataset]
         page.load(train.on_restore, train.kept, restored, **quick).then(
             train.on_hub,
             None,
-            [train.hub, train.answers],
+            train.hub,
             concurrency_limit=None,
             show_progress="hidden",
             api_visibility="private",
-        ).then(train.on_default, [train.answers, *what], [*what, data.dataset], **quick).then(
-            **{**data.asking, "fn": data.on_follow}, **quick
-        )
+        ).then(
+            None,
+            [train.hub, train.kept, *what],
+            [*what, data.dataset],
+            js=train.choosing_default(),
+            **quick,
+        ).then(**{**data.asking, "fn": data.on_follow}, **quick)
+        loaded = [*restored, train.message]
+        train.load.upload(train.on_load, train.load, loaded, **quick)
+        runs.clone.click(runs.on_clone, runs.view, [*restored, tabs, runs.message], **quick)
+        runs.evaluation.start.click(
+            runs.evaluation.on_start, runs.view, [*restored, tabs, runs.message],
+            show_progress="minimal", concurrency_limit=2, api_visibility="private",
+        )  # fmt: skip
         data_tab.select(**data.asking, **quick)
+        runs_tab.select(**runs.opening(), **quick)
+        train.measured(train_tab.select(**train.costing))
+        train_tab.select(train.on_turn, train.runs, train.opening["outputs"], **quick)
         predict_tab.select(
-            predict.on_open, predict.run, [predict.run, predict.empty, predict.ask], **quick
+            predict.on_open, [predict.run, predict.kept],
+            [predict.run, predict.empty, predict.ask, predict.tried], **quick,
         ).then(
             predict.on_warm, predict.run, None,
             concurrency_limit=1, show_progress="hidden", api_visibility="private",
         )  # fmt: skip
-        publish_tab.select(
-            publish.on_open, publish.run, [publish.run, publish.empty, publish.push], **quick
-        )
+        predict_tab.select(**predict.batch.opening, **quick)
+        publish_tab.select(**publish.opening(), **quick)
     return page
 
 
-def launch(page: gr.Blocks, **options: Any) -> Any:
-    """Serve the page, with what Gradio 6 takes at launch: theme, css, no call to outside."""
+def _logo() -> str:
+    """The logo for the page itself; its name stands beside it."""
+    return theme.LOGO.read_text(encoding="utf-8").replace("<svg", '<svg aria-hidden="true"', 1)
+
+
+def _notices(store: RunStore) -> list[str]:
+    """What a visitor of a Space should know of it, at the head of the page."""
+    found = space.here(store.root)
+    if found is None:
+        return []
+    name = f"{mark('Hardware')}: {html.escape(found.hardware)}"
+    said = [edge.warning(html.escape(text)) for text in found.notices()]
+    return [f'<p class="ft-facts" id="hardware">{name}</p>', *said]
+
+
+def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
+    """Serve the page, with what Gradio 6 takes at launch: theme, css, no call to outside.
+
+    Args:
+        store: what `build` was given; its downloads have routes of their own.
+    """
     settings: dict[str, Any] = {
         "theme": theme.theme(),
+        "css": theme.variables(),
         "css_paths": theme.CSS,
+        "favicon_path": theme.FAVICON,
+        "head": f"<script>{theme.SCRIPT.read_text(encoding='utf-8')}</script>{words.SCRIPT}",
         "ssr_mode": False,
         "run_history": False,
-        "footer_links": ["settings"],  # its theme switch; no endpoint is public yet
+        "footer_links": ["api", "settings"],  # the endpoints, and the theme's switch
         "max_file_size": "500mb",
+        "app_kwargs": doors.options(store),
+        "mcp_server": True,
+        "i18n": words.i18n(page),
     }
     # Gradio looks into its queue a thousand times a second (twenty on Windows); each look takes a
     # core from a training step on a CPU for a moment, and both cores wait for the slower.

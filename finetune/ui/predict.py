@@ -1,23 +1,27 @@
-"""The Predict tab: two sentences, what a tuned model says of them, and how sure it is.
+"""The Predict tab: two sentences, what a model says of them and why; and whole files.
 
 torch is imported with the first question, not with the page.
 """
 
 from __future__ import annotations
 
-import html
-from dataclasses import dataclass
+import random
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from finetune import jobs
-from finetune.errors import FinetuneError
+from finetune import analysis, jobs
+from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.store import RunStore
-from finetune.ui import edge, models
+from finetune.ui import answers, edge, models, visit, ways
+from finetune.ui.batch import BatchPart
+from finetune.ui.models import Models
+from finetune.ui.words import say, term
 
 if TYPE_CHECKING:
-    from finetune.predict import Prediction, Shelf
+    from finetune.predict import Predictor, Way
 
 EXAMPLES = [
     ["The library opens an hour later on Sundays.", "On Sundays the library opens one hour later."],
@@ -25,6 +29,19 @@ EXAMPLES = [
     ["Your refund will arrive within five days.", "Your refund will arrive within fifteen days."],
     ["Nobody was hurt when the roof came down.", "The roof collapsed without injuring anyone."],
 ]
+_WAIT = "The answer appears here, with the probability of each class."
+_HISTORY_SCRIPT = """
+element.addEventListener('change', (event) => {
+  const place = event.target.dataset.place;
+  if (place === undefined) return;
+  trigger('click', {do: 'verdict', what: place, label: event.target.value});
+});
+element.addEventListener('click', (event) => {
+  if (event.target.closest('[data-do="clear"]')) trigger('click', {do: 'clear'});
+});
+"""
+# In the background, for everybody: a slow question holds up no tick of a page.
+_SLOW: dict[str, Any] = {"show_progress": "minimal", "api_visibility": "private"}
 
 
 @dataclass
@@ -36,90 +53,234 @@ class PredictTab:
     """
 
     store: RunStore
-    _shelf: Shelf | None = None
+    loaded: Models = field(init=False)
+    batch: BatchPart = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loaded = Models(self.store)
+        self.batch = BatchPart(self.store)
+
+    def remember(self) -> None:
+        """What the browser remembers; made outside the tabs, where it is there from the start."""
+        self.kept = gr.BrowserState([], storage_key="finetune-tried", secret="finetune")
 
     def draw(self) -> None:
-        """Lay out the tab inside the current `gr.Tab` and wire its events."""
-        gr.HTML(edge.note("Ask a tuned model whether two sentences mean the same."))
-        self.empty = gr.HTML(models.EMPTY, elem_id="predict-empty")
-        self.run = gr.Dropdown([], label="Model", elem_id="predict-run", interactive=True)
+        """Lay out the tab inside the current `gr.Tab` and wire its events; after `remember`."""
+        gr.HTML(edge.note("Ask a tuned model whether two sentences mean the same, and why."))
+        self.empty = gr.HTML(models.empty(), elem_id="predict-empty", js_on_load=ways.SCRIPT)
+        self.run = gr.Dropdown(
+            [], label="Model", elem_id="predict-run", interactive=True, allow_custom_value=True,
+            info="A run of yours, or a text classifier of the Hub as owner/name.",
+        )  # fmt: skip
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
-                self.first = gr.Textbox(
-                    label="sentence1", max_lines=6, elem_id="sentence1", submit_btn=False
-                )
-                self.second = gr.Textbox(label="sentence2", max_lines=6, elem_id="sentence2")
-                self.ask = gr.Button("Compare", variant="primary", elem_id="compare")
+                self._draw_question()
             with gr.Column(min_width=320):
-                self.answer = gr.HTML(
-                    edge.note("The answer appears here, with the probability of each class."),
-                    elem_id="answer",
-                )
-        inputs = [self.run, self.first, self.second]
-        self.run.change(
-            self.on_run, self.run, [self.second, self.ask], queue=False, show_progress="hidden",
-            api_visibility="private",
-        )  # fmt: skip
+                self.answer = gr.HTML(edge.note(_WAIT), elem_id="answer")
+                self.why = gr.Button("Why?", elem_id="ask-why", visible=False, size="sm")
+        self.reasons = gr.HTML(elem_id="reasons")
         gr.Examples(EXAMPLES, [self.first, self.second], label="Try one of these")
-        gr.on(
-            [self.ask.click, self.first.submit, self.second.submit],
-            self.on_ask,
-            inputs,
-            self.answer,
-            concurrency_limit=4,
-            show_progress="hidden",
-            api_visibility="private",
+        with gr.Accordion("What you tried", open=False, elem_id="tried-fold"):
+            self.tried = gr.HTML(
+                answers.history([], []), elem_id="tried", js_on_load=_HISTORY_SCRIPT
+            )
+        with gr.Accordion("A whole file", open=False, elem_id="batch-fold") as fold:
+            self.batch.draw(self.run, self.options, fold)
+        self._wire()
+
+    def _draw_question(self) -> None:
+        self.first = gr.Textbox(
+            label="sentence1", max_lines=6, elem_id="sentence1", submit_btn=False
         )
+        self.second = gr.Textbox(label="sentence2", max_lines=6, elem_id="sentence2")
+        with gr.Row():
+            self.ask = gr.Button(
+                "Compare", variant="primary", elem_id="compare", min_width=120, scale=1
+            )
+            self.right = gr.Button(
+                "Fill in a pair it got right",
+                elem_id="draw-right",
+                size="md",
+                min_width=180,
+                scale=2,
+            )
+            self.wrong = gr.Button(
+                "Fill in a pair it got wrong",
+                elem_id="draw-wrong",
+                size="md",
+                min_width=180,
+                scale=2,
+            )
+        self.drawn = gr.HTML(elem_id="drawn", elem_classes="ft-if-said")
+        with gr.Accordion("How the answer is made", open=False, elem_id="ways"):
+            both = gr.Checkbox(
+                label="average both orders", elem_id="way-both",
+                info="The mean of both orders' probabilities; the order then changes nothing.",
+            )  # fmt: skip
+            threshold = gr.Checkbox(
+                label="use the saved threshold", elem_id="way-threshold",
+                info="Chosen under Runs, Evaluation; otherwise the most probable class wins.",
+            )  # fmt: skip
+            calibrated = gr.Checkbox(
+                label="calibrated probabilities", elem_id="way-calibrated",
+                info="With the temperature saved under Runs, Evaluation.",
+            )  # fmt: skip
+        self.options = [both, threshold, calibrated]
 
-    def on_open(self, chosen: str | None) -> tuple[Any, Any, Any]:
-        """The tab was opened: the models there are, and the newest chosen and loaded."""
-        update, has_models = models.choices(self.store, chosen)
-        return update, gr.update(visible=not has_models), gr.update(interactive=has_models)
+    def _wire(self) -> None:
+        asked = [self.run, self.first, self.second]
+        self.run.change(self.on_run, self.run, [self.second, self.ask], **edge.LATEST)
+        questions = [self.ask.click, self.first.submit, self.second.submit]
+        shown = [self.answer, self.why, self.reasons, self.kept, self.tried]
+        gr.on(questions, self.on_ask, [*asked, *self.options, self.kept], shown, **edge.LATEST)
+        self.why.click(self.on_why, asked, self.reasons, concurrency_limit=2, **_SLOW)
+        drawn = [self.first, self.second, self.drawn]
+        self.right.click(self.on_right, self.run, drawn, **edge.QUICK)
+        self.wrong.click(self.on_wrong, self.run, drawn, **edge.QUICK)
+        self.tried.click(self.on_tried, self.kept, [self.kept, self.tried], **edge.QUICK)
 
-    def on_run(self, run_id: str | None) -> tuple[Any, Any]:
+    def on_open(
+        self, request: gr.Request, chosen: str | None, kept: Any
+    ) -> tuple[Any, Any, Any, Any]:
+        """The tab was opened: the models there are, the newest chosen; and what was tried."""
+        update, has_models = models.choices(visit.mine(self.store, request), chosen)
+        tried = answers.history(_history(kept), [])
+        return update, gr.update(visible=not has_models), gr.update(interactive=True), tried
+
+    def on_run(self, request: gr.Request, run_id: str | None) -> tuple[Any, Any]:
         """Another model was chosen: one of single sentences needs no second box."""
         try:
-            paired = jobs.summary(self.store, self.store.get(run_id)).paired
+            store = visit.mine(self.store, request)
+            paired = jobs.summary(store, store.get(run_id)).paired
         except FinetuneError:
             paired = True
-        return gr.update(visible=paired), gr.update(value="Compare" if paired else "Ask")
+        return gr.update(visible=paired), gr.update(value=say("Compare") if paired else say("Ask"))
 
-    def on_warm(self, run_id: str | None) -> None:
-        """Load the chosen model before it is asked for; a problem is said when it is."""
+    def on_warm(self, request: gr.Request, run_id: str | None) -> None:
+        """Load the chosen run's model before it is asked for; a problem is said when it is."""
         try:
-            self._predictor(run_id).pair("warm", "up")  # the first pass is the slow one
+            store = visit.mine(self.store, request)
+            if run_id and store.get(run_id):
+                self.loaded.get(store, run_id).pair("warm", "up")  # the first pass is the slow one
         except FinetuneError:
             return
 
-    def on_ask(self, run_id: str | None, sentence1: str, sentence2: str) -> str:
-        """The answer to one pair as HTML."""
+    def on_ask(
+        self,
+        request: gr.Request,
+        run_id: str | None,
+        sentence1: str,
+        sentence2: str,
+        both: bool,
+        threshold: bool,
+        calibrated: bool,
+        kept: Any,
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """The answer to one pair as HTML; it is remembered in the browser."""  # fmt: skip
         try:
-            return answer_html(self._predictor(run_id).pair(sentence1, sentence2))
+            predictor = self._predictor(request, run_id)
+            found = predictor.pair(sentence1, sentence2, _way(both, threshold, calibrated))
+        except Exception as error:
+            return edge.said(error), gr.update(visible=False), "", gr.skip(), gr.skip()
+        entry = {
+            "when": time.strftime("%Y-%m-%d %H:%M"),
+            "model": str(run_id),
+            "sentence1": sentence1,
+            "sentence2": sentence2 if predictor.paired is not False else "",
+            "prediction": found.label,
+            "probability": round(found.probabilities[found.label], 4),
+            "labels": predictor.labels[:20],
+            "label": "",
+        }
+        history = _remembered(_history(kept), entry)
+        return (
+            answers.answer(found), gr.update(visible=True), "", history,
+            answers.history(history, predictor.labels),
+        )  # fmt: skip
+
+    def on_why(
+        self, request: gr.Request, run_id: str | None, sentence1: str, sentence2: str
+    ) -> str:
+        """Why the answer is as it is, and what would change it, as HTML."""
+        try:
+            predictor = self._predictor(request, run_id)
+            label, explanation = predictor.why(sentence1, sentence2)
+            found, tried = predictor.flips(sentence1, sentence2)
         except Exception as error:
             return edge.said(error)
+        return answers.why(explanation, label) + answers.flips(found, tried, label)
 
-    def _predictor(self, run_id: str | None) -> Any:
-        run = self.store.get(run_id)
-        if self._shelf is None:
-            from finetune.predict import Shelf
+    def on_right(self, request: gr.Request, run_id: str | None) -> tuple[Any, Any, Any]:
+        """A validation pair that the model gets right."""
+        return self._drawn(request, run_id, "right")
 
-            self._shelf = Shelf()
-        paired = jobs.summary(self.store, run).paired
-        return self._shelf.get(run.best, run.config().max_length, paired)
+    def on_wrong(self, request: gr.Request, run_id: str | None) -> tuple[Any, Any, Any]:
+        """A validation pair that the model gets wrong."""
+        return self._drawn(request, run_id, "wrong")
 
-
-def answer_html(prediction: Prediction) -> str:
-    """Label, and a bar for each class's probability."""
-    rows = []
-    for name, value in prediction.probabilities.items():
-        rows.append(
-            f"<span>{html.escape(name)}</span>"
-            f'<div class="ft-bar" role="img" aria-label="{html.escape(name)}: {value:.1%}">'
-            f'<i style="width:{100 * value:.1f}%"></i></div><span>{value:.1%}</span>'
+    def _drawn(self, request: gr.Request, run_id: str | None, which: str) -> tuple[Any, Any, Any]:
+        try:
+            store = visit.mine(self.store, request)
+            run = store.get(run_id)
+            study = analysis.study(run, jobs.summary(store, run))
+            rows = analysis.found(study, which)
+            if study.table is None or not len(rows):
+                raise DataError(
+                    f"There is no validation pair that it gets {which}."
+                    if study.table is not None
+                    else "The validation pairs of this run were not kept."
+                )
+            one = analysis.shown(study, [int(random.choice(rows))])[0]
+        except NoSuchRun:
+            return (
+                gr.skip(),
+                gr.skip(),
+                edge.note(say("Only runs of yours have validation pairs here.")),
+            )
+        except Exception as error:
+            return gr.skip(), gr.skip(), edge.said(error)
+        said = say(
+            "Validation example {n:,}: its label is {label}. {history}.",
+            n=one.row + 1,
+            label=one.label,
+            history=term(one.history),
         )
-    cut = f", {prediction.cut} more were cut by max_length" if prediction.cut else ""
-    facts = f"{prediction.tokens} tokens{cut} \u00b7 {1000 * prediction.seconds:.0f} ms"
-    return (
-        f'<div role="status"><p class="ft-answer" id="label">{html.escape(prediction.label)}</p>'
-        f'<div class="ft-prob">{"".join(rows)}</div><p class="ft-facts">{facts}</p></div>'
-    )
+        return one.sentence1, one.sentence2, edge.note(said)
+
+    def on_tried(self, kept: Any, event: gr.EventData) -> tuple[Any, Any]:
+        """A verdict was given, or what was tried is to be forgotten."""
+        told = event._data if isinstance(event._data, dict) else {}
+        history = _history(kept)
+        if told.get("do") == "clear":
+            history = []
+        elif str(told.get("what", "")).isdecimal() and int(told["what"]) < len(history):
+            history[int(told["what"])]["label"] = str(told.get("label", ""))[:200]
+        return history, answers.history(history, [])
+
+    def _predictor(self, request: gr.Request, run_id: str | None) -> Predictor:
+        return self.loaded.get(visit.mine(self.store, request), run_id)
+
+
+def _way(both: object, threshold: object, calibrated: object) -> Way:
+    from finetune.predict import Way
+
+    return Way(bool(both), bool(threshold), bool(calibrated))
+
+
+def _remembered(history: list[dict[str, Any]], entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """The history with one more entry; the same question again, as by a double click, is none."""
+    own = {"when", "label"}  # what the same question may have of its own
+
+    def question(one: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in one.items() if name not in own}
+
+    if history and question(history[-1]) == question(entry):
+        return history
+    return [*history, entry][-answers.MOST :]
+
+
+def _history(kept: object) -> list[dict[str, Any]]:
+    """What this browser remembers, as far as it can be trusted to be that."""
+    if not isinstance(kept, list):
+        return []
+    return [dict(one) for one in kept[-answers.MOST :] if isinstance(one, dict)]

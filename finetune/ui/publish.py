@@ -1,25 +1,36 @@
-"""The Publish tab: who is pushing, under which name, the card beforehand, the link afterwards.
+"""The Publish tab: who pushes, what will happen, how far it is, the card, what to take away.
 
-A typed token is an argument of one click: it is not kept in a state, a file or the page.
+A typed token is an argument of one click: it is in no state, file or page, and in the app's memory
+only until its push ends. How a push is drawn is `pushed`'s business.
 """
 
 from __future__ import annotations
 
+import base64
 import html
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
 
-from finetune import jobs, publish
-from finetune.store import RunStore
-from finetune.ui import edge, models
+from finetune import card, conversions, jobs, picture, publish, pushes
+from finetune.errors import FinetuneError, JobError
+from finetune.publish import Wanted
+from finetune.store import Run, RunStore
+from finetune.ui import doors, edge, models, pulse, pushed, signin, visit, ways
+from finetune.ui.words import say
+
+LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "other")
+HARDWARE = ("cpu-basic", "cpu-upgrade", "t4-small")
 
 
-def on_space() -> bool:
-    """Whether this is a Space with sign-in; elsewhere a LoginButton cannot even be made."""
-    return os.getenv("SYSTEM") == "spaces" and bool(os.getenv("OAUTH_CLIENT_ID"))
+TOKEN = (
+    "Paste a token with write access, or run `hf auth login` in a terminal.",
+    "The token of `hf auth login` is used unless you type another.",
+)
+# A suggestion comes later than the model is chosen, and replaces nothing that was typed meanwhile.
+_SUGGEST = "(now, before, name) => [!name || name === before ? now : name, now]"
+_NO_CARD = "The card of the chosen model appears here, as it will be pushed."
 
 
 @dataclass
@@ -31,97 +42,325 @@ class PublishTab:
     """
 
     store: RunStore
+    pushes: pushes.Pushes = field(default_factory=pushes.Pushes)
 
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         gr.HTML(edge.note("Share a tuned model on the Hugging Face Hub with an honest card."))
-        self.empty = gr.HTML(models.EMPTY, elem_id="publish-empty")
+        self.empty = gr.HTML(models.empty(), elem_id="publish-empty", js_on_load=ways.SCRIPT)
+        self.pulse = pulse.view(0.5)
+        # Kept by the browser: the name suggested for the chosen model, and the one before.
+        self.suggested, self.before = (
+            gr.HTML("", html_template="", elem_classes="ft-pulse") for _ in range(2)
+        )
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
-                self.run = gr.Dropdown([], label="Model", elem_id="publish-run", interactive=True)
-                self._draw_sign_in()
-                self.name = gr.Textbox(
-                    label="Repository", info="name, or namespace/name", elem_id="repo", max_lines=1
-                )
-                self.private = gr.Checkbox(
-                    label="Private", info="Only you can see a new repository.", elem_id="private"
-                )
-                self.push = gr.Button("Push to Hub", variant="primary", elem_id="push")
-                self.result = gr.HTML(elem_id="push-result", elem_classes="ft-if-said")
+                self._draw_form()
+                self._draw_away()
             with (
                 gr.Column(scale=3, min_width=320),
                 gr.Accordion("Model card, as it will be pushed", open=True, elem_id="card-fold"),
             ):
-                self.card = gr.Markdown(elem_id="card")
-        self.run.change(
-            self.on_run, self.run, [self.name, self.card], queue=False, api_visibility="private"
+                self.card = gr.Markdown(_NO_CARD, elem_id="card")
+        self._wire()
+
+    def _draw_form(self) -> None:
+        self.run = gr.Dropdown(
+            [], label="Model", elem_id="publish-run", interactive=True, allow_custom_value=True
         )
-        inputs = [self.run, self.name, self.private, *([self.token] if self.token else [])]
-        self.push.click(
-            self.on_push_on_space if on_space() else self.on_push,
-            inputs,
-            self.result,
-            concurrency_limit=4,
-            api_visibility="private",
-        )
+        self._draw_sign_in()
+        with gr.Row():
+            self.owner = gr.Dropdown(
+                [], label="Owner", elem_id="owner", interactive=True, allow_custom_value=True,
+                info="Check lists you and your organisations.", min_width=150,
+            )  # fmt: skip
+            self.name = gr.Textbox(
+                label="Repository", info="One that exists gets a new commit.", elem_id="repo",
+                max_lines=1, min_width=150,
+            )  # fmt: skip
+        with gr.Row():
+            self.licence = gr.Dropdown(
+                LICENCES, value=None, label="Licence", elem_id="licence", allow_custom_value=True,
+                info="Empty for the base model's.", min_width=150,
+            )  # fmt: skip
+            self.private = gr.Checkbox(
+                label="Private", info="Only you can see a new repository.", elem_id="private",
+                min_width=150,
+            )  # fmt: skip
+        with gr.Row():
+            self.demo = gr.Checkbox(
+                label="Also create a demo Space", elem_id="demo", min_width=150,
+                info="Anybody can try the model in it.",
+            )  # fmt: skip
+            self.hardware = gr.Dropdown(
+                HARDWARE, value=HARDWARE[0], label="Its hardware", elem_id="demo-hardware",
+                info="Check tells the price.", allow_custom_value=True, visible=False,
+                min_width=150,
+            )  # fmt: skip
+        with gr.Row():
+            self.check = gr.Button("Check", elem_id="check-push", min_width=100)
+            self.push = gr.Button("Push to Hub", variant="primary", elem_id="push", min_width=120)
+            self.cancel = gr.Button("Cancel", elem_id="cancel-push", visible=False, min_width=100)
+        self.plan = gr.HTML(elem_id="push-plan", elem_classes="ft-if-said")
+        self.result = gr.HTML(elem_id="push-result")
 
     def _draw_sign_in(self) -> None:
         self.token: gr.Textbox | None = None
-        if on_space():
+        if signin.on_space():
             gr.LoginButton()
             return
-        stored = "The token of `hf auth login` is used unless you type another."
-        missing = "Paste a token with write access, or run `hf auth login` in a terminal."
         self.token = gr.Textbox(
             label="Access token",
-            info=stored if publish.stored_token() else missing,
+            info=TOKEN[bool(publish.stored_token())],
             type="password",
             elem_id="token",
             max_lines=1,
         )
 
-    def on_open(self, chosen: str | None) -> tuple[Any, Any, Any]:
-        """The tab was opened: the models there are, the newest chosen."""
-        update, has_models = models.choices(self.store, chosen)
-        return update, gr.update(visible=not has_models), gr.update(interactive=has_models)
+    def _draw_away(self) -> None:
+        """What a person can take away without the Hub."""
+        with gr.Column(elem_id="take-away", visible=False) as self.away:
+            gr.HTML('<h2 class="ft-h">Take it with you</h2>')
+            self.links = gr.HTML(elem_id="away-links")
+            self.onnx = gr.Button("Make ONNX", elem_id="make-onnx", size="sm")
 
-    def on_run(self, run_id: str | None) -> tuple[str, str]:
-        """Another model was chosen: its suggested name and its card."""
+    def _wire(self) -> None:
+        here = [self.push, self.cancel, self.result, self.pulse]
+        away = [self.away, self.links, self.onnx]
+        self.shown = [*here, *away]
+        self.asked = [
+            self.run, self.owner, self.name, self.private, self.licence, self.demo, self.hardware,
+        ]  # fmt: skip
+        given = [*self.asked, *([self.token] if self.token else [])]
+        # Another model: a name typed for the one before is not meant for it.
+        self.run.input(None, self.before, self.name, js="(before) => before", **edge.QUICK)
+        self.run.change(
+            self.on_run, [self.run, self.licence],
+            [self.suggested, self.card, self.plan, *self.shown], **edge.LATEST,
+        ).then(
+            None, [self.suggested, self.before, self.name], [self.name, self.before],
+            js=_SUGGEST, **edge.QUICK,
+        )  # fmt: skip
+        of_card = [self.licence.change, self.name.blur, self.owner.change]
+        gr.on(of_card, self.on_named, self.asked, self.card, **edge.LATEST)
+        self.demo.change(lambda on: gr.update(visible=bool(on)), self.demo, self.hardware,
+                         **edge.LATEST)  # fmt: skip
+        self.check.click(
+            self.on_check_on_space if signin.on_space() else self.on_check, given,
+            [self.plan, self.owner, self.card, *self.shown],
+            concurrency_limit=4, show_progress="minimal", api_visibility="private",
+        )  # fmt: skip
+        self.push.click(
+            self.on_push_on_space if signin.on_space() else self.on_push, given,
+            [self.plan, *self.shown], **edge.QUICK,
+        )  # fmt: skip
+        self.cancel.click(self.on_cancel, self.run, self.shown, **edge.QUICK)
+        self.onnx.click(self.on_onnx, self.run, self.shown, **edge.QUICK)
+        self.pulse.submit(self.on_tick, self.run, self.shown, **edge.QUICK)
+
+    def opening(self) -> dict[str, Any]:
+        """How the page calls `on_open` when the tab is chosen."""
+        return {
+            "fn": self.on_open,
+            "inputs": self.run,
+            "outputs": [self.run, self.empty, *self.shown],
+        }
+
+    def on_open(self, request: gr.Request, chosen: str | None) -> list[Any]:
+        """The tab was opened: the models there are, the newest chosen, and how far its push is."""
+        store = visit.mine(self.store, request)
+        update, has_models = models.choices(store, chosen)
+        shown = self._shown(store, update["value"])
+        if not has_models:
+            shown[0] = gr.update(interactive=False)
+        return [update, gr.update(visible=not has_models), *shown]
+
+    def on_run(self, request: gr.Request, run_id: str | None, licence: str | None) -> list[Any]:
+        """Another model was chosen: its suggested name, its card, and how far its push is."""
+        store = visit.mine(self.store, request)
         if not run_id:
-            return "", ""
+            return ["", "", "", *self._shown(store, None)]
         try:
-            run = self.store.get(run_id)
+            run = store.get(run_id)
             name = publish.suggested_name(run)
-            text = publish.card(run, jobs.summary(self.store, run), f"your-name/{name}")
+            text = self._card(store, run, f"your-name/{name}", licence)
         except Exception as error:
-            return "", edge.said(error)
-        return name, _readable(text)
+            return ["", edge.said(error), "", *self._shown(store, None)]
+        return [name, text, "", *self._shown(store, run_id)]
 
-    def on_push(self, run_id: str | None, name: str, private: bool, typed: str | None) -> str:
-        """Push with the typed token, or else the one stored on this machine."""
-        return self._push(run_id, name, private, (typed or "").strip() or publish.stored_token())
+    def on_named(self, request: gr.Request, *asked: Any) -> Any:
+        """Another name, owner or licence was chosen: the card says it."""
+        store, (run_id, wanted) = visit.mine(self.store, request), _wanted(*asked)
+        try:
+            run = store.get(run_id)
+            return self._card(store, run, _full(wanted.name), wanted.licence)
+        except FinetuneError:
+            return gr.skip()
+
+    def _card(self, store: RunStore, run: Run, full: str, licence: str | None) -> str:
+        summary = jobs.summary(store, run)
+        said = (licence or "").strip() or None
+        text = card.text(run, summary, full, said, card.findings(run, summary))
+        return _readable(text, picture.curves(summary))
+
+    def on_check(self, request: gr.Request, *given: Any) -> list[Any]:
+        """What a push would do, with the typed token or the one stored on this machine."""
+        *asked, typed = given
+        store = visit.mine(self.store, request)
+        return self._check(store, self._token(store, typed), asked)
+
+    def on_check_on_space(
+        self, request: gr.Request, run_id: str | None, owner: str | None, name: str, private: bool,
+        licence: str | None, demo: bool, hardware: str, oauth: gr.OAuthToken | None,
+    ) -> list[Any]:  # fmt: skip
+        """What a push of the signed-in visitor would do."""
+        asked = [run_id, owner, name, private, licence, demo, hardware]
+        store, may_update = visit.mine(self.store, request), signin.may_update(oauth)
+        return self._check(store, _signed_in(oauth), asked, may_update)
+
+    def _check(
+        self, store: RunStore, token: str | None, asked: list[Any], may_update: bool = True
+    ) -> list[Any]:
+        run_id, wanted = _wanted(*asked)
+        try:
+            run = store.get(run_id)
+            self.pushes.forget(store, run)  # what it was refused for may be mended
+            summary = jobs.summary(store, run)
+            plan = publish.check(run, summary, wanted, token)
+            text = self._card(store, run, plan.full, plan.licence)
+        except Exception as error:
+            return [edge.said(error), gr.skip(), gr.skip(), *self._shown(store, run_id)]
+        owner = plan.full.split("/")[0]
+        names = dict.fromkeys([*plan.account.namespaces, owner])
+        warned = _wider() if plan.exists and not may_update else ""
+        said = [pushed.plan(plan) + warned, gr.update(choices=list(names), value=owner), text]
+        return [*said, *self._shown(store, run_id)]
+
+    def on_push(self, request: gr.Request, *given: Any) -> list[Any]:
+        """Push with the typed token, or else the one stored on this machine, if it is one's own."""
+        *asked, typed = given
+        store = visit.mine(self.store, request)
+        return self._push(store, self._token(store, typed), asked)
 
     def on_push_on_space(
-        self, run_id: str | None, name: str, private: bool, oauth: gr.OAuthToken | None
-    ) -> str:
+        self, request: gr.Request, run_id: str | None, owner: str | None, name: str, private: bool,
+        licence: str | None, demo: bool, hardware: str, oauth: gr.OAuthToken | None,
+    ) -> list[Any]:  # fmt: skip
         """Push as the signed-in visitor; never with the Space's own token."""
-        return self._push(run_id, name, private, oauth.token if oauth else None)
+        asked = [run_id, owner, name, private, licence, demo, hardware]
+        return self._push(visit.mine(self.store, request), _signed_in(oauth), asked)
 
-    def _push(self, run_id: str | None, name: str, private: bool, token: str | None) -> str:
+    def _token(self, store: RunStore, typed: object) -> str | None:
+        stored = publish.stored_token() if store.visitor.alone else None
+        return str(typed or "").strip() or stored
+
+    def _push(self, store: RunStore, token: str | None, asked: list[Any]) -> list[Any]:
+        run_id, wanted = _wanted(*asked)
         try:
-            run = self.store.get(run_id)
-            pushed = publish.push(run, jobs.summary(self.store, run), name, token, private)
+            run = store.get(run_id)
+            self.pushes.start(store, run, jobs.summary(store, run), wanted, token)
         except Exception as error:
-            return edge.said(error)
-        url = html.escape(pushed.url)
-        how = "A new repository" if pushed.created else "A new commit in your repository"
-        return edge.good(
-            f'Pushed. {how}: <a href="{url}" target="_blank" rel="noopener">{url}</a> '
-            f"(commit {html.escape(pushed.commit[:7])})."
-        )
+            return [edge.said(error), *([gr.skip()] * 7)]
+        return ["", *self._shown(store, run_id)]
+
+    def on_cancel(self, request: gr.Request, run_id: str | None) -> list[Any]:
+        """The push shall end."""
+        store = visit.mine(self.store, request)
+        try:
+            self.pushes.cancel(store, store.get(run_id))
+        except Exception as error:
+            return [gr.skip(), gr.skip(), edge.said(error), *([gr.skip()] * 4)]
+        return self._shown(store, run_id)
+
+    def on_onnx(self, request: gr.Request, run_id: str | None) -> list[Any]:
+        """The model shall be exported."""
+        store = visit.mine(self.store, request)
+        try:
+            run = store.get(run_id)
+            conversions.start(store, run, jobs.summary(store, run))
+        except Exception as error:
+            return [*([gr.skip()] * 5), edge.said(error), gr.skip()]
+        return self._shown(store, run_id)
+
+    def on_tick(self, request: gr.Request, run_id: str | None, event: gr.EventData) -> list[Any]:
+        """Something goes on: how far it is."""
+        return self._shown(visit.mine(self.store, request), run_id, event)
+
+    def _shown(
+        self, store: RunStore, run_id: str | None, event: gr.EventData | None = None
+    ) -> list[Any]:
+        """Push, Cancel, how far it is, the pulse; what can be taken away, its links, ONNX."""
+        hidden = gr.update(visible=False)
+        ready = gr.update(interactive=True, value=say("Push to Hub"))
+        try:
+            run = store.get(run_id)
+            summary = jobs.summary(store, run)
+            state, onnx = self.pushes.state(store, run), conversions.state(run, summary)
+        except FinetuneError:
+            return [ready, hidden, "", pulse.whether(False, event), hidden, "", hidden]
+        running = state is not None and state.status == "running"
+        again = state is not None and state.status in ("failed", "cancelled")
+        return [
+            gr.update(
+                interactive=not running, value=say("Try again") if again else say("Push to Hub")
+            ),
+            gr.update(visible=running, interactive=not (state and state.cancelling)),
+            pushed.state(state),
+            pulse.whether(running or onnx.running, event),
+            gr.update(visible=True),
+            _links(run, onnx),
+            gr.update(visible=onnx.file is None, interactive=not onnx.running),
+        ]
 
 
-def _readable(card: str) -> str:
-    """The card with its front matter as a block of YAML, as Markdown shows it."""
-    _, metadata, body = card.split("---\n", 2)
-    return f"{body.strip()}\n\n#### Metadata\n\n```yaml\n{metadata}```"
+def _wanted(*asked: Any) -> tuple[str | None, Wanted]:
+    """The run's id, and what shall be pushed where; any client can send anything."""
+    run_id, owner, name, private, licence, demo, hardware = asked
+    typed, whose = str(name or "").strip(), str(owner or "").strip()
+    full = typed if "/" in typed or not whose or not typed else f"{whose}/{typed}"
+    said = str(licence or "").strip()
+    chosen = str(hardware or HARDWARE[0]).strip()
+    return run_id, Wanted(full, bool(private), said or None, bool(demo), chosen)
+
+
+def _full(name: str) -> str:
+    return name if "/" in name else f"your-name/{name or 'model'}"
+
+
+def _wider() -> str:
+    text = say(
+        "Your sign-in may write to new repositories and to those made here. If this one was made "
+        "elsewhere, sign in once more."
+    )
+    return edge.warning(f"{text} {signin.more(say('Sign in for all my repositories'))}")
+
+
+def _signed_in(oauth: gr.OAuthToken | None) -> str | None:
+    return oauth.token if oauth else None
+
+
+def _links(run: Run, onnx: conversions.State) -> str:
+    parts = [
+        doors.link(run, "model.zip", html.escape(say("Model (zip)"))),
+        doors.link(run, "script.zip", html.escape(say("Script that repeats this run (zip)"))),
+    ]
+    if onnx.file is not None:
+        text = say("ONNX (zip, {size})", size=pushed.size(onnx.bytes))
+        parts.append(doors.link(run, "onnx.zip", html.escape(text)))
+    said = ""
+    if onnx.running:
+        said = edge.note(say("ONNX is being made and compared with PyTorch \u2026"))
+    elif onnx.error:
+        said = edge.said(JobError(onnx.error, onnx.remedy))
+    elif onnx.file is not None:
+        said = edge.note(say("The ONNX model was compared with PyTorch and answers the same."))
+    return f'<div class="ft-links">{"".join(parts)}</div>{said}'
+
+
+def _readable(text: str, drawn: bytes | None) -> str:
+    """The card as Markdown shows it: its picture in place, its front matter as YAML at the end."""
+    _, metadata, body = text.split("---\n", 2)
+    if drawn is not None:
+        inside = f"data:image/png;base64,{base64.b64encode(drawn).decode()}"
+        body = body.replace(f"]({card.PICTURE})", f"]({inside})")
+    return f"{body.strip()}\n\n## Metadata\n\n```yaml\n{metadata}```"

@@ -6,15 +6,34 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from finetune.jobs import Look
+from finetune.glance import Glance
+from finetune.looks import Look
 from finetune.report import Example, Finding, Lengths, Report, SplitFacts
+from finetune.ui import ways
+from finetune.ui.words import say, term
 
 WORDS = {"blocks": "Blocks training", "warns": "Warning", "notes": "Note"}
+HEADS = ("line", "label", "note")  # of the columns beside the sentences
+# What an examination does, in its own words.
+DOINGS = (
+    "starting", "opening the pairs", "reading train", "reading validation", "reading test",
+    "counting classes, duplicates and leaks", "looking at the texts", "loading the tokenizer",
+    "measuring lengths in tokens",
+)  # fmt: skip
 CLASSES = 12  # shown in the chart
-EMPTY = (
-    '<p class="ft-note">Choose pairs and press <b>Examine</b>: their sizes, classes, lengths and '
-    "faults appear here before a minute of training is spent.</p>"
-)
+
+
+def empty() -> str:
+    """Before anything was examined."""
+    text = say(
+        "Choose pairs and press <b>Examine</b>: their sizes, classes, lengths and faults appear "
+        "here before a minute of training is spent."
+    )
+    return f'<p class="ft-note">{text}</p>'
+
+
+def _on() -> str:
+    return ways.row(ways.to("train", say("Train on these pairs")))
 
 
 def progress(look: Look) -> str:
@@ -26,15 +45,42 @@ def progress(look: Look) -> str:
         )
     if not look.running:
         return ""
-    rows = f": {look.done:,} rows" if look.done else ""
-    rows += f" of {look.total:,}" if look.total else ""
+    rows = ""
+    if look.done:
+        rows = ": " + (
+            say("{done:,} of {total:,} rows", done=look.done, total=look.total)
+            if look.total
+            else say("{n:,} rows", n=look.done)
+        )
+    what = say("Almost done: the lengths follow") if look.partial else say("Examining")
     share = 100 * look.done / look.total if look.total else 0
     bar = f'<i style="width:{share:.0f}%"></i>' if look.total else '<i class="ft-unknown"></i>'
     value = f' aria-valuenow="{share:.0f}"' if look.total else ""
     return (
-        f'<div class="ft-status"><strong>Examining</strong></div><div class="ft-bar" '
-        f'role="progressbar" aria-label="examination" aria-valuemin="0" aria-valuemax="100"{value}>'
-        f'{bar}</div><div class="ft-facts">{html.escape(look.doing + rows)}</div>'
+        f'<div class="ft-status"><strong>{html.escape(what)}</strong></div>'
+        f'<div class="ft-bar" role="progressbar" aria-label="{html.escape(say("examination"))}" '
+        f'aria-valuemin="0" aria-valuemax="100"{value}>'
+        f'{bar}</div><div class="ft-facts">{html.escape(term(look.doing) + rows)}</div>'
+        f"{_first(look.glance) if look.glance else ''}"
+    )
+
+
+def _first(glance: Glance) -> str:
+    """The first rows of a file as they stand in it, while all of it is being read."""
+    caption = say("First rows of {file}", file=glance.source)
+    names = [term("line"), *glance.columns]
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in names)
+    body = "".join(
+        f"<tr><td>{line:,}</td>"
+        + "".join(f'<td dir="auto">{html.escape(cell)}</td>' for cell in cells)
+        + "</tr>"
+        for line, cells in glance.rows
+    )
+    more = say("and {n:,} more columns", n=glance.more) if glance.more else ""
+    return (
+        f'<p class="ft-facts">{html.escape(caption)} {html.escape(more)}</p><div class="ft-rows" '
+        f'tabindex="0" role="region" aria-label="{html.escape(caption)}"><table><thead><tr>{head}'
+        f"</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -49,19 +95,20 @@ def overview(report: Report) -> str:
 def findings(report: Report) -> str:
     """Every finding, the gravest first; its rows folded away."""
     if not report.findings:
-        return '<p class="ft-note">Nothing wrong was found.</p>'
+        return f'<p class="ft-note">{html.escape(say("Nothing wrong was found."))}</p>'
     return "".join(_finding(one, bool(report.columns.get("sentence2"))) for one in report.findings)
 
 
 def table(rows: Sequence[Example], paired: bool, caption: str) -> str:
     """Rows as a table; a sentence is set in its own direction."""
     if not rows:
-        return f'<p class="ft-note">{html.escape(caption)}: no row.</p>'
+        said = say("{what}: no row.", what=caption)
+        return f'<p class="ft-note">{html.escape(said)}</p>'
     noted = any(row.note for row in rows)
     bare = not any(row.sentence1 or row.sentence2 or row.label for row in rows)
     heads = [] if bare else ["sentence1", *(["sentence2"] * paired), "label"]
     heads = ["line", *heads, *(["note"] * noted)]
-    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    head = "".join(f'<th scope="col">{html.escape(term(name))}</th>' for name in heads)
     body = "".join(_row(row, heads) for row in rows)
     return (
         f'<div class="ft-rows" tabindex="0" role="region" aria-label="{html.escape(caption)}">'
@@ -84,29 +131,33 @@ def _verdict(report: Report) -> str:
             for one in report.blocked
         )
         return (
-            f'<div class="ft-said" role="alert">Training is not possible yet:<ul>{facts}</ul></div>'
+            f'<div class="ft-said" role="alert">{html.escape(say("Training is not possible yet:"))}'
+            f"<ul>{facts}</ul></div>"
         )
     warnings = sum(one.severity == "warns" for one in report.findings)
     if warnings:
-        noun = "warning" if warnings == 1 else "warnings"
-        return (
-            f'<div class="ft-said ft-warn" role="status">These pairs can be trained on, with '
-            f"<b>{warnings} {noun}</b> below.</div>"
+        text = (
+            say("These pairs can be trained on, with <b>1 warning</b> below.")
+            if warnings == 1
+            else say("These pairs can be trained on, with <b>{n} warnings</b> below.", n=warnings)
         )
-    return (
-        '<div class="ft-said ft-good" role="status">These pairs can be trained on: open '
-        "<b>Train</b>.</div>"
-    )
+        return f'<div class="ft-said ft-warn" role="status">{text}{_on()}</div>'
+    text = say("These pairs can be trained on: open <b>Train</b>.")
+    return f'<div class="ft-said ft-good" role="status">{text}{_on()}</div>'
 
 
 def _source(report: Report) -> str:
     columns = ", ".join(f"{what}: {name}" for what, name in report.columns.items() if name)
-    revision = f" at {report.revision[:10]}" if report.revision else ""
+    revision = ""
+    if report.revision:
+        revision = " " + say("at {revision}", revision=report.revision[:10])
     notes = "".join(f"<br>{html.escape(note)}" for note in report.notes)
-    print_ = f"<br>fingerprint {report.fingerprint[:16]}" if report.fingerprint else ""
+    print_ = say("fingerprint {digits}", digits=report.fingerprint[:16])
+    print_ = f"<br>{html.escape(print_)}" if report.fingerprint else ""
+    took = html.escape(say("examined in {seconds:.1f} s", seconds=report.seconds))
     return (
         f'<p class="ft-facts"><b>{html.escape(report.source)}</b>{html.escape(revision)} \u00b7 '
-        f"{html.escape(columns)} \u00b7 examined in {report.seconds:.1f} s{notes}{print_}</p>"
+        f"{html.escape(columns)} \u00b7 {took}{notes}{print_}</p>"
     )
 
 
@@ -115,18 +166,21 @@ def _cards(report: Report) -> str:
     if report.majority:
         accuracy, f1 = report.majority["accuracy"], report.majority["f1"]
         kind = "F1" if len(report.labels) == 2 else "macro F1"
+        beside = say("accuracy; {kind} {f1:.3f}", kind=kind, f1=f1)
         cards.append(
-            f'<div class="ft-card"><span>majority baseline</span><b>{accuracy:.3f}</b>'
-            f"<small>accuracy; {kind} {f1:.3f}</small></div>"
+            f'<div class="ft-card"><span>{html.escape(say("majority baseline"))}</span>'
+            f"<b>{accuracy:.3f}</b><small>{html.escape(beside)}</small></div>"
         )
     return f'<div class="ft-cards">{"".join(cards)}</div>' if cards else ""
 
 
 def _split_card(split: SplitFacts, report: Report) -> str:
     gone = sum(split.left_out.values())
-    origin = f"cut from {split.origin}" if split.name != split.origin else "rows"
+    origin = say("rows")
+    if split.name != split.origin:
+        origin = say("cut from {split}", split=split.origin)
     if split.origin in report.read and split.name == split.origin:
-        origin = f"of {report.read[split.origin]:,} rows" if gone else "rows"
+        origin = say("of {n:,} rows", n=report.read[split.origin]) if gone else say("rows")
     why = "; ".join(f"{count:,} {reason}" for reason, count in split.left_out.items())
     return (
         f'<div class="ft-card" title="{html.escape(why)}"><span>{html.escape(split.name)}</span>'
@@ -153,44 +207,59 @@ def _balance(report: Report) -> str:
             f"</i></div><span>{share:.1%}<small> {train.classes[label]:,}</small></span>"
         )
     more = len(report.labels) - CLASSES
-    rest = f"and {more:,} more classes" if more > 0 else ""
-    star = "\u2605 the positive class, whose F1 is meant" if len(report.labels) == 2 else ""
+    rest = say("and {n:,} more classes", n=more) if more > 0 else ""
+    star = "\u2605 " + say("the positive class, whose F1 is meant")
+    below = html.escape(rest or (star if len(report.labels) == 2 else ""))
+    title = html.escape(say("Classes in train"))
     return (
-        '<figure class="ft-chart ft-short" role="group" aria-label="Classes in train"><figcaption>'
-        f"<b>Classes in train</b></figcaption><div class='ft-prob'>{''.join(rows)}</div>"
-        f'<p class="ft-facts">{rest or star}</p></figure>'
+        f'<figure class="ft-chart ft-short" role="group" aria-label="{title}"><figcaption>'
+        f"<b>{title}</b></figcaption><div class='ft-prob'>{''.join(rows)}</div>"
+        f'<p class="ft-facts">{below}</p></figure>'
     )
 
 
 def histogram(lengths: Lengths) -> str:
     """Lengths in tokens; bars beyond `max_length` are hatched."""
-    title = "Length in tokens, both sentences together"
+    title = html.escape(say("Length in tokens, both sentences together"))
     if lengths.note or not lengths.bins:
-        note = html.escape(lengths.note or "No row was measured.")
+        note = html.escape(lengths.note or say("No row was measured."))
         return (
             f'<figure class="ft-chart ft-short"><figcaption><b>{title}</b></figcaption>'
             f'<p class="ft-note">{note}</p></figure>'
         )
     most = max(count for _, _, count in lengths.bins)
     bars = "".join(
-        f'<i class="{"ft-cut" * (low >= lengths.max_length)}" title="{low} to {high - 1} tokens: '
-        f'{count:,}" style="height:{100 * count / most:.1f}%"></i>'
+        f'<i class="{"ft-cut" * (low >= lengths.max_length)}" title="'
+        f'{html.escape(_bin(low, high, count))}" style="height:{100 * count / most:.1f}%"></i>'
         for low, high, count in lengths.bins
     )
     first, last = lengths.bins[0][0], lengths.bins[-1][1] - 1
-    part = f" of a random {lengths.rows:,}" if lengths.rows < lengths.of else ""
-    cut = (
-        f"max_length {lengths.max_length} cuts {lengths.cut:.1%}{part} rows"
-        if lengths.cut
-        else f"max_length {lengths.max_length} cuts none{part}"
-    )
-    spoken = f"{title}: {first} to {last}; {cut}"
+    cut = _cut(lengths)
+    between = say("{first} to {last}", first=first, last=last)
+    spoken = f"{html.unescape(title)}: {between}; {cut}"
     return (
         f'<figure class="ft-chart ft-short" role="group" aria-label="{html.escape(spoken)}">'
         f'<figcaption><b>{title}</b><span class="ft-legend">{html.escape(cut)}</span></figcaption>'
         f'<div class="ft-hist">{bars}</div><div class="ft-ends"><span>{first}</span>'
-        f"<span>tokens</span><span>{last:,}</span></div></figure>"
+        f"<span>{html.escape(say('tokens'))}</span><span>{last:,}</span></div></figure>"
     )
+
+
+def _bin(low: int, high: int, count: int) -> str:
+    return say("{low} to {high} tokens: {count:,}", low=low, high=high - 1, count=count)
+
+
+def _cut(lengths: Lengths) -> str:
+    """What max_length cuts, of all rows or of those that were measured."""
+    known = {"max_length": lengths.max_length, "share": lengths.cut, "rows": lengths.rows}
+    sampled = lengths.rows < lengths.of
+    if not lengths.cut and sampled:
+        return say("max_length {max_length} cuts none of a random {rows:,}", **known)
+    if not lengths.cut:
+        return say("max_length {max_length} cuts none", **known)
+    if sampled:
+        return say("max_length {max_length} cuts {share:.1%} of a random {rows:,} rows", **known)
+    return say("max_length {max_length} cuts {share:.1%} rows", **known)
 
 
 def _finding(finding: Finding, paired: bool) -> str:
@@ -198,6 +267,7 @@ def _finding(finding: Finding, paired: bool) -> str:
     rows = table(finding.examples, paired, finding.title) if finding.examples else ""
     return (
         f'<details class="ft-finding ft-{finding.severity}"><summary><b>'
-        f"{WORDS[finding.severity]}</b> {html.escape(finding.title)} {count}</summary>"
+        f"{html.escape(term(WORDS[finding.severity]))}</b> {html.escape(finding.title)} {count}"
+        "</summary>"
         f"<p>{html.escape(finding.action)}</p>{rows}</details>"
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import html
-import time
+import math
 
+from finetune import history
 from finetune.store import Run
 from finetune.summary import ENDED, Summary
+from finetune.ui import ways
+from finetune.ui.words import say, term
 
 PHASES = {
     "": "Starting the worker",
@@ -17,37 +20,62 @@ PHASES = {
     "evaluate": "Evaluating",
     "save": "Saving the best model",
 }
+# What is saved, where it is not the best model.
+SAVES = {
+    "a checkpoint": "Saving a checkpoint",
+    "the model as it is": "Saving the model as it is",
+}
 ENDINGS = {
     "finished": "Finished",
     "stopped": "Stopped",
     "failed": "Failed",
     "interrupted": "Interrupted",
 }
-EMPTY = (
-    '<p class="ft-note">Nothing has been trained yet. Press <b>Train</b>: the bundled pairs and '
-    "checkpoint need no network and take a few minutes on a laptop.</p>"
-)
 
 
-def status_html(run: Run, summary: Summary) -> str:
-    """The live view's head for one run."""
-    headline = _headline(summary)
+def empty() -> str:
+    """While there is no run."""
+    text = say(
+        "Nothing has been trained yet. Press <b>Train</b>, or choose the bundled pairs and "
+        "checkpoint first: they need no network and take a few minutes on a laptop."
+    )
+    # One box inside: the note is a grid, which would give the bold word a line of its own.
+    return f'<p class="ft-note"><span>{text}</span></p>'
+
+
+def status_html(run: Run, summary: Summary, place: tuple[int, int] = (0, 0)) -> str:
+    """The live view's head for one run.
+
+    Args:
+        place: in the queue, from 1, and how many wait; (0, 0) when it does not.
+    """
+    headline = _headline(summary, place)
     share = summary.step / summary.total_steps if summary.total_steps else 0.0
     percent = f"{100 * share:.0f}"
     bar = f'<i style="width:{100 * share:.1f}%"></i>'
+    label = html.escape(say("training steps"))
     return (
-        f'<div class="ft-status"><strong id="run-phase">{html.escape(headline)}</strong>'
+        f'<div class="ft-status"><strong id="run-phase" class="ft-phase ft-{summary.status}">'
+        f"{html.escape(headline)}</strong>"
         f'<span class="ft-facts">{html.escape(run.title())}</span></div>'
-        f'<div class="ft-bar" role="progressbar" aria-label="training steps" aria-valuemin="0" '
+        f'<div class="ft-bar" role="progressbar" aria-label="{label}" aria-valuemin="0" '
         f'aria-valuemax="100" aria-valuenow="{percent}">{bar}</div>'
         f'<div class="ft-facts">{html.escape(_facts(summary))}</div>'
         f"{_cards(summary)}{_ending(summary)}"
     )
 
 
-def announcement(summary: Summary) -> str:
-    """What a screen reader is told, politely: phases and endings, not every step."""
-    return f'<span id="announced">{html.escape(_headline(summary))}</span>'
+def announcement(summary: Summary, place: tuple[int, int] = (0, 0)) -> str:
+    """What a screen reader is told, politely: phases, quarters and endings, not every step."""
+    said = _headline(summary, place)
+    if summary.status == "running" and 0 < quarters(summary) < 4:
+        said = say("{what}, {n}% of the steps", what=said, n=25 * quarters(summary))
+    return f'<span id="announced">{html.escape(said)}</span>'
+
+
+def quarters(summary: Summary) -> int:
+    """How many quarters of the steps are done: often enough to be told aloud."""
+    return 4 * summary.step // summary.total_steps if summary.total_steps else 0
 
 
 def duration(seconds: float) -> str:
@@ -60,10 +88,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def _headline(summary: Summary) -> str:
+def _headline(summary: Summary, place: tuple[int, int]) -> str:
+    if summary.status == "waiting" and place[0]:
+        return say("Waiting, no. {place} of {n} in the queue", place=place[0], n=place[1])
     if summary.status in ENDINGS:
-        return ENDINGS[summary.status]
-    text = PHASES.get(summary.phase, summary.phase)
+        return term(ENDINGS[summary.status])
+    text = term(PHASES.get(summary.phase, summary.phase))
+    if summary.phase == "save" and summary.detail in SAVES:
+        return term(SAVES[summary.detail])
     shown = summary.detail if summary.phase in {"download", "tokenise", "start"} else ""
     return f"{text} {shown}".strip()
 
@@ -72,46 +104,71 @@ def _facts(summary: Summary) -> str:
     facts = []
     prepared = summary.prepared
     if prepared:
-        facts.append(f"step {summary.step:,} of {prepared.total_steps:,}")
+        steps = {"step": summary.step, "total": prepared.total_steps}
+        facts.append(say("step {step:,} of {total:,}", **steps))
         if summary.train:
-            facts.append(f"epoch {summary.train[-1].epoch:.2f}")
-            facts.append(f"{summary.samples_per_second:.0f} samples/s")
+            facts.append(say("epoch {n:.2f}", n=summary.train[-1].epoch))
+            facts.append(say("{n:.0f} samples/s", n=summary.samples_per_second))
     left = summary.seconds_left
     if summary.status == "running" and left is not None:
-        facts.append(f"about {duration(left)} left")
+        facts.append(say("about {time} left", time=duration(left)))
     elif summary.status in ENDED and summary.began:
-        facts.append(f"took {duration((summary.ended or time.time()) - summary.began)}")
+        facts.append(say("took {time}", time=duration(history.seconds(summary) or 0.0)))
     elif prepared:
-        facts.append("time left: unknown until the first steps")
+        facts.append(say("time left: unknown until the first steps"))
     if summary.started:
         times = f"{summary.started.processes} \u00d7 " if summary.started.processes > 1 else ""
-        facts.append(f"on {times}{summary.started.device}")
+        facts.append(say("on {device}", device=f"{times}{summary.started.device}"))
     if prepared and prepared.gradient_accumulation_steps > 1:
         batch, summed = prepared.per_device_train_batch_size, prepared.gradient_accumulation_steps
-        facts.append(f"{summed} batches of {batch} a step")
-    return " \u00b7 ".join(facts) or "PyTorch takes a few seconds to load"
+        facts.append(say("{n} batches of {size} a step", n=summed, size=batch))
+    if summary.status == "waiting":
+        facts.append(say("it begins when the runs before it have ended"))
+    return " \u00b7 ".join(facts) or say("PyTorch takes a few seconds to load")
 
 
 def _cards(summary: Summary) -> str:
     loss = f"{summary.train[-1].loss:.3f}" if summary.train else "\u2013"
     best = summary.best
     shown = best or (summary.validation[-1] if summary.validation else None)
-    majority = summary.prepared.majority if summary.prepared else {}
-    cards = [_card("training loss", loss, "now" if summary.status == "running" else "at the end")]
-    for name, title in (("accuracy", "accuracy"), ("f1", "F1")):
+    when = say("now") if summary.status == "running" else say("at the end")
+    when = when if summary.train else say("none yet")
+    cards = [_card(say("training loss"), loss, when)]
+    for name, title, best_title in (
+        ("accuracy", "accuracy", say("best accuracy")),
+        ("f1", "F1", say("best F1")),
+    ):
         value = f"{shown.metrics[name]:.3f}" if shown and name in shown.metrics else "\u2013"
-        base = f"majority class {majority[name]:.3f}" if name in majority else "on validation"
-        cards.append(_card(f"best {title}" if shown else title, value, base))
+        cards.append(_card(best_title if shown else title, value, _beside(summary, name)))
     where = f"{shown.step:,}" if shown else "\u2013"
-    cards.append(_card("best step", where, "the model kept" if shown else "none yet"))
+    cards.append(
+        _card(say("best step"), where, say("the model kept") if shown else say("none yet"))
+    )
     return f'<div class="ft-cards">{"".join(cards)}</div>'
+
+
+def _beside(summary: Summary, name: str) -> str:
+    """What a score is read against: how sure it is, and the best that other means reach."""
+    shown = summary.best or (summary.validation[-1] if summary.validation else None)
+    parts = []
+    if shown and (ends := shown.intervals.get(name)):
+        parts.append(say("95%: {low:.3f} to {high:.3f}", low=ends[0], high=ends[1]))
+    known = [scores[name] for scores in summary.baselines.values() if name in scores]
+    if known:
+        parts.append(say("best baseline {n:.3f}", n=max(known)))
+    return "\n".join(parts) or say("on validation")
 
 
 def _card(title: str, value: str, small: str) -> str:
     return (
         f'<div class="ft-card"><span>{html.escape(title)}</span><b>{html.escape(value)}</b>'
-        f"<small>{html.escape(small)}</small></div>"
+        + "".join(f"<small>{html.escape(line)}</small>" for line in small.splitlines())
+        + "</div>"
     )
+
+
+def _doubtful(text: str) -> str:
+    return f'<div class="ft-said ft-warn">{text}</div>'
 
 
 def _good(text: str) -> str:
@@ -121,34 +178,95 @@ def _good(text: str) -> str:
 def _ending(summary: Summary) -> str:
     match summary.status:
         case "finished":
-            early = "It ended early, for the score had stopped rising. " * summary.early
-            return _good(
-                f"{early}Next: try it on your own sentences under <b>Predict</b>, or share it "
-                "under <b>Publish</b>."
-            )
-        case "stopped" if summary.saved_step is not None:
-            step = f"The model of step {summary.saved_step:,} is kept"
-            if summary.validation:
-                return _good(f"{step}: try it under <b>Predict</b>, or <b>Resume</b> the run.")
-            return _good(f"{step}. It was stopped before the first evaluation: scores unknown.")
+            return _finished(summary)
         case "stopped":
-            return _good("Stopped before training began: <b>Resume</b> begins it.")
+            return _stopped(summary)
         case "failed":
-            fact, remedy = html.escape(summary.error), html.escape(summary.remedy)
+            fact = html.escape(summary.error)
+            remedy = html.escape(summary.remedy or say("The log below has the details."))
             return f'<div class="ft-said"><b>{fact}</b> {remedy}</div>'
         case "interrupted":
-            kept = (
-                f"The best model so far, of step {summary.saved_step:,}, is kept."
-                if summary.saved_step is not None
-                else "Nothing was saved before that."
-            )
-            cause = summary.error or (
-                "The worker process ended without a word: the machine restarted, or it ran out of "
-                "memory."
-            )
-            remedy = summary.remedy or "<b>Resume</b> goes on from the last checkpoint."
-            return (
-                f'<div class="ft-said"><b>{cause}</b> {kept} {remedy} The log has what was '
-                "printed.</div>"
-            )
+            return _interrupted(summary)
     return ""
+
+
+def _finished(summary: Summary) -> str:
+    early = say("It ended early, for the score had stopped rising.") + " " if summary.early else ""
+    scores = summary.best.metrics if summary.best else {}
+    level = max((one["f1"] for one in summary.baselines.values() if "f1" in one), default=None)
+    said = _good
+    if _like_a_constant(summary):
+        said = _doubtful
+        early += (
+            "<b>"
+            + say("Its scores are those of always giving the same answer.")
+            + "</b> "
+        )  # fmt: skip
+    elif level is not None and scores.get("f1", 1.0) <= level:
+        said = _doubtful
+        early += (
+            "<b>"
+            + say("Its best F1, {f1:.3f}, is not above the best baseline\u2019s, {level:.3f}.",
+                  f1=scores["f1"], level=level)
+            + "</b> "
+        )  # fmt: skip
+    return said(early + _next(better=said is _good))
+
+
+def _next(better: bool) -> str:
+    """What to do with a model that is better than its baselines, or with one that is not."""
+    ask, attempt = ways.to("runs", say("Is it really better?")), ways.to("predict", say("Try it"))
+    if not better:
+        on = say(
+            "Next: train it with more epochs, more pairs or another learning_rate. <b>Runs</b> "
+            "shows where it fails, and how sure that is."
+        )
+        return on + ways.row(ask, attempt)
+    on = say(
+        "Next: see under <b>Runs</b> whether it is really better, try it on your own sentences "
+        "under <b>Predict</b>, or share it under <b>Publish</b>."
+    )
+    return on + ways.row(ask, attempt, ways.to("publish", say("Publish it")))
+
+
+def _like_a_constant(summary: Summary) -> bool:
+    """Whether the best scores are exactly those of always answering the most frequent class."""
+    majority = summary.prepared.majority if summary.prepared else {}
+    scores = summary.best.metrics if summary.best else {}
+    names = [name for name in ("accuracy", "f1") if name in majority and name in scores]
+    return len(names) == 2 and all(
+        math.isclose(majority[n], scores[n], abs_tol=1e-9) for n in names
+    )
+
+
+def _stopped(summary: Summary) -> str:
+    if summary.discarded:
+        return _good(say("Stopped, and its model was discarded. <b>Resume</b> begins it anew."))
+    if summary.saved_step is None:
+        return _good(say("Stopped before training began: <b>Resume</b> begins it."))
+    if summary.validation:
+        text = say(
+            "The model of step {step:,} is kept: try it under <b>Predict</b>, or <b>Resume</b> the "
+            "run.",
+            step=summary.saved_step,
+        )
+        return _good(text + ways.row(ways.to("predict", say("Try it"))))
+    return _good(
+        say(
+            "The model of step {step:,} is kept. It was stopped before the first evaluation: "
+            "scores unknown. <b>Resume</b> goes on.",
+            step=summary.saved_step,
+        )
+    )
+
+
+def _interrupted(summary: Summary) -> str:
+    kept = say("Nothing was saved before that.")
+    if summary.saved_step is not None:
+        kept = say("The best model so far, of step {step:,}, is kept.", step=summary.saved_step)
+    cause = html.escape(summary.error) or say(
+        "The worker process ended without a word: the machine restarted, or it ran out of memory."
+    )
+    remedy = html.escape(summary.remedy) or say("<b>Resume</b> goes on from the last checkpoint.")
+    log = say("The log has what was printed.")
+    return f'<div class="ft-said"><b>{cause}</b> {kept} {remedy} {log}</div>'

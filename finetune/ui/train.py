@@ -1,24 +1,27 @@
 """The Train tab: the form, Train and Stop, and the live view of a run.
 
-The page drives nothing: a timer reads the run folder, so a reload, a second browser or a
-restarted app shows the same.
+The page drives nothing: it reads the run folder twice a second (`live`), so a reload, a second
+browser or a restarted app shows the same.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from finetune import catalog, config, jobs
-from finetune.config import RunConfig
-from finetune.errors import FinetuneError, NoSuchRun
+from finetune import catalog, config, estimate, jobs, sweep, uploads
+from finetune.config import DATA_FIELDS, RunConfig
+from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
+from finetune.estimate import Estimate
 from finetune.store import Run, RunStore
 from finetune.summary import ENDED, Summary
-from finetune.ui import charts, edge, form, status
-
-Seen = dict[str, Any]  # what this browser shows: run id and how far; decides what must be sent
+from finetune.ui import costs, edge, form, live, visit
+from finetune.ui.words import say, term
 
 
 @dataclass
@@ -27,12 +30,9 @@ class TrainTab:
 
     Args:
         store: where runs are.
-        spare: keep a worker waiting that has imported already, half a gigabyte, while nothing
-            trains; for an app that people look at.
     """
 
     store: RunStore
-    spare: bool = False
 
     def draw(self, drawn: dict[str, gr.components.Component]) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events.
@@ -40,8 +40,6 @@ class TrainTab:
         Args:
             drawn: the form's controls that another tab has drawn.
         """
-        self.seen = gr.State({})
-        self.answers = gr.State(False)
         # In the visitor's browser, unread by the server but to fill the form again.
         self.kept = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
         gr.HTML(
@@ -60,11 +58,37 @@ class TrainTab:
                     elem_id="preset",
                 )
                 self.form = form.draw(drawn)
+                self._draw_several()
                 self.hub = gr.HTML(elem_id="hub-status")
             with gr.Column(scale=3, min_width=320):
                 self._draw_buttons()
                 self._draw_view()
         self._wire()
+
+    def _draw_several(self) -> None:
+        with gr.Accordion("Several runs: seeds and a grid", open=False, elem_id="several"):
+            gr.HTML(
+                edge.note(
+                    "They wait in the queue and run one after the other. Runs that differ by the "
+                    "seed alone are one group, with mean and standard deviation, under Runs."
+                )
+            )
+            self.seeds = gr.Number(
+                1, step=1, label="seeds", elem_id="seeds", min_width=165,
+                info="The same run so many times, with seed, seed + 1 and so on.",
+            )  # fmt: skip
+            self.grid = [
+                gr.Textbox(
+                    label=f"{name} values", info="With commas between; empty for the form's own.",
+                    max_lines=1, elem_id=f"grid-{name}", min_width=165,
+                )
+                for name in sweep.GRID
+            ]  # fmt: skip
+            self.planned = gr.HTML(elem_id="planned")
+        self.load = gr.UploadButton(
+            "Load a configuration (JSON)", elem_id="load-config", size="sm", variant="secondary",
+            file_types=[".json"],
+        )  # fmt: skip
 
     def _draw_buttons(self) -> None:
         with gr.Row():
@@ -72,174 +96,273 @@ class TrainTab:
             self.stop = gr.Button("Stop", variant="stop", elem_id="stop", interactive=False)
             self.resume = gr.Button("Resume", elem_id="resume", visible=False)
         self.message = gr.HTML(elem_id="train-message", elem_classes="ft-if-said")
+        # Their place is kept, so that nothing moves when the answer comes, in whatever language.
+        pairs = Estimate(steps=estimate.steps(RunConfig(), catalog.DATASETS[0].pairs))
+        self.costs = gr.HTML(
+            costs.room(pairs, RunConfig()), elem_id="costs", js_on_load=costs.SCRIPT
+        )
 
     def _draw_view(self) -> None:
         self.runs = gr.Dropdown(
-            [], label="Run", elem_id="run", interactive=True, visible=False, filterable=False
+            [],
+            label="Run",
+            elem_id="run",
+            interactive=True,
+            visible=False,
+            allow_custom_value=True,
         )
-        self.status = gr.HTML(status.EMPTY, elem_id="status")
-        self.announced = gr.HTML(elem_id="live", elem_classes="sr-only")
-        self.loss = gr.HTML(charts.loss_chart(Summary()), elem_id="loss-plot")
-        self.scores = gr.HTML(charts.score_chart(Summary()), elem_id="score-plot")
-        with gr.Accordion("Log", open=False, elem_id="log-fold"):
-            self.log = gr.Textbox(
-                show_label=False, lines=12, max_lines=12, elem_classes="ft-log", interactive=False
-            )
+        self.live = live.view(empty=True)
 
     def _wire(self) -> None:
-        view = [self.seen, self.runs, self.status, self.announced, self.loss, self.scores]
-        view += [self.log, self.start, self.stop, self.resume]
-        shown = [self.runs, self.seen]
-        started = [self.message, self.runs, self.start, self.stop, self.kept]
-        quick: dict[str, Any] = {
-            "queue": False,
-            "show_progress": "hidden",
-            "api_visibility": "private",
-        }
+        # What shows which run it is, and what can be done with it.
+        shown = [self.runs, self.live, self.stop, self.resume]
+        quick = edge.QUICK
         preset = [self.form[name] for name in config.preset(config.DEFAULT_PRESET)]
-        self.preset.input(self.on_preset, self.preset, preset, **quick)
-        self.start.click(self.on_start, list(self.form.values()), started, **quick).then(
-            self.on_tick, shown, view, **quick
+        self.preset.input(self.on_preset, self.preset, preset, **edge.LATEST)
+        several: list[Any] = [self.seeds, *self.grid]
+        self.start.click(
+            self.on_start,
+            [*several, *self.form.values()],
+            [self.message, self.kept, *shown],
+            **quick,
         )
-        self.stop.click(self.on_stop, self.runs, [self.message, self.stop], **quick)
-        self.resume.click(self.on_resume, self.runs, [self.message, self.resume], **quick).then(
-            self.on_tick, shown, view, **quick
-        )
-        self.runs.input(self.on_tick, shown, view, **quick)
-        gr.Timer(1).tick(self.on_tick, shown, view, **quick)
+        for control in several:
+            control.change(
+                self.on_several, [*several, *self.form.values()], self.planned,
+                **edge.LATEST,
+            )  # fmt: skip
+        self.stop.click(self.on_stop, self.runs, [self.message, *shown], **quick)
+        self.resume.click(self.on_resume, self.runs, [self.message, *shown], **quick)
+        # Another run was chosen, or the one that is watched has turned.
+        gr.on([self.runs.input, self.live.submit], self.on_turn, self.runs, shown, **edge.LATEST)
+        asked: list[Any] = [*several, *self.form.values()]
+        self.costing: dict[str, Any] = {
+            "fn": self.on_costs, "inputs": asked, "outputs": self.costs, **edge.LATEST
+        }  # fmt: skip
+        judged = [name for name, knob in config.knobs().items() if knob.usual]
+        read = dict.fromkeys((*estimate.READ, *judged))
+        others = [control.change for control in several]
+        # With other pairs or another checkpoint the lengths are others: measured after the answer.
+        sources = {*DATA_FIELDS, "checkpoint"}
+        measured = [self.form[name].change for name in read if name in sources]  # type: ignore[attr-defined]
+        told = [self.form[name].change for name in read if name not in sources]  # type: ignore[attr-defined]
+        gr.on([*told, *others, self.live.submit], **self.costing)
+        self.measured(gr.on(measured, **self.costing))
+        self.opening = {"fn": self.on_open, "inputs": None, "outputs": shown, **quick}
 
-    def on_start(self, *values: Any) -> tuple[Any, ...]:
-        """Train was pressed: a worker process starts, or the form's problems are named."""
+    def on_start(
+        self, request: gr.Request, seeds: Any, rates: str, batches: str, epochs: str, *values: Any
+    ) -> tuple[Any, ...]:
+        """Train was pressed: runs start or wait in the queue, or the form's problems are named."""
+        try:
+            store = visit.mine(self.store, request)
+            chosen = form.read(values)
+            planned = self._plan(chosen, seeds, rates, batches, epochs)
+            made = jobs.start_all(
+                store, [one.config for one in planned], [one.group for one in planned]
+            )
+        except Exception as error:
+            return edge.said(error), *([gr.skip()] * 5)
+        waiting = sum(jobs.place(store, run)[0] > 0 for run in made)
+        said = ""
+        if waiting:
+            text = say("{n} runs wait in the queue; see Runs.", n=waiting)
+            said = edge.note(say("1 run waits in the queue; see Runs.") if waiting == 1 else text)
+        return said, chosen.to_dict(), *self._shown(store, made[0])
+
+    def _plan(
+        self, chosen: RunConfig, seeds: Any, rates: str, batches: str, epochs: str
+    ) -> list[sweep.Planned]:
+        count = int(seeds) if isinstance(seeds, float) and seeds.is_integer() else seeds
+        grid = dict(zip(sweep.GRID, (rates, batches, epochs), strict=True))
+        return sweep.plan(chosen, 1 if count is None else count, grid)
+
+    def on_several(self, seeds: Any, rates: str, batches: str, epochs: str, *values: Any) -> str:
+        """Seeds or values were changed: how many runs that makes."""
+        try:
+            planned = self._plan(form.read(values), seeds, rates, batches, epochs)
+        except Exception as error:
+            return edge.said(error)
+        if len(planned) == 1:
+            return ""
+        told = {"n": len(planned), "groups": len({one.group for one in planned} - {""})}
+        if told["groups"] > 1:
+            return edge.note(say("Train queues {n} runs in {groups} groups.", **told))
+        return edge.note(say("Train queues {n} runs.", **told))
+
+    def on_costs(
+        self, request: gr.Request, seeds: Any, rates: str, batches: str, epochs: str, *values: Any
+    ) -> str:
+        """The form was changed: what a click on Train will take."""
         try:
             chosen = form.read(values)
-            run = jobs.start(self.store, chosen)
+            planned = self._plan(chosen, seeds, rates, batches, epochs)
+            store = visit.mine(self.store, request)
+            found = [estimate.of(store, one.config) for one in planned]
+        except ConfigError as error:
+            wrong = "; ".join(f"{name} {text}" for name, text in error.problems.items())
+            return edge.note(
+                say("What Train will take is told once the form is right: {wrong}.", wrong=wrong)
+            )
         except Exception as error:
-            return edge.said(error), *([gr.skip()] * 4)
-        busy, stoppable = gr.update(interactive=False), gr.update(interactive=True)
-        return "", self._choices(run.id), busy, stoppable, chosen.to_dict()
+            return edge.said(error)
+        together = None
+        if len(found) > 1:
+            times = [one.time.seconds for one in found if one.time is not None]
+            together = costs.Together(len(found), sum(times) if len(times) == len(found) else None)
+        files: dict[str, str] = {}
+        if uploads.is_upload(chosen.dataset):
+            with contextlib.suppress(DataError):  # gone: Train says so
+                files = store.uploads.called(chosen.dataset)
+                if store.visitor.alone:  # else the place is nobody's business
+                    kept = store.uploads.files(chosen.dataset)
+                    files = {split: str(path.resolve()) for split, path in kept.items()}
+        root = store.root.resolve()
+        own = store.visitor.alone and root != _RUNS
+        return costs.costs(found[0], planned[0].config, together, files, str(root) if own else "")
+
+    def measured(self, told: Any) -> None:
+        """After the costs of other pairs were told: measure them, and tell again what is then in
+        the form, which may be another by now."""
+        told.then(**{**self.costing, "fn": self.on_measure, "outputs": None}).then(**self.costing)
+
+    def on_measure(self, request: gr.Request, *asked: Any) -> None:
+        """Other pairs or another checkpoint were chosen: what a part of the pairs tells of their
+        lengths, where that is quick and nobody has measured it."""
+        with contextlib.suppress(Exception):  # said by `on_costs`
+            chosen = self._plan(form.read(asked[_SEVERAL:]), *asked[:_SEVERAL])[0].config
+            estimate.measure(visit.mine(self.store, request), chosen)
+
+    def on_load(self, request: gr.Request, path: str | None) -> list[Any]:
+        """A configuration was brought as JSON: it fills the form, or what is wrong is said."""
+        try:
+            if not path:
+                return [gr.skip()] * (len(form.NAMES) + 2)
+            if Path(path).stat().st_size > _MOST_JSON:
+                raise ConfigError({"config.json": "has more than 1 MB; choose a run's own"})
+            text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
+            return [
+                *form.filled(visit.mine(self.store, request), RunConfig.from_json(text)),
+                edge.note(say("The configuration is in the form. Press Train to start it.")),
+            ]
+        except Exception as error:
+            return [gr.skip()] * (len(form.NAMES) + 1) + [edge.said(error)]
 
     def on_preset(self, name: str) -> list[Any]:
         """A preset was chosen: its values, in the order of the form."""
-        return list(config.preset(name).values()) if name in config.PRESETS else []
+        return list(config.preset(name).values()) if name in list(config.PRESETS) else []
 
-    def on_restore(self, kept: object) -> list[Any]:
-        """The form as it was when Train was last pressed in this browser, and Data's chooser."""
+    def on_restore(self, request: gr.Request, kept: object) -> list[Any]:
+        """The form as it was when Train was last pressed in this browser, and Data's chooser; both
+        choosers of pairs offer what this visitor has brought."""
         try:
             if isinstance(kept, dict) and kept:
-                chosen = RunConfig.from_dict(kept)
-                values = dict(zip(form.NAMES, form.values(chosen), strict=True))
-                offered = form.datasets(self.store, chosen.dataset)
-                values["dataset"] = gr.update(choices=offered, value=chosen.dataset)
-                return [*values.values(), dict(values["dataset"])]
+                return form.filled(visit.mine(self.store, request), RunConfig.from_dict(kept))
         except FinetuneError:
             pass  # of another version, or gone: the defaults serve better than half a form
-        return [gr.skip()] * (len(form.NAMES) + 1)
+        return form.offered(visit.mine(self.store, request))
 
-    def on_stop(self, run_id: str | None) -> tuple[Any, Any]:
+    def on_stop(self, request: gr.Request, run_id: str | None) -> tuple[Any, ...]:
         """Stop was pressed: the worker saves and ends at its next step."""
+        store = visit.mine(self.store, request)
         try:
-            jobs.stop(self.store.get(run_id))
+            run = store.get(run_id)
+            jobs.stop(store, run)
         except Exception as error:
-            return edge.said(error), gr.skip()
-        return edge.note("Stopping: the best model is kept."), gr.update(interactive=False)
+            return edge.said(error), *([gr.skip()] * 4)
+        return edge.note(_stopping(jobs.summary(store, run))), *self._shown(store, run)
 
-    def on_resume(self, run_id: str | None) -> tuple[Any, Any]:
-        """Resume was pressed: the run goes on from its last checkpoint."""
+    def on_resume(self, request: gr.Request, run_id: str | None) -> tuple[Any, ...]:
+        """Resume was pressed: the run goes on from its last checkpoint, in its turn."""
+        store = visit.mine(self.store, request)
         try:
-            jobs.resume(self.store, self.store.get(run_id))
+            run = store.get(run_id)
+            jobs.resume(store, run)
         except Exception as error:
-            return edge.said(error), gr.skip()
-        return "", gr.update(visible=False)
+            return edge.said(error), *([gr.skip()] * 4)
+        return "", *self._shown(store, run)
 
-    def on_open(self) -> tuple[Any, Any]:
+    def on_open(self, request: gr.Request) -> tuple[Any, ...]:
         """The page was opened: show the run that is training, else the newest."""
-        self._prepare()
-        run = jobs.active(self.store) or next(iter(self.store.runs()), None)
-        return (self._choices(run.id), {}) if run else (gr.skip(), {})
+        return self.on_turn(request, None)
 
-    def _prepare(self) -> None:
-        if self.spare:
-            jobs.prepare(self.store)
+    def on_turn(self, request: gr.Request, run_id: str | None) -> tuple[Any, ...]:
+        """Another run is looked at, or this one's state has turned: what can be done with it."""
+        store = visit.mine(self.store, request)
+        try:
+            run: Run | None = store.get(run_id)
+        except NoSuchRun:
+            run = jobs.active(store) or next(iter(store.runs()), None)
+        return (
+            self._shown(store, run) if run else (gr.update(visible=False), "", *([gr.skip()] * 2))
+        )
 
-    def on_hub(self) -> tuple[str, bool]:
+    def _shown(self, store: RunStore, run: Run) -> tuple[Any, ...]:
+        """The run chooser, the run to watch, Stop and Resume."""
+        summary = jobs.summary(store, run)
+        # One that waits to go on has still the file that stopped it before.
+        asked = run.stop_requested() and summary.status != "waiting"
+        stoppable = summary.status not in ENDED and not asked
+        return (
+            self._choices(store, run.id),
+            run.id,
+            gr.update(interactive=stoppable),
+            gr.update(visible=summary.status in jobs.RESUMABLE),
+        )
+
+    def on_hub(self) -> str:
         """Ask the Hub, after the page is there, and say what can be used."""
         if catalog.hub_answers():
-            return edge.note("The Hub answers: its datasets and checkpoints can be used."), True
-        text = (
+            text = say("The Hub answers: its datasets and checkpoints can be used.")
+            return f"<div {_ANSWERS}>{edge.note(text)}</div>"
+        text = say(
             "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
             "this disk can be used: the bundled pairs and checkpoint need no network."
         )
-        return edge.note(text), False
+        return edge.note(text)
 
-    def on_default(self, answers: bool, dataset: str, checkpoint: str) -> tuple[Any, Any, Any]:
-        """Choose what can run; who has chosen meanwhile keeps it.
-
-        Apart from `on_hub`, whose answer takes seconds: this sees the form as it is then.
-        """
+    def choosing_default(self) -> str:
+        """What the browser does once `on_hub` has answered: from the Hub's line, the form kept and
+        the choices of pairs and checkpoint to those two, and Data's chooser."""
         blank = RunConfig()
-        if not answers or (dataset, checkpoint) != (blank.dataset, blank.checkpoint):
-            return gr.skip(), gr.skip(), gr.skip()
-        chosen, base = catalog.default(answers)
-        return chosen, base, chosen
+        known = [(blank.dataset, blank.checkpoint), catalog.default(True)]
+        return _DEFAULT % (json.dumps(known), _ANSWERS)
 
-    def on_tick(self, run_id: str | None, seen: Seen | None) -> tuple[Any, ...]:
-        """What has changed since this browser was last told; nothing is sent twice."""
-        nothing = [gr.skip()] * 10
-        seen = seen or {}
-        current = jobs.active(self.store)
-        try:
-            run = self.store.get(run_id) if run_id else current
-        except NoSuchRun:
-            run = current
-        if run is None:
-            return tuple(nothing)
-        summary = jobs.summary(self.store, run)
-        answer = {
-            "run": run.id,
-            "status": summary.status,
-            "busy": current.id if current else "",
-            "count": summary.count,
-            "train": len(summary.train),
-            "scores": len(summary.validation),
-            "log": run.log_size(),
-        }
-        if answer == seen and summary.status in ENDED:
-            return tuple(nothing)
-        return self._changes(run, summary, seen, answer)
-
-    def _changes(self, run: Run, summary: Summary, seen: Seen, answer: Seen) -> tuple[Any, ...]:
-        another = seen.get("run") != run.id
-        fresh = {name for name in answer if another or answer[name] != seen.get(name)}
-        running = summary.status not in ENDED
-        stoppable = running and not run.stop_requested()
-        loss = scores = runs = gr.skip()
-        if "train" in fresh:
-            loss = charts.loss_chart(summary)
-        if "scores" in fresh:
-            scores = charts.score_chart(summary)
-        if fresh & {"run", "status", "busy"}:
-            runs = self._choices(run.id)
-            if not answer["busy"]:
-                self._prepare()
-        return (
-            answer,
-            runs,
-            status.status_html(run, summary),
-            status.announcement(summary) if fresh - {"log", "train"} else gr.skip(),
-            loss,
-            scores,
-            run.log_tail() if "log" in fresh else gr.skip(),
-            gr.update(interactive=not answer["busy"]),
-            gr.update(interactive=stoppable),
-            gr.update(visible=summary.status in jobs.RESUMABLE, interactive=not answer["busy"]),
-        )
-
-    def _choices(self, chosen: str) -> Any:
+    def _choices(self, store: RunStore, chosen: str) -> Any:
         """The run chooser, newest first."""
         choices = []
-        for run in self.store.runs()[:200]:
-            summary = jobs.summary(self.store, run)
+        for run in store.runs()[:_OFFERED]:
+            summary = jobs.summary(store, run)
             when = f"{run.id[:4]}-{run.id[4:6]}-{run.id[6:8]} {run.id[9:11]}:{run.id[11:13]}"
             score = f", F1 {summary.best.metrics.get('f1', 0):.3f}" if summary.best else ""
-            choices.append((f"{run.title()} \u00b7 {when} \u00b7 {summary.status}{score}", run.id))
+            choices.append(
+                (f"{run.title()} \u00b7 {when} \u00b7 {term(summary.status)}{score}", run.id)
+            )
         return gr.update(choices=choices, value=chosen, visible=True)
+
+
+def _stopping(summary: Summary) -> str:
+    """What the end that was asked for will leave."""
+    if summary.best is not None:
+        return say("Stopping: the best model is kept.")
+    if summary.step or summary.phase == "train":
+        return say(
+            "Stopping: nothing was evaluated yet, so the model is kept as it is, its scores "
+            "unknown."
+        )
+    return say("Stopping: training has not begun, so there is no model to keep.")
+
+
+_RUNS = Path(__file__).resolve().parent.parent.parent / "runs"  # where a terminal puts them
+_ANSWERS = "data-answers"  # marks what `on_hub` says where the Hub answers
+# Chooses what can run, once the Hub has answered; who has chosen meanwhile, or trained before,
+# keeps it. In the browser: an answer of the server's would come after what is chosen meanwhile.
+_DEFAULT = """(said, kept, dataset, checkpoint) => {
+  const [blank, better] = %s;
+  const free = !kept && dataset === blank[0] && checkpoint === blank[1];
+  const [pairs, base] = free && said.includes('%s') ? better : [dataset, checkpoint];
+  return [pairs, base, pairs];
+}"""
+_OFFERED = 50  # runs in the chooser; all are under Runs
+_MOST_JSON = 2**20
+_SEVERAL = 1 + len(sweep.GRID)  # controls of several runs, which come before the form's

@@ -1,9 +1,10 @@
 """Does a file of a million pairs fit where one of fifty thousand does?
 
 Two CSV files of made pairs, of 50,000 and of 1,000,000 rows. Each is examined and then trained on
-for a few steps by the real workers, and the largest resident memory of each process is taken
-(Linux, `VmHWM`). The ratio is the peak at 50,000 rows over the peak at 1,000,000, the worse of the
-two workers: 1 means that the rows cost nothing, 0.8 that they cost a quarter more.
+for a few steps by the real workers, and judged whole by a small model; the largest resident memory
+of each process is taken (Linux, `VmHWM`). The ratio is the peak at 50,000 rows over the peak at
+1,000,000, of the worst of them: 1 means that the rows cost nothing, 0.8 that they cost a quarter
+more.
 
     python -m tests.benchmarks.memory [--rows 1000000]
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from finetune.config import RunConfig
+from finetune.store import RunStore
+from tests import toys
 
 SMALL = 50_000
 WORDS = [a + b for a in ("ba", "ke", "li", "mo", "nu", "pra", "so", "ti") for b in "bdfglmnrstvx"]
@@ -67,6 +73,18 @@ def measure(command: list[str]) -> Measured:
     return Measured(time.monotonic() - began, peak)
 
 
+def judging(runs: Path) -> Path:
+    """A run folder with a model of two layers, which judges a million pairs in minutes; to be told
+    from them are as many that it was trained on, those of the run before it."""
+    store = RunStore(runs)
+    trained = store.runs()
+    run = store.create(RunConfig(max_length=48))
+    toys.write_checkpoint(run.best)
+    for one in trained:
+        shutil.copytree(one.folder / "seen", run.folder / "seen", dirs_exist_ok=True)
+    return run.folder
+
+
 def _peak(pid: int) -> float:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -83,7 +101,7 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     print(f"{'worker':<10}{'rows':>12}{'MiB':>8}{'seconds':>10}")
     with tempfile.TemporaryDirectory() as folder:
-        peaks: dict[str, list[float]] = {"examine": [], "again": [], "train": []}
+        peaks: dict[str, list[float]] = {"examine": [], "again": [], "train": [], "judge": []}
         for rows in (SMALL, large):
             path, runs = Path(folder) / f"{rows}.csv", Path(folder) / f"runs-{rows}"
             write(path, rows)
@@ -93,7 +111,10 @@ def main() -> None:
                 ("examine", ["finetune.examine", *common]),
                 ("again", ["finetune.examine", *common]),
                 ("train", ["finetune.train", *common, *steps]),
+                ("judge", ["finetune.batch", "--file", str(path), "--out", f"{path}.out.csv"]),
             ):
+                if name == "judge":
+                    command += ["--run", str(judging(runs))]
                 found = measure(command)
                 peaks[name].append(found.peak)
                 print(f"{name:<10}{rows:>12,}{found.peak:>8.0f}{found.seconds:>10.1f}", flush=True)

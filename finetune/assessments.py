@@ -1,0 +1,44 @@
+"""Measuring a finished run's model anew, in a process of its own: both orders, or the test set.
+
+    <run folder>/assessments/orders/   the process' folder, as a run's: events, log, job
+    <run folder>/assessments/test/
+
+Free of torch, for the page; what is measured is `assess`' business.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from finetune import errands, workers
+from finetune.errands import Kind, Progress
+from finetune.errors import JobError
+from finetune.store import Run, RunStore
+
+What = Literal["orders", "test"]
+_KIND = Kind("finetune.assess", "*/assessments/*", 2, "models are being measured")
+
+
+def folder(run: Run, what: What) -> Run:
+    """Where the process keeps its events and log."""
+    return Run(run.folder / "assessments" / what)
+
+
+def start(store: RunStore, run: Run, what: What) -> None:
+    """Measure, unless that is being done already.
+
+    Raises:
+        JobError: when the run has no model or has not ended, when too many are being measured, or
+            no process can be started.
+        StoreError: when the folder cannot be made.
+    """
+    if workers.worker(run) is not None:
+        raise JobError("This run is still training.", "Wait for its end, or stop it.")
+    if not run.has_model():
+        raise JobError("This run has no model.", "Resume it, or choose another run.")
+    errands.start(store, folder(run, what), _KIND)
+
+
+def state(run: Run, what: What) -> Progress:
+    """How far it is, from its folder."""
+    return errands.progress(folder(run, what))

@@ -1,0 +1,46 @@
+"""`python -m finetune.convert --folder FOLDER`: a run's kept model as ONNX, beside its tokenizer.
+
+What the page starts as a process of its own; where it writes is `conversions`' business, and how a
+model is exported and compared `onnx`'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from finetune import conversions, errands, events
+from finetune.store import Run
+from finetune.summary import fold
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit status: 0 made, 1 failed."""
+    parser = argparse.ArgumentParser(prog="python -m finetune.convert", description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="as the page makes it")
+    place = Run(parser.parse_args(arguments).folder)
+    run = Run(place.folder.parent.parent)
+
+    def work() -> events.Event:
+        step = fold(run.tail()[0]).saved_step or 0
+        _convert(run)
+        return events.Finished(step=step, seconds=0.0)
+
+    return errands.carry_out(place, "save", work)
+
+
+def _convert(run: Run) -> None:
+    from finetune import onnx
+
+    to = conversions.made(run)
+    to.parent.mkdir(exist_ok=True)
+    onnx.export(run.best, to, run.config().max_length)
+    for path in run.best.iterdir():  # the tokenizer and the classes, to read its input and output
+        if path.is_file() and path.suffix in (".json", ".txt", ".model"):
+            shutil.copy2(path, to.parent / path.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""The runs as a table: a row each, sorted, filtered, those of one group together; and what differs.
+
+Plain values; how they look is the page's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from finetune import config, jobs, sweep, uploads
+from finetune.errors import StoreError
+from finetune.store import Run, RunStore
+from finetune.summary import ENDED, Summary
+from finetune.sweep import Spread
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run.
+
+    Args:
+        f1, accuracy, best_epoch: of the model kept; None while nothing was scored.
+        seconds: of training so far; None before it began.
+        place: in the queue, from 1; 0 when it does not wait.
+        created: seconds since the epoch.
+        damaged: whether its configuration cannot be read.
+    """
+
+    id: str
+    name: str
+    status: str
+    dataset: str = ""
+    checkpoint: str = ""
+    f1: float | None = None
+    accuracy: float | None = None
+    best_epoch: float | None = None
+    seconds: float | None = None
+    samples_per_second: float | None = None
+    created: float = 0.0
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    group: str = ""
+    place: int = 0
+    damaged: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs that differ by the seed alone.
+
+    Args:
+        rows: at least two.
+        f1, accuracy: over those that were scored; None where none was.
+    """
+
+    rows: list[Row]
+    f1: Spread | None
+    accuracy: Spread | None
+
+
+# What a person may sort by -> whether the greatest comes first when it is chosen.
+COLUMNS = {
+    "name": False,
+    "status": False,
+    "dataset": False,
+    "checkpoint": False,
+    "f1": True,
+    "accuracy": True,
+    "best_epoch": False,
+    "seconds": True,
+    "samples_per_second": True,
+    "created": True,
+}
+
+
+def row(store: RunStore, run: Run) -> Row:
+    """The row of one run."""
+    summary, about = jobs.summary(store, run), run.about()
+    values: dict[str, Any] = {"damaged": True}
+    try:
+        chosen = run.config()
+        own = uploads.is_upload(chosen.dataset)
+        values = {
+            "dataset": (about.pairs or "own files") if own else chosen.dataset,
+            "checkpoint": chosen.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],
+        }
+    except StoreError:
+        pass
+    best = summary.best if not summary.discarded else None
+    return Row(
+        id=run.id,
+        name=run.title(),
+        status=summary.status,
+        f1=best.metrics.get("f1") if best else None,
+        accuracy=best.metrics.get("accuracy") if best else None,
+        best_epoch=best.epoch if best else None,
+        seconds=seconds(summary),
+        samples_per_second=summary.samples_per_second or None,
+        created=about.created or _made(run),
+        tags=about.tags,
+        note=about.note,
+        group=about.group,
+        place=jobs.place(store, run)[0],
+        **values,
+    )
+
+
+def seconds(summary: Summary) -> float | None:
+    """How long a run has trained; from its own clock where it has ended by itself."""
+    if summary.status in ("stopped", "finished") and summary.trained:
+        return summary.trained
+    if not summary.began:
+        return None
+    until = summary.ended if summary.status in ENDED else time.time()
+    # Resumed after a stop: what was trained before, and the time since then.
+    again = summary.started.time if summary.trained and summary.started else summary.began
+    return summary.trained + max(0.0, until - again)
+
+
+def _made(run: Run) -> float:
+    """When a run without `about.json` was made: its id says it."""
+    try:
+        return time.mktime(time.strptime(run.id[:15], "%Y%m%d-%H%M%S"))
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def matching(rows: Sequence[Row], text: str) -> list[Row]:
+    """The rows in which every word of `text` stands: in name, status, data, checkpoint or tags."""
+    words = text.casefold().split()
+    return [one for one in rows if all(word in _words(one) for word in words)]
+
+
+def _words(one: Row) -> str:
+    parts = (one.name, one.status, one.dataset, one.checkpoint, *one.tags, one.note, one.id)
+    return " ".join(parts).casefold()
+
+
+def arranged(
+    rows: Sequence[Row], by: str = "created", descending: bool = True
+) -> list[Row | Group]:
+    """The rows in order, the unknown last; the members of a group stand together, where the
+    foremost of them would.
+
+    Args:
+        by: one of `COLUMNS`; anything else sorts by when.
+    """
+    name = by if by in COLUMNS else "created"
+    known = [one for one in rows if getattr(one, name) is not None]
+    known.sort(key=lambda one: _key(getattr(one, name)), reverse=descending)
+    ordered = known + [one for one in rows if getattr(one, name) is None]
+    members: dict[str, list[Row]] = {}
+    for one in ordered:
+        if one.group:
+            members.setdefault(one.group, []).append(one)
+    found: list[Row | Group] = []
+    for one in ordered:
+        if len(members.get(one.group, [])) < 2:
+            found.append(one)
+        elif members[one.group][0] is one:
+            found.append(group(members[one.group]))
+    return found
+
+
+def _key(value: Any) -> Any:
+    return value.casefold() if isinstance(value, str) else value
+
+
+def group(rows: list[Row]) -> Group:
+    """Rows of one group, with what they say together."""
+    return Group(
+        rows,
+        sweep.spread(one.f1 for one in rows if one.status == "finished"),
+        sweep.spread(one.accuracy for one in rows if one.status == "finished"),
+    )
+
+
+def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """Hyperparameter -> its value in each run, for those that are not the same in all.
+
+    Raises:
+        StoreError: when a configuration cannot be read.
+    """
+    found = [run.config().to_dict() for run in runs]
+    names = (name for name in config.knobs() if name != "name")
+    table = {name: [one[name] for one in found] for name in names}
+    return {name: values for name, values in table.items() if len(set(map(repr, values))) > 1}

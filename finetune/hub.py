@@ -1,0 +1,334 @@
+"""Calls to the Hugging Face Hub that a person waits for: whose token it is, names, refusals in
+words, patience and cancelling.
+
+A token is an argument of one `Hub`, in memory as long as that lives; it reaches no file, log, event
+or error's text. What is sent is `publish`' business.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from huggingface_hub import HfApi, SpaceHardware, get_token
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
+
+from finetune import catalog
+from finetune.errors import Cancelled, PublishError
+
+T = TypeVar("T")
+PATIENCE = 120.0  # seconds without an answer or a byte sent, after which the Hub is given up
+_UNREACHABLE = 3.0  # seconds to wait for the Hub before saying that it does not answer
+_TICK = 0.05  # seconds between two looks whether somebody wants the end
+_OAUTH = "hf_oauth"  # begins the tokens of a sign-in on a Space
+
+
+@dataclass(frozen=True)
+class Account:
+    """Whom a token belongs to.
+
+    Args:
+        name: the user.
+        namespaces: where it may create repositories: the user, then organisations.
+        repos: single repositories it may write to besides.
+    """
+
+    name: str
+    namespaces: list[str]
+    repos: tuple[str, ...] = ()
+
+    def may_write(self, full: str) -> bool:
+        """Whether it may write to `namespace/name`, as far as the token says."""
+        return full.split("/")[0] in self.namespaces or full in self.repos
+
+
+def stored_token() -> str | None:
+    """The token of `hf auth login` or HF_TOKEN on this machine, if any."""
+    return get_token()
+
+
+def account(token: str | None) -> Account:
+    """Whose token it is.
+
+    Raises:
+        PublishError: when there is none, the Hub does not know it, it may only read, or the Hub
+            does not answer.
+    """
+    return Hub(token).account()
+
+
+def repo_id(name: str, user: str) -> str:
+    """`user/name` from what was typed, which may carry its namespace already.
+
+    Raises:
+        PublishError: when the Hub would not take the name.
+    """
+    typed = name.strip()
+    full = typed if "/" in typed else f"{user}/{typed}"
+    try:
+        if not typed:
+            raise HFValidationError("it is empty")
+        validate_repo_id(full)
+    except HFValidationError:
+        raise PublishError(
+            f"{typed!r} is not a repository name.",
+            "Use letters, digits, '-', '_' and '.', at most 96, as in my-paraphrase-model.",
+        ) from None
+    return full
+
+
+def never() -> bool:
+    """What asks for no end."""
+    return False
+
+
+class Hub:
+    """The Hub as one person sees it, for one push.
+
+    Every call runs in a thread of its own that is left behind when the call is cancelled or takes
+    too long: the client waits without limit, and sleeps between its own tries. What is left behind
+    can at most finish an upload that nothing refers to; a commit is not left behind by a cancel.
+
+    Args:
+        token: used for these calls only.
+        stopped: whether the person wants the end.
+        again, kept: what to do after a failure, and what it leaves, in the words of who asks.
+
+    Attributes:
+        api: the client.
+        beat: what changes while a long call gets on; the patience counts anew when it does.
+
+    Raises:
+        PublishError: when there is no token, or it can be none.
+    """
+
+    def __init__(
+        self,
+        token: str | None,
+        stopped: Callable[[], bool] = never,
+        again: str = "press Push again",
+        kept: str = "the model is safe here",
+    ) -> None:
+        if not token:
+            raise PublishError(
+                "You are not signed in.",
+                "Run `hf auth login`, or paste a token with write access.",
+            )
+        if not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise PublishError(
+                "The token has spaces or characters no token has.", "Copy it again, whole."
+            )
+        self.api = HfApi(endpoint=catalog.endpoint(), token=token)
+        self.beat: Callable[[], object] = lambda: 0
+        self._stopped, self._again, self._kept = stopped, again, kept
+        self._oauth = token.startswith(_OAUTH)
+
+    def __repr__(self) -> str:
+        return "Hub()"  # the client's holds the token
+
+    def account(self) -> Account:
+        """Whose token it is; see `account`."""
+        if not catalog.hub_answers(_UNREACHABLE):
+            raise PublishError(
+                f"The Hub at {catalog.endpoint()} does not answer.",
+                f"Check the network and {self._again}; {self._kept}.",
+            )
+        who = self.call("The sign-in", self.api.whoami)
+        access = (who.get("auth") or {}).get("accessToken") or {}
+        if access.get("role") == "read":
+            raise PublishError(
+                f"This token of {who['name']} may only read.",
+                "Make one with write access in your Hub settings.",
+            )
+        # A contributor may write to what they made; a reader may not.
+        orgs = [one for one in who.get("orgs") or [] if one.get("roleInOrg") != "read"]
+        names = [who["name"], *(one["name"] for one in orgs if one.get("name"))]
+        if access.get("role") != "fineGrained":
+            return Account(who["name"], names)
+        scoped = _writable(access.get("fineGrained") or {})
+        found = Account(who["name"], [one for one in names if one in scoped],
+                        tuple(one for one in scoped if "/" in one))  # fmt: skip
+        if not found.namespaces and not found.repos:
+            raise PublishError(
+                f"This fine-grained token of {who['name']} may write to no repository.",
+                "Give it write access to repositories in your Hub settings.",
+            )
+        return found
+
+    def hardware(self, name: str) -> str:
+        """The name and the price of a Space's hardware.
+
+        Raises:
+            PublishError: when there is no such hardware.
+        """
+        try:
+            known = self.call("Asking which hardware there is", self.api.list_spaces_hardware)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            # A Hub of one's own without such a list: those that the client library knows.
+            _among(name, [str(one.value) for one in SpaceHardware])
+            return f"{name}, price unknown"
+        _among(name, [str(one.name) for one in known])
+        found = next(one for one in known if one.name == name)
+        hours = {"minute": 60, "hour": 1}.get(found.unit_label)
+        if hours is None or not found.unit_cost_usd:
+            return f"{found.pretty_name}, free of charge"
+        cost = found.unit_cost_usd * hours
+        return f"{found.pretty_name}, {cost:.2f} USD an hour while it is awake"
+
+    def check(self) -> None:
+        """Raise `Cancelled` where the end is wanted."""
+        if self._stopped():
+            raise Cancelled("Cancelled; nothing was committed.", "Push again whenever you like.")
+
+    def call(self, what: str, act: Callable[[], T], left: str = "", stoppable: bool = True) -> T:
+        """The value of one call.
+
+        Args:
+            what: for the error, "The sign-in".
+            act: asks the Hub.
+            left: what is there although it failed, for the error.
+            stoppable: whether a cancel leaves it behind; not for what cannot be undone.
+
+        Raises:
+            Cancelled: when the end is wanted.
+            PublishError: when the Hub refuses or does not answer; never with a token in it.
+        """
+        done: Future[T] = Future()
+
+        def carry_out() -> None:
+            try:
+                done.set_result(act())
+            except BaseException as error:
+                done.set_exception(error)
+
+        if stoppable:
+            self.check()
+        threading.Thread(target=carry_out, name="hub-call", daemon=True).start()
+        self._wait(what, done, left, stoppable)
+        try:
+            return done.result()
+        except PublishError:
+            raise
+        except Exception as error:
+            if (inner := error.__cause__) is not None and isinstance(inner, PublishError):
+                raise inner from None
+            raise self._refused(error, what, left) from None
+
+    def _wait(self, what: str, done: Future[Any], left: str, stoppable: bool) -> None:
+        seen, since = self.beat(), time.monotonic()
+        while True:
+            try:
+                done.exception(timeout=_TICK)
+                return
+            except TimeoutError:
+                pass
+            if stoppable:
+                self.check()
+            if (now := self.beat()) != seen:
+                seen, since = now, time.monotonic()
+            if time.monotonic() - since > PATIENCE:
+                raise PublishError(
+                    f"{what}: for {PATIENCE:g} seconds the Hub has not answered, or has asked for "
+                    f"a pause.{left}",
+                    f"Check the network and {self._again}; {self._kept}.",
+                )
+
+    def _words(self, error: Exception | BaseException) -> str:
+        """What an error of a client says, without what only its sender may know."""
+        said = " ".join(str(error).replace(str(self.api.token), "\u2026").split())
+        said = re.sub(r"hf_\w+|(?<=[?&])[^\s'\"]+", "\u2026", said)[:200].rstrip(". ")
+        return f"{said} ({type(error).__name__})" if said else type(error).__name__
+
+    def _refused(self, error: Exception, what: str, left: str) -> PublishError:
+        """The Hub's refusal in our words: the status and its remedy, never a header or a token."""
+        found = next((one for one in _chain(error) if isinstance(one, HfHubHTTPError)), None)
+        response = getattr(found, "response", None)
+        status = getattr(response, "status_code", None)
+        if not isinstance(status, int):
+            disk = next((one for one in _chain(error) if isinstance(one, OSError)), None)
+            if disk is not None and disk.errno is not None and disk.strerror:
+                return PublishError(
+                    f"{what} failed: {disk.strerror}.{left}",
+                    f"Free some space and {self._again}.",
+                )
+            return PublishError(
+                f"{what} failed: {self._words(_chain(error)[-1])}.{left}",
+                f"Check the network and {self._again}; {self._kept}.",
+            )
+        remedy = _REMEDIES.get(status, "The Hub has a fault; {again} in a while: {kept}.").format(
+            again=self._again, kept=self._kept
+        )
+        if status == 403 and self._oauth:
+            remedy = (
+                "This sign-in may write to new repositories and to those made here. Choose a new "
+                "name, or press Check and sign in for all your repositories."
+            )
+        if status == 429 and (wait := _pause(response)):
+            remedy = f"The Hub asks for a pause of {wait}; {self._again} after it."
+        return Refused(f"{what} was refused with status {status}.{left}", remedy, status)
+
+
+def _among(hardware: str, known: list[str]) -> None:
+    if hardware not in known:
+        raise PublishError(
+            f"There is no hardware {hardware!r} for Spaces.", f"Choose one of: {', '.join(known)}."
+        )
+
+
+class Refused(PublishError):
+    """The Hub answered with an error.
+
+    Args:
+        status: of the answer.
+    """
+
+    def __init__(self, fact: str, remedy: str, status: int) -> None:
+        super().__init__(fact, remedy)
+        self.status = status
+
+
+_REMEDIES = {
+    400: "The Hub does not take this; check the name and the licence.",
+    401: "The token is wrong or has expired; make a new one in your Hub settings.",
+    402: "It has to be paid for: choose other hardware, or see your Hub billing settings.",
+    403: "The token may not do this; it needs write access to that namespace.",
+    404: "There is no such repository, or the token may not see it.",
+    409: "Something of that name is already there; choose another name.",
+    412: "Someone else committed in between; see what they did, then {again}.",
+    413: "The Hub does not take files of that size.",
+    429: "The Hub asks for a pause; wait a few minutes and {again}.",
+}
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and what it came from, the first cause last."""
+    found = [error]
+    while (cause := found[-1].__cause__) is not None and cause not in found:
+        found.append(cause)
+    return found
+
+
+def _pause(response: Any) -> str:
+    """What a Retry-After header asks for; empty where there is none to read."""
+    given = str(getattr(response, "headers", {}).get("Retry-After", "")).strip()
+    if not given.isdecimal():
+        return ""
+    seconds = int(given)
+    return f"{seconds} seconds" if seconds < 120 else f"{-(-seconds // 60)} minutes"
+
+
+def _writable(granted: dict[str, Any]) -> list[str]:
+    """Users, organisations and repositories a fine-grained token may write to."""
+    return [
+        str((one.get("entity") or {}).get("name") or "")
+        for one in granted.get("scoped") or []
+        if "repo.write" in (one.get("permissions") or [])
+    ]

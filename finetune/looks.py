@@ -1,0 +1,149 @@
+"""Examinations: looking at the pairs of a configuration in a process of its own.
+
+Knows no page and no dataset; what is found is `examination`'s business, and which process lives
+`workers`'.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from finetune import catalog, errands, uploads
+from finetune.config import DATA_FIELDS, RunConfig
+from finetune.errands import Kind, Progress
+from finetune.errors import ConfigError, DataError, StoreError
+from finetune.glance import Glance
+from finetune.report import Report
+from finetune.store import Run, RunStore
+from finetune.workers import worker
+
+_ID = re.compile(r"[0-9a-f]{24}")
+_KIND = Kind("finetune.examine", "examinations/*", 3, "examinations are going on")
+_KEPT = 100
+PARTIAL, GLANCE = "partial.json", "glance.json"
+
+
+@dataclass(frozen=True)
+class Look(Progress):
+    """How far an examination is.
+
+    Args:
+        report: what it found; None until it ends well.
+        partial: what it found without a tokenizer; None until then, and where it stands in
+            `report`.
+        glance: the first rows, of what lies here as a file.
+    """
+
+    report: Report | None = None
+    partial: Report | None = None
+    glance: Glance | None = None
+
+    @property
+    def found(self) -> Report | None:
+        """All that is known of the pairs by now."""
+        return self.report or self.partial
+
+
+def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
+    """Look at the pairs of a configuration in a process of its own; the folder it writes into.
+
+    What was examined before is not examined again, for whoever asks.
+
+    Args:
+        again: examine anew, since a source may have changed.
+
+    Raises:
+        ConfigError, DataError: as `check_source`.
+        JobError: when too many are going on, or no process can be started.
+        StoreError: when the folder cannot be made.
+    """
+    check_source(store, config)
+    folder = examination(store, config)
+    if look(folder).report is not None and not again:
+        return folder
+    errands.start(store, folder, _KIND, {"config.json": config.to_json()})
+    _forget_old(folder.folder.parent)
+    return folder
+
+
+def _forget_old(parent: Path) -> None:
+    """Keep the newest examinations; one that is asked for again is made again."""
+    found = sorted(parent.glob("*/"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found[_KEPT:]:
+        if worker(Run(path)) is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def abandon(folder: Run) -> None:
+    """End an examination nobody waits for, and forget what it has written."""
+    if (process := worker(folder)) is not None:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            process.wait(2)
+        shutil.rmtree(folder.folder, ignore_errors=True)
+
+
+def examination(store: RunStore, config: RunConfig) -> Run:
+    """Where the examination of a configuration's pairs is, or would be."""
+    values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
+    name = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
+    return Run(store.root / "examinations" / name)
+
+
+def check_source(store: RunStore, config: RunConfig) -> None:
+    """See that what a configuration names is the visitor's to use.
+
+    Raises:
+        ConfigError: when it names a place on the disk of a machine that others share.
+        DataError: when it names an upload that is not there or not theirs.
+    """
+    if uploads.is_upload(config.dataset):
+        store.uploads.files(config.dataset)
+    if store.visitor.alone:
+        return
+    problem = "is on this machine's disk, which is not its visitors'; choose one of the Hub"
+    named = {"dataset": config.dataset, "checkpoint": config.checkpoint}
+    if wrong := {what: problem for what, name in named.items() if catalog.on_disk(name)}:
+        raise ConfigError(wrong)
+
+
+def get(store: RunStore, look_id: object) -> Run:
+    """The examination of that id.
+
+    Raises:
+        DataError: for anything else, and for that of another visitor's upload.
+    """
+    if not isinstance(look_id, str) or not _ID.fullmatch(look_id):
+        raise DataError("There is no such examination.", "Press Examine.")
+    folder = Run(store.root / "examinations" / look_id)
+    with contextlib.suppress(StoreError):
+        if uploads.is_upload(dataset := folder.config().dataset):
+            store.uploads.files(dataset)
+    return folder
+
+
+def look(folder: Run) -> Look:
+    """How far an examination is, from its folder."""
+    found = errands.progress(folder)
+    known = Look(**vars(found))
+    if report := folder.read_json(folder.folder / "report.json"):
+        with contextlib.suppress(TypeError, KeyError, ValueError):
+            return replace(known, status="finished", report=Report.from_dict(report))
+    if report := folder.read_json(folder.folder / PARTIAL):
+        with contextlib.suppress(TypeError, KeyError, ValueError):
+            known = replace(known, partial=Report.from_dict(report))
+    elif rows := folder.read_json(folder.folder / GLANCE):
+        with contextlib.suppress(TypeError, KeyError, ValueError):
+            known = replace(known, glance=Glance.from_dict(rows))
+    if found.status == "failed" and not found.remedy:
+        log = folder.log_tail(2000).strip().splitlines()
+        return replace(known, remedy=f"Try a part of the file. {log[-1] if log else ''}".strip())
+    return known

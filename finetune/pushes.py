@@ -1,0 +1,151 @@
+"""Pushes under way: one a run and its owner, in a thread of the app: a closed tab ends none.
+
+A thread rather than a process: the token is in this app's memory and must reach no argument, file
+or environment of another. When the app ends so does the push; as a push is one commit, it has
+then happened whole or not at all, and pushing again sends what is missing. What a push does is
+`publish`' business.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from finetune import publish
+from finetune.errors import Cancelled, FinetuneError, JobError
+from finetune.publish import Progress, Pushed, Wanted
+from finetune.store import Run, RunStore
+from finetune.summary import Summary
+
+Status = Literal["running", "done", "failed", "cancelled"]
+MOST = 4  # at a time, for all visitors
+_KEPT = 200  # ended ones
+_log = logging.getLogger("finetune.pushes")
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a push is, without its token.
+
+    Args:
+        status: whether it goes on, and how it ended.
+        wanted: what shall be pushed where.
+        progress: how far it is, or was.
+        cancelling: whether somebody wants its end.
+        pushed: what the Hub confirmed; None until then.
+        error, remedy: why it ended otherwise.
+        ended: when it did, in seconds since the epoch; 0 while it goes on.
+    """
+
+    status: Status
+    wanted: Wanted
+    progress: Progress = field(default_factory=Progress)
+    cancelling: bool = False
+    pushed: Pushed | None = None
+    error: str = ""
+    remedy: str = ""
+    ended: float = 0.0
+
+
+@dataclass
+class _Push:
+    """A push and the switch that ends it."""
+
+    state: State
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class Pushes:
+    """The pushes of one app."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], _Push] = {}
+        self._lock = threading.Lock()
+
+    def start(
+        self, store: RunStore, run: Run, summary: Summary, wanted: Wanted, token: str | None
+    ) -> State:
+        """Begin to push, unless this run is being pushed already.
+
+        Args:
+            store: as the one who pushes sees it.
+            token: in this app's memory until the push ends, and nowhere else.
+
+        Raises:
+            JobError: when too many pushes are going on.
+        """
+        key = (store.visitor.name, str(run.folder))
+        with self._lock:
+            known = self._known.get(key)
+            if known is not None and known.state.status == "running":
+                return known.state
+            going_on = sum(one.state.status == "running" for one in self._known.values())
+            if going_on >= MOST:
+                raise JobError(f"{MOST} pushes are going on.", "Try again in a minute.")
+            push = self._known[key] = _Push(State("running", wanted))
+            self._forget()
+        threading.Thread(
+            target=self._carry_out, args=(push, run, summary, token), name="push", daemon=True
+        ).start()
+        return push.state
+
+    def state(self, store: RunStore, run: Run) -> State | None:
+        """The latest push of a run by whoever asks; None where there was none."""
+        push = self._find(store, run)
+        return push.state if push is not None else None
+
+    def cancel(self, store: RunStore, run: Run) -> None:
+        """Ask a push for its end; it ends before its commit or not at all."""
+        if (push := self._find(store, run)) is not None and push.state.status == "running":
+            push.stop.set()
+            push.state = replace(push.state, cancelling=True)
+
+    def forget(self, store: RunStore, run: Run) -> None:
+        """Drop a push that came to nothing: somebody looks anew whether it can be done."""
+        push = self._find(store, run)
+        if push is not None and push.state.status in ("failed", "cancelled"):
+            with self._lock:
+                self._known = {key: one for key, one in self._known.items() if one is not push}
+
+    def _find(self, store: RunStore, run: Run) -> _Push | None:
+        """The push by any of the visitor's names: one may have signed in since."""
+        names = store.visitor.names or ("",) * store.visitor.alone
+        found = (self._known.get((name, str(run.folder))) for name in names)
+        return next((one for one in found if one is not None), None)
+
+    def _forget(self) -> None:
+        ended = [key for key, one in self._known.items() if one.state.status != "running"]
+        for key in ended[: max(0, len(ended) - _KEPT)]:
+            del self._known[key]
+
+    def _carry_out(self, push: _Push, run: Run, summary: Summary, token: str | None) -> None:
+        def told(progress: Progress) -> None:
+            push.state = replace(push.state, progress=progress, cancelling=push.stop.is_set())
+
+        try:
+            pushed = publish.push(run, summary, push.state.wanted, token, told, push.stop.is_set)
+            end = replace(push.state, status="done", pushed=pushed)
+        except Cancelled as error:
+            end = replace(push.state, status="cancelled", error=error.fact, remedy=error.remedy)
+        except FinetuneError as error:
+            end = replace(push.state, status="failed", error=error.fact, remedy=error.remedy)
+        except Exception as error:
+            end = replace(push.state, status="failed", error=_apology(error))
+        push.state = replace(end, cancelling=False, ended=time.time())
+
+
+def _apology(error: Exception) -> str:
+    """What a person is told of a bug. The log gets where it was, but not the error's own words:
+    a library might quote a header in them."""
+    reference = secrets.token_hex(4)
+    where = "".join(traceback.format_tb(error.__traceback__))
+    _log.error("reference %s: %s\n%s", reference, type(error).__name__, where)
+    return (
+        "Something went wrong here, and it is our fault. "
+        f"The app's log has the details under the reference {reference}."
+    )

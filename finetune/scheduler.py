@@ -1,0 +1,294 @@
+"""Who starts what waits: the queue's next run, as soon as an accelerator is free for it.
+
+Every change is made under one lock, so it does not matter which app, terminal or process asks; of
+several apps on one store the one that holds the scheduler's lock starts the workers. Stays free of
+torch; knows no page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from finetune import devices, events, process, workers
+from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
+from finetune.queue import Queue
+from finetune.store import Run, RunStore
+from finetune.summary import ENDED
+from finetune.workers import worker
+
+_log = logging.getLogger("finetune.scheduler")
+
+
+def dispatch(store: RunStore) -> None:
+    """Start what waits and finds a free accelerator, in order; nothing where another app does.
+
+    Never raises for a run's sake: one that cannot be started has failed, and the next is tried.
+    """
+    store = store.everyone
+    here = _here.get(store.root)
+    if here is not None and here.poke():
+        return
+    with scheduling(store) as mine:
+        if mine:
+            _dispatch(store)
+
+
+def _dispatch(store: RunStore) -> None:
+    if not (Queue(store.root).waiting() or Queue(store.root).begun()):
+        return
+    try:
+        with workers.changing(store):
+            _sweep(store)
+            _start_waiting(store)
+    except StoreError as error:  # a full disk: what waits, waits on
+        _log.warning("the queue stands still: %s", error)
+    except JobError as error:
+        _log.info("the queue is busy: %s", error)
+
+
+def _sweep(store: RunStore) -> None:
+    """Forget begun runs that have ended; put back those for which no process came to be."""
+    queue = Queue(store.root)
+    for run_id, mark in queue.begun().items():
+        run = Run(store.root / run_id)
+        if worker(run) is not None or process.find(mark) is not None:
+            continue
+        if not mark and not run.job_file.exists() and (run.folder / "config.json").is_file():
+            queue.add(run_id, first=True)  # this app or another was killed between two lines
+        queue.end(run_id)
+
+
+def _start_waiting(store: RunStore) -> None:
+    queue = Queue(store.root)
+    for run_id in queue.waiting():
+        try:
+            run = store.get(run_id)
+        except NoSuchRun:  # deleted by hand
+            queue.remove(run_id)
+            continue
+        if worker(run) is not None:
+            if store.summary(run).status not in ENDED:  # a terminal was faster
+                queue.remove(run_id)
+            continue  # else its former worker has said its last word and is just leaving
+        given = _devices(store, run)
+        if given is None:
+            return
+        try:
+            _begin(store, run, given)
+        except StoreError:
+            if run.folder.is_dir() and _readable(run):
+                raise
+            _fail(queue, run, StoreError(f"config.json of run {run.id} cannot be read."))
+        except FinetuneError as error:
+            _fail(queue, run, error)
+
+
+def _readable(run: Run) -> bool:
+    with contextlib.suppress(StoreError):
+        run.config()
+        return True
+    return False
+
+
+def _fail(queue: Queue, run: Run, error: FinetuneError) -> None:
+    with contextlib.suppress(StoreError):
+        run.append(events.Failed(error=error.fact, remedy=error.remedy))
+    queue.remove(run.id)
+    queue.end(run.id)
+
+
+def _devices(store: RunStore, run: Run) -> tuple[str, ...] | None:
+    """The accelerators a run would get now: none by name where all are its; None while busy."""
+    known = devices.accelerators()
+    others = running(store)
+    if len(known) < 2:
+        return None if others else ()
+    taken: set[str] = set()
+    for other in others:
+        taken |= set(workers.devices(other) or known)
+    free = [one for one in known if one not in taken]
+    with contextlib.suppress(StoreError):
+        config = run.config()
+        wanted = len(known) if config.accelerate_config else min(config.num_processes, len(known))
+        return tuple(free[:wanted]) if len(free) >= wanted else None
+    return ()
+
+
+def _begin(store: RunStore, run: Run, given: tuple[str, ...]) -> None:
+    """Give the run to the waiting worker if it can do it, else to one of its own.
+
+    Raises:
+        FinetuneError: when its folder cannot be read or written, or no process can be started;
+            then it waits on.
+    """
+    queue = Queue(store.root)
+    run.config()
+    again = store.summary(run).count > 0
+    run.job_file.unlink(missing_ok=True)
+    queue.begin(run.id)
+    try:
+        if again:
+            run.resume()
+        mark = None if given else workers.give(store, run)
+        queue.note(run.id, mark or workers.spawn(run, devices=given))
+    except FinetuneError:
+        queue.add(run.id, first=True)
+        queue.end(run.id)
+        raise
+
+
+def adopt(store: RunStore, run: Run) -> None:
+    """Note the calling process as the worker of `run`: a run begun in a terminal."""
+    given = devices.accelerators()[: run.config().num_processes]
+    workers.note(run, os.getpid(), given)
+    Queue(store.root).begin(run.id)
+    Queue(store.root).note(run.id, process.mark(os.getpid()) or {})
+
+
+def running(store: RunStore) -> list[Run]:
+    """The runs whose worker lives, everybody's."""
+    begun = Queue(store.root).begun()
+    found = [(Run(store.root / run_id), mark) for run_id, mark in sorted(begun.items())]
+    return [run for run, mark in found if worker(run) or process.find(mark)]
+
+
+_one_thread = threading.RLock()
+
+
+@contextlib.contextmanager
+def scheduling(store: RunStore) -> Iterator[bool]:
+    """Whether this process may start what waits: yes, unless another app on this store does."""
+    with _one_thread:
+        lock = _scheduler_lock(store.root)
+        try:
+            lock.acquire(timeout=0)
+        except (Timeout, OSError):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+
+def _scheduler_lock(root: Path) -> FileLock:
+    with contextlib.suppress(OSError):
+        root.mkdir(parents=True, exist_ok=True)
+    # One object a process, which counts: a thread that schedules holds it all the time.
+    return FileLock(root / ".scheduler.lock", is_singleton=True, thread_local=False)
+
+
+_here: dict[Path, Scheduler] = {}  # this process's threads that schedule, by store
+
+
+class Scheduler:
+    """A thread that lets the queue go on as long as its app lives.
+
+    Of two apps on one store, one schedules; when it ends the other does. Where there is such a
+    thread it starts all workers of its app: they have its priority, not a request's.
+
+    Args:
+        store: whose queue it is.
+        spare: keep a worker waiting that has imported already, half a gigabyte, while nothing
+            trains; for an app that people look at.
+        every: seconds between two looks at the queue.
+        release: called before a run is started while none is, to give device memory back.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        spare: bool = False,
+        every: float = 0.5,
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store.everyone
+        self._release = release
+        self._spare = spare
+        self._every = every
+        self._ended = threading.Event()
+        self._poked = threading.Event()
+        self._done = threading.Condition()
+        self._ticks = 0
+        self._schedules = False
+        self._thread = threading.Thread(target=self._go, name="scheduler", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        _here[self._store.root] = self
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; what runs goes on."""
+        _here.pop(self._store.root, None)
+        self._ended.set()
+        self._poked.set()
+        self._thread.join(5)
+
+    def poke(self, patience: float = 3.0) -> bool:
+        """Look at the queue now, and wait until that is done; whether there is a thread for it."""
+        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+            return False
+        if not self._schedules:
+            return True  # another app does, and looks twice a second
+        with self._done:
+            # The tick under way may have looked already: the one after it surely has not.
+            wanted = self._ticks + 2
+            self._poked.set()
+            self._done.wait_for(lambda: self._ticks >= wanted or self._ended.is_set(), patience)
+        return True
+
+    def _go(self) -> None:
+        for run in self._store.runs():  # what is read now, nobody waits for when the page opens
+            self._store.summary(run)
+        while not self._ended.is_set():
+            lock = _scheduler_lock(self._store.root)
+            try:
+                lock.acquire(timeout=0)
+            except (Timeout, OSError):  # another app schedules
+                self._ended.wait(1)
+                continue
+            try:
+                self._schedules = True
+                self._hold()
+            finally:
+                self._schedules = False
+                lock.release()
+
+    def _hold(self) -> None:
+        again = True
+        while not self._ended.is_set():
+            self._tick()
+            self._told()
+            # After a poke once more at once: see `poke`.
+            again = self._poked.wait(0 if again else self._every)
+            self._poked.clear()
+
+    def _told(self) -> None:
+        with self._done:
+            self._ticks += 1
+            self._done.notify_all()
+
+    def _tick(self) -> None:
+        try:
+            if Queue(self._store.root).waiting() and not running(self._store):
+                self._release()
+            _dispatch(self._store)
+            going_on = running(self._store)
+            for run in going_on:
+                self._store.summary(run)
+            if self._spare and not going_on:
+                with workers.changing(self._store):
+                    if not running(self._store):
+                        workers.prepare(self._store)
+        except Exception:  # a bug must not stop the queue for ever; the log has it
+            _log.exception("the scheduler stumbled")
+            time.sleep(1)

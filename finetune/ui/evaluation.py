@@ -1,0 +1,400 @@
+"""One run's evaluation and its errors: two parts of the Runs tab, drawn when they are looked at.
+
+What the figures mean is `analysis`' business, how they look `verdict`'s.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from finetune import analysis, assessments, corrections, decision, jobs
+from finetune.analysis import Study
+from finetune.assessments import What
+from finetune.errors import FinetuneError, JobError
+from finetune.store import Run, RunStore
+from finetune.summary import ENDED, Summary
+from finetune.ui import doors, edge, form, pulse, verdict, visit
+from finetune.ui.words import say, term
+
+View = dict[str, Any]
+PARTS = ("Progress", "Evaluation", "Errors")
+_ANY_CLASS = ("any class", "")
+_ANY_HISTORY = ("any course", "")
+
+# The slider moves the scores in the browser: all of them are there already.
+_SCRIPT = """
+const panel = () => element.querySelector('.ft-threshold');
+function put(root, value, scores, exact) {
+  root.dataset.now = exact;
+  root.querySelector('output').textContent = value.toFixed(exact === String(value) ? 3 : 2);
+  for (const [name, score] of Object.entries(scores)) {
+    root.querySelector(`[data-score="${name}"]`).textContent = score.toFixed(3);
+  }
+  const cursor = root.querySelector('.ft-cursor');
+  if (cursor) cursor.style.left = `${100 * value}%`;
+}
+element.addEventListener('input', (event) => {
+  if (event.target.id !== 'threshold-slider') return;
+  const root = panel(), known = JSON.parse(root.dataset.sweep), at = Number(event.target.value);
+  const scores = {};
+  for (const [name, list] of Object.entries(known.values)) scores[name] = list[at];
+  put(root, known.thresholds[at], scores, known.thresholds[at].toFixed(2));
+});
+element.addEventListener('click', (event) => {
+  const part = event.target.closest('[data-do], [data-to]');
+  if (!part) return;
+  const root = panel();
+  if (part.dataset.to === 'best') {
+    const best = JSON.parse(root.dataset.sweep).best;
+    element.querySelector('#threshold-slider').value = Math.round(100 * best.threshold);
+    put(root, best.threshold, best.values, String(best.threshold));
+    return;
+  }
+  const now = root ? root.dataset.now || String(JSON.parse(root.dataset.sweep).now) : '';
+  trigger('click', {do: part.dataset.do, what: part.dataset.do === 'save' ? now
+    : part.dataset.what || ''});
+});
+"""
+_TABLE_SCRIPT = """
+element.addEventListener('click', (event) => {
+  const part = event.target.closest('[data-do]');
+  if (part) trigger('click', {do: part.dataset.do, what: part.dataset.what});
+});
+element.addEventListener('change', (event) => {
+  const row = event.target.dataset.row;
+  if (row !== undefined) trigger('click', {do: 'label', what: row, label: event.target.value});
+});
+"""
+
+
+@dataclass
+class Evaluation:
+    """The controls of both parts and what their events do.
+
+    Args:
+        store: where runs are.
+    """
+
+    store: RunStore
+
+    def draw_choice(self) -> None:
+        """The choice among the parts; no `gr.Tabs`, whose tabs come twice when drawn hidden."""
+        self.part = gr.Radio(
+            list(PARTS), value=PARTS[0], show_label=False, label="Part", elem_id="run-parts",
+            container=False,
+        )  # fmt: skip
+
+    def draw(self, progress: gr.Column) -> None:
+        """Lay out both parts.
+
+        Args:
+            progress: the part that the Runs tab draws itself.
+        """
+        self.page = gr.State(0)
+        with gr.Column(visible=False, elem_id="part-evaluation") as evaluation:
+            gr.HTML(edge.note("Is it really better, how sure is that, and where does it fail?"))
+            self.message = gr.HTML(elem_id="evaluation-message", elem_classes="ft-if-said")
+            self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_SCRIPT)
+            self.orders = gr.Button(
+                "Measure both orders", elem_id="measure-orders", visible=False, size="sm"
+            )
+            gr.HTML('<h2 class="ft-h">Test set</h2>')
+            self.test = gr.HTML(elem_id="test-set")
+            self.open = gr.Button(
+                "Open the test set", elem_id="open-test", visible=False, size="sm"
+            )
+            with gr.Row(visible=False, elem_id="open-asked") as self.asked:
+                gr.HTML(
+                    edge.note("It is scored once with the kept model, and that is written down.")
+                )
+                self.sure = gr.Button("Open it", variant="primary", elem_id="open-sure", size="sm")
+                self.rather = gr.Button("Keep it sealed", elem_id="open-not", size="sm")
+        with gr.Column(visible=False, elem_id="part-errors") as errors:
+            self._draw_errors()
+        self.columns = [progress, evaluation, errors]
+        self.pulse = pulse.view(1)
+
+    def _draw_errors(self) -> None:
+        gr.HTML(edge.note("Read what it got wrong: the fastest way to know what to do next."))
+        with gr.Row(equal_height=True):
+            self.which = gr.Dropdown(
+                [(name, name) for name in analysis.WHICH], value="wrong", label="examples",
+                elem_id="errors-which", min_width=150,
+            )  # fmt: skip
+            self.label = gr.Dropdown(
+                [_ANY_CLASS], value="", label="true class", elem_id="errors-label", min_width=130
+            )
+            self.history = gr.Dropdown(
+                [_ANY_HISTORY, *((name, name) for name in analysis.HISTORIES)], value="",
+                label="over the evaluations", elem_id="errors-history", min_width=150,
+            )  # fmt: skip
+            self.by = gr.Dropdown(
+                [("confidence", "confidence"), ("length", "words"), ("word overlap", "overlap"),
+                 ("place in the data", "row")],
+                value="confidence", label="sorted by", elem_id="errors-by", min_width=130,
+            )  # fmt: skip
+            self.search = gr.Textbox(
+                label="with the words", elem_id="errors-search", max_lines=1, min_width=150
+            )
+        self.counts = gr.HTML(elem_id="errors-counts")
+        self.errors = gr.HTML(elem_id="errors-table", js_on_load=_TABLE_SCRIPT)
+        self.corrected = gr.HTML(elem_id="corrections")
+        self.start = gr.Button(
+            "Put the corrected pairs into the form", elem_id="corrected-start", visible=False,
+            size="sm",
+        )  # fmt: skip
+
+    def wire(self, view: gr.State, opened: Any) -> None:
+        """Connect the events.
+
+        Args:
+            view: what the Runs tab looks at; its `opened` is the run.
+            opened: the event after which another run may be looked at.
+        """
+        slow: dict[str, Any] = {**edge.LATEST, "show_progress": "minimal"}
+        self.shown = [self.body, self.orders, self.test, self.open, self.asked, self.pulse]
+        self.asks = [self.which, self.label, self.history, self.by, self.search, self.page]
+        self.listed = [self.errors, self.counts, self.corrected, self.start, self.page]
+        everything = [*self.columns, self.message, *self.shown, *self.listed, self.label]
+        here = [view, *self.asks]
+        self.part.input(self.on_part, [view, self.part, *self.asks], everything, **slow)
+        opened.then(self.on_part, [view, self.part, *self.asks], everything, **slow)
+        self.body.click(self.on_choice, view, [self.message, *self.shown], **edge.QUICK)
+        self.orders.click(self.on_orders, view, [self.message, *self.shown], **edge.QUICK)
+        self.open.click(lambda: gr.update(visible=True), None, self.asked, **edge.QUICK)
+        self.rather.click(lambda: gr.update(visible=False), None, self.asked, **edge.QUICK)
+        self.sure.click(self.on_test, view, [self.message, *self.shown], **edge.QUICK)
+        self.pulse.submit(self.on_tick, view, self.shown, **edge.QUICK)
+        gr.on(
+            [self.which.input, self.label.input, self.history.input, self.by.input,
+             self.search.change],
+            self.on_filter, [view, *self.asks[:-1]], self.listed,
+            **edge.LATEST,
+        )  # fmt: skip
+        self.errors.click(
+            self.on_table, here, [*self.listed, self.message],
+            trigger_mode="multiple", **edge.QUICK,
+        )  # fmt: skip
+
+    def on_part(self, request: gr.Request, view: View, part: str, *asks: Any) -> list[Any]:
+        """A part was chosen, or another run may be looked at: the part in sight is drawn anew."""
+        shown, listed, label = [gr.skip()] * 6, [gr.skip()] * 5, gr.skip()
+        if view.get("opened") and part == PARTS[1]:
+            shown = self._shown(request, view)
+        elif view.get("opened") and part == PARTS[2]:
+            listed, label = self._errors(request, view, asks)
+        seen = [gr.update(visible=name == part) for name in PARTS]
+        return [*seen, "", *shown, *listed, label]
+
+    def _run(self, request: gr.Request, view: View) -> tuple[RunStore, Run, Summary]:
+        store = visit.mine(self.store, request)
+        run = store.get(view.get("opened"))
+        return store, run, jobs.summary(store, run)
+
+    def _shown(
+        self, request: gr.Request, view: View, event: gr.EventData | None = None
+    ) -> list[Any]:
+        """Body, both orders, test set, whether it can be opened, no question, the pulse."""
+        hidden = gr.update(visible=False)
+        try:
+            _, run, summary = self._run(request, view)
+            study = analysis.study(run, summary)
+        except Exception as error:
+            return [edge.said(error), hidden, "", hidden, hidden, pulse.whether(False, event)]
+        ended = summary.status in ENDED
+        orders, test = (assessments.state(run, what) for what in ("orders", "test"))  # type: ignore[arg-type]
+        unmeasured = study.analysis.order is None and summary.paired and ended
+        body = verdict.view(study, summary, decision.read(run.best))
+        if orders.running:
+            body += edge.note(say("Measuring both orders: {doing} \u2026", doing=orders.doing))
+        elif orders.error:
+            body += edge.said(JobError(orders.error, orders.remedy))
+        has_test = "test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {})
+        return [
+            body,
+            gr.update(visible=unmeasured and not orders.running),
+            verdict.test_set(summary, self._test(run, summary), test, has_test),
+            gr.update(
+                visible=has_test and ended and not test.running,
+                value=say("Open it again") if summary.opened else say("Open the test set"),
+            ),
+            hidden,
+            pulse.whether(orders.running or test.running, event),
+        ]
+
+    def _test(self, run: Run, summary: Summary) -> Study | None:
+        try:
+            return analysis.study(run, summary, "test") if summary.opened else None
+        except FinetuneError:
+            return None
+
+    def on_tick(self, request: gr.Request, view: View, event: gr.EventData) -> list[Any]:
+        """Something is being measured: what is known by now."""
+        return self._shown(request, view, event)
+
+    def on_choice(self, request: gr.Request, view: View, event: gr.EventData) -> list[Any]:
+        """A threshold or a temperature was saved with the model, or forgotten."""
+        told = event._data if isinstance(event._data, dict) else {}
+        try:
+            _, run, summary = self._run(request, view)
+            if summary.status not in ENDED:
+                raise JobError("This run is still training.", "Save it when the run has ended.")
+            said = _choose(run, summary, str(told.get("do")), told.get("what"))
+        except Exception as error:
+            return [edge.said(error), *([gr.skip()] * 6)]
+        return [edge.good(said), *self._shown(request, view)]
+
+    def on_orders(self, request: gr.Request, view: View) -> list[Any]:
+        """Both orders shall be measured."""
+        return self._measure(request, view, "orders")
+
+    def on_test(self, request: gr.Request, view: View) -> list[Any]:
+        """The test set shall be opened."""
+        return self._measure(request, view, "test")
+
+    def _measure(self, request: gr.Request, view: View, what: What) -> list[Any]:
+        try:
+            store, run, _ = self._run(request, view)
+            assessments.start(store, run, what)
+        except Exception as error:
+            return [edge.said(error), *([gr.skip()] * 6)]
+        return ["", *self._shown(request, view)]
+
+    def on_filter(self, request: gr.Request, view: View, *asks: Any) -> list[Any]:
+        """Other examples are wanted: from the first."""
+        return self._errors(request, view, (*asks, 0))[0]
+
+    def _errors(
+        self, request: gr.Request, view: View, asks: tuple[Any, ...]
+    ) -> tuple[list[Any], Any]:
+        """Table, counts, corrections, the button, the page; and the classes to choose from."""
+        which, label, history, by, search, page = asks
+        hidden = gr.update(visible=False)
+        try:
+            _, run, summary = self._run(request, view)
+            study = analysis.study(run, summary)
+            rows = analysis.found(
+                study, str(which), str(label or ""), str(history or ""), str(search or "")[:200],
+                str(by),
+            )  # fmt: skip
+            if near := which == "suspected labels" and not len(rows):
+                rows = analysis.nearest(study, str(label or ""), str(history or ""),
+                                        str(search or "")[:200])  # fmt: skip
+            known = corrections.read(run)
+        except Exception as error:
+            return [edge.said(error), "", "", hidden, 0], gr.skip()
+        first = int(page) if 0 <= int(page or 0) < max(1, len(rows)) else 0
+        labels = study.analysis.labels
+        table = verdict.examples(
+            analysis.shown(study, rows[first : first + verdict.PAGE].tolist()),
+            len(rows), first, labels, known, study.table is not None, near,
+        )  # fmt: skip
+        offered = [(say("any class"), ""), *((name, name) for name in labels)]
+        chosen = label if label in labels else ""
+        listed = [table, _counts(study), _corrected(run, known), gr.update(visible=bool(known))]
+        return [*listed, first], gr.update(choices=offered, value=chosen)
+
+    def on_table(
+        self,
+        request: gr.Request,
+        view: View,
+        which: str,
+        label: str,
+        history: str,
+        by: str,
+        search: str,
+        page: int,
+        event: gr.EventData,
+    ) -> list[Any]:
+        """A page was turned, or an example got another class."""
+        told = event._data if isinstance(event._data, dict) else {}
+        message = ""
+        try:
+            if told.get("do") == "page":
+                page = int(told.get("what") or 0)
+            elif told.get("do") == "label":
+                _, run, summary = self._run(request, view)
+                names = summary.prepared.labels if summary.prepared else []
+                row = int(told.get("what") or 0)
+                corrections.change(run, row, str(told.get("label")), names)
+        except ValueError:
+            page = 0
+        except Exception as error:
+            message = edge.said(error)
+        asks = (which, label, history, by, search, page)
+        return [*self._errors(request, view, asks)[0], message]
+
+    def on_start(self, request: gr.Request, view: View) -> list[Any]:
+        """The corrected pairs go into the form; then the tab to show and a message."""
+        try:
+            store, run, _ = self._run(request, view)
+            chosen = corrections.as_upload(store, run)
+            return [*form.filled(store, chosen), gr.Tabs(selected="train"), ""]
+        except Exception as error:
+            return [gr.skip()] * (len(form.NAMES) + 2) + [edge.said(error)]
+
+
+def _choose(run: Run, summary: Summary, act: str, what: object) -> str:
+    """Carry out one choice; what to say of it.
+
+    Raises:
+        DataError, StoreError: as `decision.write`.
+    """
+    names = summary.prepared.labels if summary.prepared else []
+    data = summary.prepared.data if summary.prepared else {}
+    positive = str(data.get("positive_label") or (names[-1] if names else ""))
+    try:
+        value = float(str(what)) if act in ("save", "temper") else 0.0
+    except ValueError:
+        value = -1.0
+    if act == "save":
+        decision.write(run.best, threshold=value, positive=positive)
+        return say("The threshold {n:.3f} is saved with the model. Predict offers it.", n=value)
+    if act == "temper":
+        decision.write(run.best, temperature=value)
+        return say("The temperature {n:.2f} is saved with the model. Predict offers it.", n=value)
+    if act == "forget":
+        decision.write(run.best, threshold=None, positive="")
+        return say("The saved threshold is forgotten.")
+    if act == "cool":
+        decision.write(run.best, temperature=None)
+        return say("The saved temperature is forgotten.")
+    raise JobError("There is no such choice.")
+
+
+def _counts(study: Study) -> str:
+    counts = study.analysis.histories
+    parts = [
+        f"<b>{counts[name]:,}</b> {html.escape(term(name))}"  # type: ignore[index]
+        for name in analysis.HISTORIES
+    ]
+    if suspects := len(study.suspects):
+        parts.append(say("<b>{n:,}</b> suspected label mistakes", n=suspects))
+    kept = "" if study.table is not None else " " + say(
+        "The texts of these pairs were not kept: Measure both orders reads them again."
+    )  # fmt: skip
+    text = say("Over the evaluations: {counts}.", counts=" \u00b7 ".join(parts))
+    if study.analysis.evaluations < 2:
+        text = say("One evaluation so far; the next one shows what is learned and forgotten.")
+    return f'<p class="ft-facts" id="histories">{text}{kept}</p>'
+
+
+def _corrected(run: Run, known: dict[int, str]) -> str:
+    if not known:
+        return edge.note(
+            say(
+                "Where the data is wrong, choose another class in the column label. Under "
+                "examples, \u201csuspected labels\u201d lists those that the model never got right "
+                "and was sure about."
+            )
+        )
+    text = say("{n:,} labels corrected. A new run can start from them.", n=len(known))
+    if len(known) == 1:
+        text = say("1 label corrected. A new run can start from it.")
+    called = html.escape(say("Corrected validation pairs (CSV)"))
+    link = doors.link(run, "corrected.csv", called)
+    return f'{edge.note(text)}<div class="ft-links">{link}</div>'

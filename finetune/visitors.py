@@ -1,0 +1,95 @@
+"""Who asks, what is theirs, and how much they may have.
+
+On one's own machine everything is one's own. Where several people share an app (on a Space, or
+with `FINETUNE_VISITORS=1`) a run belongs to who started it: the signed-in user, or else the
+browser, known by a secret it keeps. Standard library only; how a browser keeps a secret and who is
+signed in is the page's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+
+_SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who asks.
+
+    Args:
+        names: the owners they are: a signed-in user and a browser; the first gets what is new.
+            Nobody, where empty: such a visitor has nothing and may start nothing.
+        alone: whether this is one's own machine, where everything is theirs.
+    """
+
+    names: tuple[str, ...] = ()
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """The owner of what this visitor makes; empty on one's own machine."""
+        return self.names[0] if self.names else ""
+
+    @property
+    def may_start(self) -> bool:
+        return self.alone or bool(self.names)
+
+    def owns(self, owner: str) -> bool:
+        """Whether what belongs to `owner` is theirs to see."""
+        return self.alone or owner in self.names
+
+
+ALONE = Visitor(alone=True)
+
+
+def shared() -> bool:
+    """Whether several people use this app, each with runs of their own."""
+    return bool(os.environ.get("SPACE_ID")) or os.environ.get("FINETUNE_VISITORS") == "1"
+
+
+def visitor(user: str = "", secret: str = "") -> Visitor:
+    """Who a request comes from.
+
+    Args:
+        user: the name a sign-in has proven; empty where nobody is signed in.
+        secret: what the browser keeps; only its digest is ever written down.
+    """
+    if not shared():
+        return ALONE
+    names = [f"user:{user}"] if user else []
+    if _SECRET.fullmatch(secret):
+        names.append(f"browser:{hashlib.sha256(secret.encode()).hexdigest()[:32]}")
+    return Visitor(tuple(names))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one visitor of a shared app may have; on one's own machine nothing is limited.
+
+    Args:
+        runs: run folders kept.
+        waiting: places in the queue.
+        upload_bytes: of uploaded files, together.
+    """
+
+    runs: int = 20
+    waiting: int = 4
+    upload_bytes: int = 500 * 2**20
+
+    @classmethod
+    def of_environment(cls) -> Limits:
+        """`FINETUNE_MAX_RUNS`, `FINETUNE_MAX_WAITING` and `FINETUNE_MAX_UPLOAD_MB`."""
+        return cls(
+            runs=_number("FINETUNE_MAX_RUNS", cls.runs),
+            waiting=_number("FINETUNE_MAX_WAITING", cls.waiting),
+            upload_bytes=_number("FINETUNE_MAX_UPLOAD_MB", cls.upload_bytes // 2**20) * 2**20,
+        )
+
+
+def _number(name: str, otherwise: int) -> int:
+    text = os.environ.get(name, "").strip()
+    return int(text) if text.isdecimal() else otherwise

@@ -1,0 +1,138 @@
+"""`python -m tests.benchmarks.analysis`: what the evaluation of 100,000 examples costs.
+
+In a process of its own: everything the page shows of a run's evaluation, computed from saved
+logits of 100,000 validation pairs over five evaluations, both orders and the comparison with
+another run included. Prints seconds and peak memory, and as its last line 10 s over the seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from finetune import events, outcomes
+from finetune.config import RunConfig
+from finetune.store import Run, RunStore
+
+ALLOWED = 10.0  # seconds
+EVALUATIONS = (100, 200, 300, 400, 500)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.analysis", description=__doc__
+    )
+    parser.add_argument("--examples", type=int, default=100_000)
+    parser.add_argument("--classes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--store", help="measure the two runs of this store, in this process")
+    given = parser.parse_args(arguments)
+    if given.store:
+        print(json.dumps(measure(RunStore(given.store))))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        store = RunStore(folder)
+        for seed in (0, 1):
+            make(store, given.examples, given.classes, seed)
+        rounds = [_apart(folder) for _ in range(given.rounds)]
+    print(f"{given.examples:,} examples, {given.classes} classes, {len(EVALUATIONS)} evaluations")
+    for name in rounds[0]:
+        values = [one[name] for one in rounds]
+        print(
+            f"  {name:<28}{median(values):>10.2f}   (from {min(values):.2f} to {max(values):.2f})"
+        )
+    print(f"analysis: ratio {ALLOWED / median(one['seconds, all of it'] for one in rounds):.2f}")
+    return 0
+
+
+def _apart(folder: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "tests.benchmarks.analysis", "--store", folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def make(store: RunStore, examples: int, classes: int, seed: int) -> Run:
+    """A run that was evaluated five times: its logits and its examples, nothing of them real."""
+    draw = np.random.default_rng(seed)
+    truth = np.random.default_rng(99).integers(0, classes, examples)
+    run = store.create(RunConfig())
+    names = [f"class {n}" for n in range(classes)]
+    run.append(events.Started(device="CPU"))
+    run.append(
+        events.Prepared(
+            train_examples=examples, validation_examples=examples, steps_per_epoch=100,
+            total_steps=500, labels=names, parameters=1, precision="no",
+            data={"positive_label": names[1], "columns": {"sentence2": "b"}, "rows": {}},
+        )
+    )  # fmt: skip
+    noise = draw.normal(0, 1, (examples, classes)).astype(np.float32)
+    logits = noise
+    for step in EVALUATIONS:
+        logits = noise.copy()
+        logits[np.arange(examples), truth] += step / 200
+        outcomes.save_scored(run, step, logits, truth)
+        run.append(
+            events.Evaluated(
+                step=step, epoch=step / 100, metrics={"accuracy": 0.5, "f1": 0.5}, seconds=1.0,
+                best=True,
+            )
+        )  # fmt: skip
+    outcomes.save_examples(run, "validation", texts(examples, truth))
+    rows = np.arange(min(examples, 10_000))
+    other = logits[rows] + draw.normal(0, 0.3, (len(rows), classes)).astype(np.float32)
+    outcomes.save_swapped(run, outcomes.Swapped(500, rows, logits[rows], other))
+    run.append(events.Finished(step=500, seconds=1.0))
+    return run
+
+
+def texts(examples: int, truth: Any) -> pa.Table:
+    """Pairs of about twenty words each, with numbers, names and negations among them."""
+    draw = random.Random(0)
+    words = [f"word{n}" for n in range(2000)] + ["not", "Berlin", "17", "never", "Ada"] * 40
+    first = [" ".join(draw.choices(words, k=draw.randint(8, 30))) for _ in range(examples)]
+    second = [" ".join(draw.choices(words, k=draw.randint(8, 30))) for _ in range(examples)]
+    return pa.table({"sentence1": first, "sentence2": second, "label": truth})
+
+
+def measure(store: RunStore) -> dict[str, float]:
+    """Seconds and MB of studying both runs and comparing them."""
+    from finetune import analysis, jobs
+    from finetune.decision import Decision
+    from finetune.ui import verdict
+
+    second, first = store.runs()
+    began = time.perf_counter()
+    summary = jobs.summary(store, first)
+    study = analysis.study(first, summary)
+    drawn = verdict.view(study, summary, Decision())
+    rows = analysis.found(study, "wrong", search="berlin")
+    drawn += verdict.examples(
+        analysis.shown(study, rows[:20].tolist()), len(rows), 0, [], {}, False
+    )
+    one = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    other = analysis.study(second, jobs.summary(store, second))
+    drawn += verdict.versus(study, other, analysis.between(study, other))
+    return {
+        "seconds, all of it": one,
+        "seconds, two runs compared": time.perf_counter() - began,
+        "MB at most, all of it": peak,
+        "MB at most, two runs": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "KB of HTML": len(drawn) / 1024,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The page for programs: `gradio_client` and the official MCP client, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gradio_client import Client, handle_file
+from gradio_client.exceptions import AppError
+
+from finetune.store import Run, RunStore
+from finetune.ui import page
+from tests import toys
+from tests.hub import LoopbackHub
+from tests.test_page import finished
+
+__all__ = ["finished"]  # a fixture
+ENDPOINTS = {
+    "/predict", "/predict_batch", "/batch_status", "/cancel_batch", "/start_run", "/run_status",
+    "/stop_run", "/resume_run", "/list_runs", "/publish",
+}  # fmt: skip
+
+
+@pytest.fixture
+def url(store: RunStore, finished: Run) -> Iterator[str]:
+    made = page.build(store)
+    _, where, _ = page.launch(made, store, prevent_thread_lock=True, quiet=True)
+    yield where
+    made.close()
+
+
+def test_every_action_has_a_name_types_and_a_description(url: str) -> None:
+    client = Client(url, verbose=False)
+    found = client.view_api(return_format="dict", print_info=False)
+    named: dict[str, Any] = found["named_endpoints"]
+    assert set(named) == ENDPOINTS
+    for name, known in named.items():
+        assert known["description"], name
+        for one in known["parameters"]:
+            assert one["parameter_name"], name
+            assert one["python_type"]["type"] not in ("", "Any"), (name, one)
+    assert [one["parameter_name"] for one in named["/predict"]["parameters"]][:3] == [
+        "run_id", "sentence1", "sentence2",
+    ]  # fmt: skip
+
+
+def test_a_pair_is_answered(url: str, finished: Run) -> None:
+    client = Client(url, verbose=False)
+    pair = ("the cat sees a dog .", "a cat sees the dog .")
+    answer = client.predict(finished.id, *pair, api_name="/predict")
+    assert answer["label"] in answer["probabilities"]
+    assert sum(answer["probabilities"].values()) == pytest.approx(1.0, abs=1e-4)
+    both = client.predict(finished.id, *pair, True, api_name="/predict")
+    mean = (answer["probabilities"]["equivalent"] + answer["other"]["equivalent"]) / 2
+    assert both["probabilities"]["equivalent"] == pytest.approx(mean, abs=0.02)
+    for wrong in ("../x", "/etc/passwd", "x" * 1000, ""):
+        with pytest.raises(AppError, match="no such run"):
+            client.predict(wrong, *pair, api_name="/predict")
+    with pytest.raises(AppError, match="sentence2 is empty"):
+        client.predict(finished.id, "the cat", "", api_name="/predict")
+
+
+@pytest.mark.slow
+def test_a_file_is_judged(url: str, finished: Run, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    lines = "".join(f"{one},{two},{label}\n" for one, two, label in toys.rows(50))
+    path.write_text("sentence1,sentence2,label\n" + lines)
+    client = Client(url, verbose=False)
+    batch = client.predict(
+        finished.id, handle_file(str(path)), "", "", "", False, False, False,
+        api_name="/predict_batch",
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while batch["status"] == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+        batch = client.predict(batch["id"], api_name="/batch_status")
+    assert (batch["status"], batch["error"], batch["report"]["rows"]) == ("finished", "", 50)
+    with urllib.request.urlopen(f"{url}{batch['result']}") as answer:
+        text = answer.read().decode()
+    assert len(text.splitlines()) == 51
+    assert text.startswith("sentence1,sentence2,label,prediction,probability_not_equivalent")
+    with pytest.raises(AppError, match="no such batch"):
+        client.predict("../" + batch["id"], api_name="/batch_status")
+
+
+def test_a_model_is_published_by_a_program(url: str, finished: Run, hub: LoopbackHub) -> None:
+    client = Client(url, verbose=False)
+    pushed = client.predict(
+        finished.id, "from-a-program", "hub-token-of-ada", True, api_name="/publish"
+    )
+    assert pushed["created"]
+    assert pushed["url"].endswith("/ada/from-a-program")
+    with pytest.raises(AppError, match="not signed in"):
+        client.predict(finished.id, "again", "", api_name="/publish")
+
+
+def test_agents_have_the_same_as_tools(url: str, finished: Run) -> None:
+    """Through the official client, as an assistant would ask."""
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamablehttp_client
+
+    async def asked() -> tuple[list[Any], Any, Any]:
+        async with (
+            streamablehttp_client(f"{url}gradio_api/mcp/") as (read, write, _),
+            ClientSession(read, write) as session,
+        ):
+            await session.initialize()
+            tools = (await session.list_tools()).tools
+            named = {tool.name: tool for tool in tools}
+            name = next(name for name in named if name.endswith("predict"))
+            given = {"run_id": finished.id, "sentence1": "a cat .", "sentence2": "a dog ."}
+            answer = await session.call_tool(name, given)
+            wrong = await session.call_tool(name, {**given, "run_id": "../x"})
+            return tools, answer, wrong
+
+    tools, answer, wrong = asyncio.run(asked())
+    assert len(tools) == len(ENDPOINTS)
+    for tool in tools:
+        assert tool.description, tool.name
+    predict = next(tool for tool in tools if tool.name.endswith("predict"))
+    assert {"run_id", "sentence1", "sentence2"} <= set(predict.inputSchema["properties"])
+    assert "a run of yours" in json.dumps(predict.inputSchema)
+    assert "equivalent" in answer.content[0].text
+    assert "no such run" in wrong.content[0].text

@@ -1,0 +1,150 @@
+"""Measuring a run's model: with its training, and afterwards in processes of their own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune import (
+    analysis,
+    assess,
+    assessments,
+    corrections,
+    data,
+    errands,
+    events,
+    jobs,
+    outcomes,
+)
+from finetune.config import NO_COLUMN, RunConfig
+from finetune.errors import DataError, JobError
+from finetune.store import Run, RunStore
+from finetune.uploads import Uploads
+from tests import toys
+from tests.test_jobs import until
+
+
+@pytest.fixture(scope="module")
+def trained(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A toy run, trained on somebody's files."""
+    place = tmp_path_factory.mktemp("trained")
+    store = RunStore(place / "runs")
+    folder = toys.write_pairs(place / "pairs")
+    files = {split: folder / f"{split}.csv" for split in ("train", "validation", "test")}
+    made = store.create(
+        RunConfig(
+            dataset=Uploads(store.root / "uploads").add(files), checkpoint=str(toy_checkpoint),
+            max_length=32, num_train_epochs=2, mixed_precision="no", learning_rate=1e-3,
+        )
+    )  # fmt: skip
+    command = [sys.executable, "-m", "finetune.train", "--run", str(made.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return made
+
+
+@pytest.fixture
+def run(trained: Run, store: RunStore) -> Run:
+    """A copy of it, to do anything with."""
+    shutil.copytree(trained.folder.parent, store.root)
+    return store.get(trained.id)
+
+
+@pytest.mark.slow
+def test_a_training_leaves_all_that_an_evaluation_needs(store: RunStore, run: Run) -> None:
+    summary = jobs.summary(store, run)
+    assert summary.status == "finished"
+    assert set(summary.baselines) == {"majority class", "TF-IDF + logistic regression"}
+    for one in summary.validation:
+        low, high = one.intervals["accuracy"]
+        assert low <= one.metrics["accuracy"] <= high
+    study = analysis.study(run, summary)
+    assert study.table is not None
+    assert study.analysis.examples == 24
+    assert summary.best is not None
+    assert study.analysis.scores["f1"].value == pytest.approx(summary.best.metrics["f1"])
+    order = study.analysis.order
+    assert order is not None
+    assert order.pairs == 24
+    # Scored from the saved model: what the loop saw, read the other way round.
+    found = outcomes.swapped(run)
+    assert found is not None
+    kept = outcomes.scored(run, summary.best.step)
+    np.testing.assert_allclose(found.given, kept.logits, atol=0.05)
+    kinds = [type(one).__name__ for one in run.tail()[0]]
+    assert kinds.count("Compared") == 1
+    assert kinds[-1] == "Finished"
+
+
+@pytest.mark.slow
+def test_the_test_set_is_sealed_until_it_is_opened(store: RunStore, run: Run) -> None:
+    assert not (run.predictions / "test.npz").exists()
+    assert jobs.summary(store, run).opened == ()
+    assessments.start(store, run, "test")
+    until(lambda: not assessments.state(run, "test").running, 60)
+    assert assessments.state(run, "test").error == ""
+    once = jobs.summary(store, run)
+    assert len(once.opened) == 1
+    assert once.status == "finished"
+    scores = once.opened[0].metrics
+    found = analysis.study(run, once, "test").analysis
+    assert found.examples == 8
+    assert found.scores["accuracy"].value == pytest.approx(scores["accuracy"])
+    assess.open_test(run)
+    assert len(jobs.summary(store, run).opened) == 2  # each time is written down
+
+
+@pytest.mark.slow
+def test_corrected_labels_become_pairs_to_train_on(store: RunStore, run: Run) -> None:
+    labels = ["0", "1"]
+    table = outcomes.examples(run)
+    assert table is not None
+    before = table.column("label").to_pylist()
+    other = labels[1 - before[3]]
+    assert corrections.change(run, 3, other, labels) == {3: other}
+    with pytest.raises(DataError, match="no validation example 25"):
+        corrections.change(run, 24, other, labels)
+    with pytest.raises(DataError, match="no class 'maybe'"):
+        corrections.change(run, 3, "maybe", labels)
+    lines = "".join(corrections.as_csv(run, labels)).splitlines()
+    assert len(lines) == 25
+    assert [n for n, line in enumerate(lines[1:]) if line.endswith(labels[before[3]])] == [3]
+    chosen = corrections.as_upload(store, run)
+    assert (chosen.sentence2_column, chosen.label_column) == ("sentence2", "label")
+    pairs = data.load(chosen, store.root)
+    now = pairs.splits["validation"]["label"][:]
+    names = pairs.labels
+    assert [names[n] for n in now] == [
+        other if n == 3 else labels[label] for n, label in enumerate(before)
+    ]
+    assert pairs.splits["train"].num_rows == 64
+    assert chosen.sentence2_column != NO_COLUMN
+    corrections.change(run, 3, labels[before[3]], labels)  # taken back
+    assert corrections.read(run) == {}
+    with pytest.raises(DataError, match="No label was corrected"):
+        corrections.as_upload(store, run)
+
+
+def test_what_cannot_be_measured_is_said(store: RunStore, toy_checkpoint: Path) -> None:
+    run = store.create(RunConfig())
+    with pytest.raises(JobError, match="no model"):
+        assessments.start(store, run, "orders")
+    toys.copy_model(toy_checkpoint, run.best)
+    run.append(events.Started(device="CPU"))
+    outcomes.save_examples(run, "validation", _single())
+    with pytest.raises(DataError, match="single sentences"):
+        assess.both_orders(run)
+    assert assessments.state(run, "orders") == errands.Progress()
+    with pytest.raises(DataError, match="were not kept"):
+        corrections.change(store.create(RunConfig()), 0, "a", ["a"])
+
+
+def _single() -> object:
+    import pyarrow as pa
+
+    return pa.table({"sentence1": ["a"], "label": [0]})

@@ -1,0 +1,245 @@
+"""Whole files judged: the same rows come out, whatever is in them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from finetune import batch, batches, decision, events
+from finetune.batches import Asked
+from finetune.config import RunConfig
+from finetune.errors import DataError, JobError
+from finetune.predict import Predictor, Way
+from finetune.store import Run, RunStore
+from finetune.visitors import Visitor
+from tests import toys
+from tests.test_jobs import until
+
+PAIRS = [
+    ("the cat sees a dog .", "a cat sees the dog .", "equivalent"),
+    ("the cat sees a dog .", "a cat misses the dog .", "not_equivalent"),
+    ("the owl likes a bee .", "a owl likes the bee .", "1"),
+]
+
+
+@pytest.fixture
+def run(store: RunStore, toy_checkpoint: Path) -> Run:
+    made = store.create(RunConfig(max_length=32))
+    toys.copy_model(toy_checkpoint, made.best)
+    return made
+
+
+def judged(run: Run, path: Path, out: Path, **values: Any) -> dict[str, Any]:
+    asked = batches.checked(Asked(run.id, path.name, "", **values), path)
+    report, whole = batch.judge(run, asked, path, out)
+    assert whole
+    return report
+
+
+def write_csv(path: Path, lines: Sequence[tuple[str, ...]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(lines)
+    return path
+
+
+def test_the_same_rows_come_out_with_the_models_answers(run: Run, tmp_path: Path) -> None:
+    lines = [("id", "sentence1", "sentence2", "label")]
+    lines += [(f"=row {n}", *pair) for n, pair in enumerate(PAIRS)]
+    path = write_csv(tmp_path / "pairs.csv", lines)
+    report = judged(run, path, tmp_path / "out.csv")
+    found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
+    assert [one["id"] for one in found] == ["=row 0", "=row 1", "=row 2"]
+    predictor = Predictor(run.best, 32)
+    for one, (first, second, _) in zip(found, PAIRS, strict=True):
+        answer = predictor.pair(first, second)
+        assert one["prediction"] == answer.label
+        assert one["error"] == ""
+        for name, value in answer.probabilities.items():
+            assert float(one[f"probability_{name}"]) == pytest.approx(value, abs=0.02)
+    assert report["labelled"] == 3  # "1" is the second class
+    right = sum(
+        one["prediction"] == ("equivalent" if truth in ("1", "equivalent") else "not_equivalent")
+        for one, (_, _, truth) in zip(found, PAIRS, strict=True)
+    )
+    assert report["scores"]["accuracy"][0] == pytest.approx(right / 3)
+    assert sum(map(sum, report["confusion"])) == 3
+
+
+def test_a_row_that_cannot_be_read_is_marked_in_its_place(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text(
+        "sentence1,sentence2\nthe cat,a dog\nbroken\n ,a dog\nthe owl,a bee\n", encoding="utf-8"
+    )
+    report = judged(run, path, tmp_path / "out.csv")
+    found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
+    assert [bool(one["prediction"]) for one in found] == [True, False, False, True]
+    assert found[1]["error"] == "line 3 has 1 fields where the first line has 2"
+    assert found[2]["error"] == "sentence1 is empty"
+    assert (report["rows"], report["errors"]) == (4, 2)
+
+
+def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) -> None:
+    rows = [{"sentence1": one, "sentence2": two, "more": {"deep": [n]}}
+            for n, (one, two, _) in enumerate(PAIRS)]  # fmt: skip
+    text = "\n".join(map(json.dumps, rows)) + "\nnot json\n"
+    (tmp_path / "pairs.jsonl").write_text(text)
+    judged(run, tmp_path / "pairs.jsonl", tmp_path / "out.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    nested = [line.get("more") for line in lines]
+    assert nested == [{"deep": [0]}, {"deep": [1]}, {"deep": [2]}, None]
+    assert "is not JSON" in lines[3]["error"]
+
+    with gzip.open(tmp_path / "pairs.json.gz", "wt") as file:
+        json.dump(rows, file)
+    judged(run, tmp_path / "pairs.json.gz", tmp_path / "out2.jsonl")
+    assert len((tmp_path / "out2.jsonl").read_text().splitlines()) == 3
+
+    table = pa.table({
+        "sentence1": [one for one, _, _ in PAIRS], "sentence2": [two for _, two, _ in PAIRS],
+        "day": pa.array([1, 2, 3], pa.date32()), "nested": [[1], [2], None],
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "pairs.parquet")
+    judged(run, tmp_path / "pairs.parquet", tmp_path / "out.parquet")
+    out = pq.read_table(tmp_path / "out.parquet")
+    assert out.select(table.column_names).equals(table)
+    assert out.column("probability_equivalent").type == pa.float64()
+
+    tab = write_csv(tmp_path / "x.csv", [("a;b",)])
+    tab.rename(tmp_path / "pairs.tsv")
+    (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\nthe cat\ta dog\n")
+    judged(run, tmp_path / "pairs.tsv", tmp_path / "out.tsv")
+    assert (tmp_path / "out.tsv").read_text().splitlines()[1].startswith("the cat\ta dog\t")
+
+
+def test_any_text_gets_an_answer(run: Run, tmp_path: Path) -> None:
+    odd = ["\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "\u65e5\u672c\u8a9e", "<b>bold</b>",
+           "x " * 50_000]  # fmt: skip
+    lines = "".join(json.dumps({"sentence1": text, "sentence2": "cat"}) + "\n" for text in odd)
+    (tmp_path / "odd.jsonl").write_text(lines)
+    report = judged(run, tmp_path / "odd.jsonl", tmp_path / "out.jsonl")
+    assert (report["rows"], report["errors"]) == (6, 0)
+
+
+def test_what_was_saved_with_the_model_is_used_when_asked_for(run: Run, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "pairs.csv", [("sentence1", "sentence2"), *(p[:2] for p in PAIRS)])
+    decision.write(run.best, threshold=0.999, temperature=3.0, positive="equivalent")
+    ways = [{"threshold": True}, {"calibrated": True}, {"both_orders": True}, {}]
+    predictor = Predictor(run.best, 32)
+    for way in ways:
+        judged(run, path, tmp_path / "out.csv", **way)
+        found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
+        for one, (first, second, _) in zip(found, PAIRS, strict=True):
+            answer = predictor.pair(first, second, Way(**way))
+            assert one["prediction"] == answer.label, way
+            assert float(one["probability_equivalent"]) == pytest.approx(
+                answer.probabilities["equivalent"], abs=0.02
+            )
+        if "threshold" in way:
+            assert {one["prediction"] for one in found} == {"not_equivalent"}
+
+
+def test_windows_hold_what_they_say(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the file, no more than a window of rows is held."""
+    monkeypatch.setattr(batch, "WINDOW", 10)
+    sizes: list[int] = []
+    real = batch._Answer.__call__
+
+    def counted(self: batch._Answer, window: list[batch.Row], tally: batch.Tally) -> Any:
+        sizes.append(len(window))
+        return real(self, window, tally)
+
+    monkeypatch.setattr(batch._Answer, "__call__", counted)
+    lines = [("sentence1", "sentence2"), *((f"the cat {n}", "a dog") for n in range(35))]
+    path = write_csv(tmp_path / "pairs.csv", lines)
+    told: list[tuple[int, int]] = []
+    heads: list[int] = []
+    asked = batches.checked(Asked(run.id, path.name, ""), path)
+    batch.judge(
+        run,
+        asked,
+        path,
+        tmp_path / "out.csv",
+        lambda done, total: told.append((done, total)),
+        lambda rows: heads.append(len(rows)),
+    )
+    assert sizes == [10, 10, 10, 5]
+    assert told == [(10, 35), (20, 35), (30, 35), (35, 35)]
+    assert heads == [10, 20, 30, 35]
+    found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
+    assert [one["sentence1"] for one in found] == [f"the cat {n}" for n in range(35)]
+
+
+def test_a_file_that_cannot_be_meant_is_refused(store: RunStore, run: Run, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "x.csv", [("one", "two", "three", "four"), ("a", "b", "c", "d")])
+    with pytest.raises(DataError, match=r"No column of x\.csv is clearly the first sentence"):
+        batches.start(store, Asked(run.id, "x.csv", ""), path)
+    with pytest.raises(DataError, match="no column 'five'"):
+        batches.start(store, Asked(run.id, "x.csv", "five"), path)
+    (tmp_path / "image.csv").write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(DataError, match="PNG"):
+        batches.start(store, Asked(run.id, "image.csv", ""), tmp_path / "image.csv")
+    with pytest.raises(JobError, match="no model"):
+        batches.start(store, Asked(store.create(RunConfig()).id, "x.csv", "one"), path)
+
+
+@pytest.mark.slow
+def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Path) -> None:
+    lines = [("text a", "text b", "is_same")]
+    lines += [(f"the cat {n} .", "a dog .", "no" if n % 2 else "equivalent") for n in range(300)]
+    path = write_csv(tmp_path / "mine.csv", lines)
+    asked = Asked(run.id, "mine.csv", "text a", "text b", "is_same")
+    made = batches.start(store, asked, path)
+    assert batches.state(batches.get(store, made.id)).status == "running"
+    until(lambda: batches.state(made).status != "running", 60)
+    found = batches.state(made)
+    assert found.error == ""
+    assert (found.status, found.done, len(found.head)) == ("finished", 300, 100)
+    assert found.report["labelled"] == 150
+    assert found.report["unknown_labels"] == 150
+    assert made.result is not None
+    assert len(made.result.read_text().splitlines()) == 301
+    # Another visitor has no such batch.
+    for other in (Visitor(names=("b",)), Visitor(names=())):
+        with pytest.raises(DataError, match="no such batch"):
+            batches.get(store.seen_by(other), made.id)
+    for wrong in ("../x", "", None, 7, "x" * 10**6, made.id + "/../" + made.id):
+        with pytest.raises(DataError, match="no such batch"):
+            batches.get(store, wrong)
+
+
+@pytest.mark.slow
+def test_a_cancelled_batch_keeps_what_is_judged(store: RunStore, run: Run, tmp_path: Path) -> None:
+    lines = [("sentence1", "sentence2"), *((f"the cat {n} .", "a dog .") for n in range(400_000))]
+    path = write_csv(tmp_path / "long.csv", lines)
+    made = batches.start(store, Asked(run.id, "long.csv", ""), path)
+    until(lambda: batches.state(made).done > 0, 60)
+    batches.cancel(made)
+    until(lambda: batches.state(made).status != "running", 30)
+    found = batches.state(made)
+    assert found.status == "stopped"
+    assert made.result is not None
+    kept = len(made.result.read_text().splitlines()) - 1
+    assert 0 < kept < 400_000
+    assert events.Failed not in {type(one) for one in made.tail()[0]}
+
+
+def test_a_visitor_has_bounds(
+    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "0")
+    path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
+    visitor = Visitor(names=("browser:ada",))
+    mine = store.seen_by(visitor).create(RunConfig(max_length=32))
+    toys.copy_model(run.best, mine.best)
+    with pytest.raises(DataError, match="a visitor may bring 0 MB"):
+        batches.start(store.seen_by(visitor), Asked(mine.id, "x.csv", ""), path)

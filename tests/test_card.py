@@ -1,0 +1,255 @@
+"""The card: derived from the run as a whole, honest about what was not measured, nobody's pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from finetune import card, catalog, decision, events, looks, outcomes, picture
+from finetune.config import RunConfig
+from finetune.report import Example, Finding, Report
+from finetune.store import Run, RunStore, write_atomically
+from tests import toys
+from tests.hub import LoopbackHub
+
+LABELS = ["not_equivalent", "equivalent"]
+SECRET = "the minister resigned on a rainy tuesday"
+
+
+def prepared(**values: Any) -> events.Prepared:
+    data = {
+        "source": "tickets.csv", "positive_label": "equivalent", "columns": {},
+        "rows": {"train": 64, "validation": 40, "test": 8}, "revision": "",
+        "left_out": {"train": {"duplicates": 3}},
+    }  # fmt: skip
+    known: dict[str, Any] = {
+        "train_examples": 64, "validation_examples": 40, "steps_per_epoch": 8, "total_steps": 8,
+        "labels": LABELS, "parameters": 1000, "precision": "no", "fingerprint": "f" * 64,
+        "majority": {"accuracy": 0.6, "f1": 0.75}, "data": data,
+    }  # fmt: skip
+    return events.Prepared(**known | values)
+
+
+def evaluate(run: Run, labels: list[str] = LABELS) -> None:
+    """Logits of 40 examples of which a model gets 30 right, and all that hangs on them."""
+    draw = np.random.default_rng(0)
+    truth = draw.integers(0, len(labels), 40)
+    logits = draw.normal(0, 0.1, (40, len(labels))).astype(np.float32)
+    answers = np.where(np.arange(40) < 30, truth, (truth + 1) % len(labels))
+    logits[np.arange(40), answers] += 2
+    outcomes.save_scored(run, 8, logits, truth)
+    texts = pa.table({"sentence1": [SECRET] * 40, "sentence2": [SECRET] * 40, "label": truth})
+    outcomes.save_examples(run, "validation", texts)
+    other = logits.copy()
+    other[:5] = other[:5, ::-1]
+    outcomes.save_swapped(run, outcomes.Swapped(8, np.arange(40), logits, other))
+    run.append(
+        events.Evaluated(
+            step=8, epoch=1.0, metrics={"accuracy": 0.75, "f1": 0.7}, seconds=0.1, best=True
+        )
+    )
+    run.append(events.Saved(step=8))
+
+
+def begin(store: RunStore, model: Path, told: events.Prepared, **values: Any) -> Run:
+    run = store.create(RunConfig(max_length=32, **values))
+    run.append(events.Started(device="CPU (2 threads)", versions={"torch": "2.13.0"}))
+    run.append(told)
+    run.append(
+        events.Stepped(step=8, epoch=1, loss=0.3, learning_rate=1e-5, samples_per_second=9.0)
+    )
+    toys.copy_model(model, run.best)
+    return run
+
+
+@pytest.fixture
+def run(store: RunStore, toy_checkpoint: Path) -> Run:
+    made = begin(store, toy_checkpoint, prepared())
+    evaluate(made)
+    made.append(events.Finished(step=8, seconds=4000.0))
+    return made
+
+
+def written(store: RunStore, run: Run, **values: Any) -> str:
+    return card.text(run, store.summary(run), "ada/pairs", **values)
+
+
+def metadata(text: str) -> dict[str, Any]:
+    return dict(yaml.safe_load(text.split("---\n")[1]))
+
+
+def test_the_metadata_is_what_the_hub_knows(store: RunStore, run: Run, hub: LoopbackHub) -> None:
+    text = written(store, run, licence="mit")
+    ModelCard(text).validate()
+    found = metadata(text)
+    assert found["license"] == "mit"
+    assert found["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert found["base_model_relation"] == "finetune"
+    assert found["metrics"] == ["accuracy", "f1"]
+    assert found["widget"][0] == {"text": " [SEP] ".join(card.EXAMPLES[0])}
+    index = found["model-index"][0]
+    assert index["name"] == "pairs"
+    assert [one["value"] for one in index["results"][0]["metrics"]] == [0.75, 0.7]
+
+
+def test_a_hub_dataset_is_named_with_its_revision(store: RunStore, toy_checkpoint: Path) -> None:
+    told = prepared()
+    told.data["revision"] = "abc123"
+    run = begin(store, toy_checkpoint, told, dataset="glue/mrpc", checkpoint="roberta-base")
+    evaluate(run)
+    found = metadata(written(store, run))
+    assert found["datasets"] == ["nyu-mll/glue"]
+    assert found["license"] == "mit"
+    assert found["model-index"][0]["results"][0]["dataset"] == {
+        "name": "GLUE MRPC", "type": "nyu-mll/glue", "config": "mrpc", "split": "validation",
+        "revision": "abc123",
+    }  # fmt: skip
+
+
+def test_results_have_intervals_baselines_and_a_confusion_matrix(store: RunStore, run: Run) -> None:
+    run.append(events.Compared(baselines={"TF-IDF + logistic regression": {"accuracy": 0.65}}))
+    text = written(store, run)
+    row = next(line for line in text.splitlines() if line.startswith("| this model"))
+    assert row.startswith("| this model | 0.7500 (0.")
+    assert "| majority class | 0.6000 | 0.7500 |" in text
+    assert "| TF-IDF + logistic regression | 0.6500 |  |" in text
+    matrix = [line for line in text.splitlines() if line.startswith("| `")]
+    cells = [[int(cell) for cell in line.split("|")[2:4]] for line in matrix]
+    assert sum(map(sum, cells)) == 40
+    assert cells[0][0] + cells[1][1] == 30
+
+
+def test_limits_say_what_was_measured(store: RunStore, run: Run) -> None:
+    limits = written(store, run).split("## Limits")[1].split("## Data")[0]
+    assert "changes the answer of 5 of 40 validation pairs" in limits
+    assert "expected calibration error" in limits
+    assert "32 tokens" in limits
+    (run.predictions / "swapped.npz").unlink()
+    assert "swapping the two sentences changes its answers was not measured" in written(store, run)
+
+
+def test_a_model_that_learned_nothing_says_so_first(store: RunStore, toy_checkpoint: Path) -> None:
+    run = begin(store, toy_checkpoint, prepared())
+    truth = (np.arange(40) < 27).astype(np.int64)
+    outcomes.save_scored(run, 8, np.full((40, 2), [-1, 1], np.float32), truth)
+    texts = pa.table({"sentence1": ["a"] * 40, "sentence2": ["b"] * 40, "label": truth})
+    outcomes.save_examples(run, "validation", texts)
+    scores = {"accuracy": 27 / 40, "f1": 54 / 67}
+    run.append(events.Evaluated(step=8, epoch=1.0, metrics=scores, seconds=0.1, best=True))
+    run.append(events.Compared(baselines={"TF-IDF + logistic regression": {"f1": 0.9}}))
+    limits = written(store, run).split("## Limits")[1].split("## Data")[0]
+    first, second = [line for line in limits.splitlines() if line.startswith("- ")][:2]
+    assert first.startswith(f"- It always answers `{LABELS[1]}`: it has learned nothing")
+    assert "0.8060, is not above that of the best baseline, TF-IDF + logistic" in second
+    assert "No kind of example was found" not in limits
+
+
+def test_a_test_set_is_reported_with_how_often_it_was_opened(store: RunStore, run: Run) -> None:
+    assert "it was never opened" in written(store, run)
+    for _ in range(2):
+        run.append(
+            events.Opened(
+                step=8, metrics={"accuracy": 0.5, "f1": 0.4}, threshold=0.3,
+                at_threshold={"accuracy": 0.6, "f1": 0.45},
+            )
+        )  # fmt: skip
+    text = written(store, run)
+    assert "Opened 2 times" in text
+    assert "| threshold 0.3 | 0.6000 | 0.4500 |" in text
+    splits = [one["dataset"]["split"] for one in metadata(text)["model-index"][0]["results"]]
+    assert splits == ["validation", "test"]
+
+
+def test_threshold_and_temperature_are_told(store: RunStore, run: Run) -> None:
+    decision.write(run.best, threshold=0.43, temperature=1.31, positive="equivalent")
+    text = written(store, run)
+    assert "The answer is `equivalent` from a probability of 0.43 on" in text
+    assert "softmax(logits / 1.31)" in text
+
+
+def test_time_and_hardware_are_told_and_no_carbon_is_claimed(store: RunStore, run: Run) -> None:
+    text = written(store, run)
+    assert "8 of 8 steps in 67 min on CPU (2 threads)" in text
+    assert "Energy was not measured" in text
+    assert "torch 2.13.0" in text
+    assert "co2" not in text.lower()
+
+
+def test_nobodys_sentences_and_no_place_on_the_disk_are_shown(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    run = begin(
+        store, toy_checkpoint, prepared(), checkpoint=str(toy_checkpoint),
+        accelerate_config="/home/ada/secret/accelerate.yaml",
+    )  # fmt: skip
+    evaluate(run)
+    text = written(store, run)
+    assert SECRET not in text
+    assert str(toy_checkpoint.parent) not in text
+    assert "/home/ada" not in text
+    assert "base_model" not in metadata(text)
+    assert "`toy`" in text
+    assert card.public(run.config()).checkpoint == "toy"
+
+
+def test_markup_in_names_stays_text(store: RunStore, toy_checkpoint: Path) -> None:
+    labels = ["<b>a|b</b>", "`x`\n# y"]
+    told = prepared(labels=labels)
+    told.data.update(source="<img src=x>[a](b).csv", positive_label=labels[0])
+    kept = store.uploads.add({"train": toys.write_pairs(store.root / "pairs") / "train.csv"})
+    run = begin(store, toy_checkpoint, told, dataset=kept)
+    run.append(events.Finished(step=8, seconds=1.0))
+    text = written(store, run)
+    assert "classes `<b>a|b</b>`, `x # y`" in text
+    assert "\n# y" not in text
+    assert "\\<img src=x\\>\\[a\\](b).csv" in text
+
+
+def test_findings_of_the_same_rows_are_told_without_rows(store: RunStore, run: Run) -> None:
+    found = Finding(
+        "leakage", "warns", "Pairs stand in both train and validation", 3, "",
+        [Example("train", 1, SECRET)],
+    )  # fmt: skip
+    note = Finding("classes", "notes", "Two classes", 64, "")
+    place = looks.examination(store, run.config())
+    place.folder.mkdir(parents=True)
+    for fingerprint, told in (("f" * 64, [found]), ("0" * 64, [])):
+        report = Report(source="x", findings=[found, note], fingerprint=fingerprint)
+        write_atomically(place.folder / "report.json", report.to_json())
+        assert list(card.findings(run, store.summary(run))) == told
+    text = written(store, run, findings=[found])
+    assert "- Pairs stand in both train and validation (3 rows)." in text
+    assert SECRET not in text
+
+
+def test_single_sentences_and_many_classes(store: RunStore, toy_checkpoint: Path) -> None:
+    told = prepared(labels=["calm", "glad", "sad"])
+    told.data["columns"] = {"sentence1": "text", "sentence2": ""}
+    run = begin(store, toy_checkpoint, told)
+    evaluate(run, ["calm", "glad", "sad"])
+    text = written(store, run)
+    assert "a sentence into one of the classes `calm`, `glad`, `sad`" in text
+    assert metadata(text)["widget"][0] == {"text": card.EXAMPLES[0][0]}
+    assert metadata(text)["tags"] == ["sentences", "finetune"]
+
+
+def test_the_curves_are_a_picture(store: RunStore, run: Run) -> None:
+    drawn = picture.curves(store.summary(run))
+    assert drawn is not None
+    assert drawn.startswith(b"\x89PNG")
+    assert len(drawn) < 200_000
+    assert f"]({card.PICTURE})" in written(store, run)
+    blank = store.create(RunConfig())
+    assert picture.curves(store.summary(blank)) is None
+    assert card.PICTURE not in card.text(blank, store.summary(blank), "ada/pairs")
+
+
+@pytest.mark.parametrize("checkpoint", [one.name for one in catalog.CHECKPOINTS])
+def test_every_offered_checkpoint_has_its_licence(checkpoint: str) -> None:
+    assert card.base_licence(RunConfig(checkpoint=checkpoint)) in ("apache-2.0", "mit")

@@ -1,0 +1,131 @@
+"""The demo Space: what it holds, what it must not write over, and that its app runs as printed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from gradio_client import Client
+
+from finetune import card, demo, publish
+from finetune.config import RunConfig
+from finetune.errors import PublishError
+from finetune.publish import Wanted
+from finetune.store import Run, RunStore
+from tests import toys
+from tests.hub import LoopbackHub
+from tests.test_page import story
+
+PRO = "hub-token-of-pro"
+
+
+@pytest.fixture
+def run(store: RunStore, toy_checkpoint: Path, hub: LoopbackHub) -> Run:
+    hub.add_user(PRO, "ada", pro=True)
+    made = store.create(RunConfig(max_length=32))
+    for event in story():
+        made.append(event)
+    toys.copy_model(toy_checkpoint, made.best)
+    return made
+
+
+def push(
+    store: RunStore, run: Run, token: str = PRO, hardware: str = "cpu-basic"
+) -> publish.Pushed:
+    wanted = Wanted("pairs", demo=True, hardware=hardware)
+    return publish.push(run, store.summary(run), wanted, token, verified=False)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_its_files_are_a_space(paired: bool) -> None:
+    files = demo.files("ada/pairs", paired, 64, card.EXAMPLES, "mit")
+    front = yaml.safe_load(files["README.md"].split("---\n")[1])
+    assert (front["sdk"], front["app_file"], front["license"]) == ("gradio", "app.py", "mit")
+    assert front["models"] == ["ada/pairs"]
+    tree = ast.parse(files["app.py"])
+    made = next(one for one in tree.body if isinstance(one, ast.FunctionDef))
+    assert len(made.args.args) == (2 if paired else 1)
+    assert demo.is_ours(files["app.py"])
+    assert not demo.is_ours("import gradio")
+    assert re.search(r"^torch==\d+\.\d+\.\d+$", files["requirements.txt"], re.MULTILINE)
+
+
+def test_it_is_pushed_beside_the_model_and_updated(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    done = push(store, run)
+    assert done.demo == f"{hub.url}/spaces/ada/pairs-demo"
+    space = hub.repos["space", "ada/pairs-demo"]
+    assert set(space.files) == {"app.py", "requirements.txt", "README.md"}
+    plan = publish.check(run, store.summary(run), Wanted("pairs", demo=True), PRO)
+    assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
+    assert plan.hardware == "CPU Basic, free of charge"
+    assert push(store, run).demo == done.demo
+
+
+def test_something_else_of_that_name_is_left_alone(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    hub.add_repo("ada/pairs-demo", "space", {"app.py": b"print('mine')"})
+    with pytest.raises(PublishError, match="ada/pairs-demo exists and is something else"):
+        push(store, run)
+    assert ("model", "ada/pairs") not in hub.repos
+
+
+def test_a_private_model_has_no_demo(store: RunStore, run: Run, hub: LoopbackHub) -> None:
+    with pytest.raises(PublishError, match="could not read it: the repository is private"):
+        publish.check(run, store.summary(run), Wanted("pairs", True, demo=True), PRO)
+
+
+def test_the_price_is_told_before(store: RunStore, run: Run, hub: LoopbackHub) -> None:
+    wanted = Wanted("pairs", demo=True, hardware="t4-small")
+    plan = publish.check(run, store.summary(run), wanted, PRO)
+    assert plan.hardware == "Nvidia T4 - small, 0.40 USD an hour while it is awake"
+    with pytest.raises(PublishError, match=r"no hardware 't9'.*cpu-basic, t4-small"):
+        push(store, run, hardware="t9")
+
+
+def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    hub.add_user("free", "ada")
+    done = push(store, run, "free")
+    assert done.demo == ""
+    assert "status 402. cpu-basic takes an account that pays" in done.demo_problem
+    assert hub.repos["model", "ada/pairs"].head == done.commit
+    assert ("space", "ada/pairs-demo") not in hub.repos
+
+
+@pytest.mark.long
+def test_its_app_runs_as_printed(
+    store: RunStore, run: Run, hub: LoopbackHub, tmp_path: Path
+) -> None:
+    push(store, run)
+    for path, content in hub.repos["space", "ada/pairs-demo"].files.items():
+        (tmp_path / path).write_bytes(content)
+    environment = {**os.environ, "GRADIO_SERVER_PORT": "", "PYTHONUNBUFFERED": "1"}
+    environment.pop("GRADIO_SERVER_PORT")
+    process = subprocess.Popen(
+        [sys.executable, "app.py"], cwd=tmp_path, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        url = next((found[0] for line in process.stdout
+                    if (found := re.search(r"http://\S+", line))), "")  # fmt: skip
+        assert url
+        client = Client(url, verbose=False, analytics_enabled=False)
+        answer = client.predict("the cat sees a dog .", "a cat sees the dog .",
+                                api_name="/classify")  # fmt: skip
+    finally:
+        process.kill()
+        process.wait(10)
+    shares = {one["label"]: one["confidence"] for one in answer["confidences"]}
+    assert set(shares) == {"not_equivalent", "equivalent"}
+    assert sum(shares.values()) == pytest.approx(1.0, abs=1e-3)

@@ -1,0 +1,210 @@
+"""Pushes in the background: whose they are, that they end, and what they keep to themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import pytest
+
+from finetune import events, publish, pushes
+from finetune.config import RunConfig
+from finetune.errors import Cancelled, JobError, NoSuchRun, PublishError
+from finetune.publish import Progress, Pushed, Verified, Wanted
+from finetune.pushes import Pushes, State
+from finetune.store import Run, RunStore
+from finetune.ui import pushed
+from finetune.ui.publish import PublishTab
+from finetune.visitors import Visitor
+from tests import toys
+from tests.conftest import TOKEN
+from tests.hub import LoopbackHub
+from tests.test_page import story
+
+WANTED = Wanted("ada/pairs")
+DONE = Pushed("http://hub/ada/pairs", "c" * 40, True, Verified(20, 0.0))
+
+
+class Stand:
+    """A push that waits until it is let go."""
+
+    def __init__(self, end: Callable[[], Pushed] = lambda: DONE) -> None:
+        self.go, self.begun, self.end = threading.Event(), threading.Event(), end
+
+    def __call__(
+        self, run: Run, summary: Any, wanted: Wanted, token: str | None, told: Any, stopped: Any
+    ) -> Pushed:
+        told(Progress("sending weights", 5, 10, full=wanted.name))
+        self.begun.set()
+        while not self.go.wait(0.01):
+            if stopped():
+                raise Cancelled("Cancelled.", "Push again.")
+        return self.end()
+
+
+@pytest.fixture
+def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
+    made = Stand()
+    monkeypatch.setattr(publish, "push", made)
+    return made
+
+
+def begin(known: Pushes, store: RunStore, run: Run) -> State:
+    return known.start(store, run, store.summary(run), WANTED, TOKEN)
+
+
+def ended(known: Pushes, store: RunStore, run: Run) -> State:
+    deadline = time.monotonic() + 20
+    while (state := known.state(store, run)) is None or state.status == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return state
+
+
+@pytest.fixture
+def run(store: RunStore) -> Run:
+    return store.create(RunConfig())
+
+
+def test_a_push_goes_on_without_its_page(store: RunStore, run: Run, stand: Stand) -> None:
+    known = Pushes()
+    assert known.state(store, run) is None
+    assert begin(known, store, run).status == "running"
+    stand.begun.wait(5)
+    state = known.state(store, run)
+    assert state is not None
+    assert (state.progress.sent, state.progress.total) == (5, 10)
+    assert begin(known, store, run).progress.sent == 5  # the same one, not a second
+    stand.go.set()
+    assert ended(known, store, run).pushed == DONE
+
+
+def test_a_cancelled_push_can_be_tried_again(store: RunStore, run: Run, stand: Stand) -> None:
+    known = Pushes()
+    begin(known, store, run)
+    known.cancel(store, run)
+    state = ended(known, store, run)
+    assert (state.status, state.error) == ("cancelled", "Cancelled.")
+    stand.go.set()
+    begin(known, store, run)
+    assert ended(known, store, run).status == "done"
+
+
+def test_a_push_is_its_visitors_alone(store: RunStore, run: Run, stand: Stand) -> None:
+    known = Pushes()
+    mine, theirs = (store.seen_by(Visitor((f"browser:{name}",))) for name in "ab")
+    begin(known, mine, run)
+    assert known.state(theirs, run) is None
+    known.cancel(theirs, run)
+    signed_in = store.seen_by(Visitor(("user:ada", "browser:a")))
+    state = known.state(signed_in, run)
+    assert state is not None
+    assert not state.cancelling
+    assert known.state(store.seen_by(Visitor()), run) is None
+    stand.go.set()
+    assert ended(known, mine, run).status == "done"
+
+
+def test_there_are_only_so_many_at_a_time(store: RunStore, stand: Stand) -> None:
+    known = Pushes()
+    runs = [store.create(RunConfig()) for _ in range(pushes.MOST + 1)]
+    for one in runs[:-1]:
+        begin(known, store, one)
+    with pytest.raises(JobError, match="4 pushes are going on"):
+        begin(known, store, runs[-1])
+    stand.go.set()
+    ended(known, store, runs[0])
+    begin(known, store, runs[-1])
+    ended(known, store, runs[-1])
+
+
+def test_a_bug_is_told_without_its_words(
+    store: RunStore, run: Run, stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> Pushed:
+        raise RuntimeError(f"Illegal header value 'Bearer {TOKEN}'")
+
+    stand.end = fails
+    stand.go.set()
+    known = Pushes()
+    begin(known, store, run)
+    state = ended(known, store, run)
+    assert "our fault" in state.error
+    assert TOKEN not in repr(state)
+    assert TOKEN not in caplog.text
+    assert "test_pushes.py" in caplog.text
+    assert state.error.split()[-1].rstrip(".") in caplog.text
+
+
+def test_how_it_looks() -> None:
+    sending = State("running", WANTED, Progress("sending <b>", 5_000_000, 10_000_000, 2_000_000))
+    shown = pushed.state(sending)
+    assert "Sending &lt;b&gt;" in shown
+    assert 'aria-valuenow="50"' in shown
+    assert "5.0 MB of 10.0 MB" in shown
+    assert "2.0 MB were there already" in shown
+    assert "Verified" in pushed.state(State("done", WANTED, pushed=DONE))
+    differs = Pushed("u", "c" * 40, False, Verified(20, 0.1, "A logit differs."), "", "Payment.")
+    shown = pushed.state(State("done", WANTED, pushed=differs))
+    assert "<b>Verified</b>" not in shown
+    assert "Not verified. A logit differs." in shown
+    assert "There is no demo. Payment." in shown
+    failed = State("failed", WANTED, Progress(sent=5_000_000, total=10_000_000), error="<i>")
+    assert "&lt;i&gt;" in pushed.state(failed)
+    assert "are not sent again" in pushed.state(failed)
+
+
+class Request:
+    """Whoever the environment says; a direct call has no browser."""
+
+    headers: dict[str, str]
+
+    def __init__(self, secret: str) -> None:
+        self.headers = {"x-finetune-visitor": secret}
+
+
+def test_the_tab_shows_each_visitor_their_own_push(
+    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setattr(publish, "stored_token", lambda: TOKEN)
+    tab = PublishTab(store)
+    ada: Any = Request("a" * 43)
+    eve: Any = Request("e" * 43)
+    from finetune.ui import visit
+
+    run = visit.mine(store, ada).create(RunConfig(max_length=32))
+    for event in story():
+        run.append(event)
+    toys.copy_model(toy_checkpoint, run.best)
+    asked = (run.id, "ada", "pairs", False, "", False, "cpu-basic")
+    assert "no such run" in tab.on_push(eve, *asked, TOKEN)[0]
+    assert "no such run" in tab.on_check(eve, *asked, TOKEN)[0]
+    assert "no such run" in tab.on_cancel(eve, run.id)[2]
+    # On a shared app nobody pushes with its owner's token.
+    assert "not signed in" in tab.on_check(ada, *asked, "")[0]
+    tab.on_push(ada, *asked, TOKEN)
+    mine = visit.mine(store, ada)
+    state = ended(tab.pushes, mine, run)
+    assert state.pushed is not None, state
+    assert state.pushed.verified == Verified(3, 0.0)
+    asked_for = gr.EventData(None, {"wait": "+this"})
+    assert "Verified" in tab.on_tick(ada, run.id, asked_for)[2]
+    assert tab.on_tick(eve, run.id, asked_for)[2] == ""
+    with pytest.raises(NoSuchRun):
+        visit.mine(store, eve).get(run.id)
+
+
+def test_what_is_wrong_is_said_by_the_push_as_by_the_check(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    run.append(events.Failed(error="x"))
+    with pytest.raises(PublishError, match="no saved model"):
+        publish.check(run, store.summary(run), WANTED, TOKEN)
+    known = Pushes()
+    begin(known, store, run)
+    assert ended(known, store, run).error == "This run has no saved model."

@@ -1,0 +1,360 @@
+"""Visitors of a shared app: each sees and changes what is theirs, whatever is sent anywhere."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import httpx
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+from starlette.requests import Request
+
+from finetune import jobs, looks, scheduler, visitors, workers
+from finetune.config import RunConfig
+from finetune.errors import DataError, NoSuchRun
+from finetune.store import Run, RunStore
+from finetune.ui import page, visit
+from finetune.visitors import Visitor
+from tests import toys
+from tests.test_page import story
+
+NAME = "Adas-secret-name"
+SENTENCE = "the private cat sees a private dog"
+LOG = "what-the-worker-printed"
+NOTHING = "There is no such run"
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+
+
+@pytest.fixture
+def ada(shared: None) -> str:
+    return secrets.token_urlsafe(32)
+
+
+@pytest.fixture
+def bob(shared: None) -> str:
+    return secrets.token_urlsafe(32)
+
+
+@pytest.fixture
+def hers(store: RunStore, ada: str, toy_checkpoint: Path) -> Run:
+    """Ada's finished run, with all a run can have."""
+    mine = store.seen_by(visitors.visitor(secret=ada))
+    run = mine.create(RunConfig(max_length=32, name=NAME))
+    for event in story():
+        run.append(event)
+    toys.copy_model(toy_checkpoint, run.best)
+    run.log_file.write_text(LOG)
+    run.describe(tags=("private-tag",), note="private-note")
+    return run
+
+
+@pytest.fixture
+def upload(store: RunStore, ada: str, tmp_path: Path) -> str:
+    """Ada's uploaded file, as a configuration names it."""
+    path = tmp_path / "hers.csv"
+    path.write_text(f"sentence1,sentence2,label\n{SENTENCE},b,1\nc,d,0\n")
+    return store.seen_by(visitors.visitor(secret=ada)).uploads.add({"train": path})
+
+
+@pytest.fixture
+def server(store: RunStore, shared: None) -> Iterator[tuple[gr.Blocks, str]]:
+    made = page.build(store)
+    _, url, _ = page.launch(made, store, prevent_thread_lock=True, quiet=True)
+    yield made, url
+    made.close()
+
+
+def client(url: str, secret: str = "") -> httpx.Client:
+    cookies = {visit.COOKIE: secret} if secret else {}
+    return httpx.Client(base_url=url, cookies=cookies, timeout=60)
+
+
+def test_on_ones_own_machine_everything_is_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FINETUNE_VISITORS", raising=False)
+    assert visitors.visitor() is visitors.ALONE
+    assert visitors.ALONE.owns("user:ada")
+    assert visitors.ALONE.may_start
+    monkeypatch.setenv("SPACE_ID", "ada/x")
+    assert not visitors.visitor().may_start
+
+
+@pytest.mark.parametrize("secret", ["", "short", "x" * 44, "../" + "x" * 40, "x" * 42 + "\n"])
+def test_only_a_whole_secret_makes_a_visitor(shared: None, secret: str) -> None:
+    assert visitors.visitor(secret=secret).names == ()
+
+
+def test_who_signs_in_keeps_what_the_browser_had(shared: None, ada: str, store: RunStore) -> None:
+    before = store.seen_by(visitors.visitor(secret=ada)).create(RunConfig())
+    both = store.seen_by(visitors.visitor(user="ada", secret=ada))
+    after = both.create(RunConfig())
+    assert {run.id for run in both.runs()} == {before.id, after.id}
+    elsewhere = store.seen_by(visitors.visitor(user="ada"))  # another browser, signed in
+    assert [run.id for run in elsewhere.runs()] == [after.id]
+    assert ada not in (before.folder / "about.json").read_text()
+
+
+def test_the_sign_in_of_a_space_is_a_name(shared: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def request(**info: Any) -> Request:
+        session = {"oauth_info": {"userinfo": {"preferred_username": "ada"}, **info}}
+        return Request({"type": "http", "headers": [], "session": session})
+
+    assert visit.visitor(request()) == Visitor(("user:ada",))  # type: ignore[arg-type]
+    assert visit.visitor(request(expires_at=1)).names == ()  # type: ignore[arg-type]
+    assert visit.visitor(gr.Request(request(expires_at=9e12))).names == ("user:ada",)
+
+
+def test_a_store_shows_a_visitor_their_own(store: RunStore, ada: str, bob: str, hers: Run) -> None:
+    his = store.seen_by(visitors.visitor(secret=bob))
+    assert his.runs() == []
+    with pytest.raises(NoSuchRun):
+        his.get(hers.id)
+    assert his.everyone.get(hers.id).id == hers.id
+    (hers.folder / "about.json").write_text("{}")  # damaged: nobody's, and not everybody's
+    for secret in (ada, bob):
+        assert store.seen_by(visitors.visitor(secret=secret)).runs() == []
+
+
+def test_an_upload_is_its_owners(
+    store: RunStore, ada: str, bob: str, upload: str, tmp_path: Path
+) -> None:
+    hers, his = (store.seen_by(visitors.visitor(secret=one)) for one in (ada, bob))
+    assert hers.uploads.files(upload)
+    for act in (
+        lambda: his.uploads.files(upload),
+        lambda: his.uploads.called(upload),
+        lambda: jobs.start(his, RunConfig(dataset=upload)),
+        lambda: looks.examine(his, RunConfig(dataset=upload)),
+    ):
+        with pytest.raises(DataError, match="There is no upload"):
+            act()
+    same = his.uploads.add({"train": tmp_path / "hers.csv"})
+    assert same != upload  # the name of what another has cannot be found by having it too
+    look = looks.examination(hers, RunConfig(dataset=upload))
+    look.folder.mkdir(parents=True)
+    (look.folder / "config.json").write_text(RunConfig(dataset=upload).to_json())
+    assert looks.get(hers, look.id).id == look.id
+    with pytest.raises(DataError):
+        looks.get(his, look.id)
+
+
+def test_a_visitor_uploads_so_much(
+    store: RunStore, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
+    mine = store.seen_by(visitors.visitor(secret=ada))
+
+    def add(name: str, kilobytes: int) -> str:
+        path = tmp_path / f"{name}.csv"
+        path.write_text("sentence1,sentence2,label\n" + name * 1024 * kilobytes)
+        return mine.uploads.add({"train": path})
+
+    first = add("a", 600)
+    mine.create(RunConfig(dataset=first))
+    with pytest.raises(DataError, match=r"a visitor may have 1 MB. .*delete a run"):
+        add("b", 600)
+    second = add("c", 300)
+    third = add("d", 400)  # no run is of the second: it makes room
+    kept = {path.name for path in (store.root / "uploads").iterdir()}
+    assert kept == {name.removeprefix("upload/") for name in (first, third)}
+    with pytest.raises(DataError, match="There is no upload"):
+        mine.uploads.files(second)
+
+
+def test_the_page_gives_each_browser_a_secret_of_its_own(
+    server: tuple[gr.Blocks, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, url = server
+    with client(url) as one, client(url) as two:
+        first, second = one.get("/"), two.get("/")
+        assert "HttpOnly" in first.headers["set-cookie"]
+        assert "SameSite=Lax" in first.headers["set-cookie"]
+        assert one.cookies[visit.COOKIE] != two.cookies[visit.COOKIE]
+        assert visitors.visitor(secret=one.cookies[visit.COOKIE]).names
+        assert second.status_code == 200
+        assert "set-cookie" not in one.get("/").headers  # once
+        assert one.cookies[visit.COOKIE] not in first.text
+        monkeypatch.setenv("SPACE_ID", "ada/x")
+        framed = httpx.get(url).headers["set-cookie"]
+    assert "SameSite=None; Secure; Partitioned" in framed
+
+
+def test_downloads_are_the_owners(
+    server: tuple[gr.Blocks, str], ada: str, bob: str, hers: Run
+) -> None:
+    _, url = server
+    whats = ("model.zip", "config.json", "events.csv")
+    with client(url, ada) as mine, client(url, bob) as other, client(url) as nobody:
+        for what in whats:
+            path = f"/finetune/runs/{hers.id}/{what}"
+            found = mine.get(path)
+            assert found.status_code == 200
+            assert "attachment" in found.headers["content-disposition"]
+            for stranger in (other, nobody):
+                refused = stranger.get(path)
+                assert (refused.status_code, NOTHING in refused.text) == (404, True)
+        watched = f"/finetune/watch/{hers.id}"
+        assert "Finished" in mine.get(watched).json()["status"][1]
+        for stranger in (other, nobody):
+            assert stranger.get(watched).status_code == 404
+            assert leaks(stranger.get(watched).text) == []
+        header = nobody.get(f"/finetune/runs/{hers.id}/config.json", headers={visit.HEADER: ada})
+        assert json.loads(header.text)["name"] == NAME
+        for wrong in ("..%2F..%2Fetc", "x" * 2000, "%00", hers.id + "%0a"):
+            assert mine.get(f"/finetune/runs/{wrong}/config.json").status_code == 404
+        assert mine.get(f"/finetune/runs/{hers.id}/job.json").status_code == 404
+
+
+def test_gradio_serves_no_file(
+    server: tuple[gr.Blocks, str], ada: str, bob: str, hers: Run, tmp_path: Path
+) -> None:
+    """Not even what a browser has uploaded itself: there are no secrets in knowing a path."""
+    _, url = server
+    with client(url, ada) as mine, client(url, bob) as other:
+        sent = mine.post("gradio_api/upload", files={"files": ("hers.csv", SENTENCE.encode())})
+        uploaded = sent.json()[0]
+        assert Path(uploaded).read_text() == SENTENCE
+        root = Path(__file__).resolve().parent.parent
+        for path in (
+            uploaded,
+            str(hers.folder / "config.json"),
+            str(hers.best / "model.safetensors"),
+            str(root / "app.py"),
+            "app.py",
+            "/etc/passwd",
+            "../../etc/passwd",
+            "..%2f..%2fetc%2fpasswd",
+        ):
+            for start in ("gradio_api/file=", "file=", "gradio_api/file/", "gradio_api/proxy="):
+                for who in (mine, other):
+                    answer = who.get(start + path)
+                    assert answer.status_code in (400, 403, 404), (start, path)
+                    assert SENTENCE not in answer.text
+                    assert who.head(start + path).status_code in (400, 403, 404, 405)
+
+
+STRANGE: list[Any] = ["/etc/passwd", 7, None, {}, [["x"]], {"path": "x"}]
+
+
+def leaks(text: str) -> list[str]:
+    """What of Ada's stands in an answer."""
+    private = (NAME, LOG, "private-tag", "private-note", SENTENCE)
+    return [one for one in private if one in text]
+
+
+def distinct(made: gr.Blocks) -> dict[int, Any]:
+    """Every function of the page once with each list of inputs, by an index of it."""
+    found = {}
+    for index, fn in made.fns.items():
+        key = (getattr(fn.fn, "__qualname__", fn.name), tuple(one._id for one in fn.inputs))
+        found[key] = (index, fn)
+    return dict(found.values())
+
+
+@pytest.mark.long
+def test_no_endpoint_shows_or_changes_anothers_run(
+    server: tuple[gr.Blocks, str],
+    store: RunStore,
+    bob: str,
+    hers: Run,
+    upload: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every endpoint of the page, every input of it, with Ada's run and with what no run is."""
+    made, url = server
+    monkeypatch.setattr(scheduler, "dispatch", lambda store: None)  # his own run need not begin
+    before = {p: p.stat().st_mtime_ns for p in hers.folder.rglob("*")}
+    values = [hers.id, f"../{store.root.name}/{hers.id}", str(hers.folder), upload, "x" * 2**20]
+    with client(url, bob) as his:
+        his.get("/")
+        for index, fn in distinct(made).items():
+            for value in [*values, *STRANGE]:
+                rest = "x" if value == values[-1] else value  # a megabyte, but not sixty
+                count = len(fn.inputs)
+                body = {
+                    "data": [value, value, *[rest] * count][:count],
+                    "fn_index": index,
+                    "session_hash": secrets.token_hex(5),
+                    "event_data": {"do": "open", "what": value},
+                }
+                answer = his.post("gradio_api/run/predict", json=body)
+                assert leaks(answer.text) == [], (fn.name, str(value)[:60])
+    assert {p: p.stat().st_mtime_ns for p in hers.folder.rglob("*")} == before
+    others = [run for run in store.runs() if run.id != hers.id]
+    his_name = visitors.visitor(secret=bob).name
+    assert {run.about().owner for run in others} <= {his_name}  # an empty config is a whole one
+    assert workers.worker(hers) is None
+
+
+def takes_a_run(made: gr.Blocks) -> dict[int, str]:
+    """The endpoints whose first input is a run's id, by index."""
+    names = ("on_stop", "on_resume", "on_ask", "on_run", "on_push")
+    found = {}
+    for index, fn in made.fns.items():
+        first = fn.inputs[0] if fn.inputs else None
+        if fn.name in names and isinstance(first, gr.Dropdown):
+            found[index] = str(fn.name)
+    return found
+
+
+def test_the_answer_is_always_that_there_is_no_such_run(
+    server: tuple[gr.Blocks, str], bob: str, hers: Run
+) -> None:
+    made, url = server
+    asked = takes_a_run(made)
+    assert {"on_stop", "on_resume", "on_ask", "on_push"} <= set(asked.values())
+    wrong = [hers.id, "../x", "/etc/passwd", "x" * 2**20, 7, {}, "20200101-000000-abcdefghijkl"]
+    with client(url, bob) as his:
+        for index, name in asked.items():
+            if name == "on_run":  # what is shown when a model is chosen: for none, nothing
+                continue
+            answers = set()
+            rest = ["sentence"] * (len(made.fns[index].inputs) - 1)
+            for value in wrong:
+                body = {"data": [value, *rest], "fn_index": index, "session_hash": "bob"}
+                direct = his.post("gradio_api/run/predict", json=body)
+                answers.add(str(direct.json()["data"][0]))
+            assert len(answers) == 1, (name, answers)
+            assert NOTHING in answers.pop(), name
+
+
+def test_a_program_is_a_visitor_too(
+    server: tuple[gr.Blocks, str], ada: str, bob: str, hers: Run
+) -> None:
+    """Gradio's own client keeps no cookies: it sends the secret as a header."""
+    _, url = server
+    his, mine, nobody = (
+        Client(url, headers={visit.HEADER: one}, verbose=False, analytics_enabled=False)
+        for one in (bob, ada, "")
+    )
+    assert [one["name"] for one in mine.predict(api_name="/list_runs")] == [NAME]
+    found = mine.predict(hers.id, api_name="/run_status")
+    assert (found["status"], found["step"], found["f1"]) == ("finished", 8, 0.8)
+    wrong = [hers.id, "../x", "/etc/passwd", "x" * 2**20, 7, {}, None]
+    for who in (his, nobody):
+        assert who.predict(api_name="/list_runs") == []
+        for name in ("/run_status", "/stop_run", "/resume_run"):
+            for value in wrong:
+                with pytest.raises(AppError, match=NOTHING):
+                    who.predict(value, api_name=name)
+    with pytest.raises(AppError, match="keeps no cookies"):
+        nobody.predict({}, api_name="/start_run")
+    for config, words in (
+        ({"learning_rate": "high"}, "learning_rate must be a number, got 'high'"),
+        ({"checkpoint": str(hers.best)}, "is on this machine's disk"),
+        (7, "config is not an object"),
+    ):
+        with pytest.raises(AppError, match=words):
+            his.predict(config, api_name="/start_run")
+    assert [run.id for run in RunStore(hers.folder.parent).runs()] == [hers.id]
+    for one in (his, mine, nobody):
+        one.close()
