@@ -16,9 +16,10 @@ import psutil
 import pytest
 from playwright.sync_api import APIResponse, Browser, Page, Route, expect, sync_playwright
 
-from finetune import workers
+from finetune import config, workers
 from finetune.config import RunConfig
 from finetune.store import RunStore
+from finetune.ui import form
 from finetune.ui.train import TrainTab
 from tests import toys
 from tests.conftest import TOKEN
@@ -296,6 +297,11 @@ def test_a_late_suggestion_replaces_no_name_that_was_typed(
     other, same = ("one", "two") if shown.startswith("two") else ("two", "one")
     for name in (other, same, same):
         page.get_by_label("Repository").fill("mine")
+        page.locator("#publish-run input").focus()  # and merely left
+        page.wait_for_timeout(300)
+        page.keyboard.press("Tab")
+        page.wait_for_timeout(700)
+        expect(page.get_by_label("Repository")).to_have_value("mine")
         page.locator("#publish-run input").click()
         page.get_by_role("option", name=re.compile(f"^{name}")).click()
         expect(page.get_by_label("Repository")).to_have_value("all-minilm-l6-v2-bundled-pairs")
@@ -462,6 +468,57 @@ def test_the_default_is_chosen_where_nothing_else_was(browser: Browser, store: R
         given = [said, kept, dataset, checkpoint]
         assert page.evaluate(f"(given) => ({script})(...given)", given) == chosen
     page.close()
+
+
+def test_a_preset_fills_the_form(browser: Browser) -> None:
+    page = browser.new_page()
+    for name in config.PRESETS:
+        given = page.evaluate(f"(name) => ({form.choosing_preset()})(name)", name)
+        values = dict(zip(config.preset("As the course"), given, strict=True))
+        chosen = RunConfig().changed(**values).check()
+        assert all(getattr(chosen, knob) == value for knob, value in config.PRESETS[name].items())
+        assert values == config.preset(name)
+    page.close()
+
+
+def test_a_chooser_that_is_merely_left_takes_nothing_back(app: App, page: Page) -> None:
+    """Gradio tells of a choice when a chooser is left, too."""
+
+    def pass_through(chooser: str) -> None:
+        page.locator(f"{chooser} input").focus()
+        page.wait_for_timeout(300)
+        page.keyboard.press("Tab")
+        page.wait_for_timeout(700)
+
+    def choose(chooser: str, name: str) -> None:
+        page.locator(f"{chooser} input").click()
+        page.get_by_role("option", name=re.compile(f"^.? ?{name}")).click()
+
+    expect(page.locator("#hub-status")).to_contain_text("Hub", timeout=15_000)
+    rate = page.locator("#knob-learning_rate input")
+    chosen = page.locator("#preset input").input_value()
+    fill(page, "learning_rate", "0.003")
+    pass_through("#preset")
+    expect(rate).to_have_value("0.003")
+    choose("#preset", chosen)  # the same one again: its values
+    expect(rate).to_have_value("0.00005")
+    fill(page, "learning_rate", "0.003")
+    page.locator("#preset input").focus()  # without a mouse
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#preset input")).not_to_have_value(chosen)
+    expect(rate).to_have_value("0.00005")
+
+    page.get_by_role("tab", name="Data").click()
+    expect(page.locator("#overview")).to_contain_text("train", timeout=30_000)
+    page.locator("#part-hub > button").click()
+    fill(page, "dataset_revision", "abc")
+    pass_through("#pairs")
+    expect(page.locator("#knob-dataset_revision input")).to_have_value("abc")
+    choose("#pairs", "Bundled")
+    expect(page.locator("#knob-dataset_revision input")).to_have_value("")
+    page.get_by_role("tab", name="Train").click()
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("Bundled"))
 
 
 @pytest.mark.long

@@ -200,13 +200,6 @@ def test_a_form_once_trained_with_is_kept_in_the_browser(
     assert list(restored.values()) == form.values(chosen)
 
 
-@pytest.mark.parametrize("name", config.PRESETS)
-def test_a_preset_fills_the_form(tabs: tuple[TrainTab, PredictTab, PublishTab], name: str) -> None:
-    values = dict(zip(config.preset("As the course"), tabs[0].on_preset(name), strict=True))
-    chosen = RunConfig().changed(**values).check()
-    assert all(getattr(chosen, knob) == value for knob, value in config.PRESETS[name].items())
-
-
 @pytest.mark.parametrize("kept", [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}])
 def test_what_cannot_be_restored_leaves_the_form(
     tabs: tuple[TrainTab, PredictTab, PublishTab], kept: Any

@@ -6,6 +6,7 @@ fields of the same form that Train sends.
 
 from __future__ import annotations
 
+import json
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,9 @@ class DataTab:
             (self.dataset, controls["dataset"]),
             (controls["dataset"], self.dataset),
         ):
-            chosen = here.input(self.on_dataset, here, [there, *of_source], **edge.LATEST)
+            chosen = here.input(
+                None, [here, there], [there, *of_source], js=_other_pairs(), **quick
+            )
             chosen.then(**self.asking, **edge.LATEST)
         files = list(self.files.values())
         kept = [self.message, controls["dataset"], self.dataset, *of_source]
@@ -154,11 +157,6 @@ class DataTab:
             show_progress="hidden",
             api_visibility="private",
         )
-
-    def on_dataset(self, chosen: str | None) -> list[Any]:
-        """Other pairs were chosen: the same in both choosers, nothing left of the former source."""
-        blank = RunConfig()
-        return [gr.update(value=chosen), *(getattr(blank, name) for name in OF_SOURCE)]
 
     def on_upload(self, request: gr.Request, *paths: str | None) -> list[Any]:
         """Files came: they are kept, and become the chosen pairs."""
@@ -306,6 +304,15 @@ _PARTLY = "partly "  # what is seen of an examination that still measures length
 def _same_rows(seen: str, look_id: str) -> bool:
     """Whether the rows and the choosers on the page are of this examination."""
     return seen.startswith(f"{look_id} {_PARTLY}")
+
+
+def _other_pairs() -> str:
+    """What the browser does when other pairs were chosen: the same in both choosers, nothing left
+    of the former source. Gradio tells of a choice also when a chooser is merely left: then the
+    other chooser says the same already, and what was typed stays."""
+    blank = json.dumps([getattr(RunConfig(), name) for name in OF_SOURCE])
+    stay = ", ".join([edge.KEEP] * (1 + len(OF_SOURCE)))
+    return f"(here, there) => here === there ? [{stay}] : [here, ...{blank}]"
 
 
 def _changed(control: Any) -> Any:

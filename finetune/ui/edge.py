@@ -25,6 +25,9 @@ QUICK: dict[str, Any] = {
 # an earlier choice is answered. Not for events with data, which would be repeated without theirs.
 LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
 
+# What the browser's own answer to an event says of an output that stays: `gr.skip` on the wire.
+KEEP = '{"__type__": "update"}'
+
 
 def said(error: Exception) -> str:
     """An error as a block of HTML that assistive technology announces."""

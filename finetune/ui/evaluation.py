@@ -170,7 +170,7 @@ class Evaluation:
         self.sure.click(self.on_test, view, [self.message, *self.shown], **edge.QUICK)
         self.pulse.submit(self.on_tick, view, self.shown, **edge.QUICK)
         gr.on(
-            [self.which.input, self.label.input, self.history.input, self.by.input,
+            [self.which.change, self.label.change, self.history.change, self.by.change,
              self.search.change],
             self.on_filter, [view, *self.asks[:-1]], self.listed,
             **edge.LATEST,

@@ -79,6 +79,14 @@ def preset_values() -> dict[str, dict[str, Any]]:
     }
 
 
+def choosing_preset() -> str:
+    """What the browser does when a preset was chosen: its values, in the order of the form. No late
+    answer of a server can take back what was typed since."""
+    known = preset_values()
+    base = json.dumps(known[config.DEFAULT_PRESET])
+    return f"(name) => Object.values({{...{base}, ...{json.dumps(known)}[name]}})"
+
+
 _HEADINGS = {"What": "Name"}
 
 

@@ -29,7 +29,9 @@ TOKEN = (
     "The token of `hf auth login` is used unless you type another.",
 )
 # A suggestion comes later than the model is chosen, and replaces nothing that was typed meanwhile.
-_SUGGEST = "(now, before, name) => [!name || name === before ? now : name, now]"
+_SUGGEST = "(now, before, name, run) => [!name || name === before ? now : name, now, run]"
+# Gradio tells of a choice also when the chooser is merely left.
+_OTHER = f"(run, named, before) => run === named ? [{edge.KEEP}, {edge.KEEP}] : [before, run]"
 _NO_CARD = "The card of the chosen model appears here, as it will be pushed."
 
 
@@ -49,9 +51,10 @@ class PublishTab:
         gr.HTML(edge.note("Share a tuned model on the Hugging Face Hub with an honest card."))
         self.empty = gr.HTML(models.empty(), elem_id="publish-empty", js_on_load=ways.SCRIPT)
         self.pulse = pulse.view(0.5)
-        # Kept by the browser: the name suggested for the chosen model, and the one before.
-        self.suggested, self.before = (
-            gr.HTML("", html_template="", elem_classes="ft-pulse") for _ in range(2)
+        # Kept by the browser: the name suggested for the chosen model, the one before, and the
+        # model that the name is meant for.
+        self.suggested, self.before, self.named = (
+            gr.HTML("", html_template="", elem_classes="ft-pulse") for _ in range(3)
         )
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
@@ -133,13 +136,18 @@ class PublishTab:
         ]  # fmt: skip
         given = [*self.asked, *([self.token] if self.token else [])]
         # Another model: a name typed for the one before is not meant for it.
-        self.run.input(None, self.before, self.name, js="(before) => before", **edge.QUICK)
+        self.run.input(
+            None, [self.run, self.named, self.before], [self.name, self.named],
+            js=_OTHER, **edge.QUICK,
+        )  # fmt: skip
+        # The same one again, too.
+        self.run.select(None, self.before, self.name, js="(before) => before", **edge.QUICK)
         self.run.change(
             self.on_run, [self.run, self.licence],
             [self.suggested, self.card, self.plan, *self.shown], **edge.LATEST,
         ).then(
-            None, [self.suggested, self.before, self.name], [self.name, self.before],
-            js=_SUGGEST, **edge.QUICK,
+            None, [self.suggested, self.before, self.name, self.run],
+            [self.name, self.before, self.named], js=_SUGGEST, **edge.QUICK,
         )  # fmt: skip
         of_card = [self.licence.change, self.name.blur, self.owner.change]
         gr.on(of_card, self.on_named, self.asked, self.card, **edge.LATEST)

@@ -118,7 +118,9 @@ class TrainTab:
         shown = [self.runs, self.live, self.stop, self.resume]
         quick = edge.QUICK
         preset = [self.form[name] for name in config.preset(config.DEFAULT_PRESET)]
-        self.preset.input(self.on_preset, self.preset, preset, **edge.LATEST)
+        # One that is chosen again, too; not when its chooser is merely left, as `input` would.
+        again = [self.preset.change, self.preset.select]
+        gr.on(again, None, self.preset, preset, js=form.choosing_preset(), **quick)
         several: list[Any] = [self.seeds, *self.grid]
         self.start.click(
             self.on_start,
@@ -247,10 +249,6 @@ class TrainTab:
             ]
         except Exception as error:
             return [gr.skip()] * (len(form.NAMES) + 1) + [edge.said(error)]
-
-    def on_preset(self, name: str) -> list[Any]:
-        """A preset was chosen: its values, in the order of the form."""
-        return list(config.preset(name).values()) if name in list(config.PRESETS) else []
 
     def on_restore(self, request: gr.Request, kept: object) -> list[Any]:
         """The form as it was when Train was last pressed in this browser, and Data's chooser; both
