@@ -172,7 +172,25 @@ def test_a_pair_is_asked_explained_and_remembered(
     page.reload()  # the browser remembers
     page.get_by_role("tab", name="Predict").click()
     page.locator("#tried-fold > button").click()
-    expect(page.locator("#tried select")).to_have_value("not_equivalent")
+    verdicts = page.locator("#tried select")
+    expect(verdicts).to_have_value("not_equivalent")
+    page.locator("#sentence1 textarea").fill("a dog sees the cat .")
+    page.locator("#sentence2 textarea").fill("the dog sees a cat .")
+    page.locator("#compare").click()
+    expect(verdicts).to_have_count(2)
+    page.evaluate(  # two at once
+        "() => document.querySelectorAll('#tried select').forEach((one) => {"
+        "one.value = 'equivalent'; one.dispatchEvent(new Event('change', {bubbles: true})); })"
+    )
+    expect(page.locator("#tried a[href]")).to_be_visible()
+    for place in range(2):
+        expect(verdicts.nth(place)).to_have_value("equivalent")
+    page.get_by_role("button", name="Forget these").click()
+    expect(page.locator("#tried select")).to_have_count(0)
+    page.reload()
+    page.get_by_role("tab", name="Predict").click()
+    page.locator("#tried-fold > button").click()
+    expect(page.locator("#tried")).to_contain_text("kept here, in your browser")
 
 
 def test_a_file_is_judged_on_the_page(

@@ -32,14 +32,22 @@ EXAMPLES = [
 _WAIT = "The answer appears here, with the probability of each class."
 _HISTORY_SCRIPT = """
 element.addEventListener('change', (event) => {
-  const place = event.target.dataset.place;
-  if (place === undefined) return;
-  trigger('click', {do: 'verdict', what: place, label: event.target.value});
+  if (event.target.dataset.place === undefined) return;
+  element.querySelector('a[download]').removeAttribute('href'); // the one to come has this verdict
+  trigger('click', {});
 });
 element.addEventListener('click', (event) => {
-  if (event.target.closest('[data-do="clear"]')) trigger('click', {do: 'clear'});
+  if (event.target.closest('[data-do="clear"]')) trigger('submit', {});
 });
 """
+# What the browser remembers has the verdicts that are chosen: of two in a row none is lost.
+_VERDICTS = """(kept) => {
+  const chosen = {};
+  for (const one of document.querySelectorAll('#tried [data-place]')) {
+    chosen[one.dataset.place] = one.value;
+  }
+  return [kept.map((one, place) => ({...one, label: chosen[place] ?? one.label}))];
+}"""
 # In the background, for everybody: a slow question holds up no tick of a page.
 _SLOW: dict[str, Any] = {"show_progress": "minimal", "api_visibility": "private"}
 
@@ -137,7 +145,11 @@ class PredictTab:
         drawn = [self.first, self.second, self.drawn]
         self.right.click(self.on_right, self.run, drawn, **edge.QUICK)
         self.wrong.click(self.on_wrong, self.run, drawn, **edge.QUICK)
-        self.tried.click(self.on_tried, self.kept, [self.kept, self.tried], **edge.QUICK)
+        anew: dict[str, Any] = {"fn": self.on_tried, "inputs": self.kept, "outputs": self.tried}
+        given = self.tried.click(None, self.kept, self.kept, js=_VERDICTS, **edge.QUICK)
+        given.then(**anew, **edge.LATEST)
+        forgotten = self.tried.submit(None, None, self.kept, js="() => [[]]", **edge.QUICK)
+        forgotten.then(**anew, **edge.LATEST)
 
     def on_open(
         self, request: gr.Request, chosen: str | None, kept: Any
@@ -247,15 +259,9 @@ class PredictTab:
         )
         return one.sentence1, one.sentence2, edge.note(said)
 
-    def on_tried(self, kept: Any, event: gr.EventData) -> tuple[Any, Any]:
-        """A verdict was given, or what was tried is to be forgotten."""
-        told = event._data if isinstance(event._data, dict) else {}
-        history = _history(kept)
-        if told.get("do") == "clear":
-            history = []
-        elif str(told.get("what", "")).isdecimal() and int(told["what"]) < len(history):
-            history[int(told["what"])]["label"] = str(told.get("label", ""))[:200]
-        return history, answers.history(history, [])
+    def on_tried(self, kept: Any) -> str:
+        """A verdict was given, or what was tried was forgotten: it is drawn anew."""
+        return answers.history(_history(kept), [])
 
     def _predictor(self, request: gr.Request, run_id: str | None) -> Predictor:
         return self.loaded.get(visit.mine(self.store, request), run_id)
