@@ -100,7 +100,7 @@ def test_the_page_shows_what_is_known_as_it_comes(store: RunStore) -> None:
     rows = glance.Glance("<i>.csv", ["p"], [(2, ["<script>"])])
     watched.write(looks.GLANCE, rows.to_json())
     first = watched.tick()
-    assert set(first) == {"seen", "progress"}
+    assert set(first) == {"progress"}
     assert "reading train: 50,000 rows" in first["progress"]
     assert "&lt;script&gt;" in first["progress"]
     assert "<i>.csv" not in first["progress"]
@@ -110,11 +110,12 @@ def test_the_page_shows_what_is_known_as_it_comes(store: RunStore) -> None:
     watched.write(looks.PARTIAL, known.to_json())
     watched.place.append(events.Entered(phase="examine", detail="loading the tokenizer"))
     second = watched.tick()
-    assert {"overview", "findings", "rows", "split"} <= set(second)
+    assert {"overview", "findings", "rows", "split", *data._CHOSEN} <= set(second)
+    assert ("guessed: q", "") in second["sentence2_column"]["choices"]
     assert "Almost done" in second["progress"]
     assert "loading the tokenizer" in second["progress"]
     assert second["pulse"][0] == "+"  # the wait goes on, and Train hears that pairs are counted
-    assert set(watched.tick()) == {"seen", "progress"}  # what is on the page is left alone
+    assert set(watched.tick()) == {"progress"}  # what is on the page is left alone
     watched.write("report.json", known.to_json())
     last = watched.tick()
     assert {"overview", "findings", "pulse"} <= set(last)
@@ -131,6 +132,16 @@ def test_what_needs_no_tokenizer_stays_when_the_rest_fails(store: RunStore) -> N
     assert shown["overview"]
     assert "pulse" in shown
     assert set(watched.tick()) == {"pulse"}
+
+
+def test_choosers_offer_the_columns_after_a_failure_before_they_were_known(
+    store: RunStore,
+) -> None:
+    watched = Watched(store)
+    watched.place.append(events.Failed(error="It is over.", remedy="Press Examine."))
+    assert "It is over." in watched.tick()["progress"]
+    watched.write("report.json", Report("x", read={"train": 9}).to_json())  # Examine was pressed
+    assert set(data._CHOSEN) <= set(watched.tick())
 
 
 def test_an_examination_tells_what_it_does_with_the_pairs(

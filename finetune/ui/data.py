@@ -226,14 +226,17 @@ class DataTab:
                 return [*nothing, enough]
             beat = enough if look.error else gr.skip()
             if look.partial is None or _same_rows(seen, look_id):
-                changes = [now, reports.progress(look), *nothing[2:]]
+                # Seen is what was drawn: the choosers still offer what the former pairs have.
+                changes = [
+                    now if look.error else gr.skip(), reports.progress(look), *nothing[2:]
+                ]  # fmt: skip
                 if look.error and look.partial is None:
                     changes[2:4] = ["", gr.update(visible=False)]
                 return [*changes, beat]
             beat = enough if look.error else pulse.begin()  # Train hears that pairs are counted
         else:
             beat = enough
-        former = self._report(request, seen.partition(" ")[0])
+        former = self._report(request, _drawn(seen))
         assert look.found is not None
         drawn = self._show(request, look_id, look, look.found, former)
         if _same_rows(seen, look_id):  # drawn already, and somebody may have chosen others
@@ -299,6 +302,12 @@ _CHOSEN = ("sentence1_column", "sentence2_column", "label_column", "positive_lab
 
 
 _PARTLY = "partly "  # what is seen of an examination that still measures lengths
+
+
+def _drawn(seen: str) -> str:
+    """The examination that the choosers on the page are of; empty where one failed before that."""
+    look_id, _, state = seen.partition(" ")
+    return look_id if state.startswith(_PARTLY) or state.isdigit() else ""
 
 
 def _same_rows(seen: str, look_id: str) -> bool:
