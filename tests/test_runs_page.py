@@ -160,7 +160,7 @@ def test_runs_are_compared_copied_and_deleted(app: App, page: Page, history: lis
     expect(shown).to_contain_text("Hyperparameters that differ")
     row = shown.get_by_role("row").filter(has_text="learning_rate")
     expect(row.get_by_role("cell")).to_have_text(["0.0001", "5e-05"])
-    expect(shown.get_by_role("row").filter(has_text="best F1").locator("b")).to_have_count(1)
+    expect(shown.get_by_role("row").filter(has_text="F1, best model").locator("b")).to_have_count(1)
     expect(shown.locator("figure").first.locator("path.ft-line")).to_have_count(2)
     expect(page.locator("#one-run")).to_be_hidden()
 

@@ -103,8 +103,8 @@ def _metrics(runs: Sequence[Compared]) -> str:
     rates = [one.row.samples_per_second for one in runs]
     table = {
         say("status"): [html.escape(term(one.row.status)) for one in runs],
-        say("best F1"): [_marked(score(v), v is not None and v == best(f1)) for v in f1],
-        say("best accuracy"): [
+        say("F1, best model"): [_marked(score(v), v is not None and v == best(f1)) for v in f1],
+        say("accuracy, best model"): [
             _marked(score(v), v is not None and v == best(accuracy)) for v in accuracy
         ],
         say("best epoch"): [

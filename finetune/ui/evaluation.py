@@ -373,7 +373,7 @@ def _counts(study: Study) -> str:
         for name in analysis.HISTORIES
     ]
     if suspects := len(study.suspects):
-        parts.append(say("<b>{n:,}</b> suspected label mistakes", n=suspects))
+        parts.append(say("suspected label mistakes: <b>{n:,}</b>", n=suspects))
     kept = "" if study.table is not None else " " + say(
         "The texts of these pairs were not kept: Measure both orders reads them again."
     )  # fmt: skip

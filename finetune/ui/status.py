@@ -135,8 +135,8 @@ def _cards(summary: Summary) -> str:
     when = when if summary.train else say("none yet")
     cards = [_card(say("training loss"), loss, when)]
     for name, title, best_title in (
-        ("accuracy", "accuracy", say("best accuracy")),
-        ("f1", "F1", say("best F1")),
+        ("accuracy", "accuracy", say("accuracy, best model")),
+        ("f1", "F1", say("F1, best model")),
     ):
         value = f"{shown.metrics[name]:.3f}" if shown and name in shown.metrics else "\u2013"
         cards.append(_card(best_title if shown else title, value, _beside(summary, name)))
@@ -155,7 +155,13 @@ def _beside(summary: Summary, name: str) -> str:
         parts.append(say("95%: {low:.3f} to {high:.3f}", low=ends[0], high=ends[1]))
     known = [scores[name] for scores in summary.baselines.values() if name in scores]
     if known:
-        parts.append(say("best baseline {n:.3f}", n=max(known)))
+        top = max(known)  # the checkpoint's own similarity, most often the best, comes last
+        going = summary.status == "running"
+        parts.append(
+            say("best baseline so far {n:.3f}", n=top)
+            if going
+            else say("best baseline {n:.3f}", n=top)
+        )
     return "\n".join(parts) or say("on validation")
 
 
