@@ -192,9 +192,11 @@ def test_train_watch_try_and_publish(
     expect(page.locator("#run-phase")).to_have_text("Finished", timeout=90_000)
     cards = page.locator("#status .ft-card")
     expect(cards.nth(1)).to_contain_text(
-        re.compile(r"accuracy\s*0\.\d{3}\s*95%: 0\.\d{3} to \d\.\d{3}\s*best baseline 0\.")
+        re.compile(
+            r"accuracy, best model\s*0\.\d{3}\s*95%: 0\.\d{3} to \d\.\d{3}\s*best baseline 0\."
+        )
     )
-    expect(cards.nth(2)).to_contain_text(re.compile(r"F1\s*0\.\d{3}"))
+    expect(cards.nth(2)).to_contain_text(re.compile(r"F1, best model\s*0\.\d{3}"))
     expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
     expect(page.locator("#score-plot .ft-dot")).to_have_count(4)  # two epochs, two metrics
     summary = app.store.summary(app.store.runs()[0])
