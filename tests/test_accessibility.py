@@ -198,7 +198,8 @@ def test_axe_finds_nothing_where_there_is_nothing_yet(
 
 
 def tab_to(page: Page, selector: str, most: int = 80, back: bool = False) -> None:
-    """Press Tab until the focus is there; it shows wherever it stands."""
+    """See what is sought, then press Tab until the focus is there; it shows wherever it stands."""
+    expect(page.locator(selector).filter(visible=True)).not_to_have_count(0, timeout=15_000)
     for _ in range(most):
         page.keyboard.press("Shift+Tab" if back else "Tab")
         if page.evaluate("(what) => document.activeElement.matches(what)", selector):

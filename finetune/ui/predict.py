@@ -75,7 +75,9 @@ class PredictTab:
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events; after `remember`."""
         gr.HTML(edge.note("Ask a tuned model whether two sentences mean the same, and why."))
-        self.empty = gr.HTML(models.empty(), elem_id="predict-empty", js_on_load=ways.SCRIPT)
+        self.empty = gr.HTML(
+            models.empty(), elem_id="predict-empty", js_on_load=ways.SCRIPT, visible=False
+        )
         self.run = gr.Dropdown(
             [], label="Model", elem_id="predict-run", interactive=True, allow_custom_value=True,
             info="A run of yours, or a text classifier of the Hub as owner/name.",

@@ -49,7 +49,9 @@ class PublishTab:
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         gr.HTML(edge.note("Share a tuned model on the Hugging Face Hub with an honest card."))
-        self.empty = gr.HTML(models.empty(), elem_id="publish-empty", js_on_load=ways.SCRIPT)
+        self.empty = gr.HTML(
+            models.empty(), elem_id="publish-empty", js_on_load=ways.SCRIPT, visible=False
+        )
         self.pulse = pulse.view(0.5)
         # Kept by the browser: the name suggested for the chosen model, the one before, and the
         # model that the name is meant for.

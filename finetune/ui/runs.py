@@ -67,7 +67,7 @@ class RunsTab:
                 "Compare", elem_id="compare-runs", interactive=False, scale=1, min_width=130
             )
         self.table = gr.HTML(
-            table_.empty(),
+            edge.note("Reading the runs."),
             elem_id="runs-table",
             js_on_load=table_.script(compare.MOST) + _KEEP_PLACE + ways.SCRIPT,
         )
