@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from finetune import checkpoints, curves, data, intervals, sources
 from finetune import corpus as reading
 from finetune import lengths as measuring
-from finetune.config import RunConfig
+from finetune.config import NO_COLUMN, RunConfig
 from finetune.corpus import Corpus, Keys
 from finetune.data import Arrangement
 from finetune.errors import DataError, some
@@ -196,6 +196,7 @@ def _found(
     corpus: Corpus, known: dict[str, Keys], plain: Arrangement, config: RunConfig
 ) -> Iterator[Finding]:
     yield from _unreadable(corpus)
+    yield from _alone(corpus, config)
     yield from _missing(corpus, known)
     yield from _leaks(corpus, known, plain, config)
     yield from _conflicts(corpus, known, plain)
@@ -203,6 +204,18 @@ def _found(
     yield from _identical(corpus, known, plain)
     yield from _classes(corpus, known, plain, config)
     yield from _small(plain)
+
+
+def _alone(corpus: Corpus, config: RunConfig) -> Iterator[Finding]:
+    """Nobody said that these are no pairs, and a column is left that may be the other sentence."""
+    used = (corpus.columns.sentence1, corpus.columns.label)
+    rest = [name for name, why in corpus.choices.items() if not why and name not in used]
+    if not corpus.paired and not config.sentence2_column and rest:
+        yield Finding(
+            "single", "notes", f"Single sentences: only {corpus.columns.sentence1!r} is read.", 0,
+            f"Not read: {some(rest)}. Where one of these is the other sentence of a pair, choose "
+            f"it as sentence2_column; else choose {NO_COLUMN}.",
+        )  # fmt: skip
 
 
 def _unreadable(corpus: Corpus) -> Iterator[Finding]:

@@ -179,7 +179,10 @@ class Hub:
         found = next(one for one in known if one.name == name)
         hours = {"minute": 60, "hour": 1}.get(found.unit_label)
         if hours is None or not found.unit_cost_usd:
-            return f"{found.pretty_name}, free of charge"
+            return (
+                f"{found.pretty_name}, no price an hour; for a Gradio Space the Hub asks for a "
+                "subscription (PRO, Team or Enterprise)"
+            )
         cost = found.unit_cost_usd * hours
         return f"{found.pretty_name}, {cost:.2f} USD an hour while it is awake"
 

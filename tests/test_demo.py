@@ -65,7 +65,7 @@ def test_it_is_pushed_beside_the_model_and_updated(
     assert set(space.files) == {"app.py", "requirements.txt", "README.md"}
     plan = publish.check(run, store.summary(run), Wanted("pairs", demo=True), PRO)
     assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
-    assert plan.hardware == "CPU Basic, free of charge"
+    assert plan.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
     assert push(store, run).demo == done.demo
 
 

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from finetune import examination, jobs, looks, workers
-from finetune.config import RunConfig
+from finetune.config import NO_COLUMN, RunConfig
 from finetune.errors import DataError, JobError
 from finetune.preview import Preview
 from finetune.report import Finding, Report
@@ -50,6 +51,20 @@ def test_clean_pairs_have_no_finding(tmp_path: Path) -> None:
     ]
     assert report.majority == {"accuracy": 0.5, "f1": 0.0}
     assert len(report.fingerprint) == 64
+
+
+def test_one_of_two_sentence_columns_is_said_to_be_alone(tmp_path: Path) -> None:
+    rows: list[Any] = [(f"left {n}", f"right {n}", n % 2, f"x {n}") for n in range(300)]
+    name = upload(tmp_path, "p,q,w,r", rows, rows[:280], ())
+    config = RunConfig(dataset=name, checkpoint=str(tmp_path / "none")).changed(
+        sentence1_column="p", label_column="w"
+    )
+    alone = kinds(examination.examine(config, tmp_path))["single"]
+    assert (alone.severity, alone.title) == ("notes", "Single sentences: only 'p' is read.")
+    assert alone.action.startswith("Not read: q, r. Where one of these is the other sentence")
+    for chosen in (NO_COLUMN, "q"):
+        found = examination.examine(config.changed(sentence2_column=chosen), tmp_path)
+        assert "single" not in kinds(found)
 
 
 def test_leakage_is_told_apart(tmp_path: Path) -> None:
