@@ -13,6 +13,7 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
@@ -29,6 +30,7 @@ _ID = re.compile(r"[0-9a-f]{24}")
 _KIND = Kind("finetune.examine", "examinations/*", 3, "examinations are going on")
 _KEPT = 100
 PARTIAL, GLANCE = "partial.json", "glance.json"
+_Found = TypeVar("_Found", Report, Glance)
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Look(Progress):
         report: what it found; None until it ends well.
         partial: what it found without a tokenizer; None until then, and where it stands in
             `report`.
-        glance: the first rows, of what lies here as a file.
+        glance: the first rows, of what lies here as a file; None once the rows themselves can be
+            shown.
     """
 
     report: Report | None = None
@@ -134,16 +137,21 @@ def look(folder: Run) -> Look:
     """How far an examination is, from its folder."""
     found = errands.progress(folder)
     known = Look(**vars(found))
-    if report := folder.read_json(folder.folder / "report.json"):
-        with contextlib.suppress(TypeError, KeyError, ValueError):
-            return replace(known, status="finished", report=Report.from_dict(report))
-    if report := folder.read_json(folder.folder / PARTIAL):
-        with contextlib.suppress(TypeError, KeyError, ValueError):
-            known = replace(known, partial=Report.from_dict(report))
-    elif rows := folder.read_json(folder.folder / GLANCE):
-        with contextlib.suppress(TypeError, KeyError, ValueError):
-            known = replace(known, glance=Glance.from_dict(rows))
+    glance = _kept(folder, GLANCE, Glance)
+    if report := _kept(folder, "report.json", Report):
+        shown = None if report.corpus else glance
+        return replace(known, status="finished", report=report, glance=shown)
+    partial = _kept(folder, PARTIAL, Report)
+    known = replace(known, partial=partial, glance=None if partial else glance)
     if found.status == "failed" and not found.remedy:
         log = folder.log_tail(2000).strip().splitlines()
         return replace(known, remedy=f"Try a part of the file. {log[-1] if log else ''}".strip())
     return known
+
+
+def _kept(folder: Run, name: str, kind: type[_Found]) -> _Found | None:
+    """What an examination has written; None where it has not, or not to the end."""
+    if values := folder.read_json(folder.folder / name):
+        with contextlib.suppress(TypeError, KeyError, ValueError):
+            return kind.from_dict(values)
+    return None

@@ -123,6 +123,18 @@ def test_the_page_shows_what_is_known_as_it_comes(store: RunStore) -> None:
     assert watched.tick() == {"pulse": "-this"}
 
 
+def test_unclear_columns_are_shown_with_the_first_rows(store: RunStore) -> None:
+    watched = Watched(store)
+    watched.write(looks.GLANCE, glance.Glance("a.csv", ["p"], [(2, ["<script>"])]).to_json())
+    watched.write("report.json", Report("a.csv", choices={"p": "", "q": ""}).to_json())
+    shown = watched.tick()["overview"]
+    assert "First rows of a.csv" in shown
+    assert "&lt;script&gt;" in shown
+    assert "No row was measured" not in shown  # nothing is known of lengths
+    watched.write("report.json", Report("a.csv", corpus="c").to_json())
+    assert "First rows" not in watched.tick()["overview"]
+
+
 def test_what_needs_no_tokenizer_stays_when_the_rest_fails(store: RunStore) -> None:
     watched = Watched(store)
     watched.write(looks.PARTIAL, Report("x", read={"train": 9}).to_json())

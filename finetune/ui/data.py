@@ -256,7 +256,7 @@ class DataTab:
         first = splits[0] if splits else ""
         return [
             reports.progress(look),
-            reports.overview(report),
+            reports.overview(report, look.glance),
             gr.update(visible=bool(report.corpus)),
             reports.findings(report),
             doors.findings_link(look_id) if report.findings and look.report else "",

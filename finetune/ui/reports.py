@@ -84,8 +84,11 @@ def _first(glance: Glance) -> str:
     )
 
 
-def overview(report: Report) -> str:
-    """Verdict, source, rows a split, classes, lengths."""
+def overview(report: Report, glance: Glance | None = None) -> str:
+    """Verdict, source, rows a split, classes, lengths; or, where the columns are not clear, the
+    first rows to choose them by."""
+    if not report.corpus:
+        return _verdict(report) + _source(report) + (_first(glance) if glance else "")
     return (
         f"{_verdict(report)}{_source(report)}{_cards(report)}"
         f"{_balance(report)}{histogram(report.lengths)}"
