@@ -53,11 +53,12 @@ def progress(look: Look) -> str:
             else say("{n:,} rows", n=look.done)
         )
     what = say("Almost done: the lengths follow") if look.partial else say("Examining")
+    anew = "" if look.partial else " ft-anew"
     share = 100 * look.done / look.total if look.total else 0
     bar = f'<i style="width:{share:.0f}%"></i>' if look.total else '<i class="ft-unknown"></i>'
     value = f' aria-valuenow="{share:.0f}"' if look.total else ""
     return (
-        f'<div class="ft-status"><strong>{html.escape(what)}</strong></div>'
+        f'<div class="ft-status{anew}"><strong>{html.escape(what)}</strong></div>'
         f'<div class="ft-bar" role="progressbar" aria-label="{html.escape(say("examination"))}" '
         f'aria-valuemin="0" aria-valuemax="100"{value}>'
         f'{bar}</div><div class="ft-facts">{html.escape(term(look.doing) + rows)}</div>'
