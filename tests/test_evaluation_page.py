@@ -126,6 +126,17 @@ def test_errors_are_found_and_labels_corrected(
     text = Path(got.value.path()).read_text()
     assert len(text.splitlines()) == 61
     assert [n for n, line in enumerate(text.splitlines()[1:]) if line.endswith(given)] == [5]
+    page.locator("#errors-which input").click()
+    page.get_by_role("option", name="right", exact=True).click()
+    expect(page.locator("#errors-table")).to_contain_text("1 to 20 of")
+    boxes = page.locator("#errors-table select")
+    boxes.evaluate_all("(all) => all.forEach((one) => { one.selectedIndex = 1; })")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#errors-table")).to_contain_text("21 to 40 of")
+    # The browser uses the boxes again: they show the labels of the rows in them now.
+    drawn = boxes.evaluate_all("(all) => all.map((one) => one.value)")
+    assert drawn == boxes.locator("[selected]").evaluate_all("(all) => all.map((it) => it.value)")
+    assert set(drawn) == set(LABELS)
     assert run.read_json(run.folder / "corrections.json") != {}
 
 
@@ -185,6 +196,21 @@ def test_a_pair_is_asked_explained_and_remembered(
     expect(page.locator("#tried a[href]")).to_be_visible()
     for place in range(2):
         expect(verdicts.nth(place)).to_have_value("equivalent")
+    page.locator("#compare").click()  # the same question again is none
+    page.locator("#sentence2 textarea").fill("the dog sees no cat .")
+    page.locator("#compare").click()
+    # While it is being answered, or just after.
+    page.locator('#tried [data-place="0"]').select_option("not_equivalent")
+    expect(verdicts).to_have_count(3)
+    for place, given in enumerate(("", "equivalent", "not_equivalent")):
+        expect(verdicts.nth(place)).to_have_value(given)
+    page.locator('#tried [data-place="1"]').focus()
+    page.locator("#sentence2 textarea").evaluate(
+        "(box) => { box.value = 'no dog .'; box.dispatchEvent(new Event('input')); "
+        "document.querySelector('#compare').click(); }"
+    )
+    expect(verdicts).to_have_count(4)
+    expect(page.locator('#tried [data-place="1"]')).to_be_focused()
     page.get_by_role("button", name="Forget these").click()
     expect(page.locator("#tried select")).to_have_count(0)
     page.reload()

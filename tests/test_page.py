@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import json
 import os
 import re
 import shlex
@@ -306,7 +307,7 @@ def test_another_id_is_no_such_run(
 ) -> None:
     train, predict, publish = tabs
     assert "no such run" in train.on_stop(NOBODY, wrong)[0]
-    assert "no such run" in predict.on_ask(NOBODY, wrong, "a", "b", False, False, False, [])[0]
+    assert "no such run" in predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[0]
     asked = (wrong, "", "name", False, "", False, "", "hub-token")
     assert "no such run" in publish.on_push(NOBODY, *asked)[0]
     assert "no such run" in publish.on_check(NOBODY, *asked)[0]
@@ -326,20 +327,17 @@ def test_predicting_through_the_tab(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
 ) -> None:
     pair = ("the cat sees a dog .", "a cat sees the dog .")
-    answer, why, _, kept, tried = tabs[1].on_ask(
-        NOBODY, finished.id, *pair, False, False, False, []
-    )
+    answer, why, _, entry = tabs[1].on_ask(NOBODY, finished.id, *pair, False, False, False)
     assert 'id="label"' in answer
     assert "not_equivalent" in answer
     assert why["visible"]
-    assert kept[0]["sentence1"] == pair[0]
+    kept = json.loads(entry)
+    assert (kept["sentence1"], kept["prediction"], kept["label"]) == (pair[0], "not_equivalent", "")
+    tried = tabs[1].on_tried([kept, kept | {"n": 7, "label": "equivalent"}, "nonsense"])
     assert "your verdict" in tried
-    judged = [kept[0] | {"label": "equivalent"}]
-    *_, again, _ = tabs[1].on_ask(NOBODY, finished.id, *pair, False, False, False, judged)
-    assert again == judged  # a double click is one question, and keeps the verdict
-    *_, more, _ = tabs[1].on_ask(NOBODY, finished.id, *pair[::-1], False, False, False, judged)
-    assert [one["sentence1"] for one in more] == list(pair)
-    said, why, *_ = tabs[1].on_ask(NOBODY, finished.id, "cat", " ", False, False, False, [])
+    assert re.findall(r'data-place="(\d+)"', tried) == ["7", "0"]
+    said, why, _, none = tabs[1].on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
+    assert none == ""
     assert "sentence2 is empty" in said
     assert not why["visible"]
 

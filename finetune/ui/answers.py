@@ -161,14 +161,15 @@ def flips(found: Sequence[Flip], tried: int, label: str) -> str:
     )
 
 
-def history(asked: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
+def history(asked: Sequence[dict[str, Any]]) -> str:
     """What was tried, the newest first, with a place for the person's own verdict."""
     if not asked:
         return edge.note(say("What you try is kept here, in your browser."))
     lines = []
     for place in range(len(asked) - 1, -1, -1):
         one = asked[place]
-        names = list(dict.fromkeys([*(one.get("labels") or labels)]))
+        n = one["n"] if isinstance(one.get("n"), int) else place
+        names = list(dict.fromkeys(one.get("labels") or []))
         given = str(one.get("label") or "")
         options = "".join(
             f'<option value="{html.escape(name, quote=True)}"{" selected" * (name == given)}>'
@@ -182,7 +183,7 @@ def history(asked: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
             f"<td dir=auto>{html.escape(str(one.get('sentence2', '')))}</td>"
             f"<td{mark}>{html.escape(str(one.get('prediction', '')))}"
             f"<small>{html.escape(str(one.get('probability', '')))}</small></td>"
-            f'<td><select data-place="{place}" aria-label="'
+            f'<td><select data-place="{n}" aria-label="'
             f'{html.escape(say("Your verdict on question {n}", n=place + 1))}">{options}</select>'
             "</td></tr>"
         )

@@ -28,6 +28,21 @@ LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
 # What the browser's own answer to an event says of an output that stays: `gr.skip` on the wire.
 KEEP = '{"__type__": "update"}'
 
+# For a `gr.HTML` with controls in it. A value that is drawn anew changes the elements that are
+# there, place by place: a box that somebody has used would go on showing what was chosen in it for
+# another row.
+AS_DRAWN = """
+watch('value', () => {
+  for (const box of element.querySelectorAll('select')) {
+    const drawn = box.querySelector('option[selected]') ?? box.options[0];
+    if (drawn && !drawn.selected) drawn.selected = true;
+  }
+  for (const box of element.querySelectorAll('input[type=range]')) {
+    if (box.value !== box.defaultValue) box.value = box.defaultValue;
+  }
+});
+"""
+
 
 def said(error: Exception) -> str:
     """An error as a block of HTML that assistive technology announces."""

@@ -98,7 +98,7 @@ class Evaluation:
         with gr.Column(visible=False, elem_id="part-evaluation") as evaluation:
             gr.HTML(edge.note("Is it really better, how sure is that, and where does it fail?"))
             self.message = gr.HTML(elem_id="evaluation-message", elem_classes="ft-if-said")
-            self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_SCRIPT)
+            self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_SCRIPT + edge.AS_DRAWN)
             self.orders = gr.Button(
                 "Measure both orders", elem_id="measure-orders", visible=False, size="sm"
             )
@@ -141,7 +141,7 @@ class Evaluation:
                 label="with the words", elem_id="errors-search", max_lines=1, min_width=150
             )
         self.counts = gr.HTML(elem_id="errors-counts")
-        self.errors = gr.HTML(elem_id="errors-table", js_on_load=_TABLE_SCRIPT)
+        self.errors = gr.HTML(elem_id="errors-table", js_on_load=_TABLE_SCRIPT + edge.AS_DRAWN)
         self.corrected = gr.HTML(elem_id="corrections")
         self.start = gr.Button(
             "Put the corrected pairs into the form", elem_id="corrected-start", visible=False,

@@ -5,6 +5,7 @@ torch is imported with the first question, not with the page.
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from dataclasses import dataclass, field
@@ -32,7 +33,9 @@ EXAMPLES = [
 _WAIT = "The answer appears here, with the probability of each class."
 _HISTORY_SCRIPT = """
 element.addEventListener('change', (event) => {
-  if (event.target.dataset.place === undefined) return;
+  const place = event.target.dataset.place;
+  if (place === undefined) return;
+  (window.ftVerdicts ??= {})[place] = event.target.value;
   element.querySelector('a[download]').removeAttribute('href'); // the one to come has this verdict
   trigger('click', {});
 });
@@ -40,14 +43,40 @@ element.addEventListener('click', (event) => {
   if (event.target.closest('[data-do="clear"]')) trigger('submit', {});
 });
 """
-# What the browser remembers has the verdicts that are chosen: of two in a row none is lost.
-_VERDICTS = """(kept) => {
-  const chosen = {};
-  for (const one of document.querySelectorAll('#tried [data-place]')) {
-    chosen[one.dataset.place] = one.value;
+# A new question moves the others down: who is in one's box stays in it, and a verdict that was
+# given meanwhile is shown.
+_KEEP_PLACE = (
+    edge.AS_DRAWN
+    + """
+let held;
+element.addEventListener('focusin', (event) => { held = event.target.dataset.place; });
+element.addEventListener('focusout', () => { held = undefined; });
+watch('value', () => {
+  const said = window.ftVerdicts ?? {};
+  for (const box of element.querySelectorAll('select'))
+    box.value = said[box.dataset.place] ?? box.value;
+  if (held === undefined) return;
+  element.querySelector(`[data-place="${held}"]`)?.focus({preventScroll: true});
+});
+"""
+)
+# The browser alone writes what it remembers, so neither a question that is being answered nor a
+# verdict that is being drawn loses another one. `n` is a question's for good, for the oldest go;
+# the same question again, as by a double click, is none.
+_REMEMBER = """(asked, kept) => {
+  const said = window.ftVerdicts ?? {};
+  const known = (Array.isArray(kept) ? kept : []).map((one, place) => {
+    const n = one.n ?? place;
+    return {...one, n, label: said[n] ?? one.label};
+  });
+  const question = ({when, label, n, ...rest}) => JSON.stringify(rest);
+  const last = known.at(-1);
+  if (asked && !(last && question(last) === question(JSON.parse(asked)))) {
+    known.push({...JSON.parse(asked), n: (last?.n ?? -1) + 1});
   }
-  return [kept.map((one, place) => ({...one, label: chosen[place] ?? one.label}))];
-}"""
+  return [known.slice(-MOST), ''];
+}""".replace("MOST", str(answers.MOST))
+_FORGET = "() => { window.ftVerdicts = {}; return [[]]; }"
 # In the background, for everybody: a slow question holds up no tick of a page.
 _SLOW: dict[str, Any] = {"show_progress": "minimal", "api_visibility": "private"}
 
@@ -89,10 +118,11 @@ class PredictTab:
                 self.answer = gr.HTML(edge.note(_WAIT), elem_id="answer")
                 self.why = gr.Button("Why?", elem_id="ask-why", visible=False, size="sm")
         self.reasons = gr.HTML(elem_id="reasons")
+        self.asked = gr.HTML("", html_template="", elem_classes="ft-pulse")
         gr.Examples(EXAMPLES, [self.first, self.second], label="Try one of these")
         with gr.Accordion("What you tried", open=False, elem_id="tried-fold"):
             self.tried = gr.HTML(
-                answers.history([], []), elem_id="tried", js_on_load=_HISTORY_SCRIPT
+                answers.history([]), elem_id="tried", js_on_load=_HISTORY_SCRIPT + _KEEP_PLACE
             )
         with gr.Accordion("A whole file", open=False, elem_id="batch-fold") as fold:
             self.batch.draw(self.run, self.options, fold)
@@ -141,24 +171,26 @@ class PredictTab:
         asked = [self.run, self.first, self.second]
         self.run.change(self.on_run, self.run, [self.second, self.ask], **edge.LATEST)
         questions = [self.ask.click, self.first.submit, self.second.submit]
-        shown = [self.answer, self.why, self.reasons, self.kept, self.tried]
-        gr.on(questions, self.on_ask, [*asked, *self.options, self.kept], shown, **edge.LATEST)
+        shown = [self.answer, self.why, self.reasons, self.asked]
+        answered = gr.on(questions, self.on_ask, [*asked, *self.options], shown, **edge.LATEST)
         self.why.click(self.on_why, asked, self.reasons, concurrency_limit=2, **_SLOW)
         drawn = [self.first, self.second, self.drawn]
         self.right.click(self.on_right, self.run, drawn, **edge.QUICK)
         self.wrong.click(self.on_wrong, self.run, drawn, **edge.QUICK)
-        anew: dict[str, Any] = {"fn": self.on_tried, "inputs": self.kept, "outputs": self.tried}
-        given = self.tried.click(None, self.kept, self.kept, js=_VERDICTS, **edge.QUICK)
-        given.then(**anew, **edge.LATEST)
-        forgotten = self.tried.submit(None, None, self.kept, js="() => [[]]", **edge.QUICK)
-        forgotten.then(**anew, **edge.LATEST)
+        here = [self.asked, self.kept]
+        for changed in (
+            answered.then(None, here, here[::-1], js=_REMEMBER, **edge.QUICK),
+            self.tried.click(None, here, here[::-1], js=_REMEMBER, **edge.QUICK),
+            self.tried.submit(None, None, self.kept, js=_FORGET, **edge.QUICK),
+        ):
+            changed.then(self.on_tried, self.kept, self.tried, **edge.LATEST)
 
     def on_open(
         self, request: gr.Request, chosen: str | None, kept: Any
     ) -> tuple[Any, Any, Any, Any]:
         """The tab was opened: the models there are, the newest chosen; and what was tried."""
         update, has_models = models.choices(visit.mine(self.store, request), chosen)
-        tried = answers.history(_history(kept), [])
+        tried = answers.history(_history(kept))
         return update, gr.update(visible=not has_models), gr.update(interactive=True), tried
 
     def on_run(self, request: gr.Request, run_id: str | None) -> tuple[Any, Any]:
@@ -188,14 +220,13 @@ class PredictTab:
         both: bool,
         threshold: bool,
         calibrated: bool,
-        kept: Any,
-    ) -> tuple[Any, Any, Any, Any, Any]:
-        """The answer to one pair as HTML; it is remembered in the browser."""  # fmt: skip
+    ) -> tuple[Any, Any, Any, Any]:
+        """The answer to one pair as HTML, and as JSON what the browser remembers of it."""
         try:
             predictor = self._predictor(request, run_id)
             found = predictor.pair(sentence1, sentence2, _way(both, threshold, calibrated))
         except Exception as error:
-            return edge.said(error), gr.update(visible=False), "", gr.skip(), gr.skip()
+            return edge.said(error), gr.update(visible=False), "", ""
         entry = {
             "when": time.strftime("%Y-%m-%d %H:%M"),
             "model": str(run_id),
@@ -206,11 +237,7 @@ class PredictTab:
             "labels": predictor.labels[:20],
             "label": "",
         }
-        history = _remembered(_history(kept), entry)
-        return (
-            answers.answer(found), gr.update(visible=True), "", history,
-            answers.history(history, predictor.labels),
-        )  # fmt: skip
+        return answers.answer(found), gr.update(visible=True), "", json.dumps(entry)
 
     def on_why(
         self, request: gr.Request, run_id: str | None, sentence1: str, sentence2: str
@@ -263,7 +290,7 @@ class PredictTab:
 
     def on_tried(self, kept: Any) -> str:
         """A verdict was given, or what was tried was forgotten: it is drawn anew."""
-        return answers.history(_history(kept), [])
+        return answers.history(_history(kept))
 
     def _predictor(self, request: gr.Request, run_id: str | None) -> Predictor:
         return self.loaded.get(visit.mine(self.store, request), run_id)
@@ -273,18 +300,6 @@ def _way(both: object, threshold: object, calibrated: object) -> Way:
     from finetune.predict import Way
 
     return Way(bool(both), bool(threshold), bool(calibrated))
-
-
-def _remembered(history: list[dict[str, Any]], entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """The history with one more entry; the same question again, as by a double click, is none."""
-    own = {"when", "label"}  # what the same question may have of its own
-
-    def question(one: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in one.items() if name not in own}
-
-    if history and question(history[-1]) == question(entry):
-        return history
-    return [*history, entry][-answers.MOST :]
 
 
 def _history(kept: object) -> list[dict[str, Any]]:

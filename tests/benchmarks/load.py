@@ -183,7 +183,7 @@ class Crowd:
         while not leave.is_set():
             began = time.monotonic()
             asked = {
-                "data": [self.model_id, *PAIR, False, False, False, []],
+                "data": [self.model_id, *PAIR, False, False, False],
                 "fn_index": index,
                 "session_hash": "x",
             }
