@@ -226,8 +226,6 @@ def compute(
     traits = _traits(table)
     confusion = curves.confusion(truth, answers, count)
     scores = intervals.bootstrap(truth, answers, count, positive)
-    if scores["accuracy"].low == scores["accuracy"].high:  # all right or all wrong
-        scores["accuracy"] = intervals.wilson(int(right.sum()), len(truth))
     roc, precision_recall, sweep, areas = _curves(probability, truth, names, positive)
     analysis = Analysis(
         step=scored.step,

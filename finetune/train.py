@@ -646,7 +646,8 @@ def describe(event: Event) -> str:
             return f"step {event.step}: validation {scores}" + (" (best so far)" * event.best)
         case events.Compared():
             return "\n".join(
-                f"baseline {name}: " + ", ".join(f"{k} {v:.4f}" for k, v in scores.items())
+                f"baseline {name}: "
+                + ", ".join(f"{k} {v:.4f}" for k, v in scores.items() if k != "examples")
                 for name, scores in event.baselines.items()
             )
         case events.Saved():

@@ -23,8 +23,9 @@ def test_the_threshold_is_the_one_most_often_right() -> None:
             labels = draw.integers(0, 2, size)
             answers = baselines.by_threshold(known, labels, known, positive)
             best = max(
-                accuracy_score(labels, np.where(known >= edge, positive, 1 - positive))
+                accuracy_score(labels, np.where(known >= edge, side, 1 - side))
                 for edge in [*known, np.inf]
+                for side in (0, 1)  # the positive class may be that of unlike sentences
             )
             # Ties among similarities cannot be cut apart by any threshold.
             assert accuracy_score(labels, answers) >= best - (len(set(known)) < size)
@@ -38,7 +39,8 @@ def test_words_in_common_are_learned(tmp_path: Path) -> None:
     found = baselines.measure(pairs, "some/checkpoint-that-is-not-there", 32)
     assert set(found) == {TFIDF}
     assert found[TFIDF]["accuracy"] > 0.9
-    assert set(found[TFIDF]) == {"accuracy", "f1"}
+    assert set(found[TFIDF]) == {"accuracy", "f1", "examples"}
+    assert found[TFIDF]["examples"] == 100
 
 
 def test_single_sentences_and_many_classes_have_a_baseline(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(n: int, least: float, mos
 
 def test_the_difference_of_equals_holds_zero_as_often_as_it_says() -> None:
     draw = np.random.default_rng(5)
-    held, sets = 0, 600
+    held, sets = dict.fromkeys(intervals.NAMES, 0), 1000
     for _ in range(sets):
         labels = draw.integers(2, size=408)
         hard = draw.random(408) < 0.2  # for both
@@ -165,9 +165,11 @@ def test_the_difference_of_equals_holds_zero_as_often_as_it_says() -> None:
             np.where(draw.random(408) < np.where(hard, 0.5, 0.95), labels, 1 - labels)
             for _ in range(2)
         )
-        found = intervals.paired(labels, first, second, 2, resamples=1000)["accuracy"]
-        held += found.low <= 0 <= found.high
-    assert 0.925 < held / sets < 0.975
+        found = intervals.paired(labels, first, second, 2, resamples=1000)
+        for name, one in found.items():
+            held[name] += one.low <= 0 <= one.high
+    for name in held:
+        assert 0.93 < held[name] / sets < 0.97, name
 
 
 def test_the_same_seed_gives_the_same_interval_and_the_level_widens_it() -> None:
@@ -202,12 +204,53 @@ def test_chunks_of_resamples_are_put_together(monkeypatch: pytest.MonkeyPatch) -
 def test_few_examples_and_a_single_class_are_no_trouble(n: int, classes: int) -> None:
     ones = np.full(n, classes - 1)
     for predictions in (ones, np.zeros(n, dtype=np.int64)):
-        for found in (
-            *intervals.bootstrap(ones, predictions, classes).values(),
-            *intervals.paired(ones, ones, predictions, classes).values(),
-        ):
+        for found in intervals.bootstrap(ones, predictions, classes).values():
+            assert 0 <= found.low <= found.value <= found.high <= 1
+            assert found.high - found.low > 0.1  # so few examples are never sure
+            assert found.resamples == 0
+        for found in intervals.paired(ones, ones, predictions, classes).values():
             assert found.low == found.value == found.high
     assert intervals.scores(np.zeros(n, int), np.zeros(n, int), 2)["f1"] == 0
+
+
+def test_where_all_are_right_the_interval_is_wilsons() -> None:
+    labels = np.array([1] * 6 + [0] * 4)
+    found = intervals.bootstrap(labels, labels, 2)
+    assert found["accuracy"] == intervals.wilson(10, 10)
+    share = intervals.wilson(6, 6).low  # of the six that are positive or called so
+    assert (found["f1"].low, found["f1"].high) == (2 * share / (1 + share), 1.0)
+    assert found == intervals.bootstrap_counts(np.array([[4, 0], [0, 6]]))
+    never = intervals.bootstrap(labels, np.zeros(10, np.int64), 2)  # F1 is 0 in every resample
+    assert never["accuracy"].resamples
+    share = intervals.wilson(0, 6).high
+    assert (never["f1"].low, never["f1"].high) == (0.0, 2 * share / (1 + share))
+
+
+def test_equals_differ_by_more_than_chance_as_seldom_as_it_says() -> None:
+    """Whether both were measured on the same examples, one on a part of them, or on others."""
+    draw, sets = np.random.default_rng(7), 1000
+    for n, part in ((408, 408), (2000, 300)):
+        wrongly = 0
+        for _ in range(sets):
+            labels = draw.integers(2, size=n)
+            first, second = (np.where(draw.random(n) < 0.9, labels, 1 - labels) for _ in range(2))
+            mine = intervals.bootstrap(labels, first, 2, resamples=300)["f1"]
+            other = intervals.scores(labels[:part], second[:part], 2)["f1"]
+            wrongly += abs(mine.value - other) > intervals.by_chance(mine, other, part)
+        assert wrongly / sets < 0.06, n
+
+
+@pytest.mark.parametrize("classes", [3, 20])
+def test_intervals_of_macro_f1_hold_the_truth_as_often_as_they_say(classes: int) -> None:
+    draw, sets = np.random.default_rng(8), 1000
+    mix = np.full((classes, classes), 0.2 / (classes - 1))
+    np.fill_diagonal(mix, 0.8)
+    truth, held = 0.8, 0  # of every class: as many are put there as belong there
+    for _ in range(sets):
+        confusion = draw.multinomial(408, mix.ravel() / classes).reshape(classes, classes)
+        found = intervals.bootstrap_counts(confusion, resamples=400)["f1"]
+        held += found.low <= truth <= found.high
+    assert 0.93 < held / sets < 0.97
 
 
 def test_one_wrong_of_two_is_no_trouble() -> None:

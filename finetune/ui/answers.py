@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 HISTORY = ("when", "model", "sentence1", "sentence2", "prediction", "probability", "label")
 MOST = 200  # questions remembered
+CLASSES = 50  # with a bar of their own
 
 
 def answer(found: Prediction) -> str:
     """Label, a bar for each class's probability, and what a person should know of it."""
     rows = []
-    for name, value in list(found.probabilities.items())[:50]:
+    known = list(found.probabilities.items())
+    if len(known) > CLASSES:
+        known = sorted(known, key=lambda one: -one[1])[:CLASSES]
+    for name, value in known:
         rows.append(
             f"<span>{html.escape(name)}</span>"
             f'<div class="ft-bar" role="img" aria-label="{html.escape(name)}: {value:.1%}">'
@@ -31,9 +35,19 @@ def answer(found: Prediction) -> str:
         )
     return (
         f'<div role="status"><p class="ft-answer" id="label">{html.escape(found.label)}</p>'
-        f'<div class="ft-prob">{"".join(rows)}</div><p class="ft-facts">{_facts(found)}</p>'
+        f'<div class="ft-prob">{"".join(rows)}</div>{_left(found)}'
+        f'<p class="ft-facts">{_facts(found)}</p>'
         f"{_order(found)}{_read(found)}</div>"
     )
+
+
+def _left(found: Prediction) -> str:
+    """How many classes have no bar."""
+    more = len(found.probabilities) - CLASSES
+    if more <= 0:
+        return ""
+    text = say("The {n} most probable classes; {more:,} more are less so.", n=CLASSES, more=more)
+    return f'<p class="ft-facts">{html.escape(text)}</p>'
 
 
 def _facts(found: Prediction) -> str:

@@ -234,7 +234,7 @@ class PredictTab:
             "sentence2": sentence2 if predictor.paired is not False else "",
             "prediction": found.label,
             "probability": round(found.probabilities[found.label], 4),
-            "labels": predictor.labels[:20],
+            "labels": list(dict.fromkeys([found.label, *predictor.labels]))[:20],
             "label": "",
         }
         return answers.answer(found), gr.update(visible=True), "", json.dumps(entry)

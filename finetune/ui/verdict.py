@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
+from finetune import intervals
 from finetune.analysis import SUSPECT, Analysis, Shown, Study, Versus, shown
 from finetune.calibration import Reliability
 from finetune.curves import ClassScores, Curve, Sweep, thin
@@ -84,7 +85,7 @@ def _headline(found: Analysis, summary: Summary) -> str:
     ]
     rows += [
         _scores_row(
-            html.escape(term(what)),
+            html.escape(term(what)) + _drawn_from(scores, found),
             {name: f"{scores[name]:.3f}" if name in scores else "\u2013" for name in found.scores},
         )
         for what, scores in summary.baselines.items()
@@ -95,6 +96,14 @@ def _headline(found: Analysis, summary: Summary) -> str:
         f'<div class="ft-rows ft-slim"><table><thead><tr><th></th>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>" + _note(_meaning(found))
     )
+
+
+def _drawn_from(scores: Mapping[str, float], found: Analysis) -> str:
+    """Of a baseline that was scored on a part of the examples: on how many."""
+    rows = int(scores.get("examples", found.examples))
+    if rows >= found.examples:
+        return ""
+    return f"<small>{html.escape(say('on {n:,} of them, drawn at random', n=rows))}</small>"
 
 
 def _scores_row(name: str, cells: Mapping[str, str]) -> str:
@@ -111,29 +120,37 @@ def sentence(found: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> s
     if not known:
         return say("{score}; no baseline was measured for this run.", score=mine)
     what, level = max(known.items(), key=lambda one: one[1])
-    told = {"score": mine, "baseline": html.escape(term(what)), "level": level}
+    rows = int(baselines[what].get("examples", found.examples))
+    chance = intervals.by_chance(score, level, rows)
+    told = {
+        "score": mine,
+        "baseline": html.escape(term(what)),
+        "level": level,
+        "chance": chance,
+    }
     answered = found.confusion.sum(axis=0).nonzero()[0]
-    if len(answered) == 1 and len(found.labels) > 1:
+    asked = found.confusion.sum(axis=1).nonzero()[0]
+    if len(answered) == 1 and len(asked) > 1:
         return say(
             "<b>It always answers {label}:</b> it has learned nothing yet that tells the examples "
             "apart. Train for longer, raise learning_rate, or set class_weights.",
             label=html.escape(found.labels[answered[0]]),
         )
-    if level < score.low:
+    if score.value - level > chance:
         return say(
             "<b>Better than the baselines:</b> {score}, and the best baseline, {baseline}, has "
-            "{level:.3f}, below the 95% interval.",
+            "{level:.3f}. Chance explains a difference of {chance:.3f} at most.",
             **told,
         )
-    if level > score.high:
+    if level - score.value > chance:
         return say(
             "<b>Worse than a baseline:</b> {score}, and the best baseline, {baseline}, has "
             "{level:.3f}. Use that one, or train on.",
             **told,
         )
     return say(
-        "<b>Not surely better:</b> {score}, and the best baseline, {baseline}, has {level:.3f}, "
-        "inside the 95% interval: with so few examples the difference can be chance.",
+        "<b>Not surely better:</b> {score}, and the best baseline, {baseline}, has {level:.3f}. "
+        "With so few examples chance can explain a difference of up to {chance:.3f}.",
         **told,
     )
 
@@ -203,9 +220,9 @@ def _meaning(found: Analysis) -> str:
             "Wilson\u2019s, for all were right or all wrong and resampling them shows nothing"
         )
     return say(
-        "Measured on {n:,} validation pairs. The interval holds what other {n:,} pairs of the same "
-        "kind would give in 95 of 100 cases; it is up to {points:.1f} points wide, and a "
-        "difference smaller than that proves nothing by itself ({how}).",
+        "Measured on {n:,} validation pairs. Of 100 such intervals about 95 hold the score that "
+        "the model has on endlessly many pairs of this kind. The widest here is {points:.1f} "
+        "points wide ({how}).",
         n=found.examples,
         points=100 * (widest.high - widest.low),
         how=how,
@@ -757,7 +774,7 @@ def test_set(summary: Summary, study: Study | None, state: Progress, has_test: b
     if not summary.opened:
         return _note(
             say(
-                "The test set is <b>sealed</b>: nothing of it was looked at. Open it once, when "
+                "The test set is <b>sealed</b>: this run was not scored on it. Open it once, when "
                 "every choice is made; whoever chooses by it loses what it is for. That it was "
                 "opened, and how often, is written into the run."
             )
