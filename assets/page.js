@@ -102,7 +102,8 @@
   // stands on the page, and shown again on the new one.
   let held = null; // {plot, host, index, x, nth, focused, pointed}
   const read = (plot) => {
-    if (plot.ftRead) return plot.ftRead;
+    const of = `${plot.dataset.box} ${plot.dataset.lines}`; // a plot may get another run's
+    if (plot.ftRead?.of === of) return plot.ftRead;
     const [right, low, high] = plot.dataset.box.split(' ').map(Number);
     const stops = new Map();
     const lines = JSON.parse(plot.dataset.lines).map(({name, x, y, straight}, n) => {
@@ -117,7 +118,7 @@
       return line;
     });
     const sorted = [...stops.values()].sort((a, b) => a.x - b.x || a.nth - b.nth);
-    return plot.ftRead = {right, low, high, lines, stops: sorted};
+    return plot.ftRead = {of, right, low, high, lines, stops: sorted};
   };
   const least = (list, far) => list.reduce((best, one) => far(one) < far(best) ? one : best);
   const near = (xs, x) => least([...xs.keys()], (n) => Math.abs(xs[n] - x));

@@ -38,6 +38,7 @@ LISTS: tuple[tuple[str, ...], ...] = (
     tuple(status.PHASES.values()),
     tuple(status.SAVES.values()),
     tuple(status.ENDINGS.values()),
+    status.STARTS,
     lesson.STAGES,
     tuple(one.text for one in lesson.LESSONS.values()),
     tuple(lesson.WHAT.values()),

@@ -6,6 +6,7 @@ What the figures mean is `analysis`' business, how they look `verdict`'s.
 from __future__ import annotations
 
 import html
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,12 @@ _ANY_CLASS = ("any class", "")
 _ANY_HISTORY = ("any course", "")
 
 # The slider moves the scores in the browser: all of them are there already.
-_SCRIPT = """
+_OF_RUN = """
+const ofRun = () => element.querySelector('[data-run]')?.dataset.run ?? '';
+"""
+_SCRIPT = (
+    _OF_RUN
+    + """
 const panel = () => element.querySelector('.ft-threshold');
 function put(root, value, scores, exact) {
   root.dataset.now = exact;
@@ -37,38 +43,67 @@ function put(root, value, scores, exact) {
   const cursor = root.querySelector('.ft-cursor');
   if (cursor) cursor.style.left = `${100 * value}%`;
 }
+let moved = null; // where the slider stands, not saved yet: {run, to}
+function move(to) {
+  const root = panel(), known = JSON.parse(root.dataset.sweep), best = known.best, scores = {};
+  moved = {run: ofRun(), to};
+  element.querySelector('#threshold-slider').value =
+    to === 'best' ? Math.round(100 * best.threshold) : to;
+  if (to === 'best') {
+    put(root, best.threshold, best.values, String(best.threshold));
+    return;
+  }
+  for (const [name, list] of Object.entries(known.values)) scores[name] = list[to];
+  put(root, known.thresholds[to], scores, known.thresholds[to].toFixed(2));
+}
 element.addEventListener('input', (event) => {
-  if (event.target.id !== 'threshold-slider') return;
-  const root = panel(), known = JSON.parse(root.dataset.sweep), at = Number(event.target.value);
-  const scores = {};
-  for (const [name, list] of Object.entries(known.values)) scores[name] = list[at];
-  put(root, known.thresholds[at], scores, known.thresholds[at].toFixed(2));
+  if (event.target.id === 'threshold-slider') move(Number(event.target.value));
 });
 element.addEventListener('click', (event) => {
   const part = event.target.closest('[data-do], [data-to]');
   if (!part) return;
   const root = panel();
   if (part.dataset.to === 'best') {
-    const best = JSON.parse(root.dataset.sweep).best;
-    element.querySelector('#threshold-slider').value = Math.round(100 * best.threshold);
-    put(root, best.threshold, best.values, String(best.threshold));
+    move('best');
     return;
   }
+  if (['save', 'forget'].includes(part.dataset.do)) moved = null;
   const now = root ? root.dataset.now || String(JSON.parse(root.dataset.sweep).now) : '';
-  trigger('click', {do: part.dataset.do, what: part.dataset.do === 'save' ? now
-    : part.dataset.what || ''});
+  trigger('click', {do: part.dataset.do, run: ofRun(),
+    what: part.dataset.do === 'save' ? now : part.dataset.what || ''});
 });
 """
-_TABLE_SCRIPT = """
+    + edge.AS_DRAWN
+    + """
+watch('value', () => {
+  if (moved?.run === ofRun() && panel()) move(moved.to); else moved = null;
+});
+"""
+)
+# An older answer that comes last would take a correction from the screen: then it is asked again.
+_TABLE_SCRIPT = (
+    _OF_RUN
+    + """
 element.addEventListener('click', (event) => {
   const part = event.target.closest('[data-do]');
-  if (part) trigger('click', {do: part.dataset.do, what: part.dataset.what});
+  if (part) trigger('click', {do: part.dataset.do, what: part.dataset.what, run: ofRun()});
 });
 element.addEventListener('change', (event) => {
   const row = event.target.dataset.row;
-  if (row !== undefined) trigger('click', {do: 'label', what: row, label: event.target.value});
+  if (row === undefined) return;
+  trigger('click', {do: 'label', what: row, label: event.target.value, run: ofRun()});
 });
 """
+    + edge.AS_DRAWN
+    + """
+let latest = 0;
+watch('value', () => {
+  const at = Number(element.querySelector('[data-at]')?.dataset.at ?? 0);
+  if (at < latest) trigger('submit', {});
+  latest = at < latest ? 0 : at;
+});
+"""
+)
 
 
 @dataclass
@@ -98,7 +133,7 @@ class Evaluation:
         with gr.Column(visible=False, elem_id="part-evaluation") as evaluation:
             gr.HTML(edge.note("Is it really better, how sure is that, and where does it fail?"))
             self.message = gr.HTML(elem_id="evaluation-message", elem_classes="ft-if-said")
-            self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_SCRIPT + edge.AS_DRAWN)
+            self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_SCRIPT)
             self.orders = gr.Button(
                 "Measure both orders", elem_id="measure-orders", visible=False, size="sm"
             )
@@ -141,7 +176,7 @@ class Evaluation:
                 label="with the words", elem_id="errors-search", max_lines=1, min_width=150
             )
         self.counts = gr.HTML(elem_id="errors-counts")
-        self.errors = gr.HTML(elem_id="errors-table", js_on_load=_TABLE_SCRIPT + edge.AS_DRAWN)
+        self.errors = gr.HTML(elem_id="errors-table", js_on_load=_TABLE_SCRIPT)
         self.corrected = gr.HTML(elem_id="corrections")
         self.start = gr.Button(
             "Put the corrected pairs into the form", elem_id="corrected-start", visible=False,
@@ -175,6 +210,7 @@ class Evaluation:
             self.on_filter, [view, *self.asks[:-1]], self.listed,
             **edge.LATEST,
         )  # fmt: skip
+        self.errors.submit(self.on_again, here, self.listed, **edge.LATEST)
         self.errors.click(
             self.on_table, here, [*self.listed, self.message],
             trigger_mode="multiple", **edge.QUICK,
@@ -190,9 +226,12 @@ class Evaluation:
         seen = [gr.update(visible=name == part) for name in PARTS]
         return [*seen, "", *shown, *listed, label]
 
-    def _run(self, request: gr.Request, view: View) -> tuple[RunStore, Run, Summary]:
+    def _run(
+        self, request: gr.Request, view: View, told: dict[str, Any] | None = None
+    ) -> tuple[RunStore, Run, Summary]:
+        """The run that is looked at, or the one whose drawing told something."""
         store = visit.mine(self.store, request)
-        run = store.get(view.get("opened"))
+        run = store.get(view.get("opened") if told is None else told.get("run"))
         return store, run, jobs.summary(store, run)
 
     def _shown(
@@ -208,9 +247,11 @@ class Evaluation:
         ended = summary.status in ENDED
         orders, test = (assessments.state(run, what) for what in ("orders", "test"))  # type: ignore[arg-type]
         unmeasured = study.analysis.order is None and summary.paired and ended
-        body = verdict.view(study, summary, decision.read(run.best))
+        body = verdict.view(study, summary, decision.read(run.best)) + _mark(run)
         if orders.running:
-            body += edge.note(say("Measuring both orders: {doing} \u2026", doing=orders.doing))
+            body += edge.note(
+                say("Measuring both orders: {doing} \u2026", doing=term(orders.doing))
+            )
         elif orders.error:
             body += edge.said(JobError(orders.error, orders.remedy))
         has_test = "test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {})
@@ -240,7 +281,7 @@ class Evaluation:
         """A threshold or a temperature was saved with the model, or forgotten."""
         told = event._data if isinstance(event._data, dict) else {}
         try:
-            _, run, summary = self._run(request, view)
+            _, run, summary = self._run(request, view, told)
             if summary.status not in ENDED:
                 raise JobError("This run is still training.", "Save it when the run has ended.")
             said = _choose(run, summary, str(told.get("do")), told.get("what"))
@@ -264,6 +305,10 @@ class Evaluation:
             return [edge.said(error), *([gr.skip()] * 6)]
         return ["", *self._shown(request, view)]
 
+    def on_again(self, request: gr.Request, view: View, *asks: Any) -> list[Any]:
+        """The answers came in another order than they were asked in: the same, as it is now."""
+        return self._errors(request, view, asks)[0]
+
     def on_filter(self, request: gr.Request, view: View, *asks: Any) -> list[Any]:
         """Other examples are wanted: from the first."""
         return self._errors(request, view, (*asks, 0))[0]
@@ -273,7 +318,7 @@ class Evaluation:
     ) -> tuple[list[Any], Any]:
         """Table, counts, corrections, the button, the page; and the classes to choose from."""
         which, label, history, by, search, page = asks
-        hidden = gr.update(visible=False)
+        hidden, at = gr.update(visible=False), time.time_ns() // 1000
         try:
             _, run, summary = self._run(request, view)
             study = analysis.study(run, summary)
@@ -292,7 +337,7 @@ class Evaluation:
         table = verdict.examples(
             analysis.shown(study, rows[first : first + verdict.PAGE].tolist()),
             len(rows), first, labels, known, study.table is not None, near,
-        )  # fmt: skip
+        ) + _mark(run, at)  # fmt: skip
         offered = [(say("any class"), ""), *((name, name) for name in labels)]
         chosen = label if label in labels else ""
         listed = [table, _counts(study), _corrected(run, known), gr.update(visible=bool(known))]
@@ -317,7 +362,7 @@ class Evaluation:
             if told.get("do") == "page":
                 page = int(told.get("what") or 0)
             elif told.get("do") == "label":
-                _, run, summary = self._run(request, view)
+                _, run, summary = self._run(request, view, told)
                 names = summary.prepared.labels if summary.prepared else []
                 row = int(told.get("what") or 0)
                 corrections.change(run, row, str(told.get("label")), names)
@@ -381,6 +426,12 @@ def _counts(study: Study) -> str:
     if study.analysis.evaluations < 2:
         text = say("One evaluation so far; the next one shows what is learned and forgotten.")
     return f'<p class="ft-facts" id="histories">{text}{kept}</p>'
+
+
+def _mark(run: Run, at: int = 0) -> str:
+    """Of which run a drawing is, and as of when, in microseconds: what is told from it is told of
+    that run, though another may have been opened meanwhile."""
+    return f'<i hidden data-run="{run.id}" data-at="{at}"></i>'
 
 
 def _corrected(run: Run, known: dict[int, str]) -> str:

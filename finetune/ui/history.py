@@ -17,9 +17,10 @@ from finetune.ui.words import say, term
 
 # A click anywhere in the table; what was meant is in the data attributes of the clicked part.
 _CLICKS = """
+let clicked = performance.now();  // above what an earlier drawing of this page may have counted to
 element.addEventListener('click', (event) => {
   const part = event.target.closest('button[data-do]');
-  if (part) trigger('click', {do: part.dataset.do, what: part.dataset.what});
+  if (part) trigger('click', {do: part.dataset.do, what: part.dataset.what, at: clicked += 1});
 });
 """
 # The boxes are this page's own: a table that is drawn anew is ticked as the old one was. Requests

@@ -56,6 +56,7 @@ class RunsTab:
         self.view = gr.State(blank())
         self.chosen = gr.State({"at": -1.0, "runs": [], "full": False})
         self.seen = gr.State({})
+        self.doomed = gr.State("")  # the run that the question is about
         self.pulse = pulse.view(1.5, pulse.ALWAYS)
         gr.HTML(edge.note("Every run: the queue, the history, one in full, several compared."))
         with gr.Row(equal_height=True):
@@ -97,7 +98,7 @@ class RunsTab:
             )
             self.delete = gr.Button("Delete", elem_id="run-delete", min_width=90, size="md")
         with gr.Row(visible=False, elem_id="delete-asked") as self.asked:
-            self.question = gr.HTML()
+            self.question = gr.HTML(elem_id="delete-question")
             self.sure = gr.Button(
                 "Delete for good", variant="stop", elem_id="delete-sure", min_width=130
             )
@@ -118,6 +119,7 @@ class RunsTab:
                     label="Tags", info="With commas between.", max_lines=1, elem_id="run-tags"
                 )
                 self.note = gr.Textbox(label="Note", lines=2, max_lines=8, elem_id="run-note")
+                self.described = gr.HTML("", html_template="", elem_classes="ft-pulse")
                 self.save = gr.Button("Save name, tags and note", elem_id="run-save", size="sm")
                 with gr.Accordion("Configuration", open=False, elem_id="run-config-fold"):
                     self.config = gr.HTML(elem_id="run-config")
@@ -128,10 +130,11 @@ class RunsTab:
         quick = edge.QUICK
         self.list = [self.view, self.seen, self.table, self.compare, self.compared, self.one]
         self.parts = [self.live, self.config, self.checkpoints, self.links, *self._buttons()]
-        self.words = [self.name, self.tags, self.note]
+        self.words = [self.name, self.tags, self.note, self.described]
         all_ = [*self.list, *self.parts, *self.words, self.asked, self.message]
         here = [self.view, self.chosen, self.seen, self.filter]
-        opened = self.table.click(self.on_table, here, all_, **quick)
+        # Each is sent, and counted: of two the later one counts.
+        opened = self.table.click(self.on_table, here, all_, trigger_mode="multiple", **quick)
         self.evaluation.wire(self.view, opened)
         self.compare.click(self.on_compare, here, all_, **quick)
         # None of these writes what is looked at: an answer may be late, after another click.
@@ -156,9 +159,11 @@ class RunsTab:
         self.save.click(self.on_save, [self.view, *self.words], self.message, **quick).then(
             self.on_tick, here, ticked, **quick
         )
-        self.delete.click(self.on_delete, self.view, [self.asked, self.question], **quick)
+        self.delete.click(
+            self.on_delete, self.view, [self.asked, self.question, self.doomed], **quick
+        )
         self.keep.click(lambda: gr.update(visible=False), None, self.asked, **quick)
-        self.sure.click(self.on_sure, here, all_, **quick)
+        self.sure.click(self.on_sure, [*here, self.doomed], all_, **quick)
 
     def _buttons(self) -> list[gr.Button]:
         return [self.resume, self.stop, self.discard, self.front, self.cancel]
@@ -192,6 +197,9 @@ class RunsTab:
         act, what = told.get("do"), str(told.get("what", ""))
         store, view = visit.mine(self.store, request), {**blank(), **view}
         message: Any = ""
+        if not _later(told, view):
+            return [gr.skip()] * (len(self.list) + len(self.parts) + len(self.words) + 2)
+        view["at"] = told["at"]
         try:
             if act == "sort" and what in history.COLUMNS:
                 again = view["by"] == what
@@ -202,7 +210,7 @@ class RunsTab:
                 return self._all(store, view, chosen, seen, text, self._said(store, view), "")
         except FinetuneError as error:
             message = edge.said(error)
-        return self._all(store, view, chosen, seen, text, [gr.skip()] * 3, message)
+        return self._all(store, view, chosen, seen, text, self._kept(), message)
 
     def on_choose(
         self, request: gr.Request, chosen: Chosen, event: gr.EventData
@@ -233,7 +241,7 @@ class RunsTab:
         """Compare was pressed: the chosen runs beside each other, in place of the one."""
         view = {**view, "comparing": True}
         store = visit.mine(self.store, request)
-        return self._all(store, view, chosen, seen, text, [gr.skip()] * 3, "")
+        return self._all(store, view, chosen, seen, text, self._kept(), "")
 
     def on_tick(
         self, request: gr.Request, view: View, chosen: Chosen, seen: Any, text: str
@@ -257,36 +265,39 @@ class RunsTab:
         """A waiting run becomes the next."""
         return self._act(request, view, jobs.to_front)
 
-    def on_save(self, request: gr.Request, view: View, name: str, tags: str, note: str) -> str:
-        """Name, tags and note were written."""
+    def on_save(
+        self, request: gr.Request, view: View, name: str, tags: str, note: str, run_id: str
+    ) -> str:
+        """Name, tags and note were written: of the run they were filled in for, though another may
+        have been opened meanwhile."""
 
         def save(store: RunStore, run: Run) -> None:
             words = about.tags_of(str(tags or ""))
             run.describe(name=str(name or "").strip(), tags=words, note=str(note or ""))
 
-        return self._act(request, view, save)
+        return self._act(request, {**view, "opened": run_id}, save)
 
-    def on_delete(self, request: gr.Request, view: View) -> tuple[Any, Any]:
-        """Delete was pressed: ask first."""
+    def on_delete(self, request: gr.Request, view: View) -> tuple[Any, Any, Any]:
+        """Delete was pressed: ask first, and remember about which run."""
         try:
             run = visit.mine(self.store, request).get(view["opened"])
         except Exception as error:
-            return gr.update(visible=True), edge.said(error)
+            return gr.update(visible=True), edge.said(error), ""
         text = say(
             "Delete <b>{name}</b> with its model, curves and log? It cannot be brought back.",
             name=html.escape(run.title()),
         )
-        return gr.update(visible=True), f"<p>{text}</p>"
+        return gr.update(visible=True), f"<p>{text}</p>", run.id
 
     def on_sure(
-        self, request: gr.Request, view: View, chosen: Chosen, seen: Any, text: str
+        self, request: gr.Request, view: View, chosen: Chosen, seen: Any, text: str, doomed: str
     ) -> list[Any]:
-        """It shall be deleted."""
+        """The run that was asked about shall be deleted, whichever is opened by now."""
         store = visit.mine(self.store, request)
-        message = self._act(request, view, jobs.delete)
-        if not message:
+        message = self._act(request, {**view, "opened": doomed}, jobs.delete)
+        if not message and view["opened"] == doomed:
             view = {**view, "opened": ""}
-        return self._all(store, view, chosen, seen, text, [gr.skip()] * 3, message)
+        return self._all(store, view, chosen, seen, text, self._kept(), message)
 
     def on_clone(self, request: gr.Request, view: View) -> list[Any]:
         """A run's configuration goes into the form; then the form's controls, Data's chooser, the
@@ -323,7 +334,10 @@ class RunsTab:
         known = store.get(view["opened"]).about()
         placeholder = store.get(view["opened"]).title()
         named = gr.update(value=known.name, placeholder=placeholder)
-        return [named, ", ".join(known.tags), known.note]
+        return [named, ", ".join(known.tags), known.note, view["opened"]]
+
+    def _kept(self) -> list[Any]:
+        return [gr.skip()] * len(self.words)
 
     def _refresh(
         self, store: RunStore, view: View, chosen: Chosen, seen: Any, text: str
@@ -422,11 +436,19 @@ element.addEventListener('scroll', (event) => { left = event.target.scrollLeft |
 watch('value', () => {
   const box = element.querySelector('.ft-runs');
   if (box) box.scrollLeft = left;
-  const lost = !document.activeElement || document.activeElement === document.body;
+  const now = document.activeElement;
+  // Lost, or in the row that came into the place of the one it was in.
+  const lost = !now || now === document.body || (element.contains(now) && key(now) !== held);
   const part = held && lost ? element.querySelector(held) : null;
   if (part) part.focus({preventScroll: true});
 });
 """
+
+
+def _later(told: dict[str, Any], view: View) -> bool:
+    """Whether a click comes after those that were answered: requests may arrive in any order."""
+    at = told.get("at")
+    return isinstance(at, int | float) and at > view.get("at", -1.0)
 
 
 def _fresh(values: dict[str, Any], seen: dict[str, Any]) -> tuple[set[str], dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 
 from finetune import history
 from finetune.store import Run
@@ -25,6 +26,8 @@ SAVES = {
     "a checkpoint": "Saving a checkpoint",
     "the model as it is": "Saving the model as it is",
 }
+# What a start may be about, as the worker says it.
+STARTS = ("loading PyTorch", "finding the largest batch that fits")
 ENDINGS = {
     "finished": "Finished",
     "stopped": "Stopped",
@@ -97,7 +100,9 @@ def _headline(summary: Summary, place: tuple[int, int]) -> str:
     if summary.phase == "save" and summary.detail in SAVES:
         return term(SAVES[summary.detail])
     shown = summary.detail if summary.phase in {"download", "tokenise", "start"} else ""
-    return f"{text} {shown}".strip()
+    if counted := re.fullmatch(r"(\d+) pairs", shown):
+        return f"{text} {say('{n:,} pairs', n=int(counted[1]))}"
+    return f"{text} {term(shown)}".strip()
 
 
 def _facts(summary: Summary) -> str:

@@ -136,7 +136,8 @@ class TrainTab:
         self.stop.click(self.on_stop, self.runs, [self.message, *shown], **quick)
         self.resume.click(self.on_resume, self.runs, [self.message, *shown], **quick)
         # Another run was chosen, or the one that is watched has turned.
-        gr.on([self.runs.input, self.live.submit], self.on_turn, self.runs, shown, **edge.LATEST)
+        self.runs.input(self.on_watch, self.runs, shown, **edge.LATEST)
+        self.live.submit(self.on_turn, self.runs, shown, **edge.LATEST)
         asked: list[Any] = [*several, *self.form.values()]
         self.costing: dict[str, Any] = {
             "fn": self.on_costs, "inputs": asked, "outputs": self.costs, **edge.LATEST
@@ -284,8 +285,13 @@ class TrainTab:
         """The page was opened: show the run that is training, else the newest."""
         return self.on_turn(request, None)
 
+    def on_watch(self, request: gr.Request, run_id: str | None) -> tuple[Any, ...]:
+        """Another run was chosen. The chooser itself is left alone: by now it may say a third."""
+        chooser, run, *rest = self.on_turn(request, run_id)
+        return gr.skip() if run == run_id else chooser, run, *rest
+
     def on_turn(self, request: gr.Request, run_id: str | None) -> tuple[Any, ...]:
-        """Another run is looked at, or this one's state has turned: what can be done with it."""
+        """The page was opened, or the run's state has turned: what can be done with it."""
         store = visit.mine(self.store, request)
         try:
             run: Run | None = store.get(run_id)
