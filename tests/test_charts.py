@@ -157,6 +157,19 @@ def test_values_are_read_by_pointer_and_stay_while_the_chart_is_drawn_anew(bare:
     bare.close()
 
 
+def test_another_runs_values_in_the_same_plot_are_read_anew(bare: Page) -> None:
+    """Gradio keeps the element and changes what it carries."""
+    plot, shown = bare.locator("#loss .ft-plot"), bare.locator("#loss .ft-readout")
+    box = plot.bounding_box()
+    assert box is not None
+    bare.mouse.move(box["x"] + box["width"] * 0.49, box["y"] + 20)
+    expect(shown).to_have_text("step 4, epoch 0.50training loss0.2500")
+    plot.evaluate("(one) => { one.dataset.lines = one.dataset.lines.replace('0.2500', '7.7500'); }")
+    bare.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 25)
+    expect(shown).to_have_text("step 4, epoch 0.50training loss7.7500")
+    bare.close()
+
+
 def test_values_are_read_by_the_arrow_keys(bare: Page) -> None:
     plot = bare.locator("#roc .ft-plot")
     plot.focus()

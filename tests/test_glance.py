@@ -71,6 +71,7 @@ class Watched:
 
     def __init__(self, store: RunStore) -> None:
         self.tab, self.seen = data.DataTab(store), ""
+        self.asks = ("first", "")
         self.place = looks.examination(store, RunConfig())
         self.place.folder.mkdir(parents=True)
         (self.place.folder / "config.json").write_text(RunConfig().to_json())
@@ -79,7 +80,7 @@ class Watched:
         """The outputs that change, by name."""
         names = ["seen", "progress", "overview", "more", "findings", "sheet", "split", "klass"]
         names += [*data._CHOSEN, "rows", "pulse"]
-        found = self.tab.on_tick(NOBODY, self.place.id, self.seen, ASKED)
+        found = self.tab.on_tick(NOBODY, self.place.id, self.seen, *self.asks, ASKED)
         shown = dict(zip(names, found, strict=True))
         changed = {name: one for name, one in shown.items() if not _skipped(one)}
         self.seen = changed.get("seen", self.seen)
@@ -121,6 +122,17 @@ def test_the_page_shows_what_is_known_as_it_comes(store: RunStore) -> None:
     assert {"overview", "findings", "pulse"} <= set(last)
     assert not {"rows", "split", "klass"} & set(last)
     assert watched.tick() == {"pulse": "-this"}
+
+
+def test_rows_of_new_pairs_come_in_the_way_that_is_chosen(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(store)
+    monkeypatch.setattr(watched.tab, "on_rows", lambda *asked: str(asked[1:]))
+    watched.asks = ("search", "owl")
+    known = Report("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
+    watched.write("report.json", known.to_json())
+    assert watched.tick()["rows"] == str((watched.place.id, "train", "search", "a", "owl"))
 
 
 def test_unclear_columns_are_shown_with_the_first_rows(store: RunStore) -> None:

@@ -88,6 +88,17 @@ def history(app: App, page: Page, toy_checkpoint: Path) -> list[Run]:
 
 
 @pytest.mark.long
+def test_the_focus_stays_with_its_run_when_a_newer_one_comes(
+    app: App, page: Page, history: list[Run], toy_checkpoint: Path
+) -> None:
+    opener = page.locator("#runs-table .ft-open", has_text="another")
+    opener.focus()
+    finished(app.store, toy_checkpoint, 0.5, name="newer")
+    expect(page.locator("#runs-table tbody tr")).to_have_count(5)
+    expect(opener).to_be_focused()
+
+
+@pytest.mark.long
 def test_the_history_is_sorted_found_named_and_taken_away(
     app: App, page: Page, history: list[Run], tmp_path: Path
 ) -> None:

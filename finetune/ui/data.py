@@ -138,7 +138,8 @@ class DataTab:
         changed = [_changed(controls[name]) for name in DATA_FIELDS[1:]]
         gr.on(changed, **self.asking, **edge.LATEST)
         self.examine.click(self.on_examine_again, inputs, asked, **quick)
-        self.pulse.submit(self.on_tick, [self.look, self.seen], view, **quick)
+        asks = [self.look, self.seen, self.way, self.word]
+        self.pulse.submit(self.on_tick, asks, view, **quick)
         which = [self.look, self.split, self.way, self.klass, self.word]
         self.way.input(self.on_way, self.way, [self.klass, self.word, self.again], **edge.LATEST)
         gr.on(
@@ -205,9 +206,15 @@ class DataTab:
             return gr.skip(), edge.said(error), gr.skip()
 
     def on_tick(
-        self, request: gr.Request, look_id: str, seen: str, event: gr.EventData
+        self,
+        request: gr.Request,
+        look_id: str,
+        seen: str,
+        way: str,
+        word: str,
+        event: gr.EventData,
     ) -> list[Any]:
-        """How far the examination is, and once what it found."""
+        """How far the examination is, and once what it found; its rows as others were chosen."""
         nothing = [gr.skip()] * (9 + len(_CHOSEN))
         enough = pulse.end(event)
         if not look_id:
@@ -237,8 +244,7 @@ class DataTab:
         else:
             beat = enough
         former = self._report(request, _drawn(seen))
-        assert look.found is not None
-        drawn = self._show(request, look_id, look, look.found, former)
+        drawn = self._show(request, look_id, look, former, way, word)
         if _same_rows(seen, look_id):  # drawn already, and somebody may have chosen others
             drawn[5:] = nothing[6:]
         return [now, *drawn, beat]
@@ -250,20 +256,31 @@ class DataTab:
             return None
 
     def _show(
-        self, request: gr.Request, look_id: str, look: Look, report: Report, former: Report | None
+        self,
+        request: gr.Request,
+        look_id: str,
+        look: Look,
+        former: Report | None,
+        way: str,
+        word: str,
     ) -> list[Any]:
+        assert look.found is not None
+        report = look.found
         splits = list(report.read)
-        first = splits[0] if splits else ""
+        first, label = (next(iter(names), None) for names in (splits, report.labels))
+        rows = ""
+        if report.corpus:
+            rows = self.on_rows(request, look_id, first or "", way, label, word)
         return [
             reports.progress(look),
             reports.overview(report, look.glance),
             gr.update(visible=bool(report.corpus)),
             reports.findings(report),
             doors.findings_link(look_id) if report.findings and look.report else "",
-            gr.update(choices=splits, value=first or None),
-            gr.update(choices=report.labels, value=report.labels[0] if report.labels else None),
+            gr.update(choices=splits, value=first),
+            gr.update(choices=report.labels, value=label),
             *_choices(report, former),
-            self.on_rows(request, look_id, first, "first", "", "") if report.corpus else "",
+            rows,
         ]
 
     def on_way(self, way: str) -> tuple[Any, Any, Any]:
