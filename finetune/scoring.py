@@ -76,7 +76,7 @@ class Scorer:
         folder: what `model.save` wrote.
         max_length: the length in tokens it was trained with.
         paired: whether it was trained on pairs rather than single sentences; None where nobody
-            knows: then each block of pairs is what its first row is.
+            knows: then a row without a second sentence is a single one.
         precision: what it computes in; `auto` takes bf16 where the hardware computes in it.
         device: `auto` for the accelerator if there is one.
         threads: of a CPU, that compute; 0 for as many as PyTorch would take.
@@ -234,10 +234,41 @@ class Scorer:
 
         The few that are too long are tokenised again, so that the tokenizer cuts them itself.
         """
-        texts = [[_readable(row[0], before + at, 1) for at, row in enumerate(block)]]
-        paired = block[0][1] is not None if self._paired is None else self._paired
-        if paired:
-            texts.append([_readable(row[1], before + at, 2) for at, row in enumerate(block)])
+        first = [_readable(row[0], before + at, 1) for at, row in enumerate(block)]
+        alone = [self._alone(row) for row in block]
+        second = [
+            "" if single else _readable(row[1], before + at, 2)
+            for at, (row, single) in enumerate(zip(block, alone, strict=True))
+        ]
+        if all(alone):
+            return self._encoded([first])
+        if not any(alone):
+            return self._encoded([first, second])
+        return self._of_both_shapes(first, second, alone)
+
+    def _alone(self, row: Row) -> bool:
+        return row[1] is None if self._paired is None else not self._paired
+
+    def _of_both_shapes(
+        self, first: list[str], second: list[str], alone: list[bool]
+    ) -> tuple[dict[str, list[list[int]]], list[int]]:
+        """As `_tokenise`, each row by its own shape."""
+        columns: dict[str, list[list[int]]] = {}
+        whole = [0] * len(alone)
+        for single in (True, False):
+            places = [at for at, one in enumerate(alone) if one is single]
+            texts = [[column[at] for at in places] for column in (first, second)]
+            found, lengths = self._encoded(texts[:1] if single else texts)
+            for name, column in found.items():
+                into = columns.setdefault(name, [[] for _ in alone])
+                for at, ids in zip(places, column, strict=True):
+                    into[at] = ids
+            for at, length in zip(places, lengths, strict=True):
+                whole[at] = length
+        return columns, whole
+
+    def _encoded(self, texts: list[list[str]]) -> tuple[dict[str, list[list[int]]], list[int]]:
+        """As `_tokenise`, of rows of one shape: all pairs, or all single sentences."""
         with self._tokenizing:
             found = self._tokenizer(*texts, return_attention_mask=False, verbose=False)
             whole = [len(ids) for ids in found["input_ids"]]

@@ -127,6 +127,30 @@ def test_single_sentences_are_read_alone(checkpoint: Path) -> None:
         assert found[0] == pytest.approx(wanted.numpy(), abs=1e-5)
 
 
+MIXED: list[tuple[str, str | None]] = [
+    (one, None if at % 3 == 0 else two) for at, (one, two) in enumerate(PAIRS)
+]
+
+
+def test_of_pairs_and_single_sentences_each_is_read_as_what_it_is(checkpoint: Path) -> None:
+    """A model of the Hub may be asked for both at once, by two people."""
+    made = Scorer(checkpoint, 32, paired=None, precision="fp32", threads=2)
+    alone = [next(made.stream([row])) for row in MIXED]
+    seconds = [made.scores([one], [two or "a dog"])[0] for one, two in MIXED]
+    found = list(made.stream(MIXED, window=10))
+    got = [part[at : at + 1] for part in found for at in range(len(part))]
+    together = Together(made)
+    crowd = [together.submit(*row) for row in MIXED]
+    for answers in (got, [one.result(30) for one in crowd]):
+        for wanted, answer in zip(alone, answers, strict=True):
+            assert answer.logits[0] == pytest.approx(wanted.logits[0], abs=1e-5)
+            assert (answer.tokens[0], answer.cut[0]) == (wanted.tokens[0], wanted.cut[0])
+    for at in (0, 1):  # a second sentence counts where there is one
+        other = np.abs(seconds[at] - alone[at].logits[0]).max()
+        assert (other > 1e-3) == (MIXED[at][1] is None)
+    together.close()
+
+
 @pytest.mark.parametrize(
     "text",
     ["", " \n", "\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "x" * 100_000, "dog " * 999],
