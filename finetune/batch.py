@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from finetune import calibration, curves, decision, errands, events, files, intervals, seen
+from finetune import calibration, curves, decision, errands, events, files, hashes, intervals, seen
 from finetune.batches import Asked, Batch, checked
 from finetune.decision import Decision
 from finetune.errors import FinetuneError
@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
         given.label_column, given.both_orders, given.threshold, given.calibrated,
     )  # fmt: skip
     try:
-        asked = checked(asked, given.file)
+        asked = checked(asked, given.file, fold(run.tail()[0]).paired)
         report, _ = judge(run, asked, given.file, given.out, _Bar())
     except (FinetuneError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -261,10 +261,10 @@ def _rows(table: files.Table, asked: Asked) -> Iterator[Row]:
 
 
 def _sentence(cell: Any) -> str:
-    """A cell as a tokenizer can take it: no lone surrogates, no NUL."""
-    if cell is None or isinstance(cell, dict | list):
+    """A cell as training reads it and a tokenizer can take it: no lone surrogates, no NUL."""
+    if isinstance(cell, dict | list):
         return ""
-    return str(cell).encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
+    return (hashes.sentence(files.plain(cell)) or "").replace("\0", " ")
 
 
 def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -340,7 +340,7 @@ class _Answer:
         if self.seen is None or not rows:
             return np.zeros(len(rows), bool)
         sides = [
-            [row.record[name] for row in rows]
+            [files.plain(row.record[name]) for row in rows]
             for name in filter(None, (self.asked.sentence1, self.asked.sentence2))
         ]
         numbers = seen.pairs(sides[0], sides[1] if len(sides) > 1 else None)

@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 import torch
 
-from finetune import calibration, decision, model
+from finetune import calibration, decision, hashes, model
 from finetune.decision import Decision
 from finetune.errors import DataError, ModelError
 from finetune.scoring import Precision, Scorer, Together
@@ -262,7 +262,7 @@ def readable(name: str, text: object) -> str:
             f"{name} has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read.",
             "Shorten it.",
         )
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
+    return hashes.printable(text).replace("\0", " ")
 
 
 def _size(folder: Path) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finetune import devices, layers, model
+from finetune import devices, hashes, layers, model
 from finetune.errors import DataError, ModelError
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -334,7 +334,7 @@ def _readable(text: object, row: int, number: int) -> str:
             f"sentence{number} of row {row + 1:,} is no text but {type(text).__name__}.",
             "Write a sentence there.",
         )
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
+    return hashes.printable(text).replace("\0", " ")
 
 
 def _batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
