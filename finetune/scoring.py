@@ -88,7 +88,8 @@ class Scorer:
         quick: whether the model's layers could be replaced by `layers.Layer`.
 
     Raises:
-        ModelError: when the folder is gone or damaged.
+        ModelError: when the folder is gone or damaged; so does every score of a model whose
+            numbers are none.
     """
 
     def __init__(
@@ -225,6 +226,11 @@ class Scorer:
         logits = np.empty((len(begun.tokens), len(self.labels)), np.float32)
         for places, found in begun.batches:
             logits[places] = found.result()
+        if not np.isfinite(logits).all():
+            raise ModelError(
+                "The model answers with numbers that are none: its file is damaged.",
+                "Train or download it again.",
+            )
         return Scored(logits, begun.tokens, begun.cut)
 
     def _tokenise(

@@ -16,7 +16,7 @@ import pytest
 from finetune import batch, batches, decision, events
 from finetune.batches import Asked
 from finetune.config import RunConfig
-from finetune.errors import DataError, JobError
+from finetune.errors import DataError, JobError, ModelError
 from finetune.predict import Predictor, Way
 from finetune.store import Run, RunStore
 from finetune.visitors import Visitor
@@ -152,6 +152,13 @@ def test_what_python_has_no_value_for_is_a_marked_row(run: Run, tmp_path: Path) 
     assert out.column("id (2)").to_pylist() == [4, None, 6]
     assert "line 2 has a value that cannot be read" in out.column("error").to_pylist()[1]
     assert [one is None for one in out.column("prediction").to_pylist()] == [False, True, False]
+
+
+def test_a_damaged_model_ends_the_batch_with_what_it_is(run: Run, tmp_path: Path) -> None:
+    toys.overwrite(run.best, lambda found: found["classifier.weight"].fill_(float("nan")))
+    path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), *(p[:2] for p in PAIRS)])
+    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+        judged(run, path, tmp_path / "out.csv")
 
 
 def test_a_file_of_another_shape_than_the_models(store: RunStore, run: Run, tmp_path: Path) -> None:

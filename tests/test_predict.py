@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,6 +138,29 @@ def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
         weights.write_bytes(damage(weights.read_bytes()))
         with pytest.raises(ModelError, match="cannot be loaded"):
             Shelf().get(folder, 32)
+
+
+def damage(key: str, part: slice, weights: dict[str, torch.Tensor]) -> None:
+    weights[key][part].fill_(math.nan)
+
+
+def test_a_model_of_no_numbers_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
+    """Some of its words are damaged, or its head, which every answer needs."""
+    for name, part in (("some", slice(9, 12)), ("all", slice(None))):
+        shutil.copytree(toy_checkpoint, tmp_path / name)
+        key = "bert.embeddings.word_embeddings.weight" if name == "some" else "classifier.weight"
+        toys.overwrite(tmp_path / name, partial(damage, key, part))
+    odd = " ".join(toys.WORDS)
+    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+        Shelf().get(tmp_path / "all", 32)
+    predictor = Shelf().get(tmp_path / "some", 32)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(predictor.pair, odd if n % 2 else "the", "the") for n in range(8)]
+    for n, one in enumerate(asked):
+        assert (one.exception() is not None) == bool(n % 2)
+    for ask in (predictor.pair, predictor.why, predictor.flips):
+        with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+            ask(odd, "the")
 
 
 def test_a_model_that_does_not_fit_is_said(
