@@ -111,7 +111,7 @@ class Scorer:
         known = self._model.get_input_embeddings().weight.numel()  # looked up, not multiplied by
         self._weights = self._model.num_parameters() - known
         names = self._model.config.id2label
-        self.labels: list[str] = [names[index] for index in range(len(names))]
+        self.labels: list[str] = [hashes.printable(str(names[at])) for at in range(len(names))]
         half = precision == "bf16" or (precision == "auto" and devices.computes_bf16(self.device))
         self._dtype = torch.bfloat16 if half else torch.float32
         self.quick = self.device.type == "cpu" and layers.quicken(self._model, self._dtype)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from finetune import analysis, jobs
+from finetune import analysis, hashes, jobs
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.store import RunStore
 from finetune.ui import answers, edge, models, visit, ways
@@ -237,7 +237,7 @@ class PredictTab:
             "labels": predictor.labels[:20],
             "label": "",
         }
-        return answers.answer(found), gr.update(visible=True), "", json.dumps(entry)
+        return answers.answer(found), gr.update(visible=True), "", _json(entry)
 
     def on_why(
         self, request: gr.Request, run_id: str | None, sentence1: str, sentence2: str
@@ -306,4 +306,10 @@ def _history(kept: object) -> list[dict[str, Any]]:
     """What this browser remembers, as far as it can be trusted to be that."""
     if not isinstance(kept, list):
         return []
-    return [dict(one) for one in kept[-answers.MOST :] if isinstance(one, dict)]
+    found = json.loads(_json(kept[-answers.MOST :]))
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _json(value: object) -> str:
+    """As JSON that can be sent: a lone surrogate, which a person can paste, cannot."""
+    return hashes.printable(json.dumps(value, ensure_ascii=False))
