@@ -150,12 +150,10 @@ class Predictor:
         self, logits: Any, tokens: int, cut: int, way: Way, seconds: float
     ) -> Prediction:
         known = decision.read(self.folder)
-        temperature = (known.temperature if way.calibrated else None) or 1.0
-        each = calibration.probabilities(logits, temperature)
+        each = _probabilities(logits, way, known)
         if way.both_orders:
             each = np.repeat(each.mean(axis=0, keepdims=True), len(each), axis=0)
-        labels = [self._label(one, way, known) for one in each]
-        named = [dict(zip(self.labels, map(float, one), strict=True)) for one in each]
+        labels, named = self._decided(each, way, known)
         return Prediction(
             label=labels[0],
             probabilities=named[0],
@@ -169,6 +167,14 @@ class Predictor:
             decision=known,
         )
 
+    def _decided(
+        self, probabilities: Any, way: Way, known: Decision
+    ) -> tuple[list[str], list[dict[str, float]]]:
+        """The answers to several pairs, and the probabilities by class."""
+        labels = [self._label(one, way, known) for one in probabilities]
+        each = [dict(zip(self.labels, map(float, one), strict=True)) for one in probabilities]
+        return labels, each
+
     def _label(self, probabilities: Any, way: Way, known: Decision) -> str:
         usable = way.threshold and known.threshold is not None and known.positive in self.labels
         if not usable or len(self.labels) != 2 or known.threshold is None:
@@ -179,8 +185,13 @@ class Predictor:
             level = decision.cooled(level, known.temperature)
         return self.labels[positive if probabilities[positive] >= level else 1 - positive]
 
-    def why(self, sentence1: str, sentence2: str = "") -> tuple[str, Explanation]:
-        """The answer, and how much each word speaks for it.
+    def why(
+        self, sentence1: str, sentence2: str = "", way: Way | None = None
+    ) -> tuple[str, Explanation]:
+        """The answer that `pair` gives, and how much each word speaks for it.
+
+        The words are weighed by the logits of the order given: a threshold, the other order and a
+        temperature say which class is the answer, and thus is explained, and weigh no word.
 
         Raises:
             DataError: as `pair`.
@@ -190,10 +201,10 @@ class Predictor:
 
         first = readable("sentence1", sentence1)
         second = self._second(sentence2)
-        scored = self._together.submit(first, second).result()
-        if (tokens := int(scored.tokens[0])) > MAX_EXPLAINED and not torch.cuda.is_available():
+        answer = self.pair(sentence1, sentence2, way)
+        if answer.tokens > MAX_EXPLAINED and not torch.cuda.is_available():
             raise DataError(
-                f"This input has {tokens} tokens; without a GPU up to {MAX_EXPLAINED} are "
+                f"This input has {answer.tokens} tokens; without a GPU up to {MAX_EXPLAINED} are "
                 "explained, for it takes minutes.",
                 "Shorten it.",
             )
@@ -202,13 +213,15 @@ class Predictor:
             if self._plain is None:  # in fp32 and with gradients, unlike the scorer's
                 _check_room(self.folder)
                 self._plain = model.load_saved(self.folder)
-            return explain.why(*self._plain, first, second, self.max_length)
+            label = self.labels.index(answer.label)
+            return explain.why(*self._plain, first, second, self.max_length, label)
 
-        found = _aside.submit(explained).result()
-        return self.labels[found.label_index], found
+        return answer.label, _aside.submit(explained).result()
 
-    def flips(self, sentence1: str, sentence2: str = "") -> tuple[list[Flip], int]:
-        """The small edits that change the answer, and how many were tried.
+    def flips(
+        self, sentence1: str, sentence2: str = "", way: Way | None = None
+    ) -> tuple[list[Flip], int]:
+        """The small edits that change the answer that `pair` gives, and how many were tried.
 
         Raises:
             DataError: as `pair`.
@@ -218,13 +231,14 @@ class Predictor:
         first = readable("sentence1", sentence1)
         second = self._second(sentence2)
         tried = probes.edits(first, second)
-        texts = [(first, second), *((one.sentence1, one.sentence2) for one in tried)]
-        each = calibration.probabilities(
-            self.scorer.scores([one for one, _ in texts],
-                               [two or "" for _, two in texts] if second is not None else None)
-        )  # fmt: skip
-        named = [dict(zip(self.labels, map(float, one), strict=True)) for one in each]
-        return probes.flips(tried, max(named[0], key=named[0].__getitem__), named[1:]), len(tried)
+        firsts = [first, *(one.sentence1 for one in tried)]
+        seconds = None if second is None else [second, *(one.sentence2 or "" for one in tried)]
+        way, known = way or Way(), decision.read(self.folder)
+        each = _probabilities(self.scorer.scores(firsts, seconds), way, known)
+        if way.both_orders and seconds is not None:
+            each = (each + _probabilities(self.scorer.scores(seconds, firsts), way, known)) / 2
+        labels, named = self._decided(each, way, known)
+        return probes.flips(tried, labels[0], labels[1:], named[1:]), len(tried)
 
     def _second(self, sentence2: str) -> str | None:
         if self.paired or (self.paired is None and sentence2.strip()):
@@ -236,6 +250,12 @@ class Predictor:
         self._together.close()
         self.scorer.free()
         self._plain = None
+
+
+def _probabilities(logits: Any, way: Way, known: Decision) -> Any:
+    """Of shape (pairs, classes), as the logits."""
+    temperature = (known.temperature if way.calibrated else None) or 1.0
+    return calibration.probabilities(logits, temperature)
 
 
 def _stand_aside() -> None:

@@ -23,7 +23,7 @@ import httpx
 import orjson
 import pytest
 
-from finetune import catalog, config, data, events, jobs, scheduler, uploads
+from finetune import catalog, config, data, decision, events, jobs, scheduler, uploads
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
 from finetune.queue import Queue
@@ -339,6 +339,13 @@ def test_predicting_through_the_tab(
     tried = tabs[1].on_tried([kept, kept | {"n": 7, "label": "equivalent"}, "nonsense"])
     assert "your verdict" in tried
     assert re.findall(r'data-place="(\d+)"', tried) == ["7", "0"]
+    decision.write(finished.best, threshold=0.001, positive="equivalent")
+    for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
+        assert f'id="label">{label}<' in tabs[1].on_ask(
+            NOBODY, finished.id, *pair, False, threshold, False
+        )[0]  # fmt: skip
+        reasons = tabs[1].on_why(NOBODY, finished.id, *pair, False, threshold, False)
+        assert f"Why \u201c{label}\u201d" in reasons
     said, why, _, none = tabs[1].on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
     assert none == ""
     assert "sentence2 is empty" in said

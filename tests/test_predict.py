@@ -130,6 +130,42 @@ def test_why_and_what_would_change_it(predictor: Predictor) -> None:
     assert all(one.label != answer for one in flips)
 
 
+def lively(weights: dict[str, torch.Tensor]) -> None:
+    """Larger ones: with a random model's, all pairs get nearly the same logits."""
+    for one in weights.values():
+        if one.dim() > 1:
+            one.mul_(8)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_why_explains_the_answer_that_is_shown(
+    toy_checkpoint: Path, tmp_path: Path, both: bool
+) -> None:
+    """A threshold just below the probability turns the answer against the logits."""
+    folder, pair = tmp_path / "best", ("the ant finds a owl .", "a ant loses the owl .")
+    shutil.copytree(toy_checkpoint, folder)
+    toys.overwrite(folder, lively)
+    predictor = Predictor(folder, 32, precision="fp32")
+    plain = predictor.pair(*pair, Way(both_orders=both))
+    assert plain.label == "not_equivalent"
+    threshold = plain.probabilities["equivalent"] - 1e-4
+    decision.write(folder, threshold=threshold, temperature=2.0, positive="equivalent")
+    way = Way(both_orders=both, threshold=True, calibrated=True)
+    answer = predictor.pair(*pair, way)
+    assert answer.label == "equivalent"
+    label, found = predictor.why(*pair, way)
+    assert label == answer.label == predictor.labels[found.label_index]
+    assert found.complete
+    other = predictor.why(*pair)[1]
+    assert found.target == pytest.approx(-other.target, abs=1e-4)  # of two classes
+    flips, tried = predictor.flips(*pair, way)
+    assert 0 < len(flips) < tried
+    for one in flips:
+        edited = predictor.pair(one.edit.sentence1, one.edit.sentence2 or "", way)
+        assert (edited.label, one.label) == (plain.label, plain.label)
+        assert one.probability == pytest.approx(edited.probabilities[one.label], abs=1e-5)
+
+
 def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
     for name, damage in (("cut", lambda data: data[:1000]), ("odd", lambda data: b"\xff" * 99)):
         folder = tmp_path / name

@@ -173,7 +173,9 @@ class PredictTab:
         questions = [self.ask.click, self.first.submit, self.second.submit]
         shown = [self.answer, self.why, self.reasons, self.asked]
         answered = gr.on(questions, self.on_ask, [*asked, *self.options], shown, **edge.LATEST)
-        self.why.click(self.on_why, asked, self.reasons, concurrency_limit=2, **_SLOW)
+        self.why.click(
+            self.on_why, [*asked, *self.options], self.reasons, concurrency_limit=2, **_SLOW
+        )
         drawn = [self.first, self.second, self.drawn]
         self.right.click(self.on_right, self.run, drawn, **edge.QUICK)
         self.wrong.click(self.on_wrong, self.run, drawn, **edge.QUICK)
@@ -240,13 +242,21 @@ class PredictTab:
         return answers.answer(found), gr.update(visible=True), "", _json(entry)
 
     def on_why(
-        self, request: gr.Request, run_id: str | None, sentence1: str, sentence2: str
+        self,
+        request: gr.Request,
+        run_id: str | None,
+        sentence1: str,
+        sentence2: str,
+        both: bool,
+        threshold: bool,
+        calibrated: bool,
     ) -> str:
         """Why the answer is as it is, and what would change it, as HTML."""
         try:
             predictor = self._predictor(request, run_id)
-            label, explanation = predictor.why(sentence1, sentence2)
-            found, tried = predictor.flips(sentence1, sentence2)
+            way = _way(both, threshold, calibrated)
+            label, explanation = predictor.why(sentence1, sentence2, way)
+            found, tried = predictor.flips(sentence1, sentence2, way)
         except Exception as error:
             return edge.said(error)
         return answers.why(explanation, label) + answers.flips(found, tried, label)
