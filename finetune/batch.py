@@ -36,7 +36,10 @@ from finetune.store import Run, default_root, write_atomically
 from finetune.summary import fold
 
 WINDOW = 4096  # rows sorted by length together, and held at once
+FIRST = 64  # rows of the first window, which is soon judged; each is four times the former
+CHARACTERS = 2**22  # of a window's cells, beyond which it ends
 HEAD = 100
+_SHOWN = 500  # characters of a cell among the first rows
 ENOUGH = 30  # labelled rows to be scored apart; with fewer, intervals are 30 points wide and more
 TRAINED_ON = "trained_on"
 Told = Callable[[int, int], None]
@@ -236,7 +239,7 @@ def judge(
                 lines = answer(window, tally)
                 writer.write(lines)
                 if len(shown) < HEAD:
-                    shown += lines[: HEAD - len(shown)]
+                    shown += map(_shortened, lines[: HEAD - len(shown)])
                     head(shown)
                 told(tally.rows, max(total, tally.rows) if total else 0)
         except Cancelled:
@@ -268,14 +271,35 @@ def _sentence(cell: Any) -> str:
 
 
 def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Rows to be judged together: few at first, that there soon is something to be seen."""
     window: list[Row] = []
+    most, size = min(FIRST, WINDOW), 0
     for row in rows:
         window.append(row)
-        if len(window) == WINDOW:
+        size += sum(map(_size, row.record.values()))
+        if len(window) == most or size >= CHARACTERS:
             yield window
-            window = []
+            most = min(most * 4, WINDOW)
+            window, size = [], 0
     if window:
         yield window
+
+
+def _size(cell: Any) -> int:
+    """Characters of a cell, about."""
+    if isinstance(cell, str | bytes):
+        return len(cell)
+    return len(str(cell)) if isinstance(cell, dict | list) else 8
+
+
+def _shortened(line: dict[str, Any]) -> dict[str, Any]:
+    """A row for a person to look at, whatever is in its cells."""
+    return {name: _glimpse(cell) for name, cell in line.items()}
+
+
+def _glimpse(cell: Any) -> Any:
+    cell = str(cell) if isinstance(cell, dict | list) else files.plain(cell)
+    return cell[:_SHOWN] if isinstance(cell, str) else cell
 
 
 @dataclass

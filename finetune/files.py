@@ -34,6 +34,7 @@ MAX_JSON = 256 * 2**20  # bytes, for JSON is read whole
 MAX_UNPACKED = 8 * 2**30  # bytes
 MAX_RATIO = 200  # unpacked to packed, asked beyond 64 MiB; text reaches 20
 _SAMPLE = 2**16
+_AT_ONCE = 2**24  # bytes of a Parquet file's rows that are decoded together, about
 
 _MAGIC = {
     b"PK\x03\x04": "a zip archive or an Excel workbook",
@@ -523,7 +524,7 @@ class _Parquet(Table):
         names = self.columns if wanted is None else wanted
         before = 0
         with pq.ParquetFile(self._path) as file:
-            for batch in file.iter_batches(size, columns=wanted):
+            for batch in file.iter_batches(min(size, _fitting(file.metadata)), columns=wanted):
                 if wanted is not None:
                     names = batch.schema.names
                 chosen = [batch.column(names.index(name)) for name in columns]
@@ -532,6 +533,13 @@ class _Parquet(Table):
 
 
 # -- cells ---------------------------------------------------------------------------------------
+
+
+def _fitting(known: pq.FileMetaData) -> int:
+    """Rows that have `_AT_ONCE` bytes, by the group whose rows are the largest; at least one."""
+    groups = [known.row_group(at) for at in range(known.num_row_groups)]
+    largest = max((one.total_byte_size / max(1, one.num_rows) for one in groups), default=1.0)
+    return max(1, int(_AT_ONCE / max(1.0, largest)))
 
 
 def _typed(batch: pa.RecordBatch, before: int, bad: Bad) -> Iterator[Row]:

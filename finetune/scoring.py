@@ -27,6 +27,11 @@ from finetune.errors import DataError, ModelError
 Precision = Literal["auto", "fp32", "bf16"]
 Row = tuple[str, str | None]
 WINDOW = 1024  # pairs sorted by length at a time: enough that a batch hardly needs padding
+# Characters of a window: a tokenizer takes about 100 bytes for each until it is done.
+_CHARACTERS = 2**20
+# Characters of a sentence that are read: at least these, and so many for each token of the
+# model's. No text of words has as few tokens as that, so the rest would be cut in any case.
+_READ, _READ_PER_TOKEN = 20_000, 64
 _BUDGET = {"cpu": 2048, "cuda": 16_384}  # tokens of a batch, beyond which it gains nothing
 _LEAST = 384  # tokens of a batch, below which a core computes slower
 _HEAVY = 2e9  # tokens times weights from which threads that share a batch gain more than they wait
@@ -54,6 +59,14 @@ class Scored:
 
     def __getitem__(self, rows: slice) -> Scored:
         return Scored(self.logits[rows], self.tokens[rows], self.cut[rows])
+
+
+def _joined(parts: Sequence[Scored]) -> Scored:
+    return Scored(
+        np.concatenate([part.logits for part in parts]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.cut for part in parts]),
+    )
 
 
 @dataclass(frozen=True)
@@ -162,35 +175,45 @@ class Scorer:
         none = np.zeros(0, np.int64)
         if not parts:
             return Scored(np.zeros((0, len(self.labels)), np.float32), none, none)
-        return Scored(
-            np.concatenate([part.logits for part in parts]),
-            np.concatenate([part.tokens for part in parts]),
-            np.concatenate([part.cut for part in parts]),
-        )
+        return _joined(parts)
 
     def stream(self, rows: Iterable[Row], window: int = WINDOW) -> Iterator[Scored]:
         """A block of results a window, in the order given; holds two windows at a time.
 
-        The second window is read and tokenised while the first is computed.
+        The second window is read and tokenised while the first is computed. Of a sentence too
+        long to be seen whole the beginning is read, and only that is counted as cut.
 
         Args:
             rows: sentence1 and sentence2; the second is not read by a model of single sentences.
-            window: pairs of a block; the last may be shorter.
+            window: pairs of a block; the last may be shorter, and one of long texts.
 
         Raises:
             DataError: when a sentence is no text; names its row, counted from 1.
         """
-        source, ahead = iter(rows), None
-        for number in itertools.count():
-            block = list(itertools.islice(source, window))
-            if not block:
-                break
-            begun = self._begin(block, number * window)
+        before, ahead = 0, None
+        for block in self._windows(rows, window):
+            begun = self._begin(block, before)
+            before += len(block)
             if ahead is not None:
                 yield self._end(ahead)
             ahead = begun
         if ahead is not None:
             yield self._end(ahead)
+
+    def _windows(self, rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
+        """Blocks of at most `most` rows that have about `_CHARACTERS` characters at most."""
+        limit = max(_READ, _READ_PER_TOKEN * self._max_length)
+        block: list[Row] = []
+        size = 0
+        for first, second in rows:
+            row = (_beginning(first, limit), _beginning(second, limit))
+            block.append(row)
+            size += sum(len(text) for text in row if isinstance(text, str))
+            if len(block) == most or size >= _CHARACTERS:
+                yield block
+                block, size = [], 0
+        if block:
+            yield block
 
     def free(self) -> None:
         """Let the model and its device's memory go; what is still asked for is computed first.
@@ -343,6 +366,11 @@ def _readable(text: object, row: int, number: int) -> str:
     return hashes.printable(text).replace("\0", " ")
 
 
+def _beginning(text: Any, limit: int) -> Any:
+    """What is no text is told of later, by its row."""
+    return text[:limit] if isinstance(text, str) else text
+
+
 def _batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Places of the inputs, the longest first, in batches of at most `budget` tokens, padded.
 
@@ -426,7 +454,7 @@ class Together:
     def _answer(self, asked: list[tuple[Row, Future[Scored]]]) -> None:
         """Each gets its own; where a batch fails each is tried alone, and has its own error."""
         try:
-            found = next(self._scorer.stream([row for row, _ in asked], self._most))
+            found = _joined(list(self._scorer.stream([row for row, _ in asked], self._most)))
         except Exception as error:
             if len(asked) == 1:
                 asked[0][1].set_exception(error)

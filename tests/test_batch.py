@@ -231,6 +231,32 @@ def test_windows_hold_what_they_say(
     assert [one["sentence1"] for one in found] == [f"the cat {n}" for n in range(35)]
 
 
+def test_the_first_rows_are_soon_there_and_long_ones_are_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = [batch.Row(n, {"sentence1": "the cat", "more": [n]}) for n in range(10_000)]
+    sizes = [len(window) for window in batch._windows(short)]
+    assert sizes == [64, 256, 1024, 4096, 4096, 464]
+    long = [batch.Row(n, {"sentence1": "x" * 2**20, "n": n}) for n in range(9)]
+    assert [len(window) for window in batch._windows(long)] == [4, 4, 1]
+
+
+def test_a_cancel_is_heard_between_the_first_windows(run: Run, tmp_path: Path) -> None:
+    lines = [("sentence1", "sentence2"), *((f"the cat {n}", "x" * 900) for n in range(900))]
+    path, out, heads = write_csv(tmp_path / "x.csv", lines), tmp_path / "out.csv", []
+
+    def told(done: int, total: int) -> None:
+        if done >= 320:
+            raise batch.Cancelled
+
+    asked = batches.checked(Asked(run.id, path.name, ""), path)
+    report, whole = batch.judge(run, asked, path, out, told, lambda rows: heads.append(rows[:]))
+    assert (report["rows"], whole) == (320, False)
+    assert len(out.read_text().splitlines()) == 321
+    assert [len(rows) for rows in heads] == [64, 100]
+    assert max(len(row["sentence2"]) for row in heads[-1]) == 500
+
+
 def test_a_file_that_cannot_be_meant_is_refused(store: RunStore, run: Run, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "x.csv", [("one", "two", "three", "four"), ("a", "b", "c", "d")])
     with pytest.raises(DataError, match=r"No column of x\.csv is clearly the first sentence"):

@@ -191,6 +191,32 @@ def test_a_stream_is_in_order_and_reads_two_windows_ahead_at_most(scorer: Scorer
     assert taken == 160
 
 
+def test_windows_of_long_texts_are_shorter(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the texts, no more is tokenised at once than a million characters."""
+    sizes: list[int] = []
+    tokenizer = scorer._tokenizer
+
+    def counted(*texts: list[str], **given: Any) -> Any:
+        sizes.append(sum(len(text) for column in texts for text in column))
+        return tokenizer(*texts, **given)
+
+    counted.pad_token_id, counted.pad_token_type_id = 0, 0  # type: ignore[attr-defined]
+    counted.padding_side = "right"  # type: ignore[attr-defined]
+    monkeypatch.setattr(scorer, "_tokenizer", counted)
+    rows = [(f"{'cat ' * 100_000}{n}", "a dog " * (n + 1)) for n in range(70)]
+    found = list(scorer.stream(rows))
+    assert sum(map(len, found)) == 70
+    assert max(sizes) <= 2**20 + 2 * 20_000
+    assert sum(sizes) < 70 * 2 * 21_000 * 2  # and those that are cut once more
+    for row, one in ((rows[0], found[0].logits[0]), (rows[69], found[-1].logits[-1])):
+        short = scorer.scores([row[0][:4000]], [row[1]])
+        assert one == pytest.approx(short[0], abs=1e-5)
+    together = Together(scorer)
+    answers = [together.submit(*row) for row in rows]
+    assert [len(one.result(60)) for one in answers] == [1] * 70
+    together.close()
+
+
 def test_batches_keep_to_their_tokens_and_miss_nobody() -> None:
     lengths = [5, 90, 7, 7, 300, 20, 6, 6]
     found = scoring._batches(lengths, 100)
