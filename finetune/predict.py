@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -392,23 +393,55 @@ def _reads(name: str, folder: Path) -> int:
     return max(8, min(512, int(limit) - offset if isinstance(limit, int) and limit > 0 else 512))
 
 
+class _Held:
+    """A loaded model and how many use it; one that is to go waits for the last of them."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self.users = 0
+        self._leaving = False
+        self._counting = threading.Lock()
+
+    def begin(self) -> None:
+        with self._counting:
+            self.users += 1
+
+    def end(self) -> None:
+        with self._counting:
+            self.users -= 1
+            free = self._leaving and not self.users
+        if free:
+            self.predictor.free()
+
+    def leave(self) -> None:
+        with self._counting:
+            self._leaving = True
+            free = not self.users
+        if free:
+            self.predictor.free()
+
+
 class Shelf:
     """The models used last, loaded once each.
 
     Args:
-        keep: how many to hold in memory; the least recently used goes first.
+        keep: how many to hold in memory; the least recently used goes first, and one in use as
+            soon as it is not.
     """
 
     def __init__(self, keep: int = KEPT) -> None:
         self._keep = max(1, keep)
-        self._held: OrderedDict[tuple[str, int, str], Predictor] = OrderedDict()
+        self._held: OrderedDict[tuple[str, int, str], _Held] = OrderedDict()
         self._lock = threading.Lock()
         _shelves.append(self)
 
-    def get(
+    @contextlib.contextmanager
+    def using(
         self, folder: Path, max_length: int, paired: bool | None = True, device: str = ""
-    ) -> Predictor:
+    ) -> Iterator[Predictor]:
         """The predictor of a folder, loaded anew when its weights have changed.
+
+        It stays loaded for the time of the `with`, whatever others ask for meanwhile.
 
         Args:
             device: as for `Predictor`.
@@ -416,6 +449,14 @@ class Shelf:
         Raises:
             ModelError: when the folder is gone or damaged, or does not fit.
         """
+        held = self._begun(folder, max_length, paired, device)
+        try:
+            yield held.predictor
+        finally:
+            held.end()
+
+    def _begun(self, folder: Path, max_length: int, paired: bool | None, device: str) -> _Held:
+        """One more uses it, and ends that."""
         weights = folder / "model.safetensors"
         changed = weights.stat().st_mtime_ns if weights.exists() else 0
         key = (str(folder), changed, device)
@@ -428,16 +469,18 @@ class Shelf:
                     )
                 # Room first: two large models at once may not fit.
                 while len(self._held) >= self._keep:
-                    self._held.popitem(last=False)[1].free()
-                self._held[key] = Predictor(folder, max_length, paired, device)
+                    idle = (name for name, one in self._held.items() if not one.users)
+                    self._held.pop(next(idle, next(iter(self._held)))).leave()
+                self._held[key] = _Held(Predictor(folder, max_length, paired, device))
             self._held.move_to_end(key)
+            self._held[key].begin()
             return self._held[key]
 
     def free(self) -> None:
-        """Give all memory back."""
+        """Give all memory back, of a model in use as soon as it is not."""
         with self._lock:
             while self._held:
-                self._held.popitem()[1].free()
+                self._held.popitem()[1].leave()
 
 
 _shelves: list[Shelf] = []

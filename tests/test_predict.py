@@ -25,6 +25,11 @@ def predictor(toy_checkpoint: Path) -> Predictor:
     return Predictor(toy_checkpoint, max_length=32, precision="fp32")
 
 
+def got(shelf: Shelf, folder: Path) -> Predictor:
+    with shelf.using(folder, 32) as found:
+        return found
+
+
 def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) -> None:
     one, two = "the cat sees a dog .", "a cat sees the dog ."
     answer = predictor.pair(one, two)
@@ -66,16 +71,51 @@ def test_a_model_is_loaded_once_and_again_when_it_changed(
     folder = tmp_path / "best"
     shutil.copytree(toy_checkpoint, folder)
     shelf = Shelf(keep=1)
-    first = shelf.get(folder, 32)
-    assert shelf.get(folder, 32) is first
-    shelf.get(still_checkpoint, 32)
-    assert shelf.get(folder, 32) is not first  # there was room for one
-    held = shelf.get(folder, 32)
+    first = got(shelf, folder)
+    assert got(shelf, folder) is first
+    got(shelf, still_checkpoint)
+    assert got(shelf, folder) is not first  # there was room for one
+    held = got(shelf, folder)
     (folder / "model.safetensors").touch()
-    assert shelf.get(folder, 32) is not held
+    assert got(shelf, folder) is not held
     shutil.rmtree(folder)
     with pytest.raises(ModelError, match="no saved model"):
-        shelf.get(folder, 32)
+        got(shelf, folder)
+
+
+def test_a_model_in_use_is_not_taken_away(
+    toy_checkpoint: Path, still_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for one, and two are asked in turn by several at once."""
+    pair, shelf = ("the cat sees a dog .", "a cat sees the dog ."), Shelf(keep=1)
+    freed: list[Predictor] = []
+    real = Predictor.free
+
+    def free(self: Predictor) -> None:
+        freed.append(self)
+        real(self)
+
+    monkeypatch.setattr(Predictor, "free", free)
+    with shelf.using(toy_checkpoint, 32) as held:
+        before = held.pair(*pair)
+        other = got(shelf, still_checkpoint)
+        shelf.free()
+        assert freed == [other]
+        assert held.pair(*pair).logits == pytest.approx(before.logits)
+        assert held.flips(*pair)[1]
+    assert freed == [other, held]
+
+    def client(which: int) -> None:
+        for turn in range(4):
+            folder = (toy_checkpoint, still_checkpoint)[(which + turn) % 2]
+            with shelf.using(folder, 32) as found:
+                assert found.pair(*pair).label
+                assert found.flips(*pair)[1]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(client, range(4)))
+    shelf.free()
+    assert len(freed) == len(set(map(id, freed)))  # each once
 
 
 def test_both_orders_are_asked_and_averaged_when_wanted(predictor: Predictor) -> None:
@@ -173,7 +213,7 @@ def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
         weights = folder / "model.safetensors"
         weights.write_bytes(damage(weights.read_bytes()))
         with pytest.raises(ModelError, match="cannot be loaded"):
-            Shelf().get(folder, 32)
+            got(Shelf(), folder)
 
 
 def damage(key: str, part: slice, weights: dict[str, torch.Tensor]) -> None:
@@ -188,8 +228,8 @@ def test_a_model_of_no_numbers_is_said(toy_checkpoint: Path, tmp_path: Path) -> 
         toys.overwrite(tmp_path / name, partial(damage, key, part))
     odd = " ".join(toys.WORDS)
     with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
-        Shelf().get(tmp_path / "all", 32)
-    predictor = Shelf().get(tmp_path / "some", 32)
+        got(Shelf(), tmp_path / "all")
+    predictor = got(Shelf(), tmp_path / "some")
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(predictor.pair, odd if n % 2 else "the", "the") for n in range(8)]
     for n, one in enumerate(asked):
@@ -204,7 +244,7 @@ def test_a_model_that_does_not_fit_is_said(
 ) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
     with pytest.raises(ModelError, match=r"weights take .* GB of memory are free"):
-        Shelf().get(toy_checkpoint, 32)
+        got(Shelf(), toy_checkpoint)
 
 
 def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(

@@ -96,7 +96,8 @@ class Api:
             from finetune.predict import Way
 
             way = Way(bool(both_orders), bool(threshold), bool(calibrated))
-            return asdict(self.models.get(store, run_id).pair(sentence1, sentence2, way))
+            with self.models.using(store, run_id) as predictor:
+                return asdict(predictor.pair(sentence1, sentence2, way))
 
         return self._do(request, act)
 

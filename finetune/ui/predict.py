@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +210,8 @@ class PredictTab:
         try:
             store = visit.mine(self.store, request)
             if run_id and store.get(run_id):
-                self.loaded.get(store, run_id).pair("warm", "up")  # the first pass is the slow one
+                with self.loaded.using(store, run_id) as predictor:
+                    predictor.pair("warm", "up")  # the first pass is the slow one
         except FinetuneError:
             return
 
@@ -225,8 +227,8 @@ class PredictTab:
     ) -> tuple[Any, Any, Any, Any]:
         """The answer to one pair as HTML, and as JSON what the browser remembers of it."""
         try:
-            predictor = self._predictor(request, run_id)
-            found = predictor.pair(sentence1, sentence2, _way(both, threshold, calibrated))
+            with self._predictor(request, run_id) as predictor:
+                found = predictor.pair(sentence1, sentence2, _way(both, threshold, calibrated))
         except Exception as error:
             return edge.said(error), gr.update(visible=False), "", ""
         entry = {
@@ -253,10 +255,10 @@ class PredictTab:
     ) -> str:
         """Why the answer is as it is, and what would change it, as HTML."""
         try:
-            predictor = self._predictor(request, run_id)
             way = _way(both, threshold, calibrated)
-            label, explanation = predictor.why(sentence1, sentence2, way)
-            found, tried = predictor.flips(sentence1, sentence2, way)
+            with self._predictor(request, run_id) as predictor:
+                label, explanation = predictor.why(sentence1, sentence2, way)
+                found, tried = predictor.flips(sentence1, sentence2, way)
         except Exception as error:
             return edge.said(error)
         return answers.why(explanation, label) + answers.flips(found, tried, label)
@@ -302,8 +304,10 @@ class PredictTab:
         """A verdict was given, or what was tried was forgotten: it is drawn anew."""
         return answers.history(_history(kept))
 
-    def _predictor(self, request: gr.Request, run_id: str | None) -> Predictor:
-        return self.loaded.get(visit.mine(self.store, request), run_id)
+    def _predictor(
+        self, request: gr.Request, run_id: str | None
+    ) -> AbstractContextManager[Predictor]:
+        return self.loaded.using(visit.mine(self.store, request), run_id)
 
 
 def _way(both: object, threshold: object, calibrated: object) -> Way:
