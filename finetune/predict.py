@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 20_000
 MAX_EXPLAINED = 160  # tokens, without a GPU: about ten seconds with BERT base
-MOST_OF_HUB = 2**30  # bytes of weights that a visitor of a shared app may fetch
+MOST_OF_HUB = 2**30  # bytes of a model that a visitor of a shared app may fetch
+_FETCHED = (".json", ".txt", ".model", ".safetensors")  # files of a model, in its first folder
 _NICE = 15
 KEPT = int(os.environ.get("FINETUNE_MODELS") or 3)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -332,16 +333,21 @@ def from_hub(name: str, anonymous: bool) -> tuple[Path, int]:
     token = False if anonymous else None
     try:
         info = HfApi().model_info(name, files_metadata=True, token=token, timeout=10)
-        weights = [one for one in info.siblings or [] if one.rfilename.endswith(".safetensors")]
+        sizes = {
+            one.rfilename: one.size or 0
+            for one in info.siblings or []
+            if one.rfilename.endswith(_FETCHED) and "/" not in one.rfilename
+        }
+        weights = [size for name, size in sizes.items() if name.endswith(".safetensors")]
         if not weights:
             raise ModelError(
                 f"{name} has no safetensors weights.",
                 "Choose a model that has: others can run code.",
             )
-        size = sum(one.size or 0 for one in weights)
-        if anonymous and size > MOST_OF_HUB:
+        whole, size = sum(sizes.values()), sum(weights)
+        if anonymous and whole > MOST_OF_HUB:
             raise ModelError(
-                f"{name} has {size / 2**30:.1f} GB of weights; a visitor may load up to "
+                f"{name} has {whole / 2**30:.1f} GB; a visitor may load up to "
                 f"{MOST_OF_HUB / 2**30:.0f} GB.",
                 "Choose a smaller model.",
             )
@@ -353,7 +359,7 @@ def from_hub(name: str, anonymous: bool) -> tuple[Path, int]:
         folder = Path(
             snapshot_download(
                 name, token=token, revision=info.sha,
-                allow_patterns=["*.json", "*.txt", "*.model", "*.safetensors"],
+                allow_patterns=[f"*{ending}" for ending in _FETCHED],
                 ignore_patterns=["*/*"],
             )
         )  # fmt: skip

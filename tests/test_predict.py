@@ -259,6 +259,16 @@ def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
                                        "model.safetensors": b"x"})  # fmt: skip
     with pytest.raises(ModelError, match="is no sequence classifier"):
         predict.from_hub("ada/encoder", anonymous=True)
+    # What comes with the weights counts too, and what is not fetched does not.
+    monkeypatch.setattr(predict, "MOST_OF_HUB", 1_000_000)
+    files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
+    assert sum(map(len, files.values())) < 1_000_000
+    hub.add_repo("ada/wordy", files=files | {"vocab.txt": b"word " * 200_000})
+    with pytest.raises(ModelError, match=r"ada/wordy has 0\.0 GB; a visitor may load"):
+        predict.from_hub("ada/wordy", anonymous=True)
+    assert predict.from_hub("ada/wordy", anonymous=False)[1] == 64
+    hub.add_repo("ada/more", files=files | {"more/vocab.txt": b"word " * 200_000})
+    assert predict.from_hub("ada/more", anonymous=True)[1] == 64
     hub.add_repo("ada/pickle", files={"pytorch_model.bin": b"x", "config.json": b"{}"})
     with pytest.raises(ModelError, match="no safetensors weights"):
         predict.from_hub("ada/pickle", anonymous=True)
