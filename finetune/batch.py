@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from finetune import calibration, curves, decision, errands, events, files, intervals, seen
+from finetune import calibration, curves, decision, errands, events, files, hashes, intervals, seen
 from finetune.batches import Asked, Batch, checked
 from finetune.decision import Decision
 from finetune.errors import FinetuneError
@@ -36,7 +36,10 @@ from finetune.store import Run, default_root, write_atomically
 from finetune.summary import fold
 
 WINDOW = 4096  # rows sorted by length together, and held at once
+FIRST = 64  # rows of the first window, which is soon judged; each is four times the former
+CHARACTERS = 2**22  # of a window's cells, beyond which it ends
 HEAD = 100
+_SHOWN = 500  # characters of a cell among the first rows
 ENOUGH = 30  # labelled rows to be scored apart; with fewer, intervals are 30 points wide and more
 TRAINED_ON = "trained_on"
 Told = Callable[[int, int], None]
@@ -116,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
         given.label_column, given.both_orders, given.threshold, given.calibrated,
     )  # fmt: skip
     try:
-        asked = checked(asked, given.file)
+        asked = checked(asked, given.file, fold(run.tail()[0]).paired)
         report, _ = judge(run, asked, given.file, given.out, _Bar())
     except (FinetuneError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -236,7 +239,7 @@ def judge(
                 lines = answer(window, tally)
                 writer.write(lines)
                 if len(shown) < HEAD:
-                    shown += lines[: HEAD - len(shown)]
+                    shown += map(_shortened, lines[: HEAD - len(shown)])
                     head(shown)
                 told(tally.rows, max(total, tally.rows) if total else 0)
         except Cancelled:
@@ -261,21 +264,42 @@ def _rows(table: files.Table, asked: Asked) -> Iterator[Row]:
 
 
 def _sentence(cell: Any) -> str:
-    """A cell as a tokenizer can take it: no lone surrogates, no NUL."""
-    if cell is None or isinstance(cell, dict | list):
+    """A cell as training reads it and a tokenizer can take it: no lone surrogates, no NUL."""
+    if isinstance(cell, dict | list):
         return ""
-    return str(cell).encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
+    return (hashes.sentence(files.plain(cell)) or "").replace("\0", " ")
 
 
 def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Rows to be judged together: few at first, that there soon is something to be seen."""
     window: list[Row] = []
+    most, size = min(FIRST, WINDOW), 0
     for row in rows:
         window.append(row)
-        if len(window) == WINDOW:
+        size += sum(map(_size, row.record.values()))
+        if len(window) == most or size >= CHARACTERS:
             yield window
-            window = []
+            most = min(most * 4, WINDOW)
+            window, size = [], 0
     if window:
         yield window
+
+
+def _size(cell: Any) -> int:
+    """Characters of a cell, about."""
+    if isinstance(cell, str | bytes):
+        return len(cell)
+    return len(str(cell)) if isinstance(cell, dict | list) else 8
+
+
+def _shortened(line: dict[str, Any]) -> dict[str, Any]:
+    """A row for a person to look at, whatever is in its cells."""
+    return {name: _glimpse(cell) for name, cell in line.items()}
+
+
+def _glimpse(cell: Any) -> Any:
+    cell = str(cell) if isinstance(cell, dict | list) else files.plain(cell)
+    return cell[:_SHOWN] if isinstance(cell, str) else cell
 
 
 @dataclass
@@ -340,7 +364,7 @@ class _Answer:
         if self.seen is None or not rows:
             return np.zeros(len(rows), bool)
         sides = [
-            [row.record[name] for row in rows]
+            [files.plain(row.record[name]) for row in rows]
             for name in filter(None, (self.asked.sentence1, self.asked.sentence2))
         ]
         numbers = seen.pairs(sides[0], sides[1] if len(sides) > 1 else None)

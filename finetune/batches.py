@@ -26,6 +26,7 @@ from typing import Any
 from finetune import errands, files, uploads, workers
 from finetune.errors import DataError, JobError, StoreError
 from finetune.store import Run, RunStore, write_atomically
+from finetune.summary import fold
 from finetune.visitors import Limits
 
 MOST = 2  # at a time, for all visitors
@@ -147,9 +148,10 @@ def start(store: RunStore, asked: Asked, path: Path) -> Batch:
             started.
         StoreError: when it cannot be kept.
     """
-    if not store.get(asked.run).has_model():
+    run = store.get(asked.run)
+    if not run.has_model():
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
-    named = checked(asked, path)
+    named = checked(asked, path, fold(run.tail()[0]).paired)
     if not store.visitor.may_start:
         raise DataError("This browser keeps no cookies.", "Allow them, or sign in.")
     size, most = path.stat().st_size, Limits.of_environment().upload_bytes
@@ -182,14 +184,16 @@ def start(store: RunStore, asked: Asked, path: Path) -> Batch:
     return batch
 
 
-def checked(asked: Asked, path: Path) -> Asked:
+def checked(asked: Asked, path: Path, paired: bool = True) -> Asked:
     """The same with its columns guessed where they were left open.
 
     Args:
         path: where the file lies.
+        paired: whether the model reads two sentences; of one that reads single ones
+            `sentence2` is left out.
 
     Raises:
-        DataError: naming a column that the file does not have.
+        DataError: naming a column that the file does not have, or the second of a pair's.
     """
     known, guessed = columns(path, asked.file)
     first, second, label = (
@@ -205,12 +209,19 @@ def checked(asked: Asked, path: Path) -> Asked:
             "Choose it.",
         )
     second, label = ("" if one == NONE else one for one in (second, label))
+    second = second if paired else ""
     for column in filter(None, (first, second, label)):
         if column not in known:
             raise DataError(
                 f"{asked.file} has no column {column!r}; it has {', '.join(known[:20])}.",
                 "Choose another.",
             )
+    if paired and not second:
+        raise DataError(
+            f"This model compares two sentences, and no column of {asked.file} is chosen as "
+            f"sentence2: it has {', '.join(known[:20])}.",
+            "Choose the column of the second sentences, or a model of single sentences.",
+        )
     return replace(asked, sentence1=first, sentence2=second, label=label)
 
 

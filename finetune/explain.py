@@ -62,12 +62,12 @@ class Word:
 class Explanation:
     """Why a model decided as it did.
 
-    The target is the log-odds of the predicted class, ln(p / (1 - p)). Of two classes that is the
+    The target is the log-odds of the explained class, ln(p / (1 - p)). Of two classes that is the
     one logit minus the other; of more, the logit minus the log of the others' summed exponentials.
     A lone logit can change while no probability does, when all logits rise together; this cannot.
 
     Args:
-        label_index: the predicted class.
+        label_index: the explained class: the predicted one, unless another was asked for.
         target: its log-odds for the input, in nats.
         baseline_target: the log-odds of the same class when every word is blanked out.
         words: all words of both sentences in order. Their weights and `special` sum to
@@ -108,6 +108,7 @@ def why(
     sentence1: str,
     sentence2: str | None,
     max_length: int,
+    label: int | None = None,
 ) -> Explanation:
     """The words a decision came from, by integrated gradients.
 
@@ -125,6 +126,7 @@ def why(
         sentence1: readable text.
         sentence2: the other, or None for a model of single sentences.
         max_length: the length in tokens the input is cut to.
+        label: the class to explain; the most probable where None.
 
     Raises:
         ModelError: when the tokenizer is not a fast one or has no token to blank words with, or
@@ -136,7 +138,7 @@ def why(
     _, whole = _tokenised(tokenizer, texts, None)
     with _at_rest(model) as still:
         device = next(still.parameters()).device
-        decision = _Decision(still, {name: one.to(device) for name, one in inputs.items()})
+        decision = _Decision(still, {name: one.to(device) for name, one in inputs.items()}, label)
         words_only = torch.tensor([[one.sentence is not None for one in kept]], device=device)
         baseline = decision.ids.masked_fill(words_only, blank)
         base = decision.of_embeddings(baseline)
@@ -211,21 +213,24 @@ def _at_rest(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
 
 
 class _Decision:
-    """The log-odds of the class that a model chose, as a function of its input's embeddings.
+    """The log-odds of one class as a function of its input's embeddings.
 
     Args:
         model: at rest.
         inputs: tensors of shape (1, tokens), `input_ids` among them.
+        label: the class; None for the most probable.
     """
 
-    def __init__(self, model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, inputs: dict[str, torch.Tensor], label: int | None
+    ) -> None:
         self._model = model
         self._names = [name for name in inputs if name != "input_ids"]
         self.ids = inputs["input_ids"]
         self.others = tuple(inputs[name] for name in self._names)
         self.embedding = _embedding(model)
         logits = self._logits_once()
-        self.label = int(logits.argmax())
+        self.label = int(logits.argmax()) if label is None else label
         self.target = float(_log_odds(logits, self.label))
 
     def __call__(self, ids: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:

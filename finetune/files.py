@@ -34,6 +34,7 @@ MAX_JSON = 256 * 2**20  # bytes, for JSON is read whole
 MAX_UNPACKED = 8 * 2**30  # bytes
 MAX_RATIO = 200  # unpacked to packed, asked beyond 64 MiB; text reaches 20
 _SAMPLE = 2**16
+_AT_ONCE = 2**24  # bytes of a Parquet file's rows that are decoded together, about
 
 _MAGIC = {
     b"PK\x03\x04": "a zip archive or an Excel workbook",
@@ -500,29 +501,64 @@ class _Parquet(Table):
         self._path = path
         self.schema = pq.read_schema(path)
         self.columns = list(self.schema.names)
+        self._twice = len(set(self.columns)) < len(self.columns)
+        if self._twice:
+            self.columns = _unique(self.columns, self.notes, name)
+            named = zip(self.schema, self.columns, strict=True)
+            self.schema = pa.schema([field.with_name(column) for field, column in named])
         for field in self.schema:
             if pa.types.is_nested(field.type):
                 self.unusable[field.name] = f"is nested ({str(field.type)[:60]})"
 
     def records(self, bad: Bad) -> Iterator[tuple[int, dict[str, Any]]]:
-        number = 0
-        with pq.ParquetFile(self._path) as file:
-            for batch in file.iter_batches(1_000):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield number, record
+        for line, cells in self._cells(self.columns, 1_000, bad):
+            yield line, dict(zip(self.columns, cells, strict=True))
 
     def rows(self, columns: Sequence[str], bad: Bad) -> Iterator[Row]:
-        number = 0
+        for line, cells in self._cells(columns, 10_000, bad):
+            yield line, [plain(cell) for cell in cells]
+
+    def _cells(self, columns: Sequence[str], size: int, bad: Bad) -> Iterator[Row]:
+        # By its name one of two of the same name cannot be read.
+        wanted = None if self._twice else list(dict.fromkeys(columns))
+        names = self.columns if wanted is None else wanted
+        before = 0
         with pq.ParquetFile(self._path) as file:
-            for batch in file.iter_batches(10_000, columns=list(dict.fromkeys(columns))):
-                cells = [batch.column(name).to_pylist() for name in columns]
-                for row in zip(*cells, strict=True):
-                    number += 1
-                    yield number, [_plain(cell) for cell in row]
+            for batch in file.iter_batches(min(size, _fitting(file.metadata)), columns=wanted):
+                if wanted is not None:
+                    names = batch.schema.names
+                chosen = [batch.column(names.index(name)) for name in columns]
+                yield from _typed(pa.record_batch(chosen, list(map(str, columns))), before, bad)
+                before += len(batch)
 
 
 # -- cells ---------------------------------------------------------------------------------------
+
+
+def _fitting(known: pq.FileMetaData) -> int:
+    """Rows that have `_AT_ONCE` bytes, by the group whose rows are the largest; at least one."""
+    groups = [known.row_group(at) for at in range(known.num_row_groups)]
+    largest = max((one.total_byte_size / max(1, one.num_rows) for one in groups), default=1.0)
+    return max(1, int(_AT_ONCE / max(1.0, largest)))
+
+
+def _typed(batch: pa.RecordBatch, before: int, bad: Bad) -> Iterator[Row]:
+    """Number and cells of each row; one with a value that Python has none for is told.
+
+    Args:
+        before: rows of the file before these.
+    """
+    try:
+        columns = [column.to_pylist() for column in batch.columns]
+    except (OverflowError, ValueError, KeyError) as error:  # a year past 9999, no such time zone
+        if len(batch) == 1:
+            bad(before + 1, f"has a value that cannot be read: {_first_line(error)}")
+            return
+        for at in range(len(batch)):
+            yield from _typed(batch.slice(at, 1), before + at, bad)
+        return
+    for number, cells in enumerate(zip(*columns, strict=True), before + 1):
+        yield number, list(cells)
 
 
 def _cells(line: int, record: dict[str, Any], columns: Sequence[str], bad: Bad) -> Row | None:
@@ -550,7 +586,8 @@ def _records(value: Any) -> list[Any]:
     return next((item for item in lists.values() if item and isinstance(item[0], dict)), [])
 
 
-def _plain(cell: Any) -> Any:
+def plain(cell: Any) -> Any:
+    """A cell of a typed file as a text or a number; None where there is nothing."""
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "replace")
     if cell is None or isinstance(cell, (str, int, float)):

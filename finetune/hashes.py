@@ -27,10 +27,10 @@ def sentence(cell: Any) -> str | None:
     text = cell if isinstance(cell, str) else str(cell)
     if not text or text.isspace():
         return None
-    return text if text.isascii() else _printable(text)
+    return text if text.isascii() else printable(text)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Without lone surrogates, which JSON can spell and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode("utf-8")
 

@@ -22,7 +22,7 @@ from transformers import (
 
 from finetune import checkpoints
 from finetune.config import RunConfig
-from finetune.errors import ModelError
+from finetune.errors import ModelError, some
 
 
 def load(
@@ -203,8 +203,10 @@ def save(
 def load_saved(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     """A classifier that `save` wrote, ready to answer.
 
+    Weights that are missing would be drawn at random, and each load would answer otherwise.
+
     Raises:
-        ModelError: when the folder is gone or damaged.
+        ModelError: when the folder is gone or damaged, or has not all of the weights.
     """
     if not (Path(folder) / "config.json").is_file():
         raise ModelError(
@@ -212,11 +214,18 @@ def load_saved(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTrainedM
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = AutoModelForSequenceClassification.from_pretrained(folder, use_safetensors=True)
+        model, found = AutoModelForSequenceClassification.from_pretrained(
+            folder, use_safetensors=True, output_loading_info=True
+        )
     except Exception as error:  # safetensors and tokenizers raise bare Exceptions on damage
         raise ModelError(
             f"The saved model cannot be loaded: {_first_line(error)}", "Train it again."
         ) from error
+    if missing := sorted(found["missing_keys"]):
+        raise ModelError(
+            f"The saved model cannot be loaded: its file has no weights for {some(missing, 3)}.",
+            "Train or download it again.",
+        )
     return tokenizer, model.eval()
 
 

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 import psutil
 import torch
 
-from finetune import calibration, decision, model
+from finetune import calibration, decision, hashes, model
 from finetune.decision import Decision
 from finetune.errors import DataError, ModelError
 from finetune.scoring import Precision, Scorer, Together
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 20_000
 MAX_EXPLAINED = 160  # tokens, without a GPU: about ten seconds with BERT base
-MOST_OF_HUB = 2**30  # bytes of weights that a visitor of a shared app may fetch
+MOST_OF_HUB = 2**30  # bytes of a model that a visitor of a shared app may fetch
+_FETCHED = (".json", ".txt", ".model", ".safetensors")  # files of a model, in its first folder
 _NICE = 15
 KEPT = int(os.environ.get("FINETUNE_MODELS") or 3)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -150,12 +152,10 @@ class Predictor:
         self, logits: Any, tokens: int, cut: int, way: Way, seconds: float
     ) -> Prediction:
         known = decision.read(self.folder)
-        temperature = (known.temperature if way.calibrated else None) or 1.0
-        each = calibration.probabilities(logits, temperature)
+        each = _probabilities(logits, way, known)
         if way.both_orders:
             each = np.repeat(each.mean(axis=0, keepdims=True), len(each), axis=0)
-        labels = [self._label(one, way, known) for one in each]
-        named = [dict(zip(self.labels, map(float, one), strict=True)) for one in each]
+        labels, named = self._decided(each, way, known)
         return Prediction(
             label=labels[0],
             probabilities=named[0],
@@ -169,6 +169,14 @@ class Predictor:
             decision=known,
         )
 
+    def _decided(
+        self, probabilities: Any, way: Way, known: Decision
+    ) -> tuple[list[str], list[dict[str, float]]]:
+        """The answers to several pairs, and the probabilities by class."""
+        labels = [self._label(one, way, known) for one in probabilities]
+        each = [dict(zip(self.labels, map(float, one), strict=True)) for one in probabilities]
+        return labels, each
+
     def _label(self, probabilities: Any, way: Way, known: Decision) -> str:
         usable = way.threshold and known.threshold is not None and known.positive in self.labels
         if not usable or len(self.labels) != 2 or known.threshold is None:
@@ -179,8 +187,13 @@ class Predictor:
             level = decision.cooled(level, known.temperature)
         return self.labels[positive if probabilities[positive] >= level else 1 - positive]
 
-    def why(self, sentence1: str, sentence2: str = "") -> tuple[str, Explanation]:
-        """The answer, and how much each word speaks for it.
+    def why(
+        self, sentence1: str, sentence2: str = "", way: Way | None = None
+    ) -> tuple[str, Explanation]:
+        """The answer that `pair` gives, and how much each word speaks for it.
+
+        The words are weighed by the logits of the order given: a threshold, the other order and a
+        temperature say which class is the answer, and thus is explained, and weigh no word.
 
         Raises:
             DataError: as `pair`.
@@ -190,10 +203,10 @@ class Predictor:
 
         first = readable("sentence1", sentence1)
         second = self._second(sentence2)
-        scored = self._together.submit(first, second).result()
-        if (tokens := int(scored.tokens[0])) > MAX_EXPLAINED and not torch.cuda.is_available():
+        answer = self.pair(sentence1, sentence2, way)
+        if answer.tokens > MAX_EXPLAINED and not torch.cuda.is_available():
             raise DataError(
-                f"This input has {tokens} tokens; without a GPU up to {MAX_EXPLAINED} are "
+                f"This input has {answer.tokens} tokens; without a GPU up to {MAX_EXPLAINED} are "
                 "explained, for it takes minutes.",
                 "Shorten it.",
             )
@@ -202,13 +215,15 @@ class Predictor:
             if self._plain is None:  # in fp32 and with gradients, unlike the scorer's
                 _check_room(self.folder)
                 self._plain = model.load_saved(self.folder)
-            return explain.why(*self._plain, first, second, self.max_length)
+            label = self.labels.index(answer.label)
+            return explain.why(*self._plain, first, second, self.max_length, label)
 
-        found = _aside.submit(explained).result()
-        return self.labels[found.label_index], found
+        return answer.label, _aside.submit(explained).result()
 
-    def flips(self, sentence1: str, sentence2: str = "") -> tuple[list[Flip], int]:
-        """The small edits that change the answer, and how many were tried.
+    def flips(
+        self, sentence1: str, sentence2: str = "", way: Way | None = None
+    ) -> tuple[list[Flip], int]:
+        """The small edits that change the answer that `pair` gives, and how many were tried.
 
         Raises:
             DataError: as `pair`.
@@ -218,13 +233,14 @@ class Predictor:
         first = readable("sentence1", sentence1)
         second = self._second(sentence2)
         tried = probes.edits(first, second)
-        texts = [(first, second), *((one.sentence1, one.sentence2) for one in tried)]
-        each = calibration.probabilities(
-            self.scorer.scores([one for one, _ in texts],
-                               [two or "" for _, two in texts] if second is not None else None)
-        )  # fmt: skip
-        named = [dict(zip(self.labels, map(float, one), strict=True)) for one in each]
-        return probes.flips(tried, max(named[0], key=named[0].__getitem__), named[1:]), len(tried)
+        firsts = [first, *(one.sentence1 for one in tried)]
+        seconds = None if second is None else [second, *(one.sentence2 or "" for one in tried)]
+        way, known = way or Way(), decision.read(self.folder)
+        each = _probabilities(self.scorer.scores(firsts, seconds), way, known)
+        if way.both_orders and seconds is not None:
+            each = (each + _probabilities(self.scorer.scores(seconds, firsts), way, known)) / 2
+        labels, named = self._decided(each, way, known)
+        return probes.flips(tried, labels[0], labels[1:], named[1:]), len(tried)
 
     def _second(self, sentence2: str) -> str | None:
         if self.paired or (self.paired is None and sentence2.strip()):
@@ -236,6 +252,12 @@ class Predictor:
         self._together.close()
         self.scorer.free()
         self._plain = None
+
+
+def _probabilities(logits: Any, way: Way, known: Decision) -> Any:
+    """Of shape (pairs, classes), as the logits."""
+    temperature = (known.temperature if way.calibrated else None) or 1.0
+    return calibration.probabilities(logits, temperature)
 
 
 def _stand_aside() -> None:
@@ -262,7 +284,7 @@ def readable(name: str, text: object) -> str:
             f"{name} has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read.",
             "Shorten it.",
         )
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
+    return hashes.printable(text).replace("\0", " ")
 
 
 def _size(folder: Path) -> int:
@@ -311,16 +333,21 @@ def from_hub(name: str, anonymous: bool) -> tuple[Path, int]:
     token = False if anonymous else None
     try:
         info = HfApi().model_info(name, files_metadata=True, token=token, timeout=10)
-        weights = [one for one in info.siblings or [] if one.rfilename.endswith(".safetensors")]
+        sizes = {
+            one.rfilename: one.size or 0
+            for one in info.siblings or []
+            if one.rfilename.endswith(_FETCHED) and "/" not in one.rfilename
+        }
+        weights = [size for name, size in sizes.items() if name.endswith(".safetensors")]
         if not weights:
             raise ModelError(
                 f"{name} has no safetensors weights.",
                 "Choose a model that has: others can run code.",
             )
-        size = sum(one.size or 0 for one in weights)
-        if anonymous and size > MOST_OF_HUB:
+        whole, size = sum(sizes.values()), sum(weights)
+        if anonymous and whole > MOST_OF_HUB:
             raise ModelError(
-                f"{name} has {size / 2**30:.1f} GB of weights; a visitor may load up to "
+                f"{name} has {whole / 2**30:.1f} GB; a visitor may load up to "
                 f"{MOST_OF_HUB / 2**30:.0f} GB.",
                 "Choose a smaller model.",
             )
@@ -332,7 +359,7 @@ def from_hub(name: str, anonymous: bool) -> tuple[Path, int]:
         folder = Path(
             snapshot_download(
                 name, token=token, revision=info.sha,
-                allow_patterns=["*.json", "*.txt", "*.model", "*.safetensors"],
+                allow_patterns=[f"*{ending}" for ending in _FETCHED],
                 ignore_patterns=["*/*"],
             )
         )  # fmt: skip
@@ -372,23 +399,55 @@ def _reads(name: str, folder: Path) -> int:
     return max(8, min(512, int(limit) - offset if isinstance(limit, int) and limit > 0 else 512))
 
 
+class _Held:
+    """A loaded model and how many use it; one that is to go waits for the last of them."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self.users = 0
+        self._leaving = False
+        self._counting = threading.Lock()
+
+    def begin(self) -> None:
+        with self._counting:
+            self.users += 1
+
+    def end(self) -> None:
+        with self._counting:
+            self.users -= 1
+            free = self._leaving and not self.users
+        if free:
+            self.predictor.free()
+
+    def leave(self) -> None:
+        with self._counting:
+            self._leaving = True
+            free = not self.users
+        if free:
+            self.predictor.free()
+
+
 class Shelf:
     """The models used last, loaded once each.
 
     Args:
-        keep: how many to hold in memory; the least recently used goes first.
+        keep: how many to hold in memory; the least recently used goes first, and one in use as
+            soon as it is not.
     """
 
     def __init__(self, keep: int = KEPT) -> None:
         self._keep = max(1, keep)
-        self._held: OrderedDict[tuple[str, int, str], Predictor] = OrderedDict()
+        self._held: OrderedDict[tuple[str, int, str], _Held] = OrderedDict()
         self._lock = threading.Lock()
         _shelves.append(self)
 
-    def get(
+    @contextlib.contextmanager
+    def using(
         self, folder: Path, max_length: int, paired: bool | None = True, device: str = ""
-    ) -> Predictor:
+    ) -> Iterator[Predictor]:
         """The predictor of a folder, loaded anew when its weights have changed.
+
+        It stays loaded for the time of the `with`, whatever others ask for meanwhile.
 
         Args:
             device: as for `Predictor`.
@@ -396,6 +455,14 @@ class Shelf:
         Raises:
             ModelError: when the folder is gone or damaged, or does not fit.
         """
+        held = self._begun(folder, max_length, paired, device)
+        try:
+            yield held.predictor
+        finally:
+            held.end()
+
+    def _begun(self, folder: Path, max_length: int, paired: bool | None, device: str) -> _Held:
+        """One more uses it, and ends that."""
         weights = folder / "model.safetensors"
         changed = weights.stat().st_mtime_ns if weights.exists() else 0
         key = (str(folder), changed, device)
@@ -408,16 +475,18 @@ class Shelf:
                     )
                 # Room first: two large models at once may not fit.
                 while len(self._held) >= self._keep:
-                    self._held.popitem(last=False)[1].free()
-                self._held[key] = Predictor(folder, max_length, paired, device)
+                    idle = (name for name, one in self._held.items() if not one.users)
+                    self._held.pop(next(idle, next(iter(self._held)))).leave()
+                self._held[key] = _Held(Predictor(folder, max_length, paired, device))
             self._held.move_to_end(key)
+            self._held[key].begin()
             return self._held[key]
 
     def free(self) -> None:
-        """Give all memory back."""
+        """Give all memory back, of a model in use as soon as it is not."""
         with self._lock:
             while self._held:
-                self._held.popitem()[1].free()
+                self._held.popitem()[1].leave()
 
 
 _shelves: list[Shelf] = []

@@ -153,7 +153,10 @@ def edits(sentence1: str, sentence2: str | None) -> list[Edit]:
 
 
 def flips(
-    edits: Sequence[Edit], original: str, probabilities: Sequence[Mapping[str, float]]
+    edits: Sequence[Edit],
+    original: str,
+    labels: Sequence[str],
+    probabilities: Sequence[Mapping[str, float]],
 ) -> list[Flip]:
     """Those edits that change the decision, the most telling first.
 
@@ -163,14 +166,15 @@ def flips(
     Args:
         edits: as `edits` made them.
         original: the class predicted for the unedited pair.
+        labels: the classes predicted for the edits, in order; with a threshold not always the most
+            probable ones.
         probabilities: class -> probability, one of these for each edit, in order.
 
     Raises:
         ValueError: when there are not as many answers as edits.
     """
     found = []
-    for edit, answer in zip(edits, probabilities, strict=True):
-        label = max(answer, key=answer.__getitem__)
+    for edit, label, answer in zip(edits, labels, probabilities, strict=True):
         if label != original:
             found.append(Flip(edit, label, answer[label]))
     found.sort(key=lambda flip: (flip.edit.size, -flip.probability))

@@ -21,12 +21,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finetune import devices, layers, model
+from finetune import devices, hashes, layers, model
 from finetune.errors import DataError, ModelError
 
 Precision = Literal["auto", "fp32", "bf16"]
 Row = tuple[str, str | None]
 WINDOW = 1024  # pairs sorted by length at a time: enough that a batch hardly needs padding
+# Characters of a window: a tokenizer takes about 100 bytes for each until it is done.
+_CHARACTERS = 2**20
+# Characters of a sentence that are read: at least these, and so many for each token of the
+# model's. No text of words has as few tokens as that, so the rest would be cut in any case.
+_READ, _READ_PER_TOKEN = 20_000, 64
 _BUDGET = {"cpu": 2048, "cuda": 16_384}  # tokens of a batch, beyond which it gains nothing
 _LEAST = 384  # tokens of a batch, below which a core computes slower
 _HEAVY = 2e9  # tokens times weights from which threads that share a batch gain more than they wait
@@ -56,6 +61,14 @@ class Scored:
         return Scored(self.logits[rows], self.tokens[rows], self.cut[rows])
 
 
+def _joined(parts: Sequence[Scored]) -> Scored:
+    return Scored(
+        np.concatenate([part.logits for part in parts]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.cut for part in parts]),
+    )
+
+
 @dataclass(frozen=True)
 class _Begun:
     """A window on its way: its batches, each the places of its pairs and their logits to come."""
@@ -76,7 +89,7 @@ class Scorer:
         folder: what `model.save` wrote.
         max_length: the length in tokens it was trained with.
         paired: whether it was trained on pairs rather than single sentences; None where nobody
-            knows: then each block of pairs is what its first row is.
+            knows: then a row without a second sentence is a single one.
         precision: what it computes in; `auto` takes bf16 where the hardware computes in it.
         device: `auto` for the accelerator if there is one.
         threads: of a CPU, that compute; 0 for as many as PyTorch would take.
@@ -88,7 +101,8 @@ class Scorer:
         quick: whether the model's layers could be replaced by `layers.Layer`.
 
     Raises:
-        ModelError: when the folder is gone or damaged.
+        ModelError: when the folder is gone or damaged; so does every score of a model whose
+            numbers are none.
     """
 
     def __init__(
@@ -110,7 +124,7 @@ class Scorer:
         known = self._model.get_input_embeddings().weight.numel()  # looked up, not multiplied by
         self._weights = self._model.num_parameters() - known
         names = self._model.config.id2label
-        self.labels: list[str] = [names[index] for index in range(len(names))]
+        self.labels: list[str] = [hashes.printable(str(names[at])) for at in range(len(names))]
         half = precision == "bf16" or (precision == "auto" and devices.computes_bf16(self.device))
         self._dtype = torch.bfloat16 if half else torch.float32
         self.quick = self.device.type == "cpu" and layers.quicken(self._model, self._dtype)
@@ -161,35 +175,45 @@ class Scorer:
         none = np.zeros(0, np.int64)
         if not parts:
             return Scored(np.zeros((0, len(self.labels)), np.float32), none, none)
-        return Scored(
-            np.concatenate([part.logits for part in parts]),
-            np.concatenate([part.tokens for part in parts]),
-            np.concatenate([part.cut for part in parts]),
-        )
+        return _joined(parts)
 
     def stream(self, rows: Iterable[Row], window: int = WINDOW) -> Iterator[Scored]:
         """A block of results a window, in the order given; holds two windows at a time.
 
-        The second window is read and tokenised while the first is computed.
+        The second window is read and tokenised while the first is computed. Of a sentence too
+        long to be seen whole the beginning is read, and only that is counted as cut.
 
         Args:
             rows: sentence1 and sentence2; the second is not read by a model of single sentences.
-            window: pairs of a block; the last may be shorter.
+            window: pairs of a block; the last may be shorter, and one of long texts.
 
         Raises:
             DataError: when a sentence is no text; names its row, counted from 1.
         """
-        source, ahead = iter(rows), None
-        for number in itertools.count():
-            block = list(itertools.islice(source, window))
-            if not block:
-                break
-            begun = self._begin(block, number * window)
+        before, ahead = 0, None
+        for block in self._windows(rows, window):
+            begun = self._begin(block, before)
+            before += len(block)
             if ahead is not None:
                 yield self._end(ahead)
             ahead = begun
         if ahead is not None:
             yield self._end(ahead)
+
+    def _windows(self, rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
+        """Blocks of at most `most` rows that have about `_CHARACTERS` characters at most."""
+        limit = max(_READ, _READ_PER_TOKEN * self._max_length)
+        block: list[Row] = []
+        size = 0
+        for first, second in rows:
+            row = (_beginning(first, limit), _beginning(second, limit))
+            block.append(row)
+            size += sum(len(text) for text in row if isinstance(text, str))
+            if len(block) == most or size >= _CHARACTERS:
+                yield block
+                block, size = [], 0
+        if block:
+            yield block
 
     def free(self) -> None:
         """Let the model and its device's memory go; what is still asked for is computed first.
@@ -225,6 +249,11 @@ class Scorer:
         logits = np.empty((len(begun.tokens), len(self.labels)), np.float32)
         for places, found in begun.batches:
             logits[places] = found.result()
+        if not np.isfinite(logits).all():
+            raise ModelError(
+                "The model answers with numbers that are none: its file is damaged.",
+                "Train or download it again.",
+            )
         return Scored(logits, begun.tokens, begun.cut)
 
     def _tokenise(
@@ -234,10 +263,41 @@ class Scorer:
 
         The few that are too long are tokenised again, so that the tokenizer cuts them itself.
         """
-        texts = [[_readable(row[0], before + at, 1) for at, row in enumerate(block)]]
-        paired = block[0][1] is not None if self._paired is None else self._paired
-        if paired:
-            texts.append([_readable(row[1], before + at, 2) for at, row in enumerate(block)])
+        first = [_readable(row[0], before + at, 1) for at, row in enumerate(block)]
+        alone = [self._alone(row) for row in block]
+        second = [
+            "" if single else _readable(row[1], before + at, 2)
+            for at, (row, single) in enumerate(zip(block, alone, strict=True))
+        ]
+        if all(alone):
+            return self._encoded([first])
+        if not any(alone):
+            return self._encoded([first, second])
+        return self._of_both_shapes(first, second, alone)
+
+    def _alone(self, row: Row) -> bool:
+        return row[1] is None if self._paired is None else not self._paired
+
+    def _of_both_shapes(
+        self, first: list[str], second: list[str], alone: list[bool]
+    ) -> tuple[dict[str, list[list[int]]], list[int]]:
+        """As `_tokenise`, each row by its own shape."""
+        columns: dict[str, list[list[int]]] = {}
+        whole = [0] * len(alone)
+        for single in (True, False):
+            places = [at for at, one in enumerate(alone) if one is single]
+            texts = [[column[at] for at in places] for column in (first, second)]
+            found, lengths = self._encoded(texts[:1] if single else texts)
+            for name, column in found.items():
+                into = columns.setdefault(name, [[] for _ in alone])
+                for at, ids in zip(places, column, strict=True):
+                    into[at] = ids
+            for at, length in zip(places, lengths, strict=True):
+                whole[at] = length
+        return columns, whole
+
+    def _encoded(self, texts: list[list[str]]) -> tuple[dict[str, list[list[int]]], list[int]]:
+        """As `_tokenise`, of rows of one shape: all pairs, or all single sentences."""
         with self._tokenizing:
             found = self._tokenizer(*texts, return_attention_mask=False, verbose=False)
             whole = [len(ids) for ids in found["input_ids"]]
@@ -303,7 +363,12 @@ def _readable(text: object, row: int, number: int) -> str:
             f"sentence{number} of row {row + 1:,} is no text but {type(text).__name__}.",
             "Write a sentence there.",
         )
-    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", " ")
+    return hashes.printable(text).replace("\0", " ")
+
+
+def _beginning(text: Any, limit: int) -> Any:
+    """What is no text is told of later, by its row."""
+    return text[:limit] if isinstance(text, str) else text
 
 
 def _batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -389,7 +454,7 @@ class Together:
     def _answer(self, asked: list[tuple[Row, Future[Scored]]]) -> None:
         """Each gets its own; where a batch fails each is tried alone, and has its own error."""
         try:
-            found = next(self._scorer.stream([row for row, _ in asked], self._most))
+            found = _joined(list(self._scorer.stream([row for row, _ in asked], self._most)))
         except Exception as error:
             if len(asked) == 1:
                 asked[0][1].set_exception(error)

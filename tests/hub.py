@@ -635,6 +635,7 @@ class Handler(BaseHTTPRequestHandler):
     def info(self, kind: str, repo: str, revision: str = "main") -> None:
         found = self.hub.find(kind, repo, self.user)
         self._known(found, revision)
+        sizes = "blobs" in dict(parse_qsl(urlsplit(self.path).query))
         self._json(
             {
                 "_id": "0" * 24,
@@ -647,7 +648,10 @@ class Handler(BaseHTTPRequestHandler):
                 "downloads": 0,
                 "likes": 0,
                 "tags": [],
-                "siblings": [{"rfilename": path} for path in sorted(found.files)],
+                "siblings": [
+                    {"rfilename": path} | ({"size": len(found.files[path])} if sizes else {})
+                    for path in sorted(found.files)
+                ],
                 "lastModified": "2026-01-01T00:00:00.000Z",
                 "createdAt": "2026-01-01T00:00:00.000Z",
             }

@@ -16,7 +16,7 @@ import pytest
 from finetune import batch, batches, decision, events
 from finetune.batches import Asked
 from finetune.config import RunConfig
-from finetune.errors import DataError, JobError
+from finetune.errors import DataError, JobError, ModelError
 from finetune.predict import Predictor, Way
 from finetune.store import Run, RunStore
 from finetune.visitors import Visitor
@@ -119,6 +119,58 @@ def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) 
     assert (tmp_path / "out.tsv").read_text().splitlines()[1].startswith("the cat\ta dog\t")
 
 
+def test_binary_columns_are_read_as_training_reads_them(run: Run, tmp_path: Path) -> None:
+    """Some writers say of no text that it is one."""
+    sides = {f"sentence{at + 1}": [pair[at] for pair in PAIRS] for at in (0, 1)}
+    labels = [label for _, _, label in PAIRS]
+    path, out = tmp_path / "pairs.parquet", tmp_path / "out.parquet"
+    answers = []
+    for kind in (pa.string(), pa.binary()):
+        table = pa.table(
+            {name: pa.array(texts).cast(kind) for name, texts in sides.items()}
+            | {"label": pa.array(labels).cast(kind)}
+        )
+        pq.write_table(table, path)
+        report = judged(run, path, out)
+        assert report["labelled"] == 3
+        found = pq.read_table(out)
+        assert found.select(table.column_names).equals(table)
+        answers.append(found.column("probability_equivalent").to_pylist())
+    assert answers[0] == answers[1]
+
+
+def test_what_python_has_no_value_for_is_a_marked_row(run: Run, tmp_path: Path) -> None:
+    when = pa.array([0, 2**60, 5], pa.int64()).cast(pa.timestamp("ms"))
+    sides = [pa.array([pair[at] for pair in PAIRS]) for at in (0, 1)]
+    names = ["sentence1", "sentence2", "when", "id", "id"]
+    numbers = [pa.array([1, 2, 3]), pa.array([4, 5, 6])]
+    pq.write_table(pa.table([*sides, when, *numbers], names), tmp_path / "pairs.parquet")
+    report = judged(run, tmp_path / "pairs.parquet", tmp_path / "out.parquet")
+    assert (report["rows"], report["errors"]) == (3, 1)
+    out = pq.read_table(tmp_path / "out.parquet")
+    assert out.column("id").to_pylist() == [1, None, 3]
+    assert out.column("id (2)").to_pylist() == [4, None, 6]
+    assert "line 2 has a value that cannot be read" in out.column("error").to_pylist()[1]
+    assert [one is None for one in out.column("prediction").to_pylist()] == [False, True, False]
+
+
+def test_a_damaged_model_ends_the_batch_with_what_it_is(run: Run, tmp_path: Path) -> None:
+    toys.overwrite(run.best, lambda found: found["classifier.weight"].fill_(float("nan")))
+    path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), *(p[:2] for p in PAIRS)])
+    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+        judged(run, path, tmp_path / "out.csv")
+
+
+def test_a_file_of_another_shape_than_the_models(store: RunStore, run: Run, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "x.csv", [("sentence1", "label"), ("the cat", "equivalent")])
+    for second in ("", batches.NONE):
+        with pytest.raises(DataError, match=r"no column of x\.csv is chosen as sentence2: it has"):
+            batches.start(store, Asked(run.id, "x.csv", "", second), path)
+    pairs = write_csv(tmp_path / "y.csv", [("sentence1", "sentence2"), ("the cat", "a dog")])
+    alone = batches.checked(Asked(run.id, "y.csv", "", "sentence2"), pairs, paired=False)
+    assert (alone.sentence1, alone.sentence2) == ("sentence1", "")
+
+
 def test_any_text_gets_an_answer(run: Run, tmp_path: Path) -> None:
     odd = ["\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "\u65e5\u672c\u8a9e", "<b>bold</b>",
            "x " * 50_000]  # fmt: skip
@@ -177,6 +229,32 @@ def test_windows_hold_what_they_say(
     assert heads == [10, 20, 30, 35]
     found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
     assert [one["sentence1"] for one in found] == [f"the cat {n}" for n in range(35)]
+
+
+def test_the_first_rows_are_soon_there_and_long_ones_are_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = [batch.Row(n, {"sentence1": "the cat", "more": [n]}) for n in range(10_000)]
+    sizes = [len(window) for window in batch._windows(short)]
+    assert sizes == [64, 256, 1024, 4096, 4096, 464]
+    long = [batch.Row(n, {"sentence1": "x" * 2**20, "n": n}) for n in range(9)]
+    assert [len(window) for window in batch._windows(long)] == [4, 4, 1]
+
+
+def test_a_cancel_is_heard_between_the_first_windows(run: Run, tmp_path: Path) -> None:
+    lines = [("sentence1", "sentence2"), *((f"the cat {n}", "x" * 900) for n in range(900))]
+    path, out, heads = write_csv(tmp_path / "x.csv", lines), tmp_path / "out.csv", []
+
+    def told(done: int, total: int) -> None:
+        if done >= 320:
+            raise batch.Cancelled
+
+    asked = batches.checked(Asked(run.id, path.name, ""), path)
+    report, whole = batch.judge(run, asked, path, out, told, lambda rows: heads.append(rows[:]))
+    assert (report["rows"], whole) == (320, False)
+    assert len(out.read_text().splitlines()) == 321
+    assert [len(rows) for rows in heads] == [64, 100]
+    assert max(len(row["sentence2"]) for row in heads[-1]) == 500
 
 
 def test_a_file_that_cannot_be_meant_is_refused(store: RunStore, run: Run, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import math
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -335,3 +336,24 @@ def test_what_csv_writes_is_read_back(
     found, bad = read(path, ["first", "second"])
     assert [tuple(cells) for _, cells in found] == [row for row in rows if any(row)]
     assert bad == []
+
+
+def test_large_rows_of_parquet_are_decoded_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "long.parquet"
+    path.write_bytes(
+        table(sentence1=["".join(map(chr, range(40, 1040))) + str(n) for n in range(60)])
+    )
+    monkeypatch.setattr(files, "_AT_ONCE", 20_000)
+    sizes: list[int] = []
+    real = files._typed
+
+    def counted(batch: pa.RecordBatch, *rest: Any) -> Any:
+        sizes.append(len(batch))
+        return real(batch, *rest)
+
+    monkeypatch.setattr(files, "_typed", counted)
+    opened = files.open_table(path)
+    assert [line for line, _ in opened.records(lambda line, reason: None)] == [*range(1, 61)]
+    assert max(sizes) <= 20_000 // 1000

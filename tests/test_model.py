@@ -72,6 +72,20 @@ def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
         model.load_saved(tmp_path / "nothing")
 
 
+def test_a_model_without_all_of_its_weights_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(toy_checkpoint, tmp_path / "best")
+    toys.overwrite(tmp_path / "best", lambda weights: weights.pop("classifier.weight"))
+    with pytest.raises(ModelError, match=r"no weights for classifier\.weight"):
+        model.load_saved(tmp_path / "best")
+    toys.overwrite(
+        tmp_path / "best", lambda weights: weights.update({"classifier.weight": torch.ones(7, 32)})
+    )
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        model.load_saved(tmp_path / "best")
+    # One that is to be tuned gets a new head in any case.
+    assert model.load(str(tmp_path / "best"), LABELS, 32)[1].num_labels == 2
+
+
 @pytest.fixture(scope="module")
 def large_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """15 MB of weights: more than one step of a download."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import html
+import itertools
 import json
 import os
 import re
@@ -18,9 +20,10 @@ from typing import Any
 
 import gradio as gr
 import httpx
+import orjson
 import pytest
 
-from finetune import catalog, config, events, jobs, scheduler
+from finetune import catalog, config, data, decision, events, jobs, scheduler, uploads
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
 from finetune.queue import Queue
@@ -336,10 +339,52 @@ def test_predicting_through_the_tab(
     tried = tabs[1].on_tried([kept, kept | {"n": 7, "label": "equivalent"}, "nonsense"])
     assert "your verdict" in tried
     assert re.findall(r'data-place="(\d+)"', tried) == ["7", "0"]
+    decision.write(finished.best, threshold=0.001, positive="equivalent")
+    for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
+        assert f'id="label">{label}<' in tabs[1].on_ask(
+            NOBODY, finished.id, *pair, False, threshold, False
+        )[0]  # fmt: skip
+        reasons = tabs[1].on_why(NOBODY, finished.id, *pair, False, threshold, False)
+        assert f"Why \u201c{label}\u201d" in reasons
     said, why, _, none = tabs[1].on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
     assert none == ""
     assert "sentence2 is empty" in said
     assert not why["visible"]
+
+
+def test_a_sentence_that_cannot_be_sent_is_kept_as_one_that_can(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    """Half of an emoji, pasted: what is remembered of it must not close the tab for good."""
+    asked = ("the cat \ud83d", "a dog")
+    *_, entry = tabs[1].on_ask(NOBODY, finished.id, *asked, False, False, False)
+    kept = json.loads(orjson.dumps(json.loads(entry)))  # as Gradio sends it
+    assert kept["sentence1"] == "the cat ?"
+    former = [kept | {"sentence1": asked[0], "labels": ["\ud800"]}]  # of an older version
+    assert orjson.dumps(tabs[1].on_tried(former))
+    assert orjson.dumps(tabs[1].on_open(NOBODY, None, former)[3])
+
+
+@pytest.mark.parametrize("second", ["", "a dog ."])
+def test_what_was_tried_can_be_trained_on(second: str, tmp_path: Path) -> None:
+    tried = [
+        {
+            "when": "2026-01-01 10:00", "model": "x", "sentence1": f"the {one} {verb} .",
+            "sentence2": second and f"{second} {n}", "prediction": "calm", "probability": 0.9,
+            "label": "glad" if n % 2 else "calm", "labels": ["calm", "glad"], "n": n,
+        }
+        for n, (one, verb) in enumerate(itertools.product(toys.ANIMALS, toys.VERBS))
+    ]  # fmt: skip
+    found = re.search(r'base64,([^"]+)"', answers.history(tried))
+    assert found is not None
+    path = tmp_path / "tried.csv"
+    path.write_bytes(base64.b64decode(found[1]))
+    dataset = uploads.Uploads(tmp_path / "uploads").add({"train": path})
+    pairs = data.load(RunConfig(dataset=dataset), tmp_path)
+    columns = pairs.splits["train"].column_names
+    assert ("sentence2" in columns) == bool(second)
+    assert pairs.labels == ["calm", "glad"]
+    assert sum(map(len, pairs.splits.values())) == len(tried)
 
 
 def test_markup_is_shown_not_run(

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,11 @@ from tests.hub import LoopbackHub
 @pytest.fixture
 def predictor(toy_checkpoint: Path) -> Predictor:
     return Predictor(toy_checkpoint, max_length=32, precision="fp32")
+
+
+def got(shelf: Shelf, folder: Path) -> Predictor:
+    with shelf.using(folder, 32) as found:
+        return found
 
 
 def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) -> None:
@@ -64,16 +71,51 @@ def test_a_model_is_loaded_once_and_again_when_it_changed(
     folder = tmp_path / "best"
     shutil.copytree(toy_checkpoint, folder)
     shelf = Shelf(keep=1)
-    first = shelf.get(folder, 32)
-    assert shelf.get(folder, 32) is first
-    shelf.get(still_checkpoint, 32)
-    assert shelf.get(folder, 32) is not first  # there was room for one
-    held = shelf.get(folder, 32)
+    first = got(shelf, folder)
+    assert got(shelf, folder) is first
+    got(shelf, still_checkpoint)
+    assert got(shelf, folder) is not first  # there was room for one
+    held = got(shelf, folder)
     (folder / "model.safetensors").touch()
-    assert shelf.get(folder, 32) is not held
+    assert got(shelf, folder) is not held
     shutil.rmtree(folder)
     with pytest.raises(ModelError, match="no saved model"):
-        shelf.get(folder, 32)
+        got(shelf, folder)
+
+
+def test_a_model_in_use_is_not_taken_away(
+    toy_checkpoint: Path, still_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for one, and two are asked in turn by several at once."""
+    pair, shelf = ("the cat sees a dog .", "a cat sees the dog ."), Shelf(keep=1)
+    freed: list[Predictor] = []
+    real = Predictor.free
+
+    def free(self: Predictor) -> None:
+        freed.append(self)
+        real(self)
+
+    monkeypatch.setattr(Predictor, "free", free)
+    with shelf.using(toy_checkpoint, 32) as held:
+        before = held.pair(*pair)
+        other = got(shelf, still_checkpoint)
+        shelf.free()
+        assert freed == [other]
+        assert held.pair(*pair).logits == pytest.approx(before.logits)
+        assert held.flips(*pair)[1]
+    assert freed == [other, held]
+
+    def client(which: int) -> None:
+        for turn in range(4):
+            folder = (toy_checkpoint, still_checkpoint)[(which + turn) % 2]
+            with shelf.using(folder, 32) as found:
+                assert found.pair(*pair).label
+                assert found.flips(*pair)[1]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(client, range(4)))
+    shelf.free()
+    assert len(freed) == len(set(map(id, freed)))  # each once
 
 
 def test_both_orders_are_asked_and_averaged_when_wanted(predictor: Predictor) -> None:
@@ -128,6 +170,42 @@ def test_why_and_what_would_change_it(predictor: Predictor) -> None:
     assert all(one.label != answer for one in flips)
 
 
+def lively(weights: dict[str, torch.Tensor]) -> None:
+    """Larger ones: with a random model's, all pairs get nearly the same logits."""
+    for one in weights.values():
+        if one.dim() > 1:
+            one.mul_(8)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_why_explains_the_answer_that_is_shown(
+    toy_checkpoint: Path, tmp_path: Path, both: bool
+) -> None:
+    """A threshold just below the probability turns the answer against the logits."""
+    folder, pair = tmp_path / "best", ("the ant finds a owl .", "a ant loses the owl .")
+    shutil.copytree(toy_checkpoint, folder)
+    toys.overwrite(folder, lively)
+    predictor = Predictor(folder, 32, precision="fp32")
+    plain = predictor.pair(*pair, Way(both_orders=both))
+    assert plain.label == "not_equivalent"
+    threshold = plain.probabilities["equivalent"] - 1e-4
+    decision.write(folder, threshold=threshold, temperature=2.0, positive="equivalent")
+    way = Way(both_orders=both, threshold=True, calibrated=True)
+    answer = predictor.pair(*pair, way)
+    assert answer.label == "equivalent"
+    label, found = predictor.why(*pair, way)
+    assert label == answer.label == predictor.labels[found.label_index]
+    assert found.complete
+    other = predictor.why(*pair)[1]
+    assert found.target == pytest.approx(-other.target, abs=1e-4)  # of two classes
+    flips, tried = predictor.flips(*pair, way)
+    assert 0 < len(flips) < tried
+    for one in flips:
+        edited = predictor.pair(one.edit.sentence1, one.edit.sentence2 or "", way)
+        assert (edited.label, one.label) == (plain.label, plain.label)
+        assert one.probability == pytest.approx(edited.probabilities[one.label], abs=1e-5)
+
+
 def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
     for name, damage in (("cut", lambda data: data[:1000]), ("odd", lambda data: b"\xff" * 99)):
         folder = tmp_path / name
@@ -135,7 +213,30 @@ def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
         weights = folder / "model.safetensors"
         weights.write_bytes(damage(weights.read_bytes()))
         with pytest.raises(ModelError, match="cannot be loaded"):
-            Shelf().get(folder, 32)
+            got(Shelf(), folder)
+
+
+def damage(key: str, part: slice, weights: dict[str, torch.Tensor]) -> None:
+    weights[key][part].fill_(math.nan)
+
+
+def test_a_model_of_no_numbers_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
+    """Some of its words are damaged, or its head, which every answer needs."""
+    for name, part in (("some", slice(9, 12)), ("all", slice(None))):
+        shutil.copytree(toy_checkpoint, tmp_path / name)
+        key = "bert.embeddings.word_embeddings.weight" if name == "some" else "classifier.weight"
+        toys.overwrite(tmp_path / name, partial(damage, key, part))
+    odd = " ".join(toys.WORDS)
+    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+        got(Shelf(), tmp_path / "all")
+    predictor = got(Shelf(), tmp_path / "some")
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(predictor.pair, odd if n % 2 else "the", "the") for n in range(8)]
+    for n, one in enumerate(asked):
+        assert (one.exception() is not None) == bool(n % 2)
+    for ask in (predictor.pair, predictor.why, predictor.flips):
+        with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+            ask(odd, "the")
 
 
 def test_a_model_that_does_not_fit_is_said(
@@ -143,7 +244,7 @@ def test_a_model_that_does_not_fit_is_said(
 ) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
     with pytest.raises(ModelError, match=r"weights take .* GB of memory are free"):
-        Shelf().get(toy_checkpoint, 32)
+        got(Shelf(), toy_checkpoint)
 
 
 def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
@@ -158,6 +259,16 @@ def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
                                        "model.safetensors": b"x"})  # fmt: skip
     with pytest.raises(ModelError, match="is no sequence classifier"):
         predict.from_hub("ada/encoder", anonymous=True)
+    # What comes with the weights counts too, and what is not fetched does not.
+    monkeypatch.setattr(predict, "MOST_OF_HUB", 1_000_000)
+    files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
+    assert sum(map(len, files.values())) < 1_000_000
+    hub.add_repo("ada/wordy", files=files | {"vocab.txt": b"word " * 200_000})
+    with pytest.raises(ModelError, match=r"ada/wordy has 0\.0 GB; a visitor may load"):
+        predict.from_hub("ada/wordy", anonymous=True)
+    assert predict.from_hub("ada/wordy", anonymous=False)[1] == 64
+    hub.add_repo("ada/more", files=files | {"more/vocab.txt": b"word " * 200_000})
+    assert predict.from_hub("ada/more", anonymous=True)[1] == 64
     hub.add_repo("ada/pickle", files={"pytorch_model.bin": b"x", "config.json": b"{}"})
     with pytest.raises(ModelError, match="no safetensors weights"):
         predict.from_hub("ada/pickle", anonymous=True)

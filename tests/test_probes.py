@@ -207,20 +207,22 @@ def test_flips_are_sorted_one_of_each_kind_first() -> None:
              an_edit("number", 1), an_edit("drop", 2)]  # fmt: skip
     chances = [0.6, 0.99, 0.8, 0.7, 0.2, 0.9]
     answers = [{"no": 1 - chance, "yes": chance} for chance in chances]
-    found = flips(asked, "no", answers)
+    labels = ["yes" if chance >= 0.5 else "no" for chance in chances]
+    found = flips(asked, "no", labels, answers)
     assert [(flip.edit, flip.probability) for flip in found] == [
         (asked[2], 0.8), (asked[3], 0.7), (asked[1], 0.99), (asked[0], 0.6), (asked[5], 0.9)
     ]  # fmt: skip
     assert {flip.label for flip in found} == {"yes"}
 
 
-def test_the_new_class_is_the_most_probable_of_many() -> None:
+def test_the_new_class_is_the_one_decided_for() -> None:
     answer = {"a": 0.3, "b": 0.3, "c": 0.4}
-    (flip,) = flips([an_edit("drop", 1)], "a", [answer])
-    assert (flip.label, flip.probability) == ("c", 0.4)
-    assert flips([an_edit("drop", 1)], "c", [answer]) == []
+    for label in ("b", "c"):
+        (flip,) = flips([an_edit("drop", 1)], "a", [label], [answer])
+        assert (flip.label, flip.probability) == (label, answer[label])
+        assert flips([an_edit("drop", 1)], label, [label], [answer]) == []
 
 
 def test_an_answer_is_wanted_for_each_edit() -> None:
     with pytest.raises(ValueError):
-        flips([an_edit("drop", 1)], "a", [])
+        flips([an_edit("drop", 1)], "a", [], [])

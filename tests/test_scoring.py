@@ -127,6 +127,30 @@ def test_single_sentences_are_read_alone(checkpoint: Path) -> None:
         assert found[0] == pytest.approx(wanted.numpy(), abs=1e-5)
 
 
+MIXED: list[tuple[str, str | None]] = [
+    (one, None if at % 3 == 0 else two) for at, (one, two) in enumerate(PAIRS)
+]
+
+
+def test_of_pairs_and_single_sentences_each_is_read_as_what_it_is(checkpoint: Path) -> None:
+    """A model of the Hub may be asked for both at once, by two people."""
+    made = Scorer(checkpoint, 32, paired=None, precision="fp32", threads=2)
+    alone = [next(made.stream([row])) for row in MIXED]
+    seconds = [made.scores([one], [two or "a dog"])[0] for one, two in MIXED]
+    found = list(made.stream(MIXED, window=10))
+    got = [part[at : at + 1] for part in found for at in range(len(part))]
+    together = Together(made)
+    crowd = [together.submit(*row) for row in MIXED]
+    for answers in (got, [one.result(30) for one in crowd]):
+        for wanted, answer in zip(alone, answers, strict=True):
+            assert answer.logits[0] == pytest.approx(wanted.logits[0], abs=1e-5)
+            assert (answer.tokens[0], answer.cut[0]) == (wanted.tokens[0], wanted.cut[0])
+    for at in (0, 1):  # a second sentence counts where there is one
+        other = np.abs(seconds[at] - alone[at].logits[0]).max()
+        assert (other > 1e-3) == (MIXED[at][1] is None)
+    together.close()
+
+
 @pytest.mark.parametrize(
     "text",
     ["", " \n", "\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "x" * 100_000, "dog " * 999],
@@ -165,6 +189,32 @@ def test_a_stream_is_in_order_and_reads_two_windows_ahead_at_most(scorer: Scorer
             taken += 1
         assert read - taken <= 8
     assert taken == 160
+
+
+def test_windows_of_long_texts_are_shorter(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the texts, no more is tokenised at once than a million characters."""
+    sizes: list[int] = []
+    tokenizer = scorer._tokenizer
+
+    def counted(*texts: list[str], **given: Any) -> Any:
+        sizes.append(sum(len(text) for column in texts for text in column))
+        return tokenizer(*texts, **given)
+
+    counted.pad_token_id, counted.pad_token_type_id = 0, 0  # type: ignore[attr-defined]
+    counted.padding_side = "right"  # type: ignore[attr-defined]
+    monkeypatch.setattr(scorer, "_tokenizer", counted)
+    rows = [(f"{'cat ' * 100_000}{n}", "a dog " * (n + 1)) for n in range(70)]
+    found = list(scorer.stream(rows))
+    assert sum(map(len, found)) == 70
+    assert max(sizes) <= 2**20 + 2 * 20_000
+    assert sum(sizes) < 70 * 2 * 21_000 * 2  # and those that are cut once more
+    for row, one in ((rows[0], found[0].logits[0]), (rows[69], found[-1].logits[-1])):
+        short = scorer.scores([row[0][:4000]], [row[1]])
+        assert one == pytest.approx(short[0], abs=1e-5)
+    together = Together(scorer)
+    answers = [together.submit(*row) for row in rows]
+    assert [len(one.result(60)) for one in answers] == [1] * 70
+    together.close()
 
 
 def test_batches_keep_to_their_tokens_and_miss_nobody() -> None:

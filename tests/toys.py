@@ -8,12 +8,17 @@ from __future__ import annotations
 import csv
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from finetune import data
 from finetune.config import RunConfig
 from finetune.sources import LABELS
 from finetune.uploads import Uploads
+
+if TYPE_CHECKING:
+    import torch
 
 ANIMALS = ["cat", "dog", "owl", "fox", "hen", "bee", "ant", "cow"]
 VERBS = ["sees", "hears", "follows", "likes", "finds", "helps"]
@@ -80,6 +85,16 @@ def write_checkpoint(
     )
     BertForSequenceClassification(config).save_pretrained(folder)
     BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+    return folder
+
+
+def overwrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    """Change the saved weights of a model, by their names."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 

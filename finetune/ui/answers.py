@@ -201,9 +201,7 @@ def history(asked: Sequence[dict[str, Any]]) -> str:
             f'{html.escape(say("Your verdict on question {n}", n=place + 1))}">{options}</select>'
             "</td></tr>"
         )
-    text = "\ufeff" + sheets.text(
-        HISTORY, ([one.get(name, "") for name in HISTORY] for one in asked)
-    )
+    text = "\ufeff" + _sheet(asked)
     data = base64.b64encode(text.encode("utf-8", "replace")).decode()
     link = f"data:text/csv;charset=utf-8;base64,{data}"
     heads = "".join(
@@ -219,3 +217,12 @@ def history(asked: Sequence[dict[str, Any]]) -> str:
         f"{html.escape(say('Forget these'))}</button></div>"
         + edge.note(say("The CSV can be trained on: bring it under Data, label is your verdict."))
     )
+
+
+def _sheet(asked: Sequence[dict[str, Any]]) -> str:
+    """What was tried as a CSV that can be trained on: without `sentence2` where there is none, and
+    single sentences under the name that is known for those."""
+    paired = any(str(one.get("sentence2") or "").strip() for one in asked)
+    columns = [name for name in HISTORY if paired or name != "sentence2"]
+    names = [name if paired or name != "sentence1" else "sentence" for name in columns]
+    return sheets.text(names, ([one.get(name, "") for name in columns] for one in asked))

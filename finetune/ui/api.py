@@ -96,7 +96,8 @@ class Api:
             from finetune.predict import Way
 
             way = Way(bool(both_orders), bool(threshold), bool(calibrated))
-            return asdict(self.models.get(store, run_id).pair(sentence1, sentence2, way))
+            with self.models.using(store, run_id) as predictor:
+                return asdict(predictor.pair(sentence1, sentence2, way))
 
         return self._do(request, act)
 
@@ -123,7 +124,7 @@ class Api:
             run_id: a run of yours.
             file: the file.
             sentence1_column: guessed from the names where empty, as the two that follow.
-            sentence2_column: "(none)" where there is none.
+            sentence2_column: not read by a model of single sentences.
             label_column: for scores; "(none)" where there is none.
             both_orders: average the probabilities of both orders.
             threshold: use the threshold saved with the model, if there is one.

@@ -14,7 +14,7 @@ from typing import Any
 
 import gradio as gr
 
-from finetune import batches, jobs, uploads
+from finetune import batches, uploads
 from finetune.batches import COLUMNS, NONE, Asked, Batch, State
 from finetune.errors import DataError, FinetuneError, JobError, NoSuchRun
 from finetune.store import RunStore
@@ -157,8 +157,6 @@ class BatchPart:
                 raise DataError("There is no file.", "Choose one.")
             store = visit.mine(self.store, request)
             run = store.get(run_id)
-            if not jobs.summary(store, run).paired:
-                sentence2 = NONE
             asked = Asked(
                 run.id, Path(path).name, sentence1 or "", sentence2 or "", label or "",
                 bool(both), bool(threshold), bool(calibrated),

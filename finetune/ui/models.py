@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +77,8 @@ class Models:
     store: RunStore
     _shelf: Shelf | None = None
 
-    def get(self, store: RunStore, name: str | None) -> Predictor:
-        """The model of a run, or of the Hub.
+    def using(self, store: RunStore, name: str | None) -> AbstractContextManager[Predictor]:
+        """The model of a run, or of the Hub, for the time of a `with`.
 
         Args:
             store: as the one who asks sees it.
@@ -94,10 +95,10 @@ class Models:
         device = "cpu" if self._busy() else ""
         if predict.is_hub_id(name):
             folder, max_length = predict.from_hub(str(name), anonymous=visitors.shared())
-            return self._shelf.get(folder, max_length, None, device)
+            return self._shelf.using(folder, max_length, None, device)
         run = store.get(name)
         paired = jobs.summary(store, run).paired
-        return self._shelf.get(run.best, run.config().max_length, paired, device)
+        return self._shelf.using(run.best, run.config().max_length, paired, device)
 
     def _busy(self) -> bool:
         """Whether a training has the accelerator, which must not be shared with it."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import random
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from finetune import analysis, jobs
+from finetune import analysis, hashes, jobs
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.store import RunStore
 from finetune.ui import answers, edge, models, visit, ways
@@ -173,7 +174,9 @@ class PredictTab:
         questions = [self.ask.click, self.first.submit, self.second.submit]
         shown = [self.answer, self.why, self.reasons, self.asked]
         answered = gr.on(questions, self.on_ask, [*asked, *self.options], shown, **edge.LATEST)
-        self.why.click(self.on_why, asked, self.reasons, concurrency_limit=2, **_SLOW)
+        self.why.click(
+            self.on_why, [*asked, *self.options], self.reasons, concurrency_limit=2, **_SLOW
+        )
         drawn = [self.first, self.second, self.drawn]
         self.right.click(self.on_right, self.run, drawn, **edge.QUICK)
         self.wrong.click(self.on_wrong, self.run, drawn, **edge.QUICK)
@@ -207,7 +210,8 @@ class PredictTab:
         try:
             store = visit.mine(self.store, request)
             if run_id and store.get(run_id):
-                self.loaded.get(store, run_id).pair("warm", "up")  # the first pass is the slow one
+                with self.loaded.using(store, run_id) as predictor:
+                    predictor.pair("warm", "up")  # the first pass is the slow one
         except FinetuneError:
             return
 
@@ -223,8 +227,8 @@ class PredictTab:
     ) -> tuple[Any, Any, Any, Any]:
         """The answer to one pair as HTML, and as JSON what the browser remembers of it."""
         try:
-            predictor = self._predictor(request, run_id)
-            found = predictor.pair(sentence1, sentence2, _way(both, threshold, calibrated))
+            with self._predictor(request, run_id) as predictor:
+                found = predictor.pair(sentence1, sentence2, _way(both, threshold, calibrated))
         except Exception as error:
             return edge.said(error), gr.update(visible=False), "", ""
         entry = {
@@ -237,16 +241,24 @@ class PredictTab:
             "labels": list(dict.fromkeys([found.label, *predictor.labels]))[:20],
             "label": "",
         }
-        return answers.answer(found), gr.update(visible=True), "", json.dumps(entry)
+        return answers.answer(found), gr.update(visible=True), "", _json(entry)
 
     def on_why(
-        self, request: gr.Request, run_id: str | None, sentence1: str, sentence2: str
+        self,
+        request: gr.Request,
+        run_id: str | None,
+        sentence1: str,
+        sentence2: str,
+        both: bool,
+        threshold: bool,
+        calibrated: bool,
     ) -> str:
         """Why the answer is as it is, and what would change it, as HTML."""
         try:
-            predictor = self._predictor(request, run_id)
-            label, explanation = predictor.why(sentence1, sentence2)
-            found, tried = predictor.flips(sentence1, sentence2)
+            way = _way(both, threshold, calibrated)
+            with self._predictor(request, run_id) as predictor:
+                label, explanation = predictor.why(sentence1, sentence2, way)
+                found, tried = predictor.flips(sentence1, sentence2, way)
         except Exception as error:
             return edge.said(error)
         return answers.why(explanation, label) + answers.flips(found, tried, label)
@@ -292,8 +304,10 @@ class PredictTab:
         """A verdict was given, or what was tried was forgotten: it is drawn anew."""
         return answers.history(_history(kept))
 
-    def _predictor(self, request: gr.Request, run_id: str | None) -> Predictor:
-        return self.loaded.get(visit.mine(self.store, request), run_id)
+    def _predictor(
+        self, request: gr.Request, run_id: str | None
+    ) -> AbstractContextManager[Predictor]:
+        return self.loaded.using(visit.mine(self.store, request), run_id)
 
 
 def _way(both: object, threshold: object, calibrated: object) -> Way:
@@ -306,4 +320,10 @@ def _history(kept: object) -> list[dict[str, Any]]:
     """What this browser remembers, as far as it can be trusted to be that."""
     if not isinstance(kept, list):
         return []
-    return [dict(one) for one in kept[-answers.MOST :] if isinstance(one, dict)]
+    found = json.loads(_json(kept[-answers.MOST :]))
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _json(value: object) -> str:
+    """As JSON that can be sent: a lone surrogate, which a person can paste, cannot."""
+    return hashes.printable(json.dumps(value, ensure_ascii=False))
