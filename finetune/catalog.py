@@ -6,11 +6,13 @@ Names only. How a dataset is read is `data`'s business, how a checkpoint is load
 from __future__ import annotations
 
 import os
+import re
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 BUNDLED_DATASET = "bundled"
 BUNDLED_PAIRS = Path(__file__).resolve().parent.parent / "assets" / "pairs"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -135,6 +137,11 @@ def on_disk(name: str) -> bool:
     if name in (BUNDLED_DATASET, BUNDLED_CHECKPOINT) or name.startswith("upload/"):
         return False
     return name.startswith(("/", "~", ".", "\\")) or ".." in name or os.path.exists(name)
+
+
+def is_hub_id(name: object) -> bool:
+    """Whether a name can be that of a repository on the Hub, `owner/name`."""
+    return isinstance(name, str) and bool(_HUB_ID.fullmatch(name)) and ".." not in name
 
 
 def needs_hub(dataset_name: str, checkpoint_name: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -38,7 +37,6 @@ MOST_OF_HUB = 2**30  # bytes of a model that a visitor of a shared app may fetch
 _FETCHED = (".json", ".txt", ".model", ".safetensors")  # files of a model, in its first folder
 _NICE = 15
 KEPT = int(os.environ.get("FINETUNE_MODELS") or 3)
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ROOM = 1.3  # memory a model takes, over the size of its weights
 
 
@@ -307,11 +305,6 @@ def _too_large(folder: Path) -> ModelError:
         f"This model's weights take {size:.1f} GB, and {free:.1f} GB of memory are free.",
         "Wait until a training has ended, or choose a smaller model.",
     )
-
-
-def is_hub_id(name: object) -> bool:
-    """Whether a name can be that of a model on the Hub."""
-    return isinstance(name, str) and bool(_HUB_ID.fullmatch(name)) and ".." not in name
 
 
 def from_hub(name: str, anonymous: bool) -> tuple[Path, int]:

@@ -330,7 +330,7 @@ def test_predicting_through_the_tab(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
 ) -> None:
     pair = ("the cat sees a dog .", "a cat sees the dog .")
-    answer, why, _, entry = tabs[1].on_ask(NOBODY, finished.id, *pair, False, False, False)
+    answer, why, _, entry, _ = tabs[1].on_ask(NOBODY, finished.id, *pair, False, False, False)
     assert 'id="label"' in answer
     assert "not_equivalent" in answer
     assert why["visible"]
@@ -341,13 +341,16 @@ def test_predicting_through_the_tab(
     assert re.findall(r'data-place="(\d+)"', tried) == ["7", "0"]
     decision.write(finished.best, threshold=0.001, positive="equivalent")
     for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
-        assert f'id="label">{label}<' in tabs[1].on_ask(
-            NOBODY, finished.id, *pair, False, threshold, False
-        )[0]  # fmt: skip
-        reasons = tabs[1].on_why(NOBODY, finished.id, *pair, False, threshold, False)
+        ways = (False, threshold, False)
+        answer, *_, question = tabs[1].on_ask(NOBODY, finished.id, *pair, *ways)
+        assert f'id="label">{label}<' in answer
+        reasons = tabs[1].on_why(NOBODY, question)  # whatever stands in the boxes by now
         assert f"Why \u201c{label}\u201d" in reasons
-    said, why, _, none = tabs[1].on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
-    assert none == ""
+        assert f'data-of="{json.loads(question)["id"]}"' in reasons
+    for wrong in ("", "7", "{}", '{"id": 1, "run": 1, "sentences": ["a"], "ways": []}', None):
+        assert "Nothing was asked yet" in tabs[1].on_why(NOBODY, wrong)  # type: ignore[arg-type]
+    said, why, _, *none = tabs[1].on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
+    assert none == ["", ""]
     assert "sentence2 is empty" in said
     assert not why["visible"]
 
@@ -357,12 +360,20 @@ def test_a_sentence_that_cannot_be_sent_is_kept_as_one_that_can(
 ) -> None:
     """Half of an emoji, pasted: what is remembered of it must not close the tab for good."""
     asked = ("the cat \ud83d", "a dog")
-    *_, entry = tabs[1].on_ask(NOBODY, finished.id, *asked, False, False, False)
+    *_, entry, question = tabs[1].on_ask(NOBODY, finished.id, *asked, False, False, False)
+    assert orjson.dumps(question)
     kept = json.loads(orjson.dumps(json.loads(entry)))  # as Gradio sends it
     assert kept["sentence1"] == "the cat ?"
     former = [kept | {"sentence1": asked[0], "labels": ["\ud800"]}]  # of an older version
     assert orjson.dumps(tabs[1].on_tried(former))
     assert orjson.dumps(tabs[1].on_open(NOBODY, None, former)[3])
+
+
+def test_a_typed_classifier_of_the_hub_stays_chosen(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    for chosen, kept in (("ada/judge", "ada/judge"), ("gone", finished.id), (None, finished.id)):
+        assert tabs[1].on_open(NOBODY, chosen, [])[0]["value"] == kept
 
 
 @pytest.mark.parametrize("second", ["", "a dog ."])

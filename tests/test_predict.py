@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune import decision, predict
+from finetune import catalog, decision, predict
 from finetune.errors import DataError, ModelError
 from finetune.predict import MAX_CHARACTERS, Predictor, Shelf, Way
 from tests import toys
@@ -276,4 +276,4 @@ def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
         predict.from_hub("ada/none", anonymous=True)
     assert not any(token for token in hub.tokens_seen)
     for name in ("../x", "/etc/passwd", "a/b/c", "a b/c", 7, None, "x"):
-        assert not predict.is_hub_id(name)
+        assert not catalog.is_hub_id(name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from finetune import jobs, visitors
+from finetune import catalog, jobs, visitors
 from finetune.store import RunStore
 from finetune.summary import Summary
 from finetune.ui import ways
@@ -93,7 +93,7 @@ class Models:
         if self._shelf is None:
             self._shelf = predict.Shelf()
         device = "cpu" if self._busy() else ""
-        if predict.is_hub_id(name):
+        if catalog.is_hub_id(name):
             folder, max_length = predict.from_hub(str(name), anonymous=visitors.shared())
             return self._shelf.using(folder, max_length, None, device)
         run = store.get(name)

@@ -5,8 +5,10 @@ torch is imported with the first question, not with the page.
 
 from __future__ import annotations
 
+import html
 import json
 import random
+import secrets
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from finetune import analysis, hashes, jobs
+from finetune import analysis, catalog, hashes, jobs
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.store import RunStore
 from finetune.ui import answers, edge, models, visit, ways
@@ -77,6 +79,17 @@ _REMEMBER = """(asked, kept) => {
   }
   return [known.slice(-MOST), ''];
 }""".replace("MOST", str(answers.MOST))
+# Of another model nothing was asked yet. Gradio tells of a choice also when it is merely left.
+_OTHER_MODEL = (
+    "(run, question) => !question || JSON.parse(question).run === run"
+    f" ? [{edge.KEEP}, {edge.KEEP}, {edge.KEEP}]"
+    f" : [{json.dumps(edge.note(_WAIT))}, {{__type__: 'update', visible: false}}, '']"
+)
+# Why something else was answered is not said of what was answered since.
+_BECAUSE = """(said, question) => {
+  const of = /data-of="(\\w+)"/.exec(said)?.[1];
+  return [of && JSON.parse(question || '{}').id !== of ? '' : said];
+}"""
 _FORGET = "() => { window.ftVerdicts = {}; return [[]]; }"
 # In the background, for everybody: a slow question holds up no tick of a page.
 _SLOW: dict[str, Any] = {"show_progress": "minimal", "api_visibility": "private"}
@@ -119,7 +132,10 @@ class PredictTab:
                 self.answer = gr.HTML(edge.note(_WAIT), elem_id="answer")
                 self.why = gr.Button("Why?", elem_id="ask-why", visible=False, size="sm")
         self.reasons = gr.HTML(elem_id="reasons")
-        self.asked = gr.HTML("", html_template="", elem_classes="ft-pulse")
+        # Kept by the browser: what it shall remember of an answer, and the question answered.
+        self.asked, self.question = (
+            gr.HTML("", html_template="", elem_classes="ft-pulse") for _ in range(2)
+        )
         gr.Examples(EXAMPLES, [self.first, self.second], label="Try one of these")
         with gr.Accordion("What you tried", open=False, elem_id="tried-fold"):
             self.tried = gr.HTML(
@@ -172,10 +188,12 @@ class PredictTab:
         asked = [self.run, self.first, self.second]
         self.run.change(self.on_run, self.run, [self.second, self.ask], **edge.LATEST)
         questions = [self.ask.click, self.first.submit, self.second.submit]
-        shown = [self.answer, self.why, self.reasons, self.asked]
+        shown = [self.answer, self.why, self.reasons, self.asked, self.question]
         answered = gr.on(questions, self.on_ask, [*asked, *self.options], shown, **edge.LATEST)
-        self.why.click(
-            self.on_why, [*asked, *self.options], self.reasons, concurrency_limit=2, **_SLOW
+        of_answer = [self.answer, self.why, self.reasons]
+        self.run.input(None, [self.run, self.question], of_answer, js=_OTHER_MODEL, **edge.QUICK)
+        self.why.click(self.on_why, self.question, self.reasons, concurrency_limit=2, **_SLOW).then(
+            None, [self.reasons, self.question], self.reasons, js=_BECAUSE, **edge.QUICK
         )
         drawn = [self.first, self.second, self.drawn]
         self.right.click(self.on_right, self.run, drawn, **edge.QUICK)
@@ -193,6 +211,8 @@ class PredictTab:
     ) -> tuple[Any, Any, Any, Any]:
         """The tab was opened: the models there are, the newest chosen; and what was tried."""
         update, has_models = models.choices(visit.mine(self.store, request), chosen)
+        if catalog.is_hub_id(chosen):  # typed, and no run of anybody's
+            update |= {"value": chosen, "visible": True}
         tried = answers.history(_history(kept))
         return update, gr.update(visible=not has_models), gr.update(interactive=True), tried
 
@@ -224,13 +244,14 @@ class PredictTab:
         both: bool,
         threshold: bool,
         calibrated: bool,
-    ) -> tuple[Any, Any, Any, Any]:
-        """The answer to one pair as HTML, and as JSON what the browser remembers of it."""
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """The answer to one pair as HTML, and as JSON what the browser remembers of it and what
+        was asked."""
         try:
             with self._predictor(request, run_id) as predictor:
                 found = predictor.pair(sentence1, sentence2, _way(both, threshold, calibrated))
         except Exception as error:
-            return edge.said(error), gr.update(visible=False), "", ""
+            return edge.said(error), gr.update(visible=False), "", "", ""
         entry = {
             "when": time.strftime("%Y-%m-%d %H:%M"),
             "model": str(run_id),
@@ -241,27 +262,23 @@ class PredictTab:
             "labels": list(dict.fromkeys([found.label, *predictor.labels]))[:20],
             "label": "",
         }
-        return answers.answer(found), gr.update(visible=True), "", _json(entry)
+        question = _json(
+            {"id": secrets.token_hex(8), "run": run_id, "sentences": [sentence1, sentence2],
+             "ways": [bool(both), bool(threshold), bool(calibrated)]}
+        )  # fmt: skip
+        return answers.answer(found), gr.update(visible=True), "", _json(entry), question
 
-    def on_why(
-        self,
-        request: gr.Request,
-        run_id: str | None,
-        sentence1: str,
-        sentence2: str,
-        both: bool,
-        threshold: bool,
-        calibrated: bool,
-    ) -> str:
-        """Why the answer is as it is, and what would change it, as HTML."""
+    def on_why(self, request: gr.Request, question: str) -> str:
+        """Why the answer to the question is as it is, and what would change it, as HTML."""
         try:
-            way = _way(both, threshold, calibrated)
+            asked, run_id, (sentence1, sentence2), way = _question(question)
             with self._predictor(request, run_id) as predictor:
                 label, explanation = predictor.why(sentence1, sentence2, way)
                 found, tried = predictor.flips(sentence1, sentence2, way)
         except Exception as error:
             return edge.said(error)
-        return answers.why(explanation, label) + answers.flips(found, tried, label)
+        told = answers.why(explanation, label) + answers.flips(found, tried, label)
+        return f'{told}<i hidden data-of="{html.escape(asked)}"></i>'
 
     def on_right(self, request: gr.Request, run_id: str | None) -> tuple[Any, Any, Any]:
         """A validation pair that the model gets right."""
@@ -308,6 +325,22 @@ class PredictTab:
         self, request: gr.Request, run_id: str | None
     ) -> AbstractContextManager[Predictor]:
         return self.loaded.using(visit.mine(self.store, request), run_id)
+
+
+def _question(text: str) -> tuple[str, Any, list[str], Way]:
+    """Its id, the model, both sentences and the way they were asked; any client can send anything.
+
+    Raises:
+        DataError: when it is no question.
+    """
+    try:
+        told = json.loads(text)
+        sentences, ways = [str(one or "") for one in told["sentences"]], list(told["ways"])
+        if len(sentences) == 2 and len(ways) == 3:
+            return str(told["id"]), told["run"], sentences, _way(*ways)
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise DataError("Nothing was asked yet.", "Ask first.")
 
 
 def _way(both: object, threshold: object, calibrated: object) -> Way:
