@@ -199,8 +199,10 @@ def test_a_pair_is_asked_explained_and_remembered(
     page.locator("#compare").click()  # the same question again is none
     page.locator("#sentence2 textarea").fill("the dog sees no cat .")
     page.locator("#compare").click()
-    # While it is being answered, or just after.
-    page.locator('#tried [data-place="0"]').select_option("not_equivalent")
+    page.evaluate(  # while it is being answered, or just after
+        "() => { const one = document.querySelector('#tried [data-place=\"0\"]');"
+        "one.value = 'not_equivalent'; one.dispatchEvent(new Event('change', {bubbles: true})); }"
+    )
     expect(verdicts).to_have_count(3)
     for place, given in enumerate(("", "equivalent", "not_equivalent")):
         expect(verdicts.nth(place)).to_have_value(given)
