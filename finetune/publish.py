@@ -40,7 +40,8 @@ __all__ = [
 PAIRS = 20  # validation pairs that the model from the Hub is asked, and the one here
 TOLERANCE = 1e-4  # of a logit, between the two
 _SMALL = 2**20  # bytes, up to which a file is read at once rather than streamed
-# What `from_pretrained` may read: of an earlier model, it would be mixed with this one.
+# What `from_pretrained` may read beside the card, never in a folder: of an earlier model, it would
+# be mixed with this one.
 _OF_A_MODEL = (
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*.h5", "*.msgpack",
     "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
@@ -329,7 +330,7 @@ def _beside(plan: Plan, hub: Hub) -> Plan:
         private=bool(info.private),
         replaced=sorted(set(held) & set(plan.files)),
         removed=sorted(
-            path for path in held if path not in plan.files
+            path for path in held if path not in plan.files and "/" not in path
             and any(fnmatch.fnmatch(path, kind) for kind in _OF_A_MODEL)
         ),
     )  # fmt: skip

@@ -375,15 +375,16 @@ def test_a_check_says_all_and_changes_nothing(store: RunStore, run: Run, hub: Lo
 def test_an_earlier_models_files_go_and_others_stay(
     store: RunStore, run: Run, hub: LoopbackHub
 ) -> None:
-    old = {"adapter_model.safetensors": b"x", "vocab.json": b"{}", "notes/why.md": b"mine",
-           "LICENSE": b"mit"}  # fmt: skip
+    other = {"notes/why.md": b"mine", "LICENSE": b"mit", "unet/diffusion.safetensors": b"x",
+             "lora/adapter_model.safetensors": b"x", "onnx/config.json": b"{}"}  # fmt: skip
+    old = {"adapter_model.safetensors": b"x", "vocab.json": b"{}", **other}
     hub.add_repo("ada/pairs", files=dict(old))
     plan = publish.check(run, store.summary(run), Wanted("pairs"), TOKEN)
     assert plan.removed == ["adapter_model.safetensors", "vocab.json"]
     push(store, run)
     repo = hub.repos["model", "ada/pairs"]
     assert len(repo.commits) == 2
-    assert set(old) & set(repo.files) == {"notes/why.md", "LICENSE"}
+    assert set(old) & set(repo.files) == set(other)
 
 
 def test_a_fine_grained_token_says_where_it_may_write(
