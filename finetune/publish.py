@@ -55,7 +55,8 @@ class Wanted:
 
     Args:
         name: of the repository, with or without a namespace.
-        private: whether a new repository is private; one that exists stays as it is.
+        private: whether a new repository is private; one that exists stays as it is, so one that
+            is public takes nothing private.
         licence: as the Hub spells it, empty for none; None for that of the base model.
         demo: whether to make a Space too, `<name>-demo`, in which anybody can try the model.
         hardware: of that Space, as the Hub names it; some is billed.
@@ -322,6 +323,11 @@ def _beside(plan: Plan, hub: Hub) -> Plan:
             )
         return plan
     info = hub.call(f"Looking into {plan.full}", lambda: hub.api.model_info(plan.full))
+    if plan.private and not info.private:
+        raise PublishError(
+            f"{plan.full} exists and is public: anybody can read what is pushed there.",
+            "Push without Private, or choose another name.",
+        )
     held = [one.rfilename for one in info.siblings or []]
     return replace(
         plan,

@@ -387,6 +387,20 @@ def test_an_earlier_models_files_go_and_others_stay(
     assert set(old) & set(repo.files) == set(other)
 
 
+def test_nothing_private_goes_to_a_public_repository(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    for files in ({}, {"README.md": b"# Mine"}):
+        repo = hub.add_repo("ada/pairs", files=files)
+        for act in (
+            lambda: publish.check(run, store.summary(run), Wanted("pairs", True), TOKEN),
+            lambda: push(store, run, private=True),
+        ):
+            with pytest.raises(PublishError, match=r"ada/pairs exists and is public.*without Priv"):
+                act()
+        assert len(repo.commits) == 1
+
+
 def test_a_fine_grained_token_says_where_it_may_write(
     store: RunStore, run: Run, hub: LoopbackHub
 ) -> None:

@@ -188,7 +188,7 @@ class Api:
             repository: name, or namespace/name.
             token: with write access; kept nowhere. Empty: the one stored on the app's machine,
                 where the app is yours alone.
-            private: whether a new repository is private.
+            private: whether a new repository is private; to a public one nothing is pushed then.
         """  # fmt: skip
 
         def act(store: RunStore) -> dict:
