@@ -33,8 +33,8 @@ from finetune.store import Run
 from finetune.summary import ENDED, Summary
 
 __all__ = [
-    "Account", "Plan", "Progress", "Pushed", "Verified", "Wanted", "account", "check", "push",
-    "repo_id", "stored_token", "suggested_name", "verify",
+    "Account", "Exists", "Plan", "Progress", "Pushed", "Verified", "Wanted", "account", "check",
+    "push", "repo_id", "stored_token", "suggested_name", "verify",
 ]  # fmt: skip
 
 PAIRS = 20  # validation pairs that the model from the Hub is asked, and the one here
@@ -60,6 +60,7 @@ class Wanted:
         licence: as the Hub spells it, empty for none; None for that of the base model.
         demo: whether to make a Space too, `<name>-demo`, in which anybody can try the model.
         hardware: of that Space, as the Hub names it; some is billed.
+        update: whether a repository that holds something already gets a new commit.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Wanted:
     licence: str | None = None
     demo: bool = False
     hardware: str = "cpu-basic"
+    update: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Plan:
         full: the repository, `namespace/name`.
         exists: whether it is there; then the push is a new commit in it.
         head: its latest commit; empty where there is none.
+        held: how many files it holds, beside what the Hub itself makes.
         private: whether it is or will be private.
         files: path -> bytes of everything that is sent.
         replaced, removed: paths that are there and get new content, and those of an earlier model
@@ -95,6 +98,7 @@ class Plan:
     head: str
     private: bool
     files: dict[str, int]
+    held: int = 0
     replaced: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     licence: str = ""
@@ -166,6 +170,21 @@ class Pushed:
     demo_problem: str = ""
 
 
+class Exists(PublishError):
+    """A repository holds something already, and nobody has said that it shall be updated.
+
+    Args:
+        full: the repository, `namespace/name`.
+    """
+
+    def __init__(self, full: str) -> None:
+        super().__init__(
+            f"{full} exists already.",
+            "Press Check to see what a push changes in it, and push then; or choose another name.",
+        )
+        self.full = full
+
+
 Told = Callable[[Progress], None]
 
 
@@ -223,6 +242,7 @@ def push(
 
     Raises:
         Cancelled: when the end was wanted, and nothing was committed.
+        Exists: when the repository holds something and is not to be updated.
         PublishError: when something is wrong with the run, the token, the name or the Hub's
             answer. It says whether a repository was left behind empty.
     """
@@ -231,6 +251,8 @@ def push(
     with contextlib.ExitStack() as opened:
         contents = _contents(run, summary)
         plan = _plan(run, summary, wanted, hub, contents)
+        if plan.held and not wanted.update:
+            raise Exists(plan.full)
         sending = _Sending(hub, plan, told)
         contents["README.md"] = _card(run, summary, plan)
         sending.open(contents, opened)
@@ -334,6 +356,7 @@ def _beside(plan: Plan, hub: Hub) -> Plan:
         exists=True,
         head=info.sha if info.sha and set(info.sha) != {"0"} else "",
         private=bool(info.private),
+        held=len(set(held) - {".gitattributes"}),
         replaced=sorted(set(held) & set(plan.files)),
         removed=sorted(
             path for path in held if path not in plan.files and "/" not in path

@@ -36,9 +36,9 @@ def run(store: RunStore, toy_checkpoint: Path, hub: LoopbackHub) -> Run:
 
 
 def push(
-    store: RunStore, run: Run, token: str = PRO, hardware: str = "cpu-basic"
+    store: RunStore, run: Run, token: str = PRO, hardware: str = "cpu-basic", update: bool = False
 ) -> publish.Pushed:
-    wanted = Wanted("pairs", demo=True, hardware=hardware)
+    wanted = Wanted("pairs", demo=True, hardware=hardware, update=update)
     return publish.push(run, store.summary(run), wanted, token, verified=False)
 
 
@@ -66,7 +66,7 @@ def test_it_is_pushed_beside_the_model_and_updated(
     plan = publish.check(run, store.summary(run), Wanted("pairs", demo=True), PRO)
     assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
     assert plan.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
-    assert push(store, run).demo == done.demo
+    assert push(store, run, update=True).demo == done.demo
 
 
 def test_something_else_of_that_name_is_left_alone(

@@ -55,7 +55,7 @@ def push(
     return publish.push(run, store.summary(run), wanted, token, **more)
 
 
-WANTED = {"private", "licence", "demo", "hardware"}
+WANTED = {"private", "licence", "demo", "hardware", "update"}
 
 
 def test_a_push_is_one_commit_and_comes_back_with_the_same_logits(
@@ -81,9 +81,27 @@ def test_a_push_is_one_commit_and_comes_back_with_the_same_logits(
 def test_pushing_again_is_a_new_commit(store: RunStore, run: Run, hub: LoopbackHub) -> None:
     push(store, run)
     run.append(events.Finished(step=8, seconds=9.0))
-    again = push(store, run, "ada/pairs")
+    again = push(store, run, "ada/pairs", update=True)
     assert not again.created
     assert hub.repos["model", "ada/pairs"].head == again.commit
+
+
+def test_what_is_there_is_replaced_only_where_that_is_wanted(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    repo = hub.add_repo("ada/pairs", files={".gitattributes": b"*.bin lfs"})
+    plan = publish.check(run, store.summary(run), Wanted("pairs"), TOKEN)
+    assert (plan.exists, plan.held) == (True, 0)
+    push(store, run)  # it was made and holds nothing
+    before = dict(repo.files)
+    plan = publish.check(run, store.summary(run), Wanted("pairs"), TOKEN)
+    assert plan.held == len(before) - 1
+    hub.requests.clear()
+    with pytest.raises(publish.Exists, match=r"ada/pairs exists already\. Press Check") as caught:
+        push(store, run)
+    assert caught.value.full == "ada/pairs"
+    assert (repo.files, len(repo.commits)) == (before, 2)
+    assert not [one for one in hub.requests if PREUPLOAD in one[1]]
 
 
 def test_an_organisation_can_be_named(store: RunStore, run: Run, hub: LoopbackHub) -> None:
@@ -317,9 +335,9 @@ def test_another_commit_in_between_is_not_written_over(
             repo.commit("from elsewhere", {"README.md": b"theirs"})
 
     with pytest.raises(PublishError, match=r"412.*Someone else committed in between"):
-        push(store, run, told=told)
+        push(store, run, told=told, update=True)
     assert repo.files["README.md"] == b"theirs"
-    push(store, run)
+    push(store, run, update=True)
     assert len(repo.commits) == 3
 
 
@@ -381,7 +399,7 @@ def test_an_earlier_models_files_go_and_others_stay(
     hub.add_repo("ada/pairs", files=dict(old))
     plan = publish.check(run, store.summary(run), Wanted("pairs"), TOKEN)
     assert plan.removed == ["adapter_model.safetensors", "vocab.json"]
-    push(store, run)
+    push(store, run, update=True)
     repo = hub.repos["model", "ada/pairs"]
     assert len(repo.commits) == 2
     assert set(old) & set(repo.files) == set(other)
@@ -487,7 +505,7 @@ def test_what_was_pushed_is_loaded_back_and_compared(
             tensors["classifier.bias"] += 1e-3 * np.array([1, -1], np.float32)
             files["model.safetensors"] = safetensors.numpy.save(tensors, {"format": "pt"})
 
-    found = push(store, run, verified=True, told=told).verified
+    found = push(store, run, verified=True, told=told, update=True).verified
     assert found is not None
     assert found.problem == "A logit differs by 0.001; 0.0001 is allowed."
 
