@@ -26,6 +26,7 @@ T = TypeVar("T")
 PATIENCE = 120.0  # seconds without an answer or a byte sent, after which the Hub is given up
 _UNREACHABLE = 3.0  # seconds to wait for the Hub before saying that it does not answer
 _TICK = 0.05  # seconds between two looks whether somebody wants the end
+ASLEEP = 3600  # seconds without a visitor after which a new Space that is billed sleeps
 _OAUTH = "hf_oauth"  # begins the tokens of a sign-in on a Space
 
 
@@ -81,6 +82,11 @@ def repo_id(name: str, user: str) -> str:
             "Use letters, digits, '-', '_' and '.', at most 96, as in my-paraphrase-model.",
         ) from None
     return full
+
+
+def sleep_time(hardware: str) -> int | None:
+    """Of a new Space on some hardware, in seconds; None where it is not billed by its time."""
+    return None if hardware == "cpu-basic" or hardware.startswith("zero-") else ASLEEP
 
 
 def never() -> bool:

@@ -28,7 +28,16 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from finetune import card, catalog, demo, outcomes, picture, uploads
 from finetune.errors import Cancelled, FinetuneError, PublishError
-from finetune.hub import Account, Hub, Refused, account, never, repo_id, stored_token
+from finetune.hub import (
+    Account,
+    Hub,
+    Refused,
+    account,
+    never,
+    repo_id,
+    sleep_time,
+    stored_token,
+)  # fmt: skip
 from finetune.store import Run
 from finetune.summary import ENDED, Summary
 
@@ -89,7 +98,8 @@ class Plan:
         base_licence: of the base model; empty where nobody knows.
         demo: the Space that is made too; empty for none.
         demo_exists: whether that is there.
-        hardware: of the Space, with its price as far as the Hub tells it.
+        hardware: of a Space that is made, with its price as far as the Hub tells it and when it
+            sleeps; empty for one that is there, which keeps its own.
     """
 
     account: Account
@@ -262,6 +272,8 @@ def push(
     pushed = Pushed(f"{catalog.endpoint()}/{plan.full}", commit, sending.created)
     if verified:
         pushed = replace(pushed, verified=verify(run, summary, plan.full, commit, token, stopped))
+    if plan.demo and stopped():
+        return replace(pushed, demo_problem="You cancelled before it was made.")
     if plan.demo:
         told(replace(progress, doing="making the demo Space"))
         pushed = _with_demo(run, summary, plan, hub, wanted, pushed)
@@ -679,8 +691,15 @@ def _demo_plan(plan: Plan, wanted: Wanted, hub: Hub) -> Plan:
         raise PublishError(
             f"The Space {space} exists and is something else.", "Choose another repository name."
         )
-    price = hub.hardware(wanted.hardware)
-    return replace(plan, demo=space, demo_exists=exists, hardware=price)
+    plan = replace(plan, demo=space, demo_exists=exists)
+    return plan if exists else replace(plan, hardware=_hardware(wanted.hardware, hub))
+
+
+def _hardware(name: str, hub: Hub) -> str:
+    price, asleep = hub.hardware(name), sleep_time(name)
+    if asleep is None:
+        return price
+    return f"{price}; it sleeps after {asleep // 60} minutes without a visitor"
 
 
 def _is_ours(hub: Hub, space: str) -> bool:
@@ -706,7 +725,11 @@ def _with_demo(
             hub.call(
                 f"Creating the Space {plan.demo}",
                 lambda: hub.api.create_repo(
-                    plan.demo, repo_type="space", space_sdk="gradio", space_hardware=space
+                    plan.demo,
+                    repo_type="space",
+                    space_sdk="gradio",
+                    space_hardware=space,
+                    space_sleep_time=sleep_time(wanted.hardware),
                 ),
                 stoppable=False,
             )
