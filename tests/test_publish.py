@@ -136,6 +136,12 @@ def test_the_cards_example_runs_as_printed(store: RunStore, run: Run, hub: Loopb
     shares = {line.split()[0]: float(line.split()[1]) for line in printed.getvalue().splitlines()}
     assert set(shares) == {"not_equivalent", "equivalent"}
     assert sum(shares.values()) == pytest.approx(1.0, abs=2e-3)
+    assert len(code.splitlines()) <= 10
+    scope: dict[str, Any] = {}
+    with contextlib.redirect_stdout(printed):
+        exec(code.replace(card.EXAMPLES[0][0], "the cat " * 100), scope)
+    read = int(scope["inputs"]["input_ids"].shape[1])
+    assert read == run.config().max_length  # no more than in training
 
 
 def test_a_run_stopped_before_its_evaluation_claims_no_scores(
