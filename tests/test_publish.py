@@ -11,6 +11,7 @@ import random
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ import pyarrow as pa
 import pytest
 import safetensors.numpy
 import torch
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import HfApi, ModelCard, constants, get_session
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils._runtime import is_xet_available
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -216,6 +218,14 @@ def large(run: Run) -> Run:
     return run
 
 
+def until(ended: Callable[[], bool]) -> None:
+    """Wait for what a test has left behind, whose requests the next test's Hub would count."""
+    deadline = time.monotonic() + 10
+    while not ended():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 ALWAYS = 99
 CREATE, WHO, PREUPLOAD = "/api/repos/create", "/whoami", "/preupload/"
 BATCH, PUT, COMMIT, LOOK = "/lfs/objects/batch", "^/lfs/[0-9a-f]+$", "/commit/", "/api/models/"
@@ -320,6 +330,50 @@ def test_a_hub_that_falls_silent_is_given_up(
         push(store, run)
 
 
+@pytest.mark.parametrize("headers", [{"Retry-After": "600"}, {"RateLimit": '"api";r=0;t=600'}])
+def test_a_pause_too_long_to_wait_for_is_said_at_once(
+    store: RunStore, run: Run, hub: LoopbackHub, headers: dict[str, str]
+) -> None:
+    """The client itself would sleep ten minutes, five times, and say nothing."""
+    hub.fail("POST", BATCH, 429, ALWAYS, headers)
+    words = r"status 429.*no model yet.*asks for a pause of 10 minutes; press Push again after it"
+    began = time.monotonic()
+    with pytest.raises(hubs.Refused, match=words) as caught:
+        push(store, run)
+    assert caught.value.status == 429
+    assert time.monotonic() - began < 30
+    assert not get_session().event_hooks["response"]
+
+
+def test_a_pause_that_is_waited_for_in_vain_is_named(
+    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "PATIENCE", 1.5)
+    hub.fail("POST", BATCH, 429, 1, {"Retry-After": "1"})  # which the client makes two
+    hub.fail("POST", BATCH, 403)
+    words = r"asked for a pause of 1 second, and for 1\.5 seconds nothing.*no model yet.*as long"
+    with pytest.raises(PublishError, match=words):
+        push(store, run)
+    until(lambda: hub.requests[-1][2] == 403)
+
+
+def test_a_pause_that_another_is_asked_for_is_not_ones_own(hub: LoopbackHub) -> None:
+    hub.add_user("another", "eve")
+    hub.fail("GET", WHO, 429, ALWAYS, {"Retry-After": "600"})
+    mine = hubs.Hub(TOKEN)
+    asked = []
+    for token in ("another", TOKEN):
+
+        def act(token: str = token) -> None:
+            with contextlib.suppress(HfHubHTTPError):
+                HfApi(endpoint=hub.url, token=token).whoami()
+            asked.append(mine._pause)
+
+        with contextlib.suppress(hubs.Refused):
+            mine.call("The sign-in", act)
+    assert asked == [0, 600]
+
+
 def test_a_slow_hub_is_waited_for(
     store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,9 +429,11 @@ def test_a_cancel_ends_it_before_the_commit_and_what_was_sent_stays(
 
 def test_a_cancel_need_not_wait_for_the_hub(store: RunStore, run: Run, hub: LoopbackHub) -> None:
     hub.delay(PREUPLOAD, 2.0)
+    hub.fail("POST", BATCH, 403)
     with pytest.raises(Cancelled):
         push(store, run, stopped=lambda: any(PREUPLOAD in one for one in hub.targets))
     assert not [one for one in hub.requests if PREUPLOAD in one[1]]  # not answered yet
+    until(lambda: hub.requests[-1][2] == 403)
 
 
 def test_a_check_says_all_and_changes_nothing(store: RunStore, run: Run, hub: LoopbackHub) -> None:
