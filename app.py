@@ -14,6 +14,18 @@ from finetune import caches
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported
 caches.ensure()
 
+try:
+    import spaces  # a Space's own; where the hardware is ZeroGPU, before anything loads torch
+except ImportError:
+    pass
+else:
+    # ZeroGPU ends an app that has no function to lend its GPU to, and the page could not say that
+    # training needs other hardware.
+    @spaces.GPU
+    def lent() -> None:
+        """Nothing."""
+
+
 from finetune.scheduler import Scheduler  # noqa: E402
 from finetune.store import RunStore, default_root  # noqa: E402
 from finetune.ui import page  # noqa: E402

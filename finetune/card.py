@@ -282,6 +282,7 @@ def _plain(value: str) -> str:
 def _use(facts: Facts) -> str:
     first, second = EXAMPLES[0]
     texts = f'"{first}"' + f', "{second}"' * facts.summary.paired
+    cut = f"truncation=True, max_length={facts.config.max_length}"
     return f"""## How to use
 
 ```python
@@ -290,7 +291,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{facts.full}")
 model = AutoModelForSequenceClassification.from_pretrained("{facts.full}")
-inputs = tokenizer({texts}, return_tensors="pt", truncation=True)
+inputs = tokenizer({texts}, return_tensors="pt", {cut})
 with torch.no_grad():
     probabilities = model(**inputs).logits.softmax(dim=-1)[0]
 for index, name in model.config.id2label.items():

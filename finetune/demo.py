@@ -15,6 +15,17 @@ MARK = "# A demo made by Finetune of "  # begins the app's first line: such a Sp
 _LIBRARIES = ("torch", "transformers", "safetensors")
 
 _APP = '''{mark}{model}
+try:
+    import spaces  # a Space's own; where the hardware is ZeroGPU, before anything loads torch
+except ImportError:
+    pass
+else:
+    # ZeroGPU ends an app that has no function to lend its GPU to. This one answers on the CPU.
+    @spaces.GPU
+    def lent() -> None:
+        """Nothing."""
+
+
 import gradio as gr
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -59,6 +70,7 @@ colorFrom: indigo
 colorTo: gray
 sdk: gradio
 sdk_version: {gradio}
+python_version: "3.12"
 app_file: app.py
 {licence}models:
   - {model}

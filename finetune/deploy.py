@@ -22,7 +22,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, Vo
 
 from finetune import catalog
 from finetune.errors import FinetuneError, PublishError
-from finetune.hub import Account, Hub, repo_id, stored_token
+from finetune.hub import Account, Hub, repo_id, sleep_time, stored_token
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = ("app.py", "finetune", "tests", "assets", "requirements.txt", "README.md", "LICENSE")
@@ -32,7 +32,6 @@ _PRICES = "https://huggingface.co/docs/hub/spaces-gpus"
 _MARK = "finetune/__init__.py"  # a Space that has it is one of ours
 _HUBS_OWN = {".gitattributes"}  # made by the Hub with the repository
 PATIENCE = 1800.0  # seconds to wait for a Space to run: the Hub's own limit of a start
-_SLEEP = 3600  # seconds
 _SETTLED = 30.0  # seconds that a Space which ran before may take to begin with the new files
 _FAILED = ("NO_APP_FILE", "CONFIG_ERROR", "BUILD_ERROR", "RUNTIME_ERROR")
 _ASLEEP = ("PAUSED", "STOPPED", "SLEEPING", "DELETING")
@@ -139,8 +138,8 @@ def deploy(
     price = hub.hardware(wanted.hardware)
     say(f"Signed in as {account.name}. {wanted.hardware}: {price}.")
     exists = _is_ours(hub, wanted.name)
-    if wanted.sleep_time is None and not exists and wanted.hardware != "cpu-basic":
-        wanted = replace(wanted, sleep_time=_SLEEP)
+    if wanted.sleep_time is None and not exists:
+        wanted = replace(wanted, sleep_time=sleep_time(wanted.hardware))
     if not exists:
         hub.call(f"Making {wanted.name}", lambda: _create(hub.api, wanted))
         say(f"Made the {'private ' * wanted.private}Space {wanted.name}.")
@@ -159,7 +158,7 @@ def deploy(
         f"Asking for {wanted.hardware}", lambda: _ask_for_hardware(hub.api, wanted), left
     )
     say(f"{'Asked for' if asked else 'It has'} {wanted.hardware}.")
-    if wanted.hardware != "cpu-basic":
+    if sleep_time(wanted.hardware) is not None:
         runtime = hub.call("Asking how it sleeps", lambda: hub.api.get_space_runtime(wanted.name))
         say(_sleeps(runtime.sleep_time))
     return f"{catalog.endpoint()}/spaces/{wanted.name}"

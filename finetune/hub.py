@@ -15,8 +15,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from huggingface_hub import HfApi, SpaceHardware, get_token
+from huggingface_hub import HfApi, SpaceHardware, get_session, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.utils._http import parse_ratelimit_headers
 from huggingface_hub.utils._validators import validate_repo_id
 
 from finetune import catalog
@@ -26,6 +27,8 @@ T = TypeVar("T")
 PATIENCE = 120.0  # seconds without an answer or a byte sent, after which the Hub is given up
 _UNREACHABLE = 3.0  # seconds to wait for the Hub before saying that it does not answer
 _TICK = 0.05  # seconds between two looks whether somebody wants the end
+ASLEEP = 3600  # seconds without a visitor after which a new Space that is billed sleeps
+_hooks = threading.Lock()  # for what hears the answers of the one client that all share
 _OAUTH = "hf_oauth"  # begins the tokens of a sign-in on a Space
 
 
@@ -83,6 +86,11 @@ def repo_id(name: str, user: str) -> str:
     return full
 
 
+def sleep_time(hardware: str) -> int | None:
+    """Of a new Space on some hardware, in seconds; None where it is not billed by its time."""
+    return None if hardware == "cpu-basic" or hardware.startswith("zero-") else ASLEEP
+
+
 def never() -> bool:
     """What asks for no end."""
     return False
@@ -127,6 +135,7 @@ class Hub:
         self.api = HfApi(endpoint=catalog.endpoint(), token=token)
         self.beat: Callable[[], object] = lambda: 0
         self._stopped, self._again, self._kept = stopped, again, kept
+        self._pause = 0  # seconds that the Hub has asked for since anything last got on
         self._oauth = token.startswith(_OAUTH)
 
     def __repr__(self) -> str:
@@ -214,8 +223,13 @@ class Hub:
 
         if stoppable:
             self.check()
-        threading.Thread(target=carry_out, name="hub-call", daemon=True).start()
-        self._wait(what, done, left, stoppable)
+        self._pause = 0
+        self._listen(True)
+        try:
+            threading.Thread(target=carry_out, name="hub-call", daemon=True).start()
+            self._wait(what, done, left, stoppable)
+        finally:
+            self._listen(False)
         try:
             return done.result()
         except PublishError:
@@ -235,14 +249,45 @@ class Hub:
                 pass
             if stoppable:
                 self.check()
+            self._listen(True)  # the client is made anew after some failures
+            if stoppable and self._pause > PATIENCE:  # else it would happen after the error
+                raise self._asked_to_pause(what, left)
             if (now := self.beat()) != seen:
-                seen, since = now, time.monotonic()
+                seen, since, self._pause = now, time.monotonic(), 0
             if time.monotonic() - since > PATIENCE:
-                raise PublishError(
-                    f"{what}: for {PATIENCE:g} seconds the Hub has not answered, or has asked for "
-                    f"a pause.{left}",
-                    f"Check the network and {self._again}; {self._kept}.",
-                )
+                raise self._silent(what, left)
+
+    def _listen(self, on: bool) -> None:
+        """Hear the answers to this token, or no longer: the client sleeps over a pause unsaid."""
+        with _hooks:
+            hooks = get_session().event_hooks
+            others = [one for one in hooks["response"] if one != self._hear]
+            hooks["response"] = [*others, self._hear] if on else others
+
+    def _hear(self, response: Any) -> None:
+        mine = f"Bearer {self.api.token}"
+        if response.status_code == 429 and response.request.headers.get("Authorization") == mine:
+            self._pause = _pause(response)
+
+    def _silent(self, what: str, left: str) -> PublishError:
+        if not self._pause:
+            return PublishError(
+                f"{what}: for {PATIENCE:g} seconds the Hub has not answered, or has asked for "
+                f"a pause.{left}",
+                f"Check the network and {self._again}; {self._kept}.",
+            )
+        return PublishError(
+            f"{what}: the Hub has asked for a pause of {_long(self._pause)}, and for {PATIENCE:g} "
+            f"seconds nothing has got on.{left}",
+            f"Wait as long and {self._again}; {self._kept}.",
+        )
+
+    def _asked_to_pause(self, what: str, left: str) -> Refused:
+        return Refused(
+            f"{what} was refused with status 429.{left}",
+            f"The Hub asks for a pause of {_long(self._pause)}; {self._again} after it.",
+            429,
+        )
 
     def _words(self, error: Exception | BaseException) -> str:
         """What an error of a client says, without what only its sender may know."""
@@ -275,7 +320,7 @@ class Hub:
                 "name, or press Check and sign in for all your repositories."
             )
         if status == 429 and (wait := _pause(response)):
-            remedy = f"The Hub asks for a pause of {wait}; {self._again} after it."
+            remedy = f"The Hub asks for a pause of {_long(wait)}; {self._again} after it."
         return Refused(f"{what} was refused with status {status}.{left}", remedy, status)
 
 
@@ -319,13 +364,20 @@ def _chain(error: BaseException) -> list[BaseException]:
     return found
 
 
-def _pause(response: Any) -> str:
-    """What a Retry-After header asks for; empty where there is none to read."""
-    given = str(getattr(response, "headers", {}).get("Retry-After", "")).strip()
-    if not given.isdecimal():
-        return ""
-    seconds = int(given)
-    return f"{seconds} seconds" if seconds < 120 else f"{-(-seconds // 60)} minutes"
+def _pause(response: Any) -> int:
+    """The seconds that an answer asks for, read as the client does; 0 where it names none."""
+    headers = getattr(response, "headers", {})
+    limit = parse_ratelimit_headers(headers)
+    if limit is not None and not limit.remaining:
+        return limit.reset_in_seconds
+    given = str(headers.get("Retry-After", "")).strip()
+    return int(given) if re.fullmatch(r"[0-9]{1,9}", given) else 0
+
+
+def _long(seconds: int) -> str:
+    if seconds >= 120:
+        return f"{-(-seconds // 60)} minutes"
+    return f"{seconds} second" + "s" * (seconds != 1)
 
 
 def _writable(granted: dict[str, Any]) -> list[str]:

@@ -28,19 +28,29 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from finetune import card, catalog, demo, outcomes, picture, uploads
 from finetune.errors import Cancelled, FinetuneError, PublishError
-from finetune.hub import Account, Hub, Refused, account, never, repo_id, stored_token
+from finetune.hub import (
+    Account,
+    Hub,
+    Refused,
+    account,
+    never,
+    repo_id,
+    sleep_time,
+    stored_token,
+)  # fmt: skip
 from finetune.store import Run
 from finetune.summary import ENDED, Summary
 
 __all__ = [
-    "Account", "Plan", "Progress", "Pushed", "Verified", "Wanted", "account", "check", "push",
-    "repo_id", "stored_token", "suggested_name", "verify",
+    "Account", "Exists", "Plan", "Progress", "Pushed", "Verified", "Wanted", "account", "check",
+    "push", "repo_id", "stored_token", "suggested_name", "verify",
 ]  # fmt: skip
 
 PAIRS = 20  # validation pairs that the model from the Hub is asked, and the one here
 TOLERANCE = 1e-4  # of a logit, between the two
 _SMALL = 2**20  # bytes, up to which a file is read at once rather than streamed
-# What `from_pretrained` may read: of an earlier model, it would be mixed with this one.
+# What `from_pretrained` may read beside the card, never in a folder: of an earlier model, it would
+# be mixed with this one.
 _OF_A_MODEL = (
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*.h5", "*.msgpack",
     "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
@@ -54,10 +64,12 @@ class Wanted:
 
     Args:
         name: of the repository, with or without a namespace.
-        private: whether a new repository is private; one that exists stays as it is.
+        private: whether a new repository is private; one that exists stays as it is, so one that
+            is public takes nothing private.
         licence: as the Hub spells it, empty for none; None for that of the base model.
         demo: whether to make a Space too, `<name>-demo`, in which anybody can try the model.
         hardware: of that Space, as the Hub names it; some is billed.
+        update: whether a repository that holds something already gets a new commit.
     """
 
     name: str
@@ -65,6 +77,7 @@ class Wanted:
     licence: str | None = None
     demo: bool = False
     hardware: str = "cpu-basic"
+    update: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,7 @@ class Plan:
         full: the repository, `namespace/name`.
         exists: whether it is there; then the push is a new commit in it.
         head: its latest commit; empty where there is none.
+        held: how many files it holds, beside what the Hub itself makes.
         private: whether it is or will be private.
         files: path -> bytes of everything that is sent.
         replaced, removed: paths that are there and get new content, and those of an earlier model
@@ -84,7 +98,8 @@ class Plan:
         base_licence: of the base model; empty where nobody knows.
         demo: the Space that is made too; empty for none.
         demo_exists: whether that is there.
-        hardware: of the Space, with its price as far as the Hub tells it.
+        hardware: of a Space that is made, with its price as far as the Hub tells it and when it
+            sleeps; empty for one that is there, which keeps its own.
     """
 
     account: Account
@@ -93,6 +108,7 @@ class Plan:
     head: str
     private: bool
     files: dict[str, int]
+    held: int = 0
     replaced: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     licence: str = ""
@@ -164,6 +180,21 @@ class Pushed:
     demo_problem: str = ""
 
 
+class Exists(PublishError):
+    """A repository holds something already, and nobody has said that it shall be updated.
+
+    Args:
+        full: the repository, `namespace/name`.
+    """
+
+    def __init__(self, full: str) -> None:
+        super().__init__(
+            f"{full} exists already.",
+            "Press Check to see what a push changes in it, and push then; or choose another name.",
+        )
+        self.full = full
+
+
 Told = Callable[[Progress], None]
 
 
@@ -221,6 +252,7 @@ def push(
 
     Raises:
         Cancelled: when the end was wanted, and nothing was committed.
+        Exists: when the repository holds something and is not to be updated.
         PublishError: when something is wrong with the run, the token, the name or the Hub's
             answer. It says whether a repository was left behind empty.
     """
@@ -229,6 +261,8 @@ def push(
     with contextlib.ExitStack() as opened:
         contents = _contents(run, summary)
         plan = _plan(run, summary, wanted, hub, contents)
+        if plan.held and not wanted.update:
+            raise Exists(plan.full)
         sending = _Sending(hub, plan, told)
         contents["README.md"] = _card(run, summary, plan)
         sending.open(contents, opened)
@@ -238,6 +272,8 @@ def push(
     pushed = Pushed(f"{catalog.endpoint()}/{plan.full}", commit, sending.created)
     if verified:
         pushed = replace(pushed, verified=verify(run, summary, plan.full, commit, token, stopped))
+    if plan.demo and stopped():
+        return replace(pushed, demo_problem="You cancelled before it was made.")
     if plan.demo:
         told(replace(progress, doing="making the demo Space"))
         pushed = _with_demo(run, summary, plan, hub, wanted, pushed)
@@ -321,15 +357,21 @@ def _beside(plan: Plan, hub: Hub) -> Plan:
             )
         return plan
     info = hub.call(f"Looking into {plan.full}", lambda: hub.api.model_info(plan.full))
+    if plan.private and not info.private:
+        raise PublishError(
+            f"{plan.full} exists and is public: anybody can read what is pushed there.",
+            "Push without Private, or choose another name.",
+        )
     held = [one.rfilename for one in info.siblings or []]
     return replace(
         plan,
         exists=True,
         head=info.sha if info.sha and set(info.sha) != {"0"} else "",
         private=bool(info.private),
+        held=len(set(held) - {".gitattributes"}),
         replaced=sorted(set(held) & set(plan.files)),
         removed=sorted(
-            path for path in held if path not in plan.files
+            path for path in held if path not in plan.files and "/" not in path
             and any(fnmatch.fnmatch(path, kind) for kind in _OF_A_MODEL)
         ),
     )  # fmt: skip
@@ -649,8 +691,15 @@ def _demo_plan(plan: Plan, wanted: Wanted, hub: Hub) -> Plan:
         raise PublishError(
             f"The Space {space} exists and is something else.", "Choose another repository name."
         )
-    price = hub.hardware(wanted.hardware)
-    return replace(plan, demo=space, demo_exists=exists, hardware=price)
+    plan = replace(plan, demo=space, demo_exists=exists)
+    return plan if exists else replace(plan, hardware=_hardware(wanted.hardware, hub))
+
+
+def _hardware(name: str, hub: Hub) -> str:
+    price, asleep = hub.hardware(name), sleep_time(name)
+    if asleep is None:
+        return price
+    return f"{price}; it sleeps after {asleep // 60} minutes without a visitor"
 
 
 def _is_ours(hub: Hub, space: str) -> bool:
@@ -676,7 +725,11 @@ def _with_demo(
             hub.call(
                 f"Creating the Space {plan.demo}",
                 lambda: hub.api.create_repo(
-                    plan.demo, repo_type="space", space_sdk="gradio", space_hardware=space
+                    plan.demo,
+                    repo_type="space",
+                    space_sdk="gradio",
+                    space_hardware=space,
+                    space_sleep_time=sleep_time(wanted.hardware),
                 ),
                 stoppable=False,
             )

@@ -13,18 +13,20 @@ import secrets
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from finetune import publish
 from finetune.errors import Cancelled, FinetuneError, JobError
-from finetune.publish import Progress, Pushed, Wanted
+from finetune.publish import Exists, Plan, Progress, Pushed, Told, Wanted
 from finetune.store import Run, RunStore
 from finetune.summary import Summary
 
 Status = Literal["running", "done", "failed", "cancelled"]
 MOST = 4  # at a time, for all visitors
 _KEPT = 200  # ended ones
+_KNOWN = 1000  # repositories that somebody knows the content of
 _log = logging.getLogger("finetune.pushes")
 
 
@@ -65,12 +67,16 @@ class Pushes:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], _Push] = {}
+        self._seen: dict[tuple[str, str, str], None] = {}  # visitor, run, repository
         self._lock = threading.Lock()
 
     def start(
         self, store: RunStore, run: Run, summary: Summary, wanted: Wanted, token: str | None
     ) -> State:
         """Begin to push, unless this run is being pushed already.
+
+        A repository that holds something is updated where a check has shown it to this visitor for
+        this run, or a push of theirs has put the run there.
 
         Args:
             store: as the one who pushes sees it.
@@ -80,6 +86,8 @@ class Pushes:
             JobError: when too many pushes are going on.
         """
         key = (store.visitor.name, str(run.folder))
+        if self._knows(_names(store), run, wanted.name):
+            wanted = replace(wanted, update=True)
         with self._lock:
             known = self._known.get(key)
             if known is not None and known.state.status == "running":
@@ -90,9 +98,18 @@ class Pushes:
             push = self._known[key] = _Push(State("running", wanted))
             self._forget()
         threading.Thread(
-            target=self._carry_out, args=(push, run, summary, token), name="push", daemon=True
-        ).start()
+            target=self._carry_out, args=(push, _names(store), run, summary, token), name="push",
+            daemon=True,
+        ).start()  # fmt: skip
         return push.state
+
+    def checked(self, store: RunStore, run: Run, plan: Plan) -> None:
+        """A check has shown what a push changes, which may be done from now on.
+
+        What a check found empty or missing is not meant: by the push another may have filled it.
+        """
+        if plan.held:
+            self._see(_names(store), run, plan.full)
 
     def state(self, store: RunStore, run: Run) -> State | None:
         """The latest push of a run by whoever asks; None where there was none."""
@@ -114,8 +131,7 @@ class Pushes:
 
     def _find(self, store: RunStore, run: Run) -> _Push | None:
         """The push by any of the visitor's names: one may have signed in since."""
-        names = store.visitor.names or ("",) * store.visitor.alone
-        found = (self._known.get((name, str(run.folder))) for name in names)
+        found = (self._known.get((name, str(run.folder))) for name in _names(store))
         return next((one for one in found if one is not None), None)
 
     def _forget(self) -> None:
@@ -123,12 +139,38 @@ class Pushes:
         for key in ended[: max(0, len(ended) - _KEPT)]:
             del self._known[key]
 
-    def _carry_out(self, push: _Push, run: Run, summary: Summary, token: str | None) -> None:
+    def _see(self, names: Sequence[str], run: Run, full: str) -> None:
+        with self._lock:
+            for name in names[:1]:
+                self._seen[name, str(run.folder), full] = None
+            for key in list(self._seen)[:-_KNOWN]:
+                del self._seen[key]
+
+    def _knows(self, names: Sequence[str], run: Run, full: str) -> bool:
+        return any((name, str(run.folder), full) in self._seen for name in names)
+
+    def _push(
+        self, push: _Push, names: Sequence[str], run: Run, summary: Summary, token: str | None,
+        told: Told,
+    ) -> Pushed:  # fmt: skip
+        """Push; where the name was given without its namespace, whose it is shows only here."""
+        wanted, stopped = push.state.wanted, push.stop.is_set
+        try:
+            return publish.push(run, summary, wanted, token, told, stopped)
+        except Exists as error:
+            if not self._knows(names, run, error.full):
+                raise
+        return publish.push(run, summary, replace(wanted, update=True), token, told, stopped)
+
+    def _carry_out(
+        self, push: _Push, names: Sequence[str], run: Run, summary: Summary, token: str | None
+    ) -> None:
         def told(progress: Progress) -> None:
             push.state = replace(push.state, progress=progress, cancelling=push.stop.is_set())
 
         try:
-            pushed = publish.push(run, summary, push.state.wanted, token, told, push.stop.is_set)
+            pushed = self._push(push, names, run, summary, token, told)
+            self._see(names, run, push.state.progress.full)
             end = replace(push.state, status="done", pushed=pushed)
         except Cancelled as error:
             end = replace(push.state, status="cancelled", error=error.fact, remedy=error.remedy)
@@ -137,6 +179,11 @@ class Pushes:
         except Exception as error:
             end = replace(push.state, status="failed", error=_apology(error))
         push.state = replace(end, cancelling=False, ended=time.time())
+
+
+def _names(store: RunStore) -> Sequence[str]:
+    """Those of whoever looks, the first the one that they go by."""
+    return store.visitor.names or ("",) * store.visitor.alone
 
 
 def _apology(error: Exception) -> str:

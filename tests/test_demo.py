@@ -16,11 +16,14 @@ from gradio_client import Client
 from finetune import card, demo, publish
 from finetune.config import RunConfig
 from finetune.errors import PublishError
+from finetune.hub import sleep_time
 from finetune.publish import Wanted
 from finetune.store import Run, RunStore
+from finetune.ui import pushed
 from tests import toys
-from tests.hub import LoopbackHub
+from tests.hub import LoopbackHub, Space
 from tests.test_page import story
+from tests.test_space import with_spaces
 
 PRO = "hub-token-of-pro"
 
@@ -36,9 +39,9 @@ def run(store: RunStore, toy_checkpoint: Path, hub: LoopbackHub) -> Run:
 
 
 def push(
-    store: RunStore, run: Run, token: str = PRO, hardware: str = "cpu-basic"
+    store: RunStore, run: Run, token: str = PRO, hardware: str = "cpu-basic", update: bool = False
 ) -> publish.Pushed:
-    wanted = Wanted("pairs", demo=True, hardware=hardware)
+    wanted = Wanted("pairs", demo=True, hardware=hardware, update=update)
     return publish.push(run, store.summary(run), wanted, token, verified=False)
 
 
@@ -48,6 +51,7 @@ def test_its_files_are_a_space(paired: bool) -> None:
     front = yaml.safe_load(files["README.md"].split("---\n")[1])
     assert (front["sdk"], front["app_file"], front["license"]) == ("gradio", "app.py", "mit")
     assert front["models"] == ["ada/pairs"]
+    assert front["python_version"] == "3.12"  # a Space's own would not run these transformers
     tree = ast.parse(files["app.py"])
     made = next(one for one in tree.body if isinstance(one, ast.FunctionDef))
     assert len(made.args.args) == (2 if paired else 1)
@@ -65,8 +69,31 @@ def test_it_is_pushed_beside_the_model_and_updated(
     assert set(space.files) == {"app.py", "requirements.txt", "README.md"}
     plan = publish.check(run, store.summary(run), Wanted("pairs", demo=True), PRO)
     assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
-    assert plan.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
-    assert push(store, run).demo == done.demo
+    assert plan.hardware == ""  # only a new one gets the chosen
+    assert "gets a new commit, and keeps its hardware" in pushed.plan(plan)
+    assert push(store, run, hardware="t4-small", update=True).demo == done.demo
+    assert (space.space, len(space.commits)) == (Space("gradio"), 2)
+
+
+def test_a_billed_one_sleeps_when_nobody_is_there(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    push(store, run, hardware="t4-small")
+    made = hub.repos["space", "ada/pairs-demo"].space
+    assert made == Space("gradio", "t4-small", sleep_time=3600)
+    kinds = ("cpu-basic", "zero-a10g", "cpu-upgrade")
+    assert [sleep_time(one) for one in kinds] == [None, None, 3600]
+
+
+def test_a_cancel_after_the_push_makes_none(store: RunStore, run: Run, hub: LoopbackHub) -> None:
+    seen: list[publish.Progress] = []
+    done = publish.push(
+        run, store.summary(run), Wanted("pairs", demo=True, hardware="t4-small"), PRO, seen.append,
+        lambda: bool(seen) and seen[-1].doing.startswith("loading it back"),
+    )  # fmt: skip
+    assert done.commit == hub.repos["model", "ada/pairs"].head
+    assert done.demo_problem == "You cancelled before it was made."
+    assert ("space", "ada/pairs-demo") not in hub.repos
 
 
 def test_something_else_of_that_name_is_left_alone(
@@ -86,7 +113,13 @@ def test_a_private_model_has_no_demo(store: RunStore, run: Run, hub: LoopbackHub
 def test_the_price_is_told_before(store: RunStore, run: Run, hub: LoopbackHub) -> None:
     wanted = Wanted("pairs", demo=True, hardware="t4-small")
     plan = publish.check(run, store.summary(run), wanted, PRO)
-    assert plan.hardware == "Nvidia T4 - small, 0.40 USD an hour while it is awake"
+    assert plan.hardware == (
+        "Nvidia T4 - small, 0.40 USD an hour while it is awake; it sleeps after 60 minutes without "
+        "a visitor"
+    )
+    plan = publish.check(run, store.summary(run), Wanted("pairs", demo=True), PRO)
+    assert plan.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
+    assert "sleeps" not in plan.hardware
     with pytest.raises(PublishError, match=r"no hardware 't9'.*cpu-basic, t4-small"):
         push(store, run, hardware="t9")
 
@@ -100,6 +133,17 @@ def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(
     assert "status 402. cpu-basic takes an account that pays" in done.demo_problem
     assert hub.repos["model", "ada/pairs"].head == done.commit
     assert ("space", "ada/pairs-demo") not in hub.repos
+
+
+def test_zerogpu_finds_a_function_in_it(tmp_path: Path) -> None:
+    """Such a Space ends an app that has none; nothing else of the app is run here."""
+    app = demo.files("ada/pairs", True, 64, card.EXAMPLES)["app.py"]
+    first = app.split("\n\n\nimport gradio")[0]
+    found = subprocess.run(
+        [sys.executable, "-c", first], env=with_spaces(tmp_path), capture_output=True, text=True
+    )
+    assert (found.returncode, found.stdout) == (0, "lends to lent\n")
+    exec(first, {})  # elsewhere there is no such package
 
 
 @pytest.mark.long

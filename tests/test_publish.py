@@ -11,6 +11,7 @@ import random
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ import pyarrow as pa
 import pytest
 import safetensors.numpy
 import torch
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import HfApi, ModelCard, constants, get_session
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils._runtime import is_xet_available
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -55,7 +57,7 @@ def push(
     return publish.push(run, store.summary(run), wanted, token, **more)
 
 
-WANTED = {"private", "licence", "demo", "hardware"}
+WANTED = {"private", "licence", "demo", "hardware", "update"}
 
 
 def test_a_push_is_one_commit_and_comes_back_with_the_same_logits(
@@ -81,9 +83,27 @@ def test_a_push_is_one_commit_and_comes_back_with_the_same_logits(
 def test_pushing_again_is_a_new_commit(store: RunStore, run: Run, hub: LoopbackHub) -> None:
     push(store, run)
     run.append(events.Finished(step=8, seconds=9.0))
-    again = push(store, run, "ada/pairs")
+    again = push(store, run, "ada/pairs", update=True)
     assert not again.created
     assert hub.repos["model", "ada/pairs"].head == again.commit
+
+
+def test_what_is_there_is_replaced_only_where_that_is_wanted(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    repo = hub.add_repo("ada/pairs", files={".gitattributes": b"*.bin lfs"})
+    plan = publish.check(run, store.summary(run), Wanted("pairs"), TOKEN)
+    assert (plan.exists, plan.held) == (True, 0)
+    push(store, run)  # it was made and holds nothing
+    before = dict(repo.files)
+    plan = publish.check(run, store.summary(run), Wanted("pairs"), TOKEN)
+    assert plan.held == len(before) - 1
+    hub.requests.clear()
+    with pytest.raises(publish.Exists, match=r"ada/pairs exists already\. Press Check") as caught:
+        push(store, run)
+    assert caught.value.full == "ada/pairs"
+    assert (repo.files, len(repo.commits)) == (before, 2)
+    assert not [one for one in hub.requests if PREUPLOAD in one[1]]
 
 
 def test_an_organisation_can_be_named(store: RunStore, run: Run, hub: LoopbackHub) -> None:
@@ -118,6 +138,12 @@ def test_the_cards_example_runs_as_printed(store: RunStore, run: Run, hub: Loopb
     shares = {line.split()[0]: float(line.split()[1]) for line in printed.getvalue().splitlines()}
     assert set(shares) == {"not_equivalent", "equivalent"}
     assert sum(shares.values()) == pytest.approx(1.0, abs=2e-3)
+    assert len(code.splitlines()) <= 10
+    scope: dict[str, Any] = {}
+    with contextlib.redirect_stdout(printed):
+        exec(code.replace(card.EXAMPLES[0][0], "the cat " * 100), scope)
+    read = int(scope["inputs"]["input_ids"].shape[1])
+    assert read == run.config().max_length  # no more than in training
 
 
 def test_a_run_stopped_before_its_evaluation_claims_no_scores(
@@ -190,6 +216,14 @@ def large(run: Run) -> Run:
     """A run with a file that is streamed."""
     (run.best / "weights.bin").write_bytes(random.Random(0).randbytes(3 * 2**20))
     return run
+
+
+def until(ended: Callable[[], bool]) -> None:
+    """Wait for what a test has left behind, whose requests the next test's Hub would count."""
+    deadline = time.monotonic() + 10
+    while not ended():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 ALWAYS = 99
@@ -296,6 +330,50 @@ def test_a_hub_that_falls_silent_is_given_up(
         push(store, run)
 
 
+@pytest.mark.parametrize("headers", [{"Retry-After": "600"}, {"RateLimit": '"api";r=0;t=600'}])
+def test_a_pause_too_long_to_wait_for_is_said_at_once(
+    store: RunStore, run: Run, hub: LoopbackHub, headers: dict[str, str]
+) -> None:
+    """The client itself would sleep ten minutes, five times, and say nothing."""
+    hub.fail("POST", BATCH, 429, ALWAYS, headers)
+    words = r"status 429.*no model yet.*asks for a pause of 10 minutes; press Push again after it"
+    began = time.monotonic()
+    with pytest.raises(hubs.Refused, match=words) as caught:
+        push(store, run)
+    assert caught.value.status == 429
+    assert time.monotonic() - began < 30
+    assert not get_session().event_hooks["response"]
+
+
+def test_a_pause_that_is_waited_for_in_vain_is_named(
+    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hubs, "PATIENCE", 1.5)
+    hub.fail("POST", BATCH, 429, 1, {"Retry-After": "1"})  # which the client makes two
+    hub.fail("POST", BATCH, 403)
+    words = r"asked for a pause of 1 second, and for 1\.5 seconds nothing.*no model yet.*as long"
+    with pytest.raises(PublishError, match=words):
+        push(store, run)
+    until(lambda: hub.requests[-1][2] == 403)
+
+
+def test_a_pause_that_another_is_asked_for_is_not_ones_own(hub: LoopbackHub) -> None:
+    hub.add_user("another", "eve")
+    hub.fail("GET", WHO, 429, ALWAYS, {"Retry-After": "600"})
+    mine = hubs.Hub(TOKEN)
+    asked = []
+    for token in ("another", TOKEN):
+
+        def act(token: str = token) -> None:
+            with contextlib.suppress(HfHubHTTPError):
+                HfApi(endpoint=hub.url, token=token).whoami()
+            asked.append(mine._pause)
+
+        with contextlib.suppress(hubs.Refused):
+            mine.call("The sign-in", act)
+    assert asked == [0, 600]
+
+
 def test_a_slow_hub_is_waited_for(
     store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,9 +395,9 @@ def test_another_commit_in_between_is_not_written_over(
             repo.commit("from elsewhere", {"README.md": b"theirs"})
 
     with pytest.raises(PublishError, match=r"412.*Someone else committed in between"):
-        push(store, run, told=told)
+        push(store, run, told=told, update=True)
     assert repo.files["README.md"] == b"theirs"
-    push(store, run)
+    push(store, run, update=True)
     assert len(repo.commits) == 3
 
 
@@ -351,9 +429,11 @@ def test_a_cancel_ends_it_before_the_commit_and_what_was_sent_stays(
 
 def test_a_cancel_need_not_wait_for_the_hub(store: RunStore, run: Run, hub: LoopbackHub) -> None:
     hub.delay(PREUPLOAD, 2.0)
+    hub.fail("POST", BATCH, 403)
     with pytest.raises(Cancelled):
         push(store, run, stopped=lambda: any(PREUPLOAD in one for one in hub.targets))
     assert not [one for one in hub.requests if PREUPLOAD in one[1]]  # not answered yet
+    until(lambda: hub.requests[-1][2] == 403)
 
 
 def test_a_check_says_all_and_changes_nothing(store: RunStore, run: Run, hub: LoopbackHub) -> None:
@@ -375,15 +455,30 @@ def test_a_check_says_all_and_changes_nothing(store: RunStore, run: Run, hub: Lo
 def test_an_earlier_models_files_go_and_others_stay(
     store: RunStore, run: Run, hub: LoopbackHub
 ) -> None:
-    old = {"adapter_model.safetensors": b"x", "vocab.json": b"{}", "notes/why.md": b"mine",
-           "LICENSE": b"mit"}  # fmt: skip
+    other = {"notes/why.md": b"mine", "LICENSE": b"mit", "unet/diffusion.safetensors": b"x",
+             "lora/adapter_model.safetensors": b"x", "onnx/config.json": b"{}"}  # fmt: skip
+    old = {"adapter_model.safetensors": b"x", "vocab.json": b"{}", **other}
     hub.add_repo("ada/pairs", files=dict(old))
     plan = publish.check(run, store.summary(run), Wanted("pairs"), TOKEN)
     assert plan.removed == ["adapter_model.safetensors", "vocab.json"]
-    push(store, run)
+    push(store, run, update=True)
     repo = hub.repos["model", "ada/pairs"]
     assert len(repo.commits) == 2
-    assert set(old) & set(repo.files) == {"notes/why.md", "LICENSE"}
+    assert set(old) & set(repo.files) == set(other)
+
+
+def test_nothing_private_goes_to_a_public_repository(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    for files in ({}, {"README.md": b"# Mine"}):
+        repo = hub.add_repo("ada/pairs", files=files)
+        for act in (
+            lambda: publish.check(run, store.summary(run), Wanted("pairs", True), TOKEN),
+            lambda: push(store, run, private=True),
+        ):
+            with pytest.raises(PublishError, match=r"ada/pairs exists and is public.*without Priv"):
+                act()
+        assert len(repo.commits) == 1
 
 
 def test_a_fine_grained_token_says_where_it_may_write(
@@ -472,7 +567,7 @@ def test_what_was_pushed_is_loaded_back_and_compared(
             tensors["classifier.bias"] += 1e-3 * np.array([1, -1], np.float32)
             files["model.safetensors"] = safetensors.numpy.save(tensors, {"format": "pt"})
 
-    found = push(store, run, verified=True, told=told).verified
+    found = push(store, run, verified=True, told=told, update=True).verified
     assert found is not None
     assert found.problem == "A logit differs by 0.001; 0.0001 is allowed."
 

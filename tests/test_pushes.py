@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,57 @@ def test_how_it_looks() -> None:
     assert "are not sent again" in pushed.state(failed)
 
 
+def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
+    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "verify", lambda *_: Verified(0, 0.0))
+    known = Pushes()
+    first, second = (tuned(store, toy_checkpoint) for _ in range(2))
+
+    def pushed_to(run: Run, name: str) -> str:
+        known.start(store, run, store.summary(run), Wanted(name), TOKEN)
+        state = ended(known, store, run)
+        return state.status if state.pushed else state.error
+
+    def check(run: Run) -> None:
+        plan = publish.check(run, store.summary(run), Wanted("ada/pairs"), TOKEN)
+        known.checked(store, run, plan)
+
+    check(second)  # there is nothing yet: this shows nothing of what a push would change
+    assert pushed_to(first, "pairs") == "done"
+    assert pushed_to(first, "ada/pairs") == "done"  # Push again
+    assert pushed_to(first, "pairs") == "done"
+    assert pushed_to(second, "ada/pairs") == "ada/pairs exists already."
+    assert pushed_to(second, "pairs") == "ada/pairs exists already."
+    assert len(hub.repos["model", "ada/pairs"].commits) == 3
+    check(second)
+    assert pushed_to(second, "pairs") == "done"
+    hub.add_repo("ada/other", files={"README.md": b"mine"})
+    assert pushed_to(second, "ada/other") == "ada/other exists already."
+    assert pushed_to(second, "ada/pairs") == "done"  # after a failed one
+
+
+def test_one_visitors_check_is_not_anothers(store: RunStore, run: Run) -> None:
+    known = Pushes()
+    plan = publish.Plan(publish.Account("ada", ["ada"]), "ada/pairs", True, "", False, {}, held=1)
+    mine, theirs = (store.seen_by(Visitor((f"browser:{name}",))) for name in "ab")
+    known.checked(mine, run, plan)
+    signed_in = Visitor(("user:ada", "browser:a"))
+    assert known._knows(signed_in.names, run, "ada/pairs")
+    assert not known._knows(theirs.visitor.names, run, "ada/pairs")
+    for n in range(pushes._KNOWN):
+        known.checked(theirs, run, replace(plan, full=f"ada/{n}"))
+    assert len(known._seen) == pushes._KNOWN
+
+
+def tuned(store: RunStore, toy_checkpoint: Path) -> Run:
+    made = store.create(RunConfig(max_length=32))
+    for event in story():
+        made.append(event)
+    toys.copy_model(toy_checkpoint, made.best)
+    return made
+
+
 class Request:
     """Whoever the environment says; a direct call has no browser."""
 
@@ -177,10 +229,7 @@ def test_the_tab_shows_each_visitor_their_own_push(
     eve: Any = Request("e" * 43)
     from finetune.ui import visit
 
-    run = visit.mine(store, ada).create(RunConfig(max_length=32))
-    for event in story():
-        run.append(event)
-    toys.copy_model(toy_checkpoint, run.best)
+    run = tuned(visit.mine(store, ada), toy_checkpoint)
     asked = (run.id, "ada", "pairs", False, "", False, "cpu-basic")
     assert "no such run" in tab.on_push(eve, *asked, TOKEN)[0]
     assert "no such run" in tab.on_check(eve, *asked, TOKEN)[0]
@@ -194,6 +243,13 @@ def test_the_tab_shows_each_visitor_their_own_push(
     assert state.pushed.verified == Verified(3, 0.0)
     asked_for = gr.EventData(None, {"wait": "+this"})
     assert "Verified" in tab.on_tick(ada, run.id, asked_for)[2]
+    other = tuned(mine, toy_checkpoint)
+    of_other = (other.id, *asked[1:])
+    tab.on_push(ada, *of_other, TOKEN)
+    assert ended(tab.pushes, mine, other).error == "ada/pairs exists already."
+    tab.on_check(ada, *of_other, TOKEN)
+    tab.on_push(ada, *of_other, TOKEN)
+    assert ended(tab.pushes, mine, other).pushed is not None
     assert tab.on_tick(eve, run.id, asked_for)[2] == ""
     with pytest.raises(NoSuchRun):
         visit.mine(store, eve).get(run.id)

@@ -18,7 +18,7 @@ from gradio.events import api as endpoint
 from finetune import batches, history, jobs
 from finetune.batches import COLUMNS, Asked, Batch
 from finetune.config import RunConfig
-from finetune.errors import FinetuneError
+from finetune.errors import FinetuneError, PublishError
 from finetune.store import RunStore
 from finetune.ui import edge, visit
 from finetune.ui.models import Models
@@ -181,6 +181,7 @@ class Api:
         repository: str,
         token: str = "",
         private: bool = False,
+        update: bool = False,
     ) -> dict:
         """Push a run's best model with its card to the Hugging Face Hub, as one commit.
 
@@ -189,7 +190,9 @@ class Api:
             repository: name, or namespace/name.
             token: with write access; kept nowhere. Empty: the one stored on the app's machine,
                 where the app is yours alone.
-            private: whether a new repository is private.
+            private: whether a new repository is private; to a public one nothing is pushed then.
+            update: whether a repository that holds something already gets a new commit, in which
+                the files of an earlier model go.
         """  # fmt: skip
 
         def act(store: RunStore) -> dict:
@@ -200,8 +203,12 @@ class Api:
             if mine is None and store.visitor.alone:
                 mine = publish.stored_token()
             summary = jobs.summary(store, run)
-            wanted = publish.Wanted(str(repository), bool(private))
-            return asdict(publish.push(run, summary, wanted, mine))
+            wanted = publish.Wanted(str(repository), bool(private), update=bool(update))
+            try:
+                return asdict(publish.push(run, summary, wanted, mine))
+            except publish.Exists as error:
+                remedy = "Send update as True for a new commit in it, or choose another name."
+                raise PublishError(error.fact, remedy) from None
 
         return self._do(request, act)
 

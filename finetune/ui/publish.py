@@ -80,7 +80,7 @@ class PublishTab:
                 info="Check lists you and your organisations.", min_width=150,
             )  # fmt: skip
             self.name = gr.Textbox(
-                label="Repository", info="One that exists gets a new commit.", elem_id="repo",
+                label="Repository", info="One that exists takes a Check first.", elem_id="repo",
                 max_lines=1, min_width=150,
             )  # fmt: skip
         with gr.Row():
@@ -237,6 +237,7 @@ class PublishTab:
             self.pushes.forget(store, run)  # what it was refused for may be mended
             summary = jobs.summary(store, run)
             plan = publish.check(run, summary, wanted, token)
+            self.pushes.checked(store, run, plan)
             text = self._card(store, run, plan.full, plan.licence)
         except Exception as error:
             return [edge.said(error), gr.skip(), gr.skip(), *self._shown(store, run_id)]

@@ -33,11 +33,15 @@ def plan(found: Plan) -> str:
     )
     lines.append(_licence(found))
     if found.demo:
-        space = {"name": html.escape(found.demo), "hardware": html.escape(found.hardware)}
+        name = html.escape(found.demo)
         lines.append(
-            say("The Space {name} gets a new commit: {hardware}.", **space)
+            say("The Space {name} gets a new commit, and keeps its hardware.", name=name)
             if found.demo_exists
-            else say("The Space {name} is made: {hardware}.", **space)
+            else say(
+                "The Space {name} is made: {hardware}.",
+                name=name,
+                hardware=html.escape(found.hardware),
+            )
         )
     items = "".join(f"<li>{line}</li>" for line in lines)
     return edge.good(say("Nothing was sent yet. Push will do this:") + f"<ul>{items}</ul>")
