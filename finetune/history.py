@@ -13,7 +13,7 @@ from typing import Any
 from finetune import config, jobs, sweep, uploads
 from finetune.errors import StoreError
 from finetune.store import Run, RunStore
-from finetune.summary import ENDED, Summary
+from finetune.summary import Summary
 from finetune.sweep import Spread
 
 
@@ -109,15 +109,10 @@ def row(store: RunStore, run: Run) -> Row:
 
 
 def seconds(summary: Summary) -> float | None:
-    """How long a run has trained; from its own clock where it has ended by itself."""
-    if summary.status in ("stopped", "finished") and summary.trained:
-        return summary.trained
+    """How long a run was worked on; from its own clock where it has ended by itself."""
     if not summary.began:
         return None
-    until = summary.ended if summary.status in ENDED else time.time()
-    # Resumed after a stop: what was trained before, and the time since then.
-    again = summary.started.time if summary.trained and summary.started else summary.began
-    return summary.trained + max(0.0, until - again)
+    return summary.worked_by(time.time()) if summary.status == "running" else summary.worked
 
 
 def _made(run: Run) -> float:
