@@ -52,11 +52,14 @@ class Group:
     """The runs that differ by the seed alone.
 
     Args:
-        rows: at least two.
-        f1, accuracy: over those that were scored; None where none was.
+        rows: those that are shown, at least one.
+        count, finished: how many there are, shown or not, and of them have finished.
+        f1, accuracy: over all that were scored; None where none was.
     """
 
     rows: list[Row]
+    count: int
+    finished: int
     f1: Spread | None
     accuracy: Spread | None
 
@@ -135,28 +138,38 @@ def _words(one: Row) -> str:
 
 
 def arranged(
-    rows: Sequence[Row], by: str = "created", descending: bool = True
+    rows: Sequence[Row],
+    by: str = "created",
+    descending: bool = True,
+    of: Sequence[Row] | None = None,
 ) -> list[Row | Group]:
     """The rows in order, the unknown last; the members of a group stand together, where the
     foremost of them would.
 
     Args:
         by: one of `COLUMNS`; anything else sorts by when.
+        of: all the rows there are, where these are some of them: what a group says is of all its
+            members.
     """
     name = by if by in COLUMNS else "created"
     known = [one for one in rows if getattr(one, name) is not None]
     known.sort(key=lambda one: _key(getattr(one, name)), reverse=descending)
     ordered = known + [one for one in rows if getattr(one, name) is None]
-    members: dict[str, list[Row]] = {}
-    for one in ordered:
-        if one.group:
-            members.setdefault(one.group, []).append(one)
+    members, shown = _by_group(rows if of is None else of), _by_group(ordered)
     found: list[Row | Group] = []
     for one in ordered:
         if len(members.get(one.group, [])) < 2:
             found.append(one)
-        elif members[one.group][0] is one:
-            found.append(group(members[one.group]))
+        elif shown[one.group][0] is one:
+            found.append(group(members[one.group], shown[one.group]))
+    return found
+
+
+def _by_group(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for one in rows:
+        if one.group:
+            found.setdefault(one.group, []).append(one)
     return found
 
 
@@ -164,12 +177,19 @@ def _key(value: Any) -> Any:
     return value.casefold() if isinstance(value, str) else value
 
 
-def group(rows: list[Row]) -> Group:
-    """Rows of one group, with what they say together."""
+def group(rows: Sequence[Row], shown: list[Row]) -> Group:
+    """Rows of one group, with what they say together.
+
+    Args:
+        shown: those of them that are shown, in their order.
+    """
+    finished = [one for one in rows if one.status == "finished"]
     return Group(
-        rows,
-        sweep.spread(one.f1 for one in rows if one.status == "finished"),
-        sweep.spread(one.accuracy for one in rows if one.status == "finished"),
+        shown,
+        len(rows),
+        len(finished),
+        sweep.spread(one.f1 for one in finished),
+        sweep.spread(one.accuracy for one in finished),
     )
 
 
