@@ -5,6 +5,7 @@ Plain values; how they look is the page's business.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from typing import Any
 
 from finetune import config, jobs, sweep, uploads
 from finetune.errors import StoreError
+from finetune.queue import Queue
 from finetune.store import Run, RunStore
-from finetune.summary import Summary
+from finetune.summary import ENDED, Summary
 from finetune.sweep import Spread
 
 
@@ -79,6 +81,46 @@ COLUMNS = {
 }
 
 
+_KEPT = 4096  # rows
+_rows: dict[str, tuple[Any, Row]] = {}  # run folder -> its files' versions, and its row by them
+
+
+def rows(store: RunStore) -> list[Row]:
+    """The row of every run, the newest first.
+
+    A page asks for them every second: that of a run which has ended by its own word, and does not
+    wait to go on, is made once for as long as no file of it changes.
+    """
+    waiting = set(Queue(store.root).waiting())
+    return [row(store, run) if run.id in waiting else _still(store, run) for run in store.runs()]
+
+
+def _still(store: RunStore, run: Run) -> Row:
+    folder = str(run.folder)
+    version = _version(folder)
+    known = _rows.get(folder)
+    if known is not None and known[0] == version:
+        return known[1]
+    made = row(store, run)
+    # What a process or the queue says beside the events may change without a file of the run.
+    if made.status in ENDED and made.status == store.summary(run).status:
+        if len(_rows) >= _KEPT:
+            _rows.clear()
+        _rows[folder] = version, made
+    return made
+
+
+def _version(folder: str) -> list[tuple[int, int, int]]:
+    found = []
+    for name in ("events.jsonl", "about.json", "config.json"):
+        try:
+            one = os.stat(f"{folder}/{name}")
+            found.append((one.st_ino, one.st_mtime_ns, one.st_size))
+        except OSError:
+            found.append((0, 0, 0))
+    return found
+
+
 def row(store: RunStore, run: Run) -> Row:
     """The row of one run."""
     summary, about = jobs.summary(store, run), run.about()
@@ -106,7 +148,7 @@ def row(store: RunStore, run: Run) -> Row:
         tags=about.tags,
         note=about.note,
         group=about.group,
-        place=jobs.place(store, run)[0],
+        place=jobs.place(store, run)[0] if summary.status == "waiting" else 0,
         **values,
     )
 

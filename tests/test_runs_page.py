@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from finetune import events, visitors
+from finetune import history as rows_of
 from finetune.config import RunConfig
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
@@ -94,6 +95,44 @@ def test_the_whole_table_is_known_to_be_whole(
     part = table(store)
     assert "data-whole" not in part
     assert "3 runs, the first 2 shown" in part
+
+
+def test_only_what_has_changed_is_read_again(
+    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = rows_of.row
+
+    def counted(of: RunStore, run: Run) -> rows_of.Row:
+        read.append(run.id)
+        return real(of, run)
+
+    def again() -> list[rows_of.Row]:
+        read.clear()
+        found = rows_of.rows(store)
+        assert found == [real(store, run) for run in store.runs()]
+        return found
+
+    monkeypatch.setattr(rows_of, "row", counted)
+    ended, other = finished(store, toy_checkpoint), finished(store, toy_checkpoint)
+    dead = store.create(RunConfig())  # no event tells of its end, so it is looked at each time
+    assert len(again()) == len(read) == 3
+    assert again()
+    assert read == [dead.id]
+    ended.describe(name="another name")
+    assert "another name" in {one.name for one in again()}
+    assert set(read) == {ended.id, dead.id}
+    Queue(store.root).add(other.id)
+    states = {one.id: (one.status, one.place) for one in again()}
+    assert states[other.id] == ("waiting", 1)
+    Queue(store.root).remove(other.id)
+    assert {one.id: one.status for one in again()}[other.id] == "finished"
+    ended.append(events.Failed(error="x"))
+    assert {one.id: one.status for one in again()}[ended.id] == "failed"
+    (other.folder / "config.json").write_text("{")
+    assert {one.id: one.damaged for one in again()}[other.id]
+    store.delete(ended)
+    assert ended.id not in {one.id for one in again()}
 
 
 def open_runs(page: Page) -> None:

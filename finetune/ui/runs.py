@@ -329,7 +329,7 @@ class RunsTab:
         self, store: RunStore, view: View, chosen: Chosen, seen: Any, text: str
     ) -> list[Any]:
         seen = dict(seen) if isinstance(seen, dict) else {}
-        rows = [history.row(store, run) for run in store.runs()]
+        rows = history.rows(store)
         ids = {one.id for one in rows}
         opened = view["opened"] if view["opened"] in ids else ""
         ticked = [one for one in chosen["runs"] if one in ids]
