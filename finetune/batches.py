@@ -143,7 +143,8 @@ def start(store: RunStore, asked: Asked, path: Path) -> Batch:
         path: where the file lies now; it is copied.
 
     Raises:
-        DataError: when the file or its columns cannot be used, or is larger than may be.
+        DataError: when the file or its columns cannot be used, or is larger than may be with what
+            the visitor's runs are of.
         JobError: when the run has no model, too many batches are going on, or no process can be
             started.
         StoreError: when it cannot be kept.
@@ -168,9 +169,7 @@ def start(store: RunStore, asked: Asked, path: Path) -> Batch:
                 f"{len(going)} batch is going on." if len(going) == 1 else
                 f"{len(going)} batches are going on.", "Wait for its end, or cancel it.",
             )  # fmt: skip
-        for old in mine[: max(0, len(mine) - KEPT + 1)]:
-            if workers.worker(old) is None:
-                shutil.rmtree(old.folder, ignore_errors=True)
+        _make_room(store, mine, size)
         batch = Batch(store.root / "batches" / secrets.token_urlsafe(15))
         try:
             batch.folder.mkdir(parents=True)
@@ -182,6 +181,20 @@ def start(store: RunStore, asked: Asked, path: Path) -> Batch:
             shutil.rmtree(batch.folder, ignore_errors=True)
             raise StoreError(f"The file cannot be kept: {error.strerror}.") from error
     return batch
+
+
+def _make_room(store: RunStore, mine: list[Batch], size: int) -> None:
+    """See that another file may be kept; the visitor's oldest batches make room for it.
+
+    Raises:
+        DataError: when that would not be enough.
+    """
+    most = Limits.of_environment().upload_bytes
+    had = store.uploads.make_room(size)
+    for place, old in enumerate(mine):
+        full = not store.visitor.alone and had + store.judged_bytes() + size > most
+        if (full or len(mine) - place >= KEPT) and workers.worker(old) is None:
+            shutil.rmtree(old.folder, ignore_errors=True)
 
 
 def checked(asked: Asked, path: Path, paired: bool = True) -> Asked:

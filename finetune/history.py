@@ -5,6 +5,7 @@ Plain values; how they look is the page's business.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 from finetune import config, jobs, sweep, uploads
 from finetune.errors import StoreError
+from finetune.queue import Queue
 from finetune.store import Run, RunStore
 from finetune.summary import ENDED, Summary
 from finetune.sweep import Spread
@@ -52,11 +54,14 @@ class Group:
     """The runs that differ by the seed alone.
 
     Args:
-        rows: at least two.
-        f1, accuracy: over those that were scored; None where none was.
+        rows: those that are shown, at least one.
+        count, finished: how many there are, shown or not, and of them have finished.
+        f1, accuracy: over all that were scored; None where none was.
     """
 
     rows: list[Row]
+    count: int
+    finished: int
     f1: Spread | None
     accuracy: Spread | None
 
@@ -74,6 +79,46 @@ COLUMNS = {
     "samples_per_second": True,
     "created": True,
 }
+
+
+_KEPT = 4096  # rows
+_rows: dict[str, tuple[Any, Row]] = {}  # run folder -> its files' versions, and its row by them
+
+
+def rows(store: RunStore) -> list[Row]:
+    """The row of every run, the newest first.
+
+    A page asks for them every second: that of a run which has ended by its own word, and does not
+    wait to go on, is made once for as long as no file of it changes.
+    """
+    waiting = set(Queue(store.root).waiting())
+    return [row(store, run) if run.id in waiting else _still(store, run) for run in store.runs()]
+
+
+def _still(store: RunStore, run: Run) -> Row:
+    folder = str(run.folder)
+    version = _version(folder)
+    known = _rows.get(folder)
+    if known is not None and known[0] == version:
+        return known[1]
+    made = row(store, run)
+    # What a process or the queue says beside the events may change without a file of the run.
+    if made.status in ENDED and made.status == store.summary(run).status:
+        if len(_rows) >= _KEPT:
+            _rows.clear()
+        _rows[folder] = version, made
+    return made
+
+
+def _version(folder: str) -> list[tuple[int, int, int]]:
+    found = []
+    for name in ("events.jsonl", "about.json", "config.json"):
+        try:
+            one = os.stat(f"{folder}/{name}")
+            found.append((one.st_ino, one.st_mtime_ns, one.st_size))
+        except OSError:
+            found.append((0, 0, 0))
+    return found
 
 
 def row(store: RunStore, run: Run) -> Row:
@@ -103,21 +148,16 @@ def row(store: RunStore, run: Run) -> Row:
         tags=about.tags,
         note=about.note,
         group=about.group,
-        place=jobs.place(store, run)[0],
+        place=jobs.place(store, run)[0] if summary.status == "waiting" else 0,
         **values,
     )
 
 
 def seconds(summary: Summary) -> float | None:
-    """How long a run has trained; from its own clock where it has ended by itself."""
-    if summary.status in ("stopped", "finished") and summary.trained:
-        return summary.trained
+    """How long a run was worked on; from its own clock where it has ended by itself."""
     if not summary.began:
         return None
-    until = summary.ended if summary.status in ENDED else time.time()
-    # Resumed after a stop: what was trained before, and the time since then.
-    again = summary.started.time if summary.trained and summary.started else summary.began
-    return summary.trained + max(0.0, until - again)
+    return summary.worked_by(time.time()) if summary.status == "running" else summary.worked
 
 
 def _made(run: Run) -> float:
@@ -140,28 +180,38 @@ def _words(one: Row) -> str:
 
 
 def arranged(
-    rows: Sequence[Row], by: str = "created", descending: bool = True
+    rows: Sequence[Row],
+    by: str = "created",
+    descending: bool = True,
+    of: Sequence[Row] | None = None,
 ) -> list[Row | Group]:
     """The rows in order, the unknown last; the members of a group stand together, where the
     foremost of them would.
 
     Args:
         by: one of `COLUMNS`; anything else sorts by when.
+        of: all the rows there are, where these are some of them: what a group says is of all its
+            members.
     """
     name = by if by in COLUMNS else "created"
     known = [one for one in rows if getattr(one, name) is not None]
     known.sort(key=lambda one: _key(getattr(one, name)), reverse=descending)
     ordered = known + [one for one in rows if getattr(one, name) is None]
-    members: dict[str, list[Row]] = {}
-    for one in ordered:
-        if one.group:
-            members.setdefault(one.group, []).append(one)
+    members, shown = _by_group(rows if of is None else of), _by_group(ordered)
     found: list[Row | Group] = []
     for one in ordered:
         if len(members.get(one.group, [])) < 2:
             found.append(one)
-        elif members[one.group][0] is one:
-            found.append(group(members[one.group]))
+        elif shown[one.group][0] is one:
+            found.append(group(members[one.group], shown[one.group]))
+    return found
+
+
+def _by_group(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for one in rows:
+        if one.group:
+            found.setdefault(one.group, []).append(one)
     return found
 
 
@@ -169,12 +219,19 @@ def _key(value: Any) -> Any:
     return value.casefold() if isinstance(value, str) else value
 
 
-def group(rows: list[Row]) -> Group:
-    """Rows of one group, with what they say together."""
+def group(rows: Sequence[Row], shown: list[Row]) -> Group:
+    """Rows of one group, with what they say together.
+
+    Args:
+        shown: those of them that are shown, in their order.
+    """
+    finished = [one for one in rows if one.status == "finished"]
     return Group(
-        rows,
-        sweep.spread(one.f1 for one in rows if one.status == "finished"),
-        sweep.spread(one.accuracy for one in rows if one.status == "finished"),
+        shown,
+        len(rows),
+        len(finished),
+        sweep.spread(one.f1 for one in finished),
+        sweep.spread(one.accuracy for one in finished),
     )
 
 

@@ -172,22 +172,41 @@ def stop(
         discard: throw its model away rather than keep the best so far.
 
     Raises:
+        JobError: when the model of a run that has ended by itself shall be thrown away.
         StoreError: when the request cannot be written.
     """
     with workers.changing(store):
-        if Queue(store.root).remove(run.id) and worker(run) is None:
-            if store.summary(run).status == "waiting":
-                run.append(events.Stopped(step=0, seconds=0.0))
-            return
-        if worker(run) is None:
-            if discard:
-                run.discard()
-                run.append(events.Stopped(step=0, seconds=0.0, discarded=True))
-                return
-            if store.summary(run).status in ENDED:
-                return
+        waited, known = Queue(store.root).remove(run.id), store.summary(run)
+        lives, over = worker(run) is not None, known.status in ENDED
+        if waited and (over or not lives):
+            return _take_out(run, known, discard)
+        if over and discard:  # the click came just after the end, and must not undo it
+            raise JobError(
+                f"The run has ended: it is {known.status}.",
+                "Delete it if you do not want its model.",
+            )
+        if over and not lives:
+            return None
+        if discard and not lives and not _begins(store, run):
+            return _discard(run, known)
         run.request_stop(discard)
     workers.end(run, patience, limit)
+    return None
+
+
+def _take_out(run: Run, known: Summary, discard: bool) -> None:
+    """What a run that waits no more is: never begun, without its model, or what it was."""
+    if known.status == "waiting":
+        run.append(events.Stopped(step=0, seconds=0.0))
+    elif discard:
+        _discard(run, known)
+
+
+def _discard(run: Run, known: Summary) -> None:
+    run.discard()
+    run.append(events.Stopped(step=0, seconds=known.worked, discarded=True))
+    if known.status == "failed":  # it stays so, with its cause
+        run.append(events.Failed(time=known.ended, error=known.error, remedy=known.remedy))
 
 
 def delete(store: RunStore, run: Run) -> None:
@@ -235,13 +254,20 @@ def summary(store: RunStore, run: Run) -> Summary:
     known = store.summary(run)  # it may have written its last event just before it ended
     if lives or known.status in ENDED:
         return known
-    mark = Queue(store.root).begun().get(run.id)
-    if mark is not None and ((not mark and not run.job_file.exists()) or process.find(mark)):
-        return replace(known, status="running")  # its process is just being started
+    if _begins(store, run):
+        return replace(known, status="running")
     if run.stop_requested():
         return replace(known, status="stopped", ended=_changed(run))
     error, remedy = _cause(run)
     return replace(known, status="interrupted", ended=_changed(run), error=error, remedy=remedy)
+
+
+def _begins(store: RunStore, run: Run) -> bool:
+    """Whether its process is just being started."""
+    mark = Queue(store.root).begun().get(run.id)
+    if mark is None:
+        return False
+    return (not mark and not run.job_file.exists()) or process.find(mark) is not None
 
 
 def _cause(run: Run) -> tuple[str, str]:

@@ -428,7 +428,18 @@ class RunStore:
     @property
     def uploads(self) -> uploads.Uploads:
         """The visitor's uploaded files."""
-        return uploads.Uploads(self.root / "uploads", self.visitor, self._datasets)
+        place = self.root / "uploads"
+        return uploads.Uploads(place, self.visitor, self._datasets, self.judged_bytes)
+
+    def judged_bytes(self) -> int:
+        """Bytes of the files that the visitor had judged (`batches`), as they were brought."""
+        total = 0
+        for folder in (self.root / "batches").glob("*/"):
+            asked = Run(folder).read_json(folder / "asked.json")
+            if self.visitor.owns(str(asked.get("owner", ""))):
+                with contextlib.suppress(OSError):  # it makes room just now
+                    total += sum(path.stat().st_size for path in folder.glob("input.*"))
+        return total
 
     def _datasets(self) -> set[str]:
         """What the visitor's runs are trained on."""

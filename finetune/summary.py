@@ -71,9 +71,11 @@ class Summary:
 
     `train` and `validation` grow with the run and are shared between successive summaries
     (appended, not copied), so that folding n events costs n, not n squared. `trained` are the
-    seconds from the first batch to the end, as a clock that nobody sets counts them. `opened` are
-    the times somebody looked at the test set. `reached` is the last step that an evaluation, a
-    model or the run's end was told of: losses are told every few steps only.
+    seconds it was worked on before `since`, when its worker took it up; `since` is 0 while it has
+    none. Where it ended by itself `trained` is as a clock counts them that nobody sets. `latest` is
+    when its worker was last heard of. `opened` are the times somebody looked at the test set.
+    `reached` is the last step that an evaluation, a model or the run's end was told of: losses are
+    told every few steps only.
     """
 
     status: Status = "waiting"
@@ -93,6 +95,8 @@ class Summary:
     began: float = 0.0
     ended: float = 0.0
     trained: float = 0.0
+    since: float = 0.0
+    latest: float = 0.0
     early: bool = False
     discarded: bool = False
     count: int = 0
@@ -119,6 +123,16 @@ class Summary:
         return next((one for one in reversed(self.validation) if one.best), None)
 
     @property
+    def worked(self) -> float:
+        """Seconds it was worked on, as far as its events tell."""
+        return self.worked_by(self.latest)
+
+    def worked_by(self, moment: float) -> float:
+        """Seconds it was worked on when it was `moment`; the time it lay dead is not counted, nor
+        what a clock that is set back takes away."""
+        return self.trained + (max(0.0, moment - self.since) if self.since else 0.0)
+
+    @property
     def samples_per_second(self) -> float:
         """Median of the last twenty measurements: one slow interval does not move it."""
         rates = sorted(one.samples_per_second for one in self.train.recent)
@@ -142,12 +156,14 @@ class Summary:
 
 def apply(summary: Summary, event: Event) -> Summary:
     """The summary after one more event."""
-    now = replace(summary, count=summary.count + 1)
+    # Somebody may open the test set long after the worker's death.
+    latest = summary.latest if isinstance(event, events.Opened) else event.time
+    now = replace(summary, count=summary.count + 1, latest=latest)
     match event:
         case events.Started():
             return replace(
                 now, status="running", phase="start", started=event,
-                began=summary.began or event.time,
+                began=summary.began or event.time, trained=summary.worked, since=event.time,
             )  # fmt: skip
         case events.Entered():
             return replace(now, phase=event.phase, detail=event.detail)
@@ -183,21 +199,25 @@ def apply(summary: Summary, event: Event) -> Summary:
                 error="",
                 remedy="",
                 ended=0.0,
+                trained=summary.worked,
+                since=event.time,
                 discarded=False,
             )
         case events.Saved():
             return replace(now, saved_step=event.step, reached=max(now.reached, event.step))
         case events.Failed():
             return replace(
-                now, status="failed", error=event.error, remedy=event.remedy, ended=event.time
-            )
+                now, status="failed", error=event.error, remedy=event.remedy, ended=event.time,
+                trained=now.worked, since=0.0,
+            )  # fmt: skip
         case events.Stopped() | events.Finished():
             return replace(
                 now,
                 status="stopped" if isinstance(event, events.Stopped) else "finished",
                 ended=event.time,
                 reached=max(now.reached, event.step),
-                trained=event.seconds,
+                trained=event.seconds or summary.worked,
+                since=0.0,
                 early=isinstance(event, events.Finished) and event.early,
                 discarded=isinstance(event, events.Stopped) and event.discarded,
                 saved_step=None
@@ -219,6 +239,12 @@ def fold(stream: Iterable[Event], start: Summary | None = None) -> Summary:
             steps += 1
             continue
         if steps:
-            summary, steps = replace(summary, count=summary.count + steps), 0
+            summary, steps = _after(summary, steps), 0
         summary = apply(summary, event)
-    return replace(summary, count=summary.count + steps) if steps else summary
+    return _after(summary, steps) if steps else summary
+
+
+def _after(summary: Summary, steps: int) -> Summary:
+    """The summary after so many measurements that its curve has already."""
+    count = summary.count + steps
+    return replace(summary, count=count, latest=summary.train.recent[-1].time)

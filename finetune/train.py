@@ -209,7 +209,8 @@ def work(run: Run, bar: bool) -> int:
                     run.discard()
         return 0
     except Terminated:
-        ended: Event = events.Stopped(step=0, seconds=0.0, discarded=run.discard_requested())
+        seconds = fold(run.tail()[0]).worked_by(time.time())
+        ended: Event = events.Stopped(step=0, seconds=seconds, discarded=run.discard_requested())
         if not launch.is_alone() and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except FinetuneError as error:

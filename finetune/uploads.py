@@ -56,6 +56,7 @@ class Uploads:
         root: made when the first upload is kept.
         visitor: whose they are.
         used: the names that the visitor's runs still need; the others make room for new ones.
+        beside: bytes of what they have brought elsewhere, which count too.
     """
 
     def __init__(
@@ -63,10 +64,12 @@ class Uploads:
         root: Path,
         visitor: Visitor = ALONE,
         used: Callable[[], Collection[str]] = frozenset,
+        beside: Callable[[], int] = int,
     ) -> None:
         self.root = root
         self.visitor = visitor
         self._used = used
+        self._beside = beside
 
     def add(self, files: Mapping[str, Path], names: Mapping[str, str] | None = None) -> str:
         """Keep a set of files; the name a configuration's `dataset` calls it by.
@@ -138,7 +141,7 @@ class Uploads:
             # The file, what is read of it, and its tokens.
             if shutil.disk_usage(aside).free < _COPIES * size + _SPARE:
                 raise OSError(errno.ENOSPC, "the disk is nearly full")
-            self._check_share(size)
+            self.make_room(size, self._beside())
             for split, path in files.items():
                 shutil.copyfile(path, aside / (split + endings[split]))
             (aside / "owner").write_text(self.visitor.name, encoding="utf-8")
@@ -158,26 +161,39 @@ class Uploads:
             shutil.rmtree(aside, ignore_errors=True)
             raise
 
-    def _check_share(self, size: int) -> None:
+    def make_room(self, size: int, beside: int = 0) -> int:
+        """See that a visitor may bring so many bytes more; bytes their uploads have then.
+
+        The oldest uploads that no run needs go first; none does where that would not be enough.
+
+        Args:
+            beside: bytes they have brought elsewhere.
+
+        Raises:
+            DataError: when it is more than they may have.
+        """
         if self.visitor.alone:
-            return
-        most = Limits.of_environment().upload_bytes
-        mine = [one for one in self.root.glob("[0-9a-f]*/") if _owner(one) == self.visitor.name]
-        mine.sort(key=lambda folder: folder.stat().st_mtime)
-        sizes = {one: sum(path.stat().st_size for path in one.iterdir()) for one in mine}
-        if sum(sizes.values()) + size > most:
-            used = self._used()
-            for folder in [one for one in mine if PREFIX + one.name not in used]:
-                if sum(sizes.values()) + size <= most:
-                    break
+            return 0
+        most = Limits.of_environment().upload_bytes - size - beside
+        sizes = self._sizes()
+        if sum(sizes.values()) <= most:
+            return sum(sizes.values())
+        used = self._used()
+        spare = [folder for folder in sizes if PREFIX + folder.name not in used]
+        needed = sum(sizes.values()) - sum(sizes[folder] for folder in spare)
+        if needed > most:
+            raise _too_much(size, needed + beside)
+        for folder in spare:
+            if sum(sizes.values()) > most:
                 shutil.rmtree(folder, ignore_errors=True)
                 del sizes[folder]
-        if (had := sum(sizes.values())) + size > most:
-            raise DataError(
-                f"These files have {size / 2**20:.1f} MB and those your runs here are of "
-                f"{had / 2**20:.1f} MB; a visitor may have {most / 2**20:.0f} MB.",
-                "Upload a part of the rows, or delete a run of other files.",
-            )
+        return sum(sizes.values())
+
+    def _sizes(self) -> dict[Path, int]:
+        """The visitor's upload folders, the oldest first, and their bytes."""
+        mine = [one for one in self.root.glob("[0-9a-f]*/") if _owner(one) == self.visitor.name]
+        mine.sort(key=lambda folder: folder.stat().st_mtime)
+        return {one: sum(path.stat().st_size for path in one.iterdir()) for one in mine}
 
     def files(self, name: str) -> dict[str, Path]:
         """Split -> file of an upload.
@@ -230,6 +246,15 @@ def from_arguments(namespace: argparse.Namespace, root: Path) -> dict[str, str]:
     named = {split: getattr(namespace, f"{split}_file") for split in SPLITS}
     given = {split: path for split, path in named.items() if path is not None}
     return {"dataset": Uploads(root / "uploads").add(given)} if given else {}
+
+
+def _too_much(size: int, had: int) -> DataError:
+    most = Limits.of_environment().upload_bytes
+    return DataError(
+        f"These files have {size / 2**20:.1f} MB, and those of your runs and what you had judged "
+        f"{had / 2**20:.1f} MB; a visitor may have {most / 2**20:.0f} MB.",
+        "Bring a part of the rows, or delete a run of other files.",
+    )
 
 
 def _owner(folder: Path) -> str:

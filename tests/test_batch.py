@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune import batch, batches, decision, events
+from finetune import batch, batches, decision, events, workers
 from finetune.batches import Asked
 from finetune.config import RunConfig
 from finetune.errors import DataError, JobError, ModelError
@@ -321,3 +322,33 @@ def test_a_visitor_has_bounds(
     toys.copy_model(run.best, mine.best)
     with pytest.raises(DataError, match="a visitor may bring 0 MB"):
         batches.start(store.seen_by(visitor), Asked(mine.id, "x.csv", ""), path)
+
+
+def test_what_is_judged_counts_with_what_is_uploaded(
+    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
+    monkeypatch.setattr(workers, "spawn", lambda *values: None)
+    ada, other = (store.seen_by(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
+    mine = ada.create(RunConfig(max_length=32))
+    toys.copy_model(run.best, mine.best)
+
+    def write(name: str, kilobytes: int) -> Path:
+        rows = [("sentence1", "sentence2", "label"), (name * kilobytes * 1024, "b", "1")]
+        return write_csv(tmp_path / f"{name}.csv", rows)
+
+    def judge(name: str, kilobytes: int) -> batches.Batch:
+        path = write(name, kilobytes)
+        return batches.start(ada, Asked(mine.id, path.name, ""), path)
+
+    first, second = judge("a", 300), judge("b", 300)
+    os.utime(first.folder / "asked.json", (0, 0))
+    with pytest.raises(DataError, match=r"what you had judged 0\.6 MB; a visitor may have 1 MB"):
+        ada.uploads.add({"train": write("c", 600)})
+    assert other.uploads.add({"train": write("c", 600)})  # another's share is another's
+    ada.create(RunConfig(dataset=ada.uploads.add({"train": write("d", 300)})))
+    with pytest.raises(DataError, match=r"These files have 0\.8 MB"):
+        judge("e", 800)
+    assert {one.id for one in batches.newest(ada)} == {first.id, second.id}  # in vain, so none goes
+    third = judge("f", 300)
+    assert {one.id for one in batches.newest(ada)} == {second.id, third.id}

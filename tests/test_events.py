@@ -73,6 +73,44 @@ def test_a_line_that_is_no_event_is_skipped(line: str) -> None:
     assert events.from_json(line) is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("stepped", {"step": None}),
+        ("stepped", {"loss": None}),
+        ("stepped", {"step": 1.5}),
+        ("stepped", {"step": True}),
+        ("stepped", {"time": "now"}),
+        ("stepped", {"grad_norm": []}),
+        ("saved", {"step": "7"}),
+        ("entered", {"phase": 3}),
+        ("failed", {"error": None}),
+        ("started", {"versions": []}),
+        ("prepared", {"labels": [1, 2]}),
+        ("prepared", {"total_steps": {}}),
+        ("evaluated", {"best": 1}),
+        ("evaluated", {"metrics": {"f1": "0.8"}}),
+        ("evaluated", {"metrics": [0.8]}),
+        ("compared", {"baselines": {"words": 0.5}}),
+        ("peeked", {"ids": [["2", 0]]}),
+    ],
+)
+def test_a_line_of_wrong_types_is_skipped(kind: str, wrong: dict[str, Any]) -> None:
+    event = next(one for one in EXAMPLES if one.kind == kind)
+    record = {**json.loads(events.to_json(event)), **wrong}
+    assert events.from_json(json.dumps(record)) is None
+
+
+def test_a_score_that_is_no_number_is_not_there() -> None:
+    """The evaluation counts all the same: its model may be the one that is kept."""
+    event = events.Evaluated(
+        step=1, epoch=1.0, metrics={"f1": 0.8, "loss": float("inf")}, seconds=1, best=True
+    )
+    read = events.from_json(events.to_json(event))
+    assert isinstance(read, events.Evaluated)
+    assert read.metrics == {"f1": 0.8}
+
+
 def test_a_field_of_a_later_version_is_ignored() -> None:
     assert events.from_json('{"event": "saved", "time": 1, "step": 2, "new": 3}') == events.Saved(
         time=1, step=2

@@ -246,6 +246,29 @@ def test_a_page_that_watches_is_told_what_is_new(
     assert "Finished" in third["announced"][1]
 
 
+def test_a_damaged_configuration_hides_neither_curves_nor_cause(
+    store: RunStore, finished: Run
+) -> None:
+    finished.append(events.Failed(error="The disk is full."))
+    finished.log_file.write_text("what it printed")
+    (finished.folder / "config.json").write_text("{")
+    told = live.changes(store, finished, {})
+    assert "config.json" in told["status"][1]
+    assert "cannot be read" in told["status"][1]
+    assert "The disk is full." in told["status"][1]
+    assert "Training loss" in told["loss"][1]
+    assert told["log"][1] == "what it printed"
+
+
+def test_a_line_of_nothing_but_nulls_hides_no_other(store: RunStore, finished: Run) -> None:
+    with finished.events_file.open("a") as file:
+        for event in story():
+            names = dict.fromkeys(vars(event))
+            file.write(json.dumps({"event": event.kind, **names}) + "\n")
+    told = live.changes(store, finished, {})
+    assert "step 8 of 8" in told["status"][1]
+
+
 def test_what_many_watch_is_drawn_once(
     store: RunStore, finished: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import random
@@ -17,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from finetune import devices, events, jobs, process, scheduler, sweep, visitors, workers
+from finetune import devices, events, history, jobs, process, scheduler, sweep, visitors, workers
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, JobError, NoSuchRun, StoreError
 from finetune.queue import Queue
@@ -184,6 +185,7 @@ def test_a_stopped_run_takes_its_turn_when_it_goes_on(stand_in: RunStore) -> Non
         stand_in.get(second.id)
     taken = [one.step for one in jobs.summary(stand_in, first).train]
     assert taken == list(range(1, 401))
+    assert history.seconds(jobs.summary(stand_in, first)) == pytest.approx(4.0)
 
 
 def test_stop_and_discard_leaves_no_model(stand_in: RunStore) -> None:
@@ -197,6 +199,70 @@ def test_stop_and_discard_leaves_no_model(stand_in: RunStore) -> None:
     until(lambda: workers.worker(run) is None)
     jobs.resume(stand_in, run)
     until(lambda: not jobs.summary(stand_in, run).discarded)
+
+
+@pytest.mark.parametrize(
+    ("ended", "kept"),
+    [
+        (events.Finished(step=10, seconds=1.0), "finished"),
+        (events.Stopped(step=10, seconds=1.0), "stopped"),
+        (events.Failed(error="too big", remedy="make it smaller"), "failed"),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_a_click_after_the_end_does_not_undo_it(
+    store: RunStore, ended: events.Event, kept: str
+) -> None:
+    run = with_model(store, ended)
+    with pytest.raises(JobError, match=f"it is {kept}"):
+        jobs.stop(store, run, discard=True)
+    assert run.has_model()
+    assert run.checkpoints()
+    jobs.stop(store, run)
+    assert (status(store, run), jobs.summary(store, run).error) == (
+        kept,
+        "too big" if kept == "failed" else "",
+    )
+
+
+@pytest.mark.parametrize(
+    "ended", [None, events.Stopped(step=10, seconds=1.0), events.Failed(error="too big")]
+)
+def test_what_waits_to_go_on_can_be_discarded(store: RunStore, ended: events.Event | None) -> None:
+    run = with_model(store, ended)
+    Queue(store.root).add(run.id)
+    assert status(store, run) == "waiting"
+    jobs.stop(store, run, discard=True)
+    assert not run.has_model()
+    assert not run.checkpoints()
+    done = jobs.summary(store, run)
+    assert done.discarded
+    assert done.saved_step is None
+    assert (done.status, done.error) == (
+        ("failed", "too big") if isinstance(ended, events.Failed) else ("stopped", "")
+    )
+    assert history.seconds(done) == pytest.approx(1.0)
+
+
+def test_what_was_interrupted_can_be_discarded(store: RunStore) -> None:
+    run = with_model(store, None)
+    assert status(store, run) == "interrupted"
+    jobs.stop(store, run, discard=True)
+    assert not run.has_model()
+    assert (status(store, run), jobs.summary(store, run).discarded) == ("stopped", True)
+
+
+def with_model(store: RunStore, ended: events.Event | None) -> Run:
+    """A run of an hour ago, worked on for a second, that has a model and a checkpoint."""
+    run, began = store.create(brief()), time.time() - 3600
+    run.append(events.Started(time=began, device="none"))
+    run.append(events.Saved(time=began + 1, step=10))
+    if ended is not None:
+        run.append(dataclasses.replace(ended, time=began + 1))
+    run.best.mkdir()
+    (run.best / "config.json").write_text("{}")
+    (run.checkpoints_folder / "step-000000010").mkdir(parents=True)
+    return run
 
 
 def test_what_is_resumed_while_its_worker_still_leaves_goes_on(
@@ -351,12 +417,13 @@ def test_a_clock_that_jumps_changes_nothing(
         assert time.monotonic() < deadline
         summary = jobs.summary(stand_in, run)
         assert summary.seconds_left is None or 0 <= summary.seconds_left < 60
+        assert (history.seconds(summary) or 0) >= 0
         time.sleep(0.02)
     assert seen == {"running"}
     done = jobs.summary(stand_in, run)
     times = [one.time for one in done.train]
     assert min(b - a for a, b in itertools.pairwise(times)) < -80_000  # it did jump
-    assert done.trained == pytest.approx(1.2)
+    assert history.seconds(done) == pytest.approx(1.2)
     assert [one.step for one in done.train] == list(range(1, 121))
 
 

@@ -10,18 +10,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import gradio as gr
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from finetune import events, visitors
+from finetune import history as rows_of
 from finetune.config import RunConfig
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
-from finetune.ui import compare, models, visit
+from finetune.ui import compare, models, runs, visit
 from tests import toys
 from tests.hub import LoopbackHub
 from tests.test_browser import App, app, browser, choose, fill, fill_toy, page, press_train
-from tests.test_page import story
+from tests.test_page import NOBODY, story
 
 __all__ = ["app", "browser", "page"]  # fixtures
 
@@ -54,6 +56,83 @@ def test_the_model_that_is_best_on_its_pairs_says_so(store: RunStore, toy_checkp
     finished(store, toy_checkpoint, 0.90)  # as good: none is the best
     said = [label for label, _ in models.choices(store, None)[0]["choices"]]
     assert not any("best" in label for label in said)
+
+
+def table(store: RunStore, find: str = "") -> str:
+    """The table of runs as a browser that finds these words is sent it."""
+    tab = runs.RunsTab(store)
+    with gr.Blocks():
+        tab.draw()
+    chosen = {"at": -1.0, "runs": [], "full": False}
+    return str(tab.on_tick(NOBODY, runs.blank(), chosen, {}, find)[1])
+
+
+def test_a_filter_hides_members_and_changes_no_group(store: RunStore, toy_checkpoint: Path) -> None:
+    for seed in range(4):
+        score = 0.80 + seed / 100
+        name = f"seeds, seed {seed}"
+        run = finished(store, toy_checkpoint, score, seed=seed, name=name, group="seeds")
+        run.describe(tags=("last",) if seed == 3 else ())
+    for find, members in (("", 4), ("seed", 4), ("last", 1)):
+        drawn = table(store, find)
+        assert drawn.count("ft-member") == members
+        assert "4 seeds, 4 finished" in drawn
+        assert "0.815 \u00b1 0.013" in drawn
+
+
+def test_the_whole_table_is_known_to_be_whole(
+    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only then the boxes of deleted runs are taken for gone."""
+    for seed in range(3):
+        run = finished(store, toy_checkpoint, seed=seed, group="seeds" if seed else "")
+    run.describe(tags=("last",))
+    whole = table(store)
+    assert "data-whole" in whole
+    assert "3 runs" in whole
+    assert "data-whole" not in table(store, "last")
+    monkeypatch.setattr(runs, "SHOWN", 1)  # the group, which is the newest
+    part = table(store)
+    assert "data-whole" not in part
+    assert "3 runs, the first 2 shown" in part
+
+
+def test_only_what_has_changed_is_read_again(
+    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = rows_of.row
+
+    def counted(of: RunStore, run: Run) -> rows_of.Row:
+        read.append(run.id)
+        return real(of, run)
+
+    def again() -> list[rows_of.Row]:
+        read.clear()
+        found = rows_of.rows(store)
+        assert found == [real(store, run) for run in store.runs()]
+        return found
+
+    monkeypatch.setattr(rows_of, "row", counted)
+    ended, other = finished(store, toy_checkpoint), finished(store, toy_checkpoint)
+    dead = store.create(RunConfig())  # no event tells of its end, so it is looked at each time
+    assert len(again()) == len(read) == 3
+    assert again()
+    assert read == [dead.id]
+    ended.describe(name="another name")
+    assert "another name" in {one.name for one in again()}
+    assert set(read) == {ended.id, dead.id}
+    Queue(store.root).add(other.id)
+    states = {one.id: (one.status, one.place) for one in again()}
+    assert states[other.id] == ("waiting", 1)
+    Queue(store.root).remove(other.id)
+    assert {one.id: one.status for one in again()}[other.id] == "finished"
+    ended.append(events.Failed(error="x"))
+    assert {one.id: one.status for one in again()}[ended.id] == "failed"
+    (other.folder / "config.json").write_text("{")
+    assert {one.id: one.damaged for one in again()}[other.id]
+    store.delete(ended)
+    assert ended.id not in {one.id for one in again()}
 
 
 def open_runs(page: Page) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from finetune import events, history
@@ -88,7 +90,28 @@ def test_a_resumed_run_goes_on_counting_its_time(monkeypatch: pytest.MonkeyPatch
         stepped(11, 9010.0),
     ]
     monkeypatch.setattr("finetune.history.time.time", lambda: 9020.0)
-    assert history.seconds(fold(again)) == 70.0
+    assert history.seconds(fold(again)) == 69.0
     failed = events.Failed(time=9030.0, error="x", remedy="y")
-    assert history.seconds(fold([*again, failed])) == 80.0
+    assert history.seconds(fold([*again, failed])) == 79.0
     assert history.seconds(fold([*again, events.Finished(step=20, seconds=75.0)])) == 75.0
+    while_loading = [*again[:4], events.Stopped(time=9005.0, step=0, seconds=0.0)]
+    assert history.seconds(fold(while_loading)) == 50.0  # not none at all
+
+
+@pytest.mark.parametrize("ended", [[], [events.Failed(time=160.0, error="x")]])
+def test_the_time_a_run_lay_dead_is_not_counted(
+    ended: list[events.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed without a word, or failed; the next day it goes on."""
+    worked = [events.Started(time=100.0, device="CPU"), stepped(1, 110.0), stepped(2, 160.0)]
+    dead = [*worked, *ended]
+    opened = events.Opened(time=50_000.0, step=1, metrics={})
+    resumed = events.Resumed(time=90_000.0, step=1)
+    again = [resumed, events.Started(time=90_005.0, device="CPU"), stepped(2, 90_010.0)]
+    monkeypatch.setattr("finetune.history.time.time", lambda: 90_020.0)
+    waiting = replace(fold([*dead, opened]), status="waiting")
+    assert history.seconds(waiting) == 60.0
+    assert history.seconds(fold([*dead, opened, resumed])) == 80.0
+    assert history.seconds(fold([*dead, opened, *again])) == 75.0
+    monkeypatch.setattr("finetune.history.time.time", lambda: 7.0)  # set back
+    assert history.seconds(fold([*dead, *again])) == 60.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from starlette.requests import Request
 
-from finetune import jobs, looks, scheduler, visitors, workers
+from finetune import errands, jobs, looks, scheduler, visitors, workers
 from finetune.config import RunConfig
 from finetune.errors import DataError, NoSuchRun
 from finetune.store import Run, RunStore
-from finetune.ui import page, visit
+from finetune.ui import data, page, visit
 from finetune.visitors import Visitor
 from tests import toys
 from tests.test_page import story
@@ -145,6 +146,49 @@ def test_an_upload_is_its_owners(
     assert looks.get(hers, look.id).id == look.id
     with pytest.raises(DataError):
         looks.get(his, look.id)
+
+
+def asks(secret: str) -> gr.Request:
+    headers = [(visit.HEADER.encode(), secret.encode())]
+    return gr.Request(Request({"type": "http", "headers": headers, "session": {}}))
+
+
+def examined(store: RunStore, dataset: str) -> tuple[Run, subprocess.Popen[bytes]]:
+    """An examination that is going on."""
+    folder = looks.examination(store, RunConfig(dataset=dataset))
+    folder.folder.mkdir(parents=True)
+    (folder.folder / "config.json").write_text(RunConfig(dataset=dataset).to_json())
+    process = subprocess.Popen(["sleep", "60"])
+    workers.note(folder, process.pid)
+    return folder, process
+
+
+def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
+    store: RunStore, ada: str, bob: str, upload: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errands, "start", lambda *values: None)
+    tab, values = data.DataTab(store), RunConfig()
+    bundled, hers = examined(store, values.dataset), examined(store, upload)
+
+    def choose(secret: str, former: Run, dataset: str) -> Any:
+        wanted = values.changed(dataset=dataset)
+        asked = [getattr(wanted, name) for name in data.LOOKED_AT]
+        return tab.on_examine(asks(secret), former.id, *asked)
+
+    try:
+        assert choose(ada, bundled[0], upload)[0] == hers[0].id
+        choose(bob, bundled[0], "glue/mrpc")
+        choose(bob, hers[0], "glue/mrpc")  # whose id he cannot know, and sends
+        assert [one.poll() for one in (bundled[1], hers[1])] == [None, None]
+        assert bundled[0].folder.is_dir()
+        choose(ada, hers[0], "glue/mrpc")  # nobody else asks for hers
+        hers[1].wait(10)
+        assert not hers[0].folder.exists()
+        assert bundled[1].poll() is None
+    finally:
+        for _, process in (bundled, hers):
+            process.kill()
+            process.wait(10)
 
 
 def test_a_visitor_uploads_so_much(

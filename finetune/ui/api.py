@@ -220,7 +220,7 @@ class Api:
         """
 
         def act(store: RunStore) -> list[dict]:
-            return [asdict(history.row(store, run)) for run in store.runs()]
+            return [asdict(one) for one in history.rows(store)]
 
         return self._do(request, act)
 

@@ -6,6 +6,7 @@ fields of the same form that Train sends.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import gradio as gr
 
 from finetune import catalog, looks, uploads
 from finetune.config import DATA_FIELDS, NO_COLUMN, SOURCE_FIELDS, RunConfig
-from finetune.errors import DataError
+from finetune.errors import DataError, StoreError
 from finetune.looks import Look
 from finetune.report import Report
 from finetune.store import RunStore
@@ -198,9 +199,8 @@ class DataTab:
             store = visit.mine(self.store, request)
             chosen = RunConfig.from_dict(dict(zip(LOOKED_AT, values, strict=True)))
             wanted = looks.examination(store, chosen)
-            # Of an upload only its owner asks; of other pairs somebody else may wait for it.
-            if former not in ("", wanted.id) and uploads.is_upload(chosen.dataset):
-                looks.abandon(looks.get(store, former))
+            if former not in ("", wanted.id):
+                _let_go(store, former)
             return looks.examine(store, chosen, again).id, "", pulse.begin()
         except Exception as error:
             return gr.skip(), edge.said(error), gr.skip()
@@ -319,6 +319,15 @@ _CHOSEN = ("sentence1_column", "sentence2_column", "label_column", "positive_lab
 
 
 _PARTLY = "partly "  # what is seen of an examination that still measures lengths
+
+
+def _let_go(store: RunStore, former: str) -> None:
+    """End the examination that was looked at before, where nobody else can wait for it: of an
+    upload only its owner asks, of other pairs every visitor."""
+    with contextlib.suppress(DataError, StoreError):  # it is gone, or was never theirs
+        folder = looks.get(store, former)
+        if uploads.is_upload(folder.config().dataset):
+            looks.abandon(folder)
 
 
 def _drawn(seen: str) -> str:

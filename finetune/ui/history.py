@@ -138,8 +138,7 @@ def _is_number(name: str) -> bool:
 
 
 def _group(one: Group) -> str:
-    count = len(one.rows)
-    done = sum(row.status == "finished" for row in one.rows)
+    count, done = one.count, one.finished
     name = html.escape(one.rows[0].name.rpartition(", seed ")[0] or one.rows[0].name)
     state = say("{n} finished", n=done)
     if done < count:

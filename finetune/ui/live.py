@@ -18,9 +18,10 @@ from typing import Any
 import gradio as gr
 
 from finetune import jobs
+from finetune.errors import StoreError
 from finetune.store import Run, RunStore
 from finetune.summary import ENDED, Summary
-from finetune.ui import charts, lesson, status, ways, words
+from finetune.ui import charts, edge, lesson, status, ways, words
 from finetune.ui.words import say
 
 FRESH = 0.2  # seconds for which what was read of a run is good for whoever asks
@@ -207,11 +208,12 @@ def _draw(store: RunStore, run: Run, kept: _Drawn) -> None:
     place = jobs.place(store, run) if summary.status == "waiting" else (0, 0)
     state = f"{summary.status}.{place[0]}.{place[1]}.{run.stop_requested():d}"
     steps = f"{summary.step}.{summary.total_steps}.{summary.count if not summary.step else 0}"
-    moment = lesson.moment(summary, run.config().dataset)
+    dataset, damaged = _pairs(run)
+    moment = lesson.moment(summary, dataset)
     wanted: dict[str, tuple[str, Any]] = {
         "status": (
-            f"{state}.{summary.count}.{hash(run.title()):x}",
-            lambda: status.status_html(run, summary, place),
+            f"{state}.{summary.count}.{hash(run.title()):x}.{bool(damaged):d}",
+            lambda: damaged + status.status_html(run, summary, place),
         ),
         "announced": (
             f"{state}.{summary.phase}.{status.quarters(summary)}",
@@ -235,3 +237,11 @@ def _draw(store: RunStore, run: Run, kept: _Drawn) -> None:
         if kept.marks.get(name) != mark:
             kept.pieces[name] = draw()
             kept.marks[name] = mark
+
+
+def _pairs(run: Run) -> tuple[str, str]:
+    """The dataset of its configuration; "" and what is wrong where that cannot be read."""
+    try:
+        return run.config().dataset, ""
+    except StoreError as error:
+        return "", edge.said(error)

@@ -343,7 +343,7 @@ class RunsTab:
         self, store: RunStore, view: View, chosen: Chosen, seen: Any, text: str
     ) -> list[Any]:
         seen = dict(seen) if isinstance(seen, dict) else {}
-        rows = [history.row(store, run) for run in store.runs()]
+        rows = history.rows(store)
         ids = {one.id for one in rows}
         opened = view["opened"] if view["opened"] in ids else ""
         ticked = [one for one in chosen["runs"] if one in ids]
@@ -387,14 +387,15 @@ class RunsTab:
             return table_.empty()
         if not found:
             return table_.nothing_found()
-        arranged = history.arranged(found, view["by"], view["descending"])[:SHOWN]
+        arranged = history.arranged(found, view["by"], view["descending"], rows)[:SHOWN]
+        shown = sum(len(one.rows) if isinstance(one, history.Group) else 1 for one in arranged)
         drawn = table_.table(
-            arranged, view["opened"], view["by"], view["descending"], len(arranged) >= len(rows)
+            arranged, view["opened"], view["by"], view["descending"], shown >= len(rows)
         )
         count = say("1 run") if len(rows) == 1 else say("{n} runs", n=len(rows))
         if len(found) < len(rows):
             count = say("{found} of {n} runs", found=len(found), n=len(rows))
-        more = say(", the first {n} shown", n=SHOWN) if len(found) > SHOWN else ""
+        more = say(", the first {n} shown", n=shown) if shown < len(found) else ""
         return drawn + f'<p class="ft-facts">{html.escape(count + more)}</p>'
 
     def _one(
