@@ -233,6 +233,16 @@ def test_train_watch_try_and_publish(
     expect(plan).to_contain_text("ada/my-pairs is a new private repository", timeout=15_000)
     expect(page.locator("#owner input")).to_have_value("ada")
     assert hub.repos == {}
+    page.locator("#owner input").focus()
+    page.keyboard.press("Tab")  # merely left: the plan is still what Push will do
+    page.wait_for_timeout(500)
+    expect(plan).to_contain_text("ada/my-pairs is a new private repository")
+    page.get_by_label("Private").uncheck()
+    expect(plan).to_be_hidden()  # Push would do something else
+    page.get_by_label("Private").check()
+    page.get_by_role("button", name="Check", exact=True).click()
+    expect(plan).to_contain_text("ada/my-pairs is a new private repository", timeout=15_000)
+    expect(page.locator("#publish-run input")).to_be_enabled()
     hub.delay("/lfs/objects/batch", 5)
     page.get_by_role("button", name="Push to Hub").click()
     expect(page.locator("#push-result")).to_contain_text("Sending", timeout=15_000)

@@ -32,6 +32,24 @@ TOKEN = (
 _SUGGEST = "(now, before, name, run) => [!name || name === before ? now : name, now, run]"
 # Gradio tells of a choice also when the chooser is merely left.
 _OTHER = f"(run, named, before) => run === named ? [{edge.KEEP}, {edge.KEEP}] : [before, run]"
+# What a Check has shown is not what Push will do once something else is asked for. The owner may be
+# the Check's own answer, and is told of when it is merely left.
+_ASKED = "(...asked) => JSON.stringify(asked)"
+_CHECKED = f"""(planned, ...asked) => {{
+  const was = JSON.parse(planned || '[]');
+  was[1] = asked[1];
+  return JSON.stringify(was) === JSON.stringify(asked)
+    ? [JSON.stringify(asked), {edge.KEEP}] : [planned, ''];
+}}"""
+_STALE = f"""(planned, ...asked) => {{
+  const was = JSON.parse(planned || '[]');
+  was[1] = asked[1];
+  return JSON.stringify(was) === JSON.stringify(asked) ? {edge.KEEP} : '';
+}}"""
+_OTHER_OWNER = f"(planned, ...asked) => planned === JSON.stringify(asked) ? {edge.KEEP} : ''"
+_LOCK, _UNLOCK = (
+    f"() => ({{__type__: 'update', interactive: {free}}})" for free in ("false", "true")
+)
 _NO_CARD = "The card of the chosen model appears here, as it will be pushed."
 
 
@@ -54,9 +72,9 @@ class PublishTab:
         )
         self.pulse = pulse.view(0.5)
         # Kept by the browser: the name suggested for the chosen model, the one before, and the
-        # model that the name is meant for.
-        self.suggested, self.before, self.named = (
-            gr.HTML("", html_template="", elem_classes="ft-pulse") for _ in range(3)
+        # model that the name is meant for; and what a Check was asked.
+        self.suggested, self.before, self.named, self.planned = (
+            gr.HTML("", html_template="", elem_classes="ft-pulse") for _ in range(4)
         )
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
@@ -155,11 +173,20 @@ class PublishTab:
         gr.on(of_card, self.on_named, self.asked, self.card, **edge.LATEST)
         self.demo.change(lambda on: gr.update(visible=bool(on)), self.demo, self.hardware,
                          **edge.LATEST)  # fmt: skip
-        self.check.click(
+        told = [self.planned, *self.asked]
+        self.owner.input(None, told, self.plan, js=_OTHER_OWNER, **edge.QUICK)
+        for one in (self.name, self.private, self.licence, self.demo, self.hardware):
+            one.change(None, told, self.plan, js=_STALE, **edge.QUICK)
+        self.check.click(None, self.asked, self.planned, js=_ASKED, **edge.QUICK)
+        # Its answer is of this model, so no other is chosen meanwhile.
+        self.check.click(None, None, self.run, js=_LOCK, **edge.QUICK)
+        checked = self.check.click(
             self.on_check_on_space if signin.on_space() else self.on_check, given,
             [self.plan, self.owner, self.card, *self.shown],
             concurrency_limit=4, show_progress="minimal", api_visibility="private",
         )  # fmt: skip
+        checked.then(None, None, self.run, js=_UNLOCK, **edge.QUICK)
+        checked.then(None, told, [self.planned, self.plan], js=_CHECKED, **edge.QUICK)
         self.push.click(
             self.on_push_on_space if signin.on_space() else self.on_push, given,
             [self.plan, *self.shown], **edge.QUICK,
