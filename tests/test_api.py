@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 import urllib.request
@@ -14,6 +15,7 @@ import pytest
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 
+from finetune import scheduler
 from finetune.store import Run, RunStore
 from finetune.ui import page
 from tests import toys
@@ -22,8 +24,8 @@ from tests.test_page import finished
 
 __all__ = ["finished"]  # a fixture
 ENDPOINTS = {
-    "/predict", "/predict_batch", "/batch_status", "/cancel_batch", "/start_run", "/run_status",
-    "/stop_run", "/resume_run", "/list_runs", "/publish",
+    "/predict", "/explain", "/predict_batch", "/batch_status", "/cancel_batch", "/start_run",
+    "/run_status", "/stop_run", "/resume_run", "/list_runs", "/publish",
 }  # fmt: skip
 
 
@@ -64,6 +66,51 @@ def test_a_pair_is_answered(url: str, finished: Run) -> None:
             client.predict(wrong, *pair, api_name="/predict")
     with pytest.raises(AppError, match="sentence2 is empty"):
         client.predict(finished.id, "the cat", "", api_name="/predict")
+
+
+def test_an_answer_is_explained(url: str, finished: Run) -> None:
+    client = Client(url, verbose=False)
+    pair = ("the cat sees a dog .", "a cat sees the dog .")
+    label = client.predict(finished.id, *pair, api_name="/predict")["label"]
+    told = client.predict(finished.id, *pair, api_name="/explain")
+    assert told["label"] == label
+    assert [one["text"] for one in told["words"]] == " ".join(pair).split()
+    brought = sum(one["weight"] for one in told["words"]) + told["special"]
+    assert brought == pytest.approx(told["target"] - told["baseline_target"], rel=0.06, abs=0.02)
+    assert told["tried"] >= len(told["flips"])
+    with pytest.raises(AppError, match="no such run"):
+        client.predict("../x", *pair, api_name="/explain")
+
+
+@pytest.mark.slow
+def test_a_run_is_started_stopped_and_resumed_by_a_program(
+    url: str, store: RunStore, toy_checkpoint: Path
+) -> None:
+    client = Client(url, verbose=False)
+    asked = {"checkpoint": str(toy_checkpoint), "num_train_epochs": 1000, "max_length": 32,
+             "max_train_samples": 64}  # fmt: skip
+    run = client.predict(asked, api_name="/start_run")["id"]
+
+    def wait(*wanted: str) -> None:
+        deadline = time.monotonic() + 90
+        while (now := client.predict(run, api_name="/run_status"))["status"] not in wanted:
+            assert time.monotonic() < deadline, now
+            time.sleep(0.3)
+
+    with contextlib.closing(scheduler.Scheduler(store, every=0.1)) as going:
+        going.start()
+        wait("running")
+        deadline = time.monotonic() + 90
+        while not store.get(run).has_model():
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+        client.predict(run, False, api_name="/stop_run")
+        wait("stopped")
+        client.predict(run, api_name="/resume_run")
+        wait("running")
+        client.predict(run, True, api_name="/stop_run")
+        wait("stopped")
+    assert not store.get(run).has_model()
 
 
 @pytest.mark.slow

@@ -53,6 +53,7 @@ class Api:
         for act in acts:
             endpoint(act, api_name=act.__name__, concurrency_limit=None)
         endpoint(self.predict, api_name="predict", queue=False)
+        endpoint(self.explain, api_name="explain", concurrency_limit=2)  # as many as on the page
         self._wire_batch()
 
     def _wire_batch(self) -> None:
@@ -98,6 +99,45 @@ class Api:
             way = Way(bool(both_orders), bool(threshold), bool(calibrated))
             with self.models.using(store, run_id) as predictor:
                 return asdict(predictor.pair(sentence1, sentence2, way))
+
+        return self._do(request, act)
+
+    def explain(
+        self,
+        request: gr.Request,
+        run_id: str,
+        sentence1: str,
+        sentence2: str = "",
+        both_orders: bool = False,
+        threshold: bool = False,
+        calibrated: bool = False,
+    ) -> dict:
+        """Why a model answers as it does: what each word brought, and what changes its mind.
+
+        Args:
+            run_id: a run of yours, or a text classifier of the Hub as owner/name.
+            sentence1: the first sentence.
+            sentence2: the second; empty for a model of single sentences.
+            both_orders: as for predict.
+            threshold: as for predict.
+            calibrated: as for predict.
+
+        Returns:
+            label, the answer that predict gives; words of both sentences, each with its weight in
+            nats for that answer or, below zero, against it; target and baseline_target, the
+            answer's log-odds with the words and without them; flips, the small edits that change
+            the answer, of the number tried.
+        """
+
+        def act(store: RunStore) -> dict:
+            from finetune.predict import Way
+
+            way = Way(bool(both_orders), bool(threshold), bool(calibrated))
+            with self.models.using(store, run_id) as predictor:
+                label, found = predictor.why(sentence1, sentence2, way)
+                flips, tried = predictor.flips(sentence1, sentence2, way)
+            changed = [asdict(one) for one in flips]
+            return {"label": label, **asdict(found), "flips": changed, "tried": tried}
 
         return self._do(request, act)
 
