@@ -32,7 +32,7 @@ def start(store: RunStore, run: Run, what: What) -> None:
             no process can be started.
         StoreError: when the folder cannot be made.
     """
-    if workers.worker(run) is not None:
+    if workers.alive(run):
         raise JobError("This run is still training.", "Wait for its end, or stop it.")
     if not run.has_model():
         raise JobError("This run has no model.", "Resume it, or choose another run.")

@@ -76,10 +76,10 @@ def start(store: RunStore, place: Run, kind: Kind, files: Mapping[str, str] | No
         StoreError: when the folder cannot be made.
     """
     with workers.changing(store):
-        if workers.worker(place) is not None:
+        if workers.alive(place):
             return
         others = (Run(path) for path in store.root.glob(f"{kind.folders}/"))
-        if sum(workers.worker(other) is not None for other in others) >= kind.most:
+        if sum(workers.alive(other) for other in others) >= kind.most:
             raise JobError(f"{kind.most} {kind.busy}.", "Try again in a minute.")
         # Twice: who collects a killed process may just write its signal there (`workers`).
         for _ in range(2):
@@ -99,7 +99,7 @@ def start(store: RunStore, place: Run, kind: Kind, files: Mapping[str, str] | No
 
 def progress(place: Run) -> Progress:
     """How far an errand is, from its folder."""
-    lives = workers.worker(place) is not None  # asked first: it may end while the rest is read
+    lives = workers.alive(place)  # asked first: it may end while the rest is read
     found = Progress()
     for event in place.tail()[0]:
         found = _after(found, event)

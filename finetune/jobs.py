@@ -12,14 +12,14 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from finetune import devices, events, launch, looks, process, scheduler, workers
+from finetune import devices, events, launch, looks, scheduler, workers
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
 from finetune.summary import ENDED, Summary
 from finetune.visitors import Limits
-from finetune.workers import worker
+from finetune.workers import alive
 
 RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
 
@@ -176,8 +176,9 @@ def stop(
         StoreError: when the request cannot be written.
     """
     with workers.changing(store):
+        scheduler.sweep(store)
         waited, known = Queue(store.root).remove(run.id), store.summary(run)
-        lives, over = worker(run) is not None, known.status in ENDED
+        lives, over = alive(run), known.status in ENDED
         if waited and (over or not lives):
             return _take_out(run, known, discard)
         if over and discard:  # the click came just after the end, and must not undo it
@@ -187,7 +188,7 @@ def stop(
             )
         if over and not lives:
             return None
-        if discard and not lives and not _begins(store, run):
+        if discard and not lives:
             return _discard(run, known)
         run.request_stop(discard)
     workers.end(run, patience, limit)
@@ -229,7 +230,7 @@ def delete(store: RunStore, run: Run) -> None:
 def active(store: RunStore) -> Run | None:
     """The visitor's run that is training, or else is the next of theirs to, or None."""
     queue = Queue(store.root)
-    for run_id in [*sorted(queue.begun()), *queue.waiting()]:
+    for run_id in [*queue.begun(), *queue.waiting()]:
         with contextlib.suppress(NoSuchRun):
             run = store.get(run_id)
             if summary(store, run).status in {"running", "waiting"}:
@@ -246,7 +247,7 @@ def summary(store: RunStore, run: Run) -> Summary:
     waits = Queue(store.root).place(run.id) > 0
     if known.status in ENDED and not waits:
         return known
-    lives = worker(run) is not None
+    lives = alive(run)
     if lives and known.status not in ENDED:
         return replace(known, status="running")
     if waits:
@@ -254,20 +255,12 @@ def summary(store: RunStore, run: Run) -> Summary:
     known = store.summary(run)  # it may have written its last event just before it ended
     if lives or known.status in ENDED:
         return known
-    if _begins(store, run):
-        return replace(known, status="running")
+    if scheduler.lost(store, run):
+        return replace(known, status="waiting")
     if run.stop_requested():
         return replace(known, status="stopped", ended=_changed(run))
     error, remedy = _cause(run)
     return replace(known, status="interrupted", ended=_changed(run), error=error, remedy=remedy)
-
-
-def _begins(store: RunStore, run: Run) -> bool:
-    """Whether its process is just being started."""
-    mark = Queue(store.root).begun().get(run.id)
-    if mark is None:
-        return False
-    return (not mark and not run.job_file.exists()) or process.find(mark) is not None
 
 
 def _cause(run: Run) -> tuple[str, str]:

@@ -15,16 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
-
-from finetune import catalog, errands, uploads
+from finetune import catalog, errands, uploads, workers
 from finetune.config import DATA_FIELDS, RunConfig
 from finetune.errands import Kind, Progress
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.glance import Glance
 from finetune.report import Report
 from finetune.store import Run, RunStore
-from finetune.workers import worker
 
 _ID = re.compile(r"[0-9a-f]{24}")
 _KIND = Kind("finetune.examine", "examinations/*", 3, "examinations are going on")
@@ -81,16 +78,14 @@ def _forget_old(parent: Path) -> None:
     """Keep the newest examinations; one that is asked for again is made again."""
     found = sorted(parent.glob("*/"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found[_KEPT:]:
-        if worker(Run(path)) is None:
+        if not workers.alive(Run(path)):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def abandon(folder: Run) -> None:
     """End an examination nobody waits for, and forget what it has written."""
-    if (process := worker(folder)) is not None:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-            process.wait(2)
+    if workers.alive(folder):
+        workers.kill(folder)
         shutil.rmtree(folder.folder, ignore_errors=True)
 
 

@@ -1,19 +1,17 @@
 """The runs that wait, in their order, and those that were begun: a folder of small files.
 
     <root>/.queue/waiting/<order>-<run id>
-    <root>/.queue/begun/<run id>        the worker's mark, once it has one
+    <root>/.queue/begun/<run id>
 
 Each change is one rename, so whoever is killed leaves the one state or the other. Who may change
-it when, and whether a begun run still lives, is `jobs`' business.
+it when, and whether a begun run still lives, is `scheduler`'s business.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 from finetune.errors import StoreError
 
@@ -66,23 +64,14 @@ class Queue:
             path.unlink(missing_ok=True)
         return bool(found)
 
-    def begun(self) -> dict[str, dict[str, Any]]:
-        """Run id -> mark of the process that was started for it; empty while it has none."""
-        found = {}
+    def begun(self) -> list[str]:
+        """The ids of those begun and not noted as ended."""
         with contextlib.suppress(OSError):
-            for name in os.listdir(self._begun):
-                found[name] = self._mark(name)
-        return found
-
-    def _mark(self, run_id: str) -> dict[str, Any]:
-        try:
-            known = json.loads((self._begun / run_id).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return known if isinstance(known, dict) else {}
+            return sorted(os.listdir(self._begun))
+        return []
 
     def begin(self, run_id: str) -> None:
-        """A run waits no longer: a worker is about to be started for it.
+        """A run waits no longer: it has a worker, or one is about to be started for it.
 
         Raises:
             StoreError: when the folder cannot be written; then it still waits.
@@ -96,11 +85,6 @@ class Queue:
                 os.replace(former, self._begun / run_id)
         except OSError as error:
             raise _unwritable(self._begun, error) from error
-
-    def note(self, run_id: str, mark: dict[str, Any]) -> None:
-        """Which process was started for a begun run."""
-        with contextlib.suppress(OSError):  # the worker's own job.json says it too, a moment later
-            (self._begun / run_id).write_text(json.dumps(mark), encoding="utf-8")
 
     def end(self, run_id: str) -> None:
         """A begun run has ended."""

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from finetune import devices, events, process, workers
+from finetune import devices, events, workers
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
 from finetune.summary import ENDED
-from finetune.workers import worker
+from finetune.workers import alive
 
 _log = logging.getLogger("finetune.scheduler")
 
@@ -46,7 +46,7 @@ def _dispatch(store: RunStore) -> None:
         return
     try:
         with workers.changing(store):
-            _sweep(store)
+            sweep(store)
             _start_waiting(store)
     except StoreError as error:  # a full disk: what waits, waits on
         _log.warning("the queue stands still: %s", error)
@@ -54,16 +54,24 @@ def _dispatch(store: RunStore) -> None:
         _log.info("the queue is busy: %s", error)
 
 
-def _sweep(store: RunStore) -> None:
+def sweep(store: RunStore) -> None:
     """Forget begun runs that have ended; put back those for which no process came to be."""
     queue = Queue(store.root)
-    for run_id, mark in queue.begun().items():
+    for run_id in queue.begun():
         run = Run(store.root / run_id)
-        if worker(run) is not None or process.find(mark) is not None:
+        if alive(run):
             continue
-        if not mark and not run.job_file.exists() and (run.folder / "config.json").is_file():
-            queue.add(run_id, first=True)  # this app or another was killed between two lines
+        if lost(store, run):
+            queue.add(run_id, first=True)
         queue.end(run_id)
+
+
+def lost(store: RunStore, run: Run) -> bool:
+    """Whether a run was begun and its worker came to nothing before it was known: it waits on."""
+    if run.id not in Queue(store.root).begun() or not (run.folder / "config.json").is_file():
+        return False
+    told = run.job_file.exists() or run.stop_requested()
+    return not (alive(run) or told or store.summary(run).status in ENDED)
 
 
 def _start_waiting(store: RunStore) -> None:
@@ -74,9 +82,9 @@ def _start_waiting(store: RunStore) -> None:
         except NoSuchRun:  # deleted by hand
             queue.remove(run_id)
             continue
-        if worker(run) is not None:
+        if alive(run):
             if store.summary(run).status not in ENDED:  # a terminal was faster
-                queue.remove(run_id)
+                queue.begin(run_id)
             continue  # else its former worker has said its last word and is just leaving
         given = _devices(store, run)
         if given is None:
@@ -133,12 +141,13 @@ def _begin(store: RunStore, run: Run, given: tuple[str, ...]) -> None:
     run.config()
     again = store.summary(run).count > 0
     run.job_file.unlink(missing_ok=True)
-    queue.begin(run.id)
+    if again:
+        run.resume()
+    if not given and workers.give(store, run) is not None:
+        queue.begin(run.id)
+        return
     try:
-        if again:
-            run.resume()
-        mark = None if given else workers.give(store, run)
-        queue.note(run.id, mark or workers.spawn(run, devices=given))
+        workers.spawn(run, devices=given, about_to=lambda: queue.begin(run.id))
     except FinetuneError:
         queue.add(run.id, first=True)
         queue.end(run.id)
@@ -146,18 +155,16 @@ def _begin(store: RunStore, run: Run, given: tuple[str, ...]) -> None:
 
 
 def adopt(store: RunStore, run: Run) -> None:
-    """Note the calling process as the worker of `run`: a run begun in a terminal."""
+    """Note the calling process, which holds the run's lock, as its worker."""
     given = devices.accelerators()[: run.config().num_processes]
     workers.note(run, os.getpid(), given)
     Queue(store.root).begin(run.id)
-    Queue(store.root).note(run.id, process.mark(os.getpid()) or {})
 
 
 def running(store: RunStore) -> list[Run]:
     """The runs whose worker lives, everybody's."""
-    begun = Queue(store.root).begun()
-    found = [(Run(store.root / run_id), mark) for run_id, mark in sorted(begun.items())]
-    return [run for run, mark in found if worker(run) or process.find(mark)]
+    begun = (Run(store.root / run_id) for run_id in Queue(store.root).begun())
+    return [run for run in begun if alive(run)]
 
 
 _one_thread = threading.RLock()

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from finetune import workers
+from finetune.store import Run
 
 WAIT = 3600.0  # seconds without work after which it ends
 READY, RUN, TAKEN = "ready", "run", "taken"
@@ -32,7 +33,6 @@ def main() -> int:
     if path is None:
         return 0
     from finetune import train
-    from finetune.store import Run
 
     log = os.open(Run(path).log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
@@ -60,8 +60,12 @@ def _wait(folder: Path, parent: int) -> Path | None:
         (folder / READY).touch()
         while os.getppid() == parent and time.monotonic() < until and folder.is_dir():
             if (folder / RUN).exists():
+                path = (folder / RUN).read_text(encoding="utf-8")
+                if workers.hold(Run(Path(path)).lock_file) is None:
+                    return None
+                os.environ[workers.LOCKED] = path
                 os.replace(folder / RUN, folder / TAKEN)
-                return Path((folder / TAKEN).read_text(encoding="utf-8"))
+                return Path(path)
             time.sleep(0.02)
     except OSError:  # the folder is gone, and with it who might ask
         pass

@@ -5,8 +5,9 @@
         about.json      whose it is, what it belongs to, and what they say of it (`about`)
         events.jsonl    append-only; status is a fold over it
         console.log     the worker's stdout and stderr
-        job.json        pid and birth of the worker (written by `workers`)
-        .lock           held by the worker while it lives: one run, one worker
+        job.json        pid and start of the worker, to signal it (written by `workers`)
+        .lock           held by the worker while it lives: one run, one worker; .rank-lock by the
+                        first of several processes
         STOP            its presence asks the worker to stop
         checkpoints/    what a run needs to go on, one folder a step; gone when it has finished
         best/           the best model so far, a plain `from_pretrained` folder
@@ -138,6 +139,10 @@ class Run:
     @property
     def lock_file(self) -> Path:
         return self.folder / ".lock"
+
+    @property
+    def rank_lock_file(self) -> Path:
+        return self.folder / ".rank-lock"
 
     @property
     def stop_file(self) -> Path:

@@ -98,22 +98,24 @@ def main(arguments: list[str] | None = None) -> int:
     bar = sys.stderr.isatty() or not namespace.run
     if not launch.is_main():
         return work(run, bar)
-    with workers.alone_with(run) as only:
+    with workers.alone_with(run, launched=not launch.is_alone()) as only:
         if not only:
             print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
             return 0 if launch.is_alone() else 1  # or the other ranks would wait for this one
-        if launch.is_alone():
+        if launch.is_alone() or not namespace.run:
             _own(run)
-            if wanted > 1 or run.config().accelerate_config:
-                launch.become(run, wanted)
+        if launch.is_alone() and (wanted > 1 or run.config().accelerate_config):
+            launch.become(run, wanted)
         return work(run, bar)
 
 
 def _own(run: Run) -> None:
-    """See that the run's folder names this process, though whoever started it was killed."""
+    """See that this process is known as the run's worker, though whoever started it was killed."""
+    from finetune import scheduler
+
     if run.read_json(run.job_file).get("pid") != os.getpid():
         with contextlib.suppress(StoreError):
-            workers.note(run, os.getpid(), workers.devices(run))
+            scheduler.adopt(RunStore(run.folder.parent), run)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -159,12 +161,7 @@ def _open_run(namespace: argparse.Namespace) -> Run:
     chosen = RunConfig.from_dict(base | given)
     if not launch.is_main():
         return _Unwritten(root, chosen)
-    from finetune import scheduler
-
-    store = RunStore(root)
-    run = store.create(chosen)
-    scheduler.adopt(store, run)
-    return run
+    return RunStore(root).create(chosen)
 
 
 class _Unwritten(Run):

@@ -1,13 +1,16 @@
 """Worker processes: start one, know whether it lives, end it.
 
 A worker is detached (its own session, no stdin, output to a file), so neither a closed tab nor
-the app's end touches it. It is known by pid *and* birth (`process`). Which run is started when is
-`jobs`' business; stays free of torch, so that the page opens fast.
+the app's end touches it. It lives as long as the lock of its folder is held: it is started with the
+lock, and the system releases it when the worker ends, however it ends. Its pid and start time
+(`process`) are written down too, and are needed only to send it a signal. Which run is started when
+is `jobs`' business; stays free of torch, so that the page opens fast.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -29,6 +32,7 @@ from finetune.store import Run, RunStore, write_atomically
 _SOURCE = Path(__file__).resolve().parent.parent
 TRAIN = "finetune.train"  # what carries a run out
 STARTED_BY = "FINETUNE_STARTED_BY"  # tells a worker the pid of who started it
+LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its launcher, holds
 
 
 @contextlib.contextmanager
@@ -52,41 +56,102 @@ def changing(store: RunStore) -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
-def alone_with(run: Run) -> Iterator[bool]:
-    """Whether this process is the run's only worker; the system lets go of a killed one's hold."""
-    lock = FileLock(run.lock_file, timeout=0)
+def alive(run: Run) -> bool:
+    """Whether a folder's worker lives, the launcher of several processes and their first included.
+
+    Known from the moment it is started, before anything of it is written down.
+    """
+    return _held(run.lock_file) or _held(run.rank_lock_file)
+
+
+def _held(path: Path) -> bool:
     try:
-        lock.acquire()
-    except Timeout:
-        yield False
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # two that ask do not see each other
+        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    finally:
+        os.close(handle)
+
+
+def hold(path: Path) -> int | None:
+    """A descriptor that holds a lock until every process that has it ends; None if it is held.
+
+    Raises:
+        OSError: when the file cannot be made.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    until = time.monotonic() + 1  # `alive` holds it too, for an instant
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        if time.monotonic() > until:
+            os.close(handle)
+            return None
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def alone_with(run: Run, launched: bool = False) -> Iterator[bool]:
+    """Whether this process is the run's only worker.
+
+    Args:
+        launched: whether it is one of several; their launcher may hold the run's lock.
+    """
+    folder = str(run.folder.resolve())
+    started_with = os.environ.get(LOCKED) == folder
+    if started_with and not launched:
+        yield True
         return
+    try:
+        handle = hold(run.rank_lock_file if started_with else run.lock_file)
     except OSError:  # a full disk or a deleted folder: it will be said where it matters
         yield True
         return
+    if handle is None:
+        yield False
+        return
+    before = os.environ.get(LOCKED, "")
+    os.set_inheritable(handle, True)  # `launch.become` keeps it, and says so
+    os.environ[LOCKED] = folder
     try:
         yield True
     finally:
-        lock.release()
+        os.environ[LOCKED] = before
+        os.close(handle)
 
 
 def spawn(
-    run: Run, module: str = "", flag: str = "--run", devices: Sequence[str] = ()
+    run: Run,
+    module: str = "",
+    flag: str = "--run",
+    devices: Sequence[str] = (),
+    about_to: Callable[[], None] = lambda: None,
 ) -> process.Mark:
     """Start a worker for a folder; what identifies it.
 
     Args:
         module: what it runs; `TRAIN` where empty.
         devices: the accelerators it may use; all, where empty.
+        about_to: called when the folder counts as `alive` already, before there is a process.
 
     Raises:
         JobError: when no process can be started.
-        StoreError: when the folder cannot be written.
+        StoreError: when the folder cannot be written, or its former worker lives.
     """
     command = [sys.executable, "-m", module or TRAIN, flag, str(run.folder.resolve())]
     path = os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH", "")]))
-    chosen = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+    told = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", STARTED_BY: str(os.getpid())}
+    told |= {LOCKED: str(run.folder.resolve())}
+    told |= {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+    lock = _lock(run)
     try:
+        about_to()
         with run.log_file.open("ab") as log:
             started = subprocess.Popen(
                 command,
@@ -94,16 +159,34 @@ def spawn(
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=_environment()
-                | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", STARTED_BY: str(os.getpid())}
-                | chosen,
+                pass_fds=(lock,),
+                env=_environment() | told,
             )
     except OSError as error:
         raise JobError(f"No worker process could be started: {error}.") from error
+    finally:
+        os.close(lock)  # the worker has it now
     _carried[started.pid] = run
     # Collects the exit status, or the ended worker would stay a zombie while the app lives.
     threading.Thread(target=_reap, args=(started,), name=f"reap-{started.pid}", daemon=True).start()
-    return note(run, started.pid, devices)
+    try:
+        return note(run, started.pid, devices)
+    except StoreError:  # a full disk: what could not be written down is to be begun anew
+        started.kill()
+        raise
+
+
+def _lock(run: Run) -> int:
+    try:
+        lock = hold(run.lock_file)
+    except OSError as error:
+        raise StoreError(
+            f"{run.lock_file} cannot be made: {error.strerror or error}.",
+            "Free some space or choose another folder with FINETUNE_RUNS.",
+        ) from error
+    if lock is None:
+        raise StoreError(f"{run.folder.name} is being worked on.", "Try again in a moment.")
+    return lock
 
 
 def _environment() -> dict[str, str]:
@@ -143,7 +226,10 @@ def note(run: Run, pid: int, devices: Sequence[str] = ()) -> process.Mark:
 
 
 def worker(run: Run) -> psutil.Process | None:
-    """The living worker of a run; None when it has ended, or its pid now belongs to another."""
+    """The process to signal; None when it has ended, its pid is another's now, or not known yet.
+
+    Whether there is one at all is `alive`'s to say.
+    """
     return process.find(run.read_json(run.job_file))
 
 
@@ -159,24 +245,29 @@ def end(run: Run, patience: float, limit: float) -> None:
     What does not end in `patience` seconds gets SIGTERM, what does not end in `limit` seconds
     gets SIGKILL, its whole process group with it.
     """
-    if (found := worker(run)) is not None:
+    if alive(run):
         threading.Thread(
-            target=_see_off,
-            args=(found, patience, limit),
-            name=f"stop-{found.pid}",
-            daemon=True,
+            target=_see_off, args=(run, patience, limit), name=f"stop-{run.id}", daemon=True
         ).start()
 
 
-def kill(run: Run) -> None:
+def kill(run: Run, patience: float = 5.0) -> None:
     """End a worker at once, its whole process group with it, and wait until it is gone."""
-    if (found := worker(run)) is not None:
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            _kill(found)
-            found.wait(5)
+    until = time.monotonic() + patience
+    while alive(run) and (left := until - time.monotonic()) > 0:
+        # One that was just started may not have a pid yet that anybody knows.
+        if (found := worker(run)) is not None:
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                _kill(found)
+                found.wait(left)
+        time.sleep(0.01)
 
 
-def _see_off(found: psutil.Process, patience: float, limit: float) -> None:
+def _see_off(run: Run, patience: float, limit: float) -> None:
+    while (found := worker(run)) is None:
+        if not alive(run):
+            return
+        time.sleep(0.05)
     with contextlib.suppress(psutil.Error, ProcessLookupError):
         with contextlib.suppress(psutil.TimeoutExpired):
             found.wait(patience)
@@ -189,11 +280,15 @@ def _see_off(found: psutil.Process, patience: float, limit: float) -> None:
 
 
 def _kill(found: psutil.Process) -> None:
+    started = found.children(recursive=True)  # a launcher's processes have groups of their own
     # is_running compares births: a reused pid is not ours to kill.
     if found.is_running() and os.getpgid(found.pid) == found.pid:
         os.killpg(found.pid, signal.SIGKILL)
     else:
         found.kill()
+    for child in started:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
 
 
 def _spare(store: RunStore) -> Run:
@@ -207,7 +302,7 @@ def prepare(store: RunStore) -> None:
     """
     folder = _spare(store)
     with contextlib.suppress(JobError, StoreError, OSError):
-        if worker(folder) is None:
+        if not alive(folder):
             shutil.rmtree(folder.folder, ignore_errors=True)
             folder.folder.mkdir(parents=True)
             spawn(folder, "finetune.spare", "--folder")
@@ -216,7 +311,7 @@ def prepare(store: RunStore) -> None:
 def give(store: RunStore, run: Run, patience: float = 1.0) -> process.Mark | None:
     """Hand the run to the waiting worker if it can do it; its mark, or None where it was not.
 
-    It is not waited for, and ended if it hangs.
+    It is not waited for, and ended if it hangs. Once it has taken the run it holds its lock.
 
     Raises:
         StoreError: when the run's folder cannot be written.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 
@@ -29,9 +30,9 @@ for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "SPACE_ID", "S
 
 import pytest
 
-from finetune import config, data
+from finetune import config, data, scheduler, workers
 from finetune.config import RunConfig
-from finetune.store import RunStore
+from finetune.store import Run, RunStore
 from tests import toys
 
 _BEGAN = time.monotonic()
@@ -111,6 +112,18 @@ def own_environment() -> Iterator[None]:
 @pytest.fixture
 def store(tmp_path: Path) -> RunStore:
     return RunStore(tmp_path / "runs")
+
+
+@pytest.fixture
+def adopt() -> Iterator[Callable[[Run], None]]:
+    """Makes this process the worker of a run, until the test is over."""
+    with contextlib.ExitStack() as held:
+
+        def adopted(run: Run) -> None:
+            held.enter_context(workers.alone_with(run))
+            scheduler.adopt(RunStore(run.folder.parent), run)
+
+        yield adopted
 
 
 @pytest.fixture(scope="session")

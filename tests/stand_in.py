@@ -12,14 +12,37 @@ import os
 import sys
 import time
 from collections.abc import Generator
+from pathlib import Path
 
 from finetune import events, train
 from finetune.events import Event
 from finetune.store import Run
 
 EVERY = 10  # steps between checkpoints
-LINGER = "FINETUNE_TEST_LINGER"  # seconds a worker goes on living after its last event
 PAUSE = 0.01  # seconds a step takes
+# Each names a file. As long as it is there, a worker
+LATE = "FINETUNE_TEST_LATE"  # does nothing
+HOLD = "FINETUNE_TEST_HOLD"  # takes no more steps than the file says, unless it shall stop
+LINGER = "FINETUNE_TEST_LINGER"  # goes on living after its last event
+
+
+def write(path: Path, text: str) -> None:
+    """Change such a file, which a worker may be reading."""
+    aside = path.with_suffix(".aside")
+    aside.write_text(text)
+    os.replace(aside, path)
+
+
+def wait(name: str) -> None:
+    while os.path.exists(os.environ.get(name, "")):
+        time.sleep(PAUSE)
+
+
+def may_take(step: int) -> bool:
+    try:
+        return step <= int(Path(os.environ.get(HOLD, "")).read_text())
+    except (OSError, ValueError):
+        return True
 
 
 def stages(run: Run, stop: train.StopSwitch) -> Generator[Event, None, None]:
@@ -38,6 +61,11 @@ def stages(run: Run, stop: train.StopSwitch) -> Generator[Event, None, None]:
         yield events.Resumed(step=step)
     while step < total:
         time.sleep(PAUSE)
+        while not may_take(step + 1) and not stop():
+            time.sleep(PAUSE)
+        if not may_take(step + 1):
+            yield events.Stopped(step=step, seconds=step * PAUSE)
+            return
         step += 1
         yield events.Stepped(
             step=step, epoch=step / total, loss=1 / step, learning_rate=1e-3,
@@ -61,6 +89,7 @@ def stages(run: Run, stop: train.StopSwitch) -> Generator[Event, None, None]:
 
 if __name__ == "__main__":
     train.stages = stages
+    wait(LATE)
     code = train.main()
-    time.sleep(float(os.environ.get(LINGER, "0")))
+    wait(LINGER)
     sys.exit(code)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from finetune import events, files, scheduler
+from finetune import events, files
 from finetune.config import RunConfig
 from finetune.queue import Queue
-from finetune.store import RunStore
+from finetune.store import Run, RunStore
 from finetune.ui import page
 from tests import toys
 from tests.benchmarks import analysis, load, memory, prediction
@@ -61,14 +62,14 @@ def test_prediction_is_measured_on_the_same_pairs(
 
 @pytest.mark.long
 def test_fifty_visitors_watch_and_ask_without_an_error(
-    store: RunStore, toy_checkpoint: Path
+    store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], None]
 ) -> None:
     """The load benchmark's crowd, for some seconds, while a run writes ten events a second."""
     run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=32))
     for event in story()[:2]:
         run.append(event)
     toys.copy_model(toy_checkpoint, run.best)
-    scheduler.adopt(store, run)
+    adopt(run)
     made = page.build(store)
     _, url, _ = page.launch(made, store, prevent_thread_lock=True, quiet=True)
     crowd = load.Crowd(url, run.id, run.id, clients=50, asking=2.0)

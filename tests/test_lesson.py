@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from finetune import events
 from finetune.config import RunConfig
-from finetune.store import RunStore
+from finetune.store import Run, RunStore
 from finetune.summary import ENDED, Summary, fold
 from finetune.ui import lesson, live, status
 
@@ -119,14 +120,12 @@ def pieces(told: dict[str, Any]) -> set[str]:
 
 
 def test_the_live_view_draws_the_batch_once(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, adopt: Callable[[Run], None]
 ) -> None:
-    from finetune import scheduler
-
     monkeypatch.setattr(live, "FRESH", 0.0)
     run = store.create(RunConfig())
     run.append(events.Started(device="CPU"))
-    scheduler.adopt(store, run)
+    adopt(run)
     first = live.changes(store, run, {})
     assert first["batch"][1] == ""
     run.append(events.Entered(phase="train"))

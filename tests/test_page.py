@@ -15,6 +15,7 @@ import sys
 import textwrap
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import httpx
 import orjson
 import pytest
 
-from finetune import catalog, config, data, decision, events, jobs, scheduler, uploads
+from finetune import catalog, config, data, decision, events, jobs, uploads
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
 from finetune.queue import Queue
@@ -223,14 +224,14 @@ def test_an_untouched_page_is_told_nothing_twice(store: RunStore, finished: Run)
 
 
 def test_a_page_that_watches_is_told_what_is_new(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, adopt: Callable[[Run], None]
 ) -> None:
     monkeypatch.setattr(live, "FRESH", 0.0)
     run = store.create(RunConfig())
     told = story()
     for event in told[:5]:
         run.append(event)
-    scheduler.adopt(store, run)
+    adopt(run)
     first = live.changes(store, run, {})
     assert first["turn"][0].startswith("running")
     run.append(told[5])
@@ -301,10 +302,12 @@ def test_the_more_watch_the_more_seldom_each_asks(
     assert max(late) <= 1.15 * wait
 
 
-def test_who_looks_at_a_run_that_has_ended_asks_more_seldom(store: RunStore, finished: Run) -> None:
+def test_who_looks_at_a_run_that_has_ended_asks_more_seldom(
+    store: RunStore, finished: Run, adopt: Callable[[Run], None]
+) -> None:
     running = store.create(RunConfig())
     running.append(story()[0])
-    scheduler.adopt(store, running)
+    adopt(running)
     for run, wait in ((running, 400), (finished, 1000)):
         live.changes(store, run, {})
         assert live.Pace().wait(run) == wait

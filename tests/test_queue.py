@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ from finetune.config import RunConfig
 from finetune.errors import ConfigError, JobError, NoSuchRun, StoreError
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
-from tests.stand_in import LINGER
+from tests.stand_in import HOLD, LATE, LINGER, write
 from tests.test_jobs import until
 
 ROOT = Path(__file__).resolve().parent.parent
 KILLS = 30
+ENDLESS = 1_000_000
 
 
 @pytest.fixture
@@ -36,6 +37,21 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, store: RunStore) -> Iterator[RunSt
     monkeypatch.setattr(workers, "TRAIN", "tests.stand_in")
     yield store
     end_all(store)
+
+
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int | None], None]:
+    """Lets workers take so many steps of their run at the most; all of them again with None."""
+    path = tmp_path / "hold"
+    monkeypatch.setenv(HOLD, str(path))
+
+    def at(steps: int | None) -> None:
+        if steps is None:
+            path.unlink()
+        else:
+            write(path, str(steps))
+
+    return at
 
 
 def end_all(store: RunStore) -> None:
@@ -81,7 +97,7 @@ def apps(store: RunStore) -> Iterator[list[App]]:
 def test_the_order_is_kept_on_disk(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     assert queue.waiting() == []
-    assert queue.begun() == {}
+    assert queue.begun() == []
     for name in "abcd":
         queue.add(name)
     queue.add("c", first=True)
@@ -92,11 +108,10 @@ def test_the_order_is_kept_on_disk(tmp_path: Path) -> None:
     assert not queue.remove("b")
     queue.begin("c")
     assert queue.waiting() == ["d", "a"]
-    assert queue.begun() == {"c": {}}
-    queue.note("c", {"pid": 1, "born": "x"})
-    assert Queue(tmp_path).begun() == {"c": {"pid": 1, "born": "x"}}
+    assert queue.begun() == ["c"]
+    assert Queue(tmp_path).begun() == ["c"]
     queue.end("c")
-    assert queue.begun() == {}
+    assert queue.begun() == []
 
 
 def test_what_lies_about_in_the_queue_is_ignored(stand_in: RunStore) -> None:
@@ -112,12 +127,15 @@ def test_what_lies_about_in_the_queue_is_ignored(stand_in: RunStore) -> None:
 
     def all_gone() -> bool:  # a worker that has written its last event takes a moment to end
         scheduler.dispatch(stand_in)
-        return queue.waiting() == [] and queue.begun() == {}
+        return queue.waiting() == [] and queue.begun() == []
 
     until(all_gone, 60)
 
 
-def test_one_trains_and_the_others_wait_in_order(stand_in: RunStore) -> None:
+def test_one_trains_and_the_others_wait_in_order(
+    stand_in: RunStore, hold: Callable[[int | None], None]
+) -> None:
+    hold(0)
     runs = [jobs.start(stand_in, brief(20)) for _ in range(3)]
     assert [status(stand_in, run) for run in runs] == ["running", "waiting", "waiting"]
     assert [jobs.place(stand_in, run) for run in runs] == [(0, 2), (1, 2), (2, 2)]
@@ -125,6 +143,7 @@ def test_one_trains_and_the_others_wait_in_order(stand_in: RunStore) -> None:
     assert [jobs.place(stand_in, run)[0] for run in runs] == [0, 2, 1]
     with pytest.raises(JobError, match="does not wait"):
         jobs.to_front(stand_in, runs[0])
+    hold(None)
     going = scheduler.Scheduler(stand_in, every=0.05)
     going.start()
     try:
@@ -139,7 +158,7 @@ def test_one_trains_and_the_others_wait_in_order(stand_in: RunStore) -> None:
 def test_the_queue_goes_on_after_every_kind_of_end(stand_in: RunStore) -> None:
     """Cancelled while it waits, failed, killed, deleted by hand, damaged, finished."""
     cancelled, killed, deleted, damaged, last = (
-        jobs.start(stand_in, brief(steps)) for steps in (3000, 3000, 3000, 5, 5)
+        jobs.start(stand_in, brief(steps)) for steps in (ENDLESS, ENDLESS, ENDLESS, 5, 5)
     )
     (damaged.folder / "config.json").write_text('{"learning_rate": "high"}')
     shutil.rmtree(deleted.folder)
@@ -152,9 +171,7 @@ def test_the_queue_goes_on_after_every_kind_of_end(stand_in: RunStore) -> None:
         found = workers.worker(killed)
         assert found is not None
         found.kill()
-        began = time.monotonic()
-        until(lambda: status(stand_in, killed) == "interrupted", 5)
-        assert time.monotonic() - began < 5
+        until(lambda: status(stand_in, killed) == "interrupted")
         until(lambda: status(stand_in, last) == "finished", 60)
     finally:
         going.close()
@@ -163,14 +180,18 @@ def test_the_queue_goes_on_after_every_kind_of_end(stand_in: RunStore) -> None:
     assert killed.has_model() is (jobs.summary(stand_in, killed).saved_step is not None)
 
 
-def test_a_stopped_run_takes_its_turn_when_it_goes_on(stand_in: RunStore) -> None:
-    first = jobs.start(stand_in, brief(400))
-    until(lambda: jobs.summary(stand_in, first).step > 25)
+def test_a_stopped_run_takes_its_turn_when_it_goes_on(
+    stand_in: RunStore, hold: Callable[[int | None], None]
+) -> None:
+    hold(26)
+    first = jobs.start(stand_in, brief(60))
+    until(lambda: jobs.summary(stand_in, first).step == 26)
     jobs.stop(stand_in, first)
     until(lambda: status(stand_in, first) == "stopped")
+    hold(None)
     until(lambda: workers.worker(first) is None)  # no app is there to look again
     at = jobs.summary(stand_in, first).step
-    second = jobs.start(stand_in, brief(3000))
+    second = jobs.start(stand_in, brief(ENDLESS))
     jobs.resume(stand_in, first)
     assert status(stand_in, first) == "waiting"
     with pytest.raises(JobError, match="The run is waiting"):
@@ -184,12 +205,12 @@ def test_a_stopped_run_takes_its_turn_when_it_goes_on(stand_in: RunStore) -> Non
     with pytest.raises(NoSuchRun):
         stand_in.get(second.id)
     taken = [one.step for one in jobs.summary(stand_in, first).train]
-    assert taken == list(range(1, 401))
-    assert history.seconds(jobs.summary(stand_in, first)) == pytest.approx(4.0)
+    assert taken == list(range(1, 61))
+    assert history.seconds(jobs.summary(stand_in, first)) == pytest.approx(0.6)
 
 
 def test_stop_and_discard_leaves_no_model(stand_in: RunStore) -> None:
-    run = jobs.start(stand_in, brief(3000))
+    run = jobs.start(stand_in, brief(ENDLESS))
     until(lambda: run.has_model())
     jobs.stop(stand_in, run, discard=True)
     until(lambda: status(stand_in, run) == "stopped")
@@ -266,28 +287,34 @@ def with_model(store: RunStore, ended: events.Event | None) -> Run:
 
 
 def test_what_is_resumed_while_its_worker_still_leaves_goes_on(
-    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch
+    stand_in: RunStore,
+    monkeypatch: pytest.MonkeyPatch,
+    hold: Callable[[int | None], None],
+    tmp_path: Path,
 ) -> None:
     """A worker lives for some time after its last event; Resume pressed in it must not be lost."""
-    monkeypatch.setenv(LINGER, "1.5")
+    (tmp_path / "linger").touch()
+    monkeypatch.setenv(LINGER, str(tmp_path / "linger"))
+    hold(4)
     run = jobs.start(stand_in, brief(30))
-    until(lambda: jobs.summary(stand_in, run).step > 3)
+    until(lambda: jobs.summary(stand_in, run).step == 4)
     jobs.stop(stand_in, run)
     until(lambda: status(stand_in, run) == "stopped")
-    monkeypatch.setenv(LINGER, "0")
+    hold(None)
     going = scheduler.Scheduler(stand_in, every=0.05)
     going.start()
     try:
         jobs.resume(stand_in, run)
         assert workers.worker(run) is not None
         assert status(stand_in, run) == "waiting"
+        (tmp_path / "linger").unlink()
         until(lambda: status(stand_in, run) == "finished", 60)
     finally:
         going.close()
 
 
 def test_a_run_deleted_by_hand_ends_its_worker(stand_in: RunStore) -> None:
-    run = jobs.start(stand_in, brief(3000))
+    run = jobs.start(stand_in, brief(ENDLESS))
     until(lambda: jobs.summary(stand_in, run).step > 12)
     found = workers.worker(run)
     assert found is not None
@@ -297,16 +324,20 @@ def test_a_run_deleted_by_hand_ends_its_worker(stand_in: RunStore) -> None:
     assert not run.folder.exists()  # and it was not made again
     assert [one.id for one in stand_in.runs()] == []
     scheduler.dispatch(stand_in)
-    assert Queue(stand_in.root).begun() == {}
+    assert Queue(stand_in.root).begun() == []
 
 
-def test_only_one_worker_carries_a_run_out(stand_in: RunStore) -> None:
-    run = jobs.start(stand_in, brief(300))
-    until(lambda: jobs.summary(stand_in, run).step > 3)
+def test_only_one_worker_carries_a_run_out(
+    stand_in: RunStore, hold: Callable[[int | None], None]
+) -> None:
+    hold(4)
+    run = jobs.start(stand_in, brief(30))
+    until(lambda: jobs.summary(stand_in, run).step == 4)
     command = [sys.executable, "-m", "tests.stand_in", "--run", str(run.folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0
     assert "carried out by another process" in done.stderr
+    hold(None)
     until(lambda: status(stand_in, run) == "finished")
     assert sum(isinstance(one, events.Started) for one in run.tail()[0]) == 1
 
@@ -314,9 +345,76 @@ def test_only_one_worker_carries_a_run_out(stand_in: RunStore) -> None:
 def test_an_app_killed_between_two_lines_leaves_a_run_that_waits(stand_in: RunStore) -> None:
     run = stand_in.create(brief())
     Queue(stand_in.root).begin(run.id)  # begun, and killed before there was a process
-    assert status(stand_in, run) == "running"
+    assert status(stand_in, run) == "waiting"
+    jobs.stop(stand_in, run)  # nothing is asked to end that is not there
+    assert (status(stand_in, run), run.stop_requested()) == ("stopped", False)
+    run = stand_in.create(brief())
+    Queue(stand_in.root).begin(run.id)
     scheduler.dispatch(stand_in)
     until(lambda: status(stand_in, run) == "finished")
+
+
+@pytest.fixture
+def unnoted(stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
+    """A run whose worker was just started by an app that was killed before it noted the pid; the
+    worker does nothing as long as there is a file called `late`."""
+
+    def killed(*words: Any) -> None:
+        raise KeyboardInterrupt
+
+    run = stand_in.create(brief(ENDLESS))
+    Queue(stand_in.root).add(run.id)
+    (tmp_path / "late").touch()
+    with monkeypatch.context() as app:
+        app.setenv(LATE, str(tmp_path / "late"))
+        app.setattr(workers, "note", killed)
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.dispatch(stand_in)
+    yield run
+    (tmp_path / "late").unlink(missing_ok=True)
+
+
+def started_for(run: Run) -> psutil.Process:
+    """The worker of a run, whoever knows its pid."""
+    (found,) = (one for one in psutil.Process().children() if str(run.folder) in one.cmdline())
+    return found
+
+
+def test_a_worker_whose_pid_nobody_knows_is_the_runs_worker(
+    stand_in: RunStore, unnoted: Run
+) -> None:
+    """It runs from its first moment, no other is started, and Stop holds for it."""
+    found = started_for(unnoted)
+    assert workers.worker(unnoted) is None
+    assert status(stand_in, unnoted) == "running"
+    active = jobs.active(stand_in)
+    assert active is not None
+    assert active.id == unnoted.id
+    another = jobs.start(stand_in, brief())  # another app takes over
+    assert [status(stand_in, one) for one in (unnoted, another)] == ["running", "waiting"]
+    with pytest.raises(JobError, match="The run is running"):
+        jobs.resume(stand_in, unnoted)
+    assert started_for(unnoted) == found
+    jobs.stop(stand_in, unnoted)
+    assert unnoted.stop_requested()
+    assert status(stand_in, unnoted) == "running"  # until it has ended
+    found.kill()
+    until(lambda: status(stand_in, unnoted) == "stopped")
+    scheduler.dispatch(stand_in)
+    until(lambda: status(stand_in, another) == "finished")
+
+
+def test_a_worker_whose_pid_nobody_knows_tells_it(
+    stand_in: RunStore, unnoted: Run, tmp_path: Path
+) -> None:
+    found = started_for(unnoted)
+    (tmp_path / "late").unlink()
+    until(lambda: workers.worker(unnoted) is not None)
+    assert workers.worker(unnoted) == found
+    assert scheduler.running(stand_in) != []
+    jobs.delete(stand_in, unnoted)
+    until(lambda: not found.is_running() or found.status() == psutil.STATUS_ZOMBIE)
+    assert stand_in.runs() == []
 
 
 def test_a_run_that_no_process_can_be_had_for_has_failed(
@@ -356,10 +454,10 @@ def test_several_accelerators_each_train_a_run(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
     assert devices.accelerators() == ("3", "5", "7")
     monkeypatch.setattr("finetune.launch.become", lambda run, wanted: None)
-    one, two, pair = (jobs.start(stand_in, brief(3000, num_processes=n)) for n in (1, 1, 2))
+    one, two, pair = (jobs.start(stand_in, brief(ENDLESS, num_processes=n)) for n in (1, 1, 2))
     assert [workers.devices(run) for run in (one, two)] == [("3",), ("5",)]
     assert status(stand_in, pair) == "waiting"
-    behind = jobs.start(stand_in, brief(3000))  # would fit, but is not before its turn
+    behind = jobs.start(stand_in, brief(ENDLESS))  # would fit, but is not before its turn
     assert status(stand_in, behind) == "waiting"
     seen = psutil.Process(workers.worker(one).pid).environ()  # type: ignore[union-attr]
     assert seen["CUDA_VISIBLE_DEVICES"] == "3"
@@ -371,7 +469,7 @@ def test_a_visitors_worker_has_no_token(
     """Neither for datasets nor for checkpoints: the owner's private ones are not its visitors'."""
     for shared in ("", "1"):
         monkeypatch.setenv("FINETUNE_VISITORS", shared)
-        run = stand_in.create(brief(3000))
+        run = stand_in.create(brief(ENDLESS))
         with monkeypatch.context() as owner:
             owner.setenv("HF_TOKEN", "the-owners")
             workers.spawn(run)
@@ -394,32 +492,38 @@ def test_a_pid_of_before_the_reboot_is_nobody(store: RunStore) -> None:
 
 
 def test_a_clock_that_jumps_changes_nothing(
-    stand_in: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stand_in: RunStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hold: Callable[[int | None], None],
 ) -> None:
     """The worker's clock goes back a day and forth a month; the app's goes forth a year."""
-    jump = tmp_path / "jump"
+    jump, clock = tmp_path / "jump", tmp_path / "clock"
     jump.mkdir()
     (jump / "sitecustomize.py").write_text(
         "import time\n"
-        "real, began = time.time, time.monotonic()\n"
-        "def jumping():\n"
-        "    since = time.monotonic() - began\n"
-        "    return real() + (0 if since < .6 else -86400 if since < 1 else 30 * 86400)\n"
-        "time.time = jumping\n"
+        "real = time.time\n"
+        f"time.time = lambda: real() + int(open({str(clock)!r}).read())\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(jump))
+    write(clock, "0")
+    hold(40)
     run = jobs.start(stand_in, brief(120))
-    real, seen = time.time, set()
+    real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 365 * 86400)
-    deadline = time.monotonic() + 30
-    while (now := status(stand_in, run)) != "finished":
-        seen.add(now)
-        assert time.monotonic() < deadline
+
+    def at(step: int) -> bool:
         summary = jobs.summary(stand_in, run)
+        assert summary.status == "running"
         assert summary.seconds_left is None or 0 <= summary.seconds_left < 60
         assert (history.seconds(summary) or 0) >= 0
-        time.sleep(0.02)
-    assert seen == {"running"}
+        return summary.step == step
+
+    for step, offset in ((40, -86400), (80, 30 * 86400)):
+        until(lambda step=step: at(step))  # type: ignore[misc]
+        write(clock, str(offset))
+        hold(step + 40)
+    until(lambda: status(stand_in, run) == "finished")
     done = jobs.summary(stand_in, run)
     times = [one.time for one in done.train]
     assert min(b - a for a, b in itertools.pairwise(times)) < -80_000  # it did jump
@@ -428,7 +532,7 @@ def test_a_clock_that_jumps_changes_nothing(
 
 
 def test_a_half_written_line_is_not_the_next_ones_end(stand_in: RunStore) -> None:
-    run = jobs.start(stand_in, brief(3000))
+    run = jobs.start(stand_in, brief(ENDLESS))
     until(lambda: jobs.summary(stand_in, run).step > 12)
     workers.kill(run)
     with run.events_file.open("ab") as file:
@@ -453,7 +557,7 @@ def test_a_disk_that_is_full_loses_nothing(
         pytest.skip("only root may mount a small disk here")
     try:
         store = RunStore(small / "runs")
-        run = jobs.start(store, brief(3000))
+        run = jobs.start(store, brief(ENDLESS))
         until(lambda: jobs.summary(store, run).step > 25)
         ballast = small / "ballast"
         with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
@@ -482,19 +586,21 @@ def test_a_disk_that_is_full_loses_nothing(
 
 
 def test_of_two_apps_one_schedules_and_the_other_takes_over(
-    store: RunStore, apps: list[App]
+    store: RunStore, apps: list[App], hold: Callable[[int | None], None]
 ) -> None:
-    runs = [store.create(brief(steps)) for steps in (100, 100, 100)]
+    hold(10)
+    runs = [store.create(brief(20)) for _ in range(3)]
     apps += [App(store), App(store)]
     for run in runs:
         Queue(store.root).add(run.id)
-    until(lambda: status(store, runs[0]) == "running", 60)
+    until(lambda: jobs.summary(store, runs[0]).step == 10)
     parent = workers.worker(runs[0])
     assert parent is not None
     scheduling = next(app for app in apps if app.process.pid == parent.ppid())
     scheduling.kill()
     assert parent.is_running()  # the run goes on
-    until(lambda: all(status(store, run) == "finished" for run in runs), 30)
+    hold(None)
+    until(lambda: all(status(store, run) == "finished" for run in runs))
     for run in runs:
         assert sum(isinstance(one, events.Started) for one in run.tail()[0]) == 1
 
@@ -609,7 +715,7 @@ def test_a_visitor_has_so_many_runs_and_places(
     monkeypatch.setenv("FINETUNE_MAX_RUNS", "3")
     ada = stand_in.seen_by(visitors.visitor(user="ada"))
     bob = stand_in.seen_by(visitors.visitor(user="bob"))
-    runs = jobs.start_all(ada, [brief(3000), brief(3000)])
+    runs = jobs.start_all(ada, [brief(ENDLESS), brief(ENDLESS)])
     jobs.start(ada, brief())
     with pytest.raises(JobError, match="You have 3 runs here, and a visitor may keep 3"):
         jobs.start(ada, brief())

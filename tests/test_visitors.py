@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -158,7 +159,10 @@ def examined(store: RunStore, dataset: str) -> tuple[Run, subprocess.Popen[bytes
     folder = looks.examination(store, RunConfig(dataset=dataset))
     folder.folder.mkdir(parents=True)
     (folder.folder / "config.json").write_text(RunConfig(dataset=dataset).to_json())
-    process = subprocess.Popen(["sleep", "60"])
+    lock = workers.hold(folder.lock_file)
+    assert lock is not None
+    process = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
+    os.close(lock)
     workers.note(folder, process.pid)
     return folder, process
 

@@ -40,7 +40,7 @@ from urllib.parse import urlencode
 import psutil
 from playwright.sync_api import Browser, sync_playwright
 
-from finetune import events, scheduler
+from finetune import events, scheduler, workers
 from finetune.config import RunConfig
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
@@ -250,11 +250,12 @@ def watched(store: RunStore) -> Iterator[Run]:
             total_steps=100_000, labels=["no", "yes"], parameters=1000, precision="no",
         )
     )  # fmt: skip
-    scheduler.adopt(store, run)
-    try:
-        yield run
-    finally:
-        Queue(store.root).end(run.id)
+    with workers.alone_with(run):
+        scheduler.adopt(store, run)
+        try:
+            yield run
+        finally:
+            Queue(store.root).end(run.id)
 
 
 def asking(url: str, run: Run, process: psutil.Process, count: int) -> tuple[list[float], float]:
