@@ -15,6 +15,7 @@ Free of torch, for the page; how the file is judged is `batch`'s business.
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune import errands, files, uploads, workers
-from finetune.errors import DataError, JobError, StoreError
+from finetune.errors import DataError, FinetuneError, JobError, StoreError
 from finetune.store import Run, RunStore, write_atomically
 from finetune.summary import fold
 from finetune.visitors import Limits
@@ -32,6 +33,7 @@ from finetune.visitors import Limits
 MOST = 2  # at a time, for all visitors
 KEPT = 5  # of each visitor; older ones make room
 NONE = "(none)"
+_ASIDE = ".new-"  # before the id of a batch whose file is still being copied
 COLUMNS = ("sentence1", "sentence2", "label")
 _ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
 
@@ -161,26 +163,59 @@ def start(store: RunStore, asked: Asked, path: Path) -> Batch:
             f"{asked.file} has {size / 2**20:.0f} MB; a visitor may bring {most / 2**20:.0f} MB.",
             "Bring a part of the rows.",
         )
+    aside, lock = _reserve(store, named, size)
+    batch = Batch(store.root / "batches" / aside.id.removeprefix(_ASIDE))
+    try:
+        shutil.copyfile(path, aside.folder / f"input{uploads.ending(asked.file)}")
+        with workers.changing(store):
+            os.replace(aside.folder, batch.folder)
+            os.close(lock)  # the process takes it
+            lock = -1
+            workers.spawn(batch, "finetune.batch", "--folder")
+    except (OSError, FinetuneError) as error:
+        for folder in (aside.folder, batch.folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise StoreError(f"The file cannot be kept: {error.strerror}.") from error
+        raise
+    finally:
+        if lock >= 0:
+            os.close(lock)
+    return batch
+
+
+def _reserve(store: RunStore, asked: Asked, size: int) -> tuple[Batch, int]:
+    """A folder to copy the file into while others change the store, and its lock: as long as this
+    process holds that, the batch is going on.
+
+    Raises:
+        JobError: when too many are.
+        DataError: when the visitor has as much as they may.
+        StoreError: when the folder cannot be made.
+    """
     with workers.changing(store):
-        mine = newest(store)[::-1]
-        going = [one for one in _all(store) if workers.worker(one) is not None]
-        if len(going) >= MOST or (not store.visitor.alone and any(one in mine for one in going)):
+        copies = [Batch(path) for path in (store.root / "batches").glob(f"{_ASIDE}*/")]
+        going = [one for one in (*_all(store), *copies) if workers.alive(one)]
+        mine = any(store.visitor.owns(_owner(one)) for one in going)
+        if len(going) >= MOST or (not store.visitor.alone and mine):
             raise JobError(
                 f"{len(going)} batch is going on." if len(going) == 1 else
                 f"{len(going)} batches are going on.", "Wait for its end, or cancel it.",
             )  # fmt: skip
-        _make_room(store, mine, size)
-        batch = Batch(store.root / "batches" / secrets.token_urlsafe(15))
+        for left in copies:  # by an app that was killed
+            if not workers.alive(left):
+                shutil.rmtree(left.folder, ignore_errors=True)
+        _make_room(store, newest(store)[::-1], size)
+        aside = Batch(store.root / "batches" / f"{_ASIDE}{secrets.token_urlsafe(15)}")
         try:
-            batch.folder.mkdir(parents=True)
-            shutil.copyfile(path, batch.folder / f"input{uploads.ending(asked.file)}")
-            made = replace(named, owner=store.visitor.name)
-            write_atomically(batch.folder / "asked.json", json.dumps(asdict(made)) + "\n")
-            workers.spawn(batch, "finetune.batch", "--folder")
+            aside.folder.mkdir(parents=True)
+            made = replace(asked, owner=store.visitor.name)
+            write_atomically(aside.folder / "asked.json", json.dumps(asdict(made)) + "\n")
+            lock = workers.hold(aside.lock_file)
         except OSError as error:
-            shutil.rmtree(batch.folder, ignore_errors=True)
             raise StoreError(f"The file cannot be kept: {error.strerror}.") from error
-    return batch
+    assert lock is not None, "nobody else knows the name"
+    return aside, lock
 
 
 def _make_room(store: RunStore, mine: list[Batch], size: int) -> None:
@@ -193,7 +228,7 @@ def _make_room(store: RunStore, mine: list[Batch], size: int) -> None:
     had = store.uploads.make_room(size)
     for place, old in enumerate(mine):
         full = not store.visitor.alone and had + store.judged_bytes() + size > most
-        if (full or len(mine) - place >= KEPT) and workers.worker(old) is None:
+        if (full or len(mine) - place >= KEPT) and not workers.alive(old):
             shutil.rmtree(old.folder, ignore_errors=True)
 
 

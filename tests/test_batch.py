@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from finetune import batch, batches, decision, events, workers
 from finetune.batches import Asked
 from finetune.config import RunConfig
-from finetune.errors import DataError, JobError, ModelError
+from finetune.errors import DataError, JobError, ModelError, StoreError
 from finetune.predict import Predictor, Way
 from finetune.store import Run, RunStore
 from finetune.visitors import Visitor
@@ -352,3 +353,48 @@ def test_what_is_judged_counts_with_what_is_uploaded(
     assert {one.id for one in batches.newest(ada)} == {first.id, second.id}  # in vain, so none goes
     third = judge("f", 300)
     assert {one.id for one in batches.newest(ada)} == {second.id, third.id}
+
+
+def test_others_start_while_a_file_is_copied(
+    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "spawn", lambda *values: None)
+    path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
+    ada, bob = (store.seen_by(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
+    for visitor in (ada, bob):
+        toys.copy_model(run.best, visitor.create(RunConfig(max_length=32)).best)
+    left = store.root / "batches" / ".new-of-an-app-that-was-killed"
+    left.mkdir(parents=True)
+    real, copied = shutil.copyfile, []
+
+    def slow(source: Path, target: Path) -> None:
+        if not copied:
+            copied.append(target)
+            with workers.changing(store):
+                assert batches.newest(store) == []  # what is not whole is not shown
+            with pytest.raises(JobError, match="1 batch is going on"):
+                batches.start(ada, Asked(ada.runs()[0].id, "x.csv", ""), path)
+            batches.start(bob, Asked(bob.runs()[0].id, "x.csv", ""), path)
+        real(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", slow)
+    made = batches.start(ada, Asked(ada.runs()[0].id, "x.csv", ""), path)
+    assert copied[0].parent != made.folder
+    assert made.input.read_bytes() == path.read_bytes()
+    assert len(batches.newest(store)) == 2
+    assert {one.name for one in (store.root / "batches").iterdir()} == {
+        one.id for one in batches.newest(store)
+    }
+
+
+def test_a_file_that_cannot_be_copied_leaves_nothing(
+    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
+    with pytest.raises(StoreError, match="No space left"):
+        batches.start(store, Asked(run.id, "x.csv", ""), path)
+    assert list((store.root / "batches").iterdir()) == []
