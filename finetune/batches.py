@@ -28,7 +28,7 @@ from finetune import errands, files, uploads, workers
 from finetune.errors import DataError, FinetuneError, JobError, StoreError
 from finetune.store import Run, RunStore, write_atomically
 from finetune.summary import fold
-from finetune.visitors import Limits
+from finetune.visitors import NOBODY, Limits
 
 MOST = 2  # at a time, for all visitors
 KEPT = 5  # of each visitor; older ones make room
@@ -156,7 +156,7 @@ def start(store: RunStore, asked: Asked, path: Path) -> Batch:
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
     named = checked(asked, path, fold(run.tail()[0]).paired)
     if not store.visitor.may_start:
-        raise DataError("This browser keeps no cookies.", "Allow them, or sign in.")
+        raise DataError(*NOBODY)
     size, most = path.stat().st_size, Limits.of_environment().upload_bytes
     if not store.visitor.alone and size > most:
         raise DataError(

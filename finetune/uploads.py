@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finetune.errors import DataError
-from finetune.visitors import ALONE, Limits, Visitor
+from finetune.visitors import ALONE, NOBODY, Limits, Visitor
 
 PREFIX = "upload/"
 SPLITS = ("train", "validation", "test")
@@ -83,7 +83,7 @@ class Uploads:
                 visitor has as much as they may.
         """
         if not self.visitor.may_start:
-            raise DataError("This browser keeps no cookies.", "Allow them, or sign in.")
+            raise DataError(*NOBODY)
         if "train" not in files:
             raise DataError("There is no training file.", "Choose at least that one.")
         called = {split: (names or {}).get(split) or path.name for split, path in files.items()}

@@ -2,18 +2,21 @@
 
 On one's own machine everything is one's own. Where several people share an app (on a Space, or
 with `FINETUNE_VISITORS=1`) a run belongs to who started it: the signed-in user, or else the
-browser, known by a secret it keeps. Standard library only; how a browser keeps a secret and who is
-signed in is the page's business.
+browser, known by an identity issued to it (`identities`). Standard library only; how a browser
+keeps it and who is signed in is the page's business.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from dataclasses import dataclass
 
-_SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
+# What is said to a visitor without an identity: the fact, and the remedy.
+NOBODY = (
+    "This browser keeps no cookies, or many were new from its address within the hour.",
+    "Allow them and load the page again, or sign in. A program sends what POST /finetune/visitor "
+    "gives it.",
+)
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,17 @@ def shared() -> bool:
     return bool(os.environ.get("SPACE_ID")) or os.environ.get("FINETUNE_VISITORS") == "1"
 
 
-def visitor(user: str = "", secret: str = "") -> Visitor:
+def visitor(user: str = "", browser: str = "") -> Visitor:
     """Who a request comes from.
 
     Args:
         user: the name a sign-in has proven; empty where nobody is signed in.
-        secret: what the browser keeps; only its digest is ever written down.
+        browser: the owner that an issued token has proven (`identities`); empty where none has.
     """
     if not shared():
         return ALONE
-    names = [f"user:{user}"] if user else []
-    if _SECRET.fullmatch(secret):
-        names.append(f"browser:{hashlib.sha256(secret.encode()).hexdigest()[:32]}")
-    return Visitor(tuple(names))
+    names = (f"user:{user}" if user else "", browser)
+    return Visitor(tuple(name for name in names if name))
 
 
 @dataclass(frozen=True)
@@ -74,22 +75,32 @@ class Limits:
         runs: run folders kept.
         waiting: places in the queue.
         upload_bytes: of uploaded files, together.
+        all_upload_bytes: of the uploaded files of all visitors.
+        new_visitors: identities issued to one address in an hour; six times as many in a day.
     """
 
     runs: int = 20
     waiting: int = 4
     upload_bytes: int = 500 * 2**20
+    all_upload_bytes: int = 10_000 * 2**20
+    new_visitors: int = 10
 
     @classmethod
     def of_environment(cls) -> Limits:
-        """`FINETUNE_MAX_RUNS`, `FINETUNE_MAX_WAITING` and `FINETUNE_MAX_UPLOAD_MB`."""
+        """From `FINETUNE_MAX_RUNS`, `FINETUNE_MAX_UPLOAD_MB` and the others of the README."""
         return cls(
             runs=_number("FINETUNE_MAX_RUNS", cls.runs),
             waiting=_number("FINETUNE_MAX_WAITING", cls.waiting),
-            upload_bytes=_number("FINETUNE_MAX_UPLOAD_MB", cls.upload_bytes // 2**20) * 2**20,
+            upload_bytes=_megabytes("FINETUNE_MAX_UPLOAD_MB", cls.upload_bytes),
+            all_upload_bytes=_megabytes("FINETUNE_MAX_ALL_UPLOADS_MB", cls.all_upload_bytes),
+            new_visitors=_number("FINETUNE_MAX_NEW_VISITORS", cls.new_visitors),
         )
 
 
 def _number(name: str, otherwise: int) -> int:
     text = os.environ.get(name, "").strip()
     return int(text) if text.isdecimal() else otherwise
+
+
+def _megabytes(name: str, otherwise: int) -> int:
+    return _number(name, otherwise // 2**20) * 2**20

@@ -40,19 +40,22 @@ REPORT = {
 
 
 class Request:
-    """What a browser with a secret sends."""
+    """What a browser sends, with its identity where the app is shared."""
 
-    def __init__(self, secret: str) -> None:
-        self.headers = {"cookie": f"{visit.COOKIE}={secret}"}
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
 
 
-ADA: Any = Request("a" * 43)
-BOB: Any = Request("b" * 43)
+ADA: Any = Request()
+BOB: Any = Request()
 
 
 @pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def shared(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    for one in (ADA, BOB):
+        token = visit.identities(store).issue("192.0.2.1")
+        one.headers = {"cookie": f"{visit.COOKIE}={token}"}
 
 
 class Cells(HTMLParser):
@@ -295,5 +298,5 @@ def test_anothers_uploads_are_not_offered(store: RunStore, shared: None, tmp_pat
     his = bring(of(store, BOB), tmp_path, "his.csv")
     found = tabs[1].on_upload(BOB, str(tmp_path / "his.csv"), None, None)[1]
     assert list(offers(found)) == [his]
-    signed_in = store.seen_by(Visitor(("user:ada", *visit.visitor(ADA).names)))
+    signed_in = store.seen_by(Visitor(("user:ada", *of(store, ADA).visitor.names)))
     assert name in offers({"choices": form.datasets(signed_in)})

@@ -18,7 +18,7 @@ from finetune.errors import Cancelled, JobError, NoSuchRun, PublishError
 from finetune.publish import Progress, Pushed, Verified, Wanted
 from finetune.pushes import Pushes, State
 from finetune.store import Run, RunStore
-from finetune.ui import pushed
+from finetune.ui import pushed, visit
 from finetune.ui.publish import PublishTab
 from finetune.visitors import Visitor
 from tests import toys
@@ -211,12 +211,12 @@ def tuned(store: RunStore, toy_checkpoint: Path) -> Run:
 
 
 class Request:
-    """Whoever the environment says; a direct call has no browser."""
+    """A visitor with an identity; a direct call has no browser."""
 
     headers: dict[str, str]
 
-    def __init__(self, secret: str) -> None:
-        self.headers = {"x-finetune-visitor": secret}
+    def __init__(self, store: RunStore) -> None:
+        self.headers = {visit.HEADER: visit.identities(store).issue("192.0.2.1")}
 
 
 def test_the_tab_shows_each_visitor_their_own_push(
@@ -225,10 +225,8 @@ def test_the_tab_shows_each_visitor_their_own_push(
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setattr(publish, "stored_token", lambda: TOKEN)
     tab = PublishTab(store)
-    ada: Any = Request("a" * 43)
-    eve: Any = Request("e" * 43)
-    from finetune.ui import visit
-
+    ada: Any = Request(store)
+    eve: Any = Request(store)
     run = tuned(visit.mine(store, ada), toy_checkpoint)
     asked = (run.id, "ada", "pairs", False, "", False, "cpu-basic")
     assert "no such run" in tab.on_push(eve, *asked, TOKEN)[0]

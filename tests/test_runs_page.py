@@ -381,7 +381,8 @@ def test_two_browsers_never_see_each_others_runs(
     fill(hers, "max_length", "48")
     press_train(hers)  # a folder of the server's own is nobody's checkpoint here
     expect(hers.locator("#train-message [role=alert]")).to_contain_text("on this machine's disk")
-    mine = app.store.seen_by(visitors.visitor(secret=secret["ada"]))
+    browser_of_ada = visit.identities(app.store).owner(secret["ada"])
+    mine = app.store.seen_by(visitors.visitor(browser=browser_of_ada))
     run = mine.create(RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=1000,
                                 max_length=48, name="Adas pairs"))  # fmt: skip
     Queue(app.store.root).add(run.id)

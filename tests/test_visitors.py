@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from starlette.requests import Request
 
-from finetune import errands, jobs, looks, scheduler, visitors, workers
+from finetune import errands, identities, jobs, looks, scheduler, visitors, workers
 from finetune.config import RunConfig
-from finetune.errors import DataError, NoSuchRun
+from finetune.errors import DataError, NoSuchRun, StoreError
+from finetune.identities import Identities
 from finetune.store import Run, RunStore
 from finetune.ui import data, page, visit
 from finetune.visitors import Visitor
@@ -38,19 +40,24 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def ada(shared: None) -> str:
-    return secrets.token_urlsafe(32)
+def ada(shared: None, store: RunStore) -> str:
+    return visit.identities(store).issue("192.0.2.1")
 
 
 @pytest.fixture
-def bob(shared: None) -> str:
-    return secrets.token_urlsafe(32)
+def bob(shared: None, store: RunStore) -> str:
+    return visit.identities(store).issue("192.0.2.2")
+
+
+def asks(secret: str) -> gr.Request:
+    headers = [(visit.HEADER.encode(), secret.encode())]
+    return gr.Request(Request({"type": "http", "headers": headers, "session": {}}))
 
 
 @pytest.fixture
 def hers(store: RunStore, ada: str, toy_checkpoint: Path) -> Run:
     """Ada's finished run, with all a run can have."""
-    mine = store.seen_by(visitors.visitor(secret=ada))
+    mine = visit.mine(store, asks(ada))
     run = mine.create(RunConfig(max_length=32, name=NAME))
     for event in story():
         run.append(event)
@@ -65,7 +72,7 @@ def upload(store: RunStore, ada: str, tmp_path: Path) -> str:
     """Ada's uploaded file, as a configuration names it."""
     path = tmp_path / "hers.csv"
     path.write_text(f"sentence1,sentence2,label\n{SENTENCE},b,1\nc,d,0\n")
-    return store.seen_by(visitors.visitor(secret=ada)).uploads.add({"train": path})
+    return visit.mine(store, asks(ada)).uploads.add({"train": path})
 
 
 @pytest.fixture
@@ -90,14 +97,66 @@ def test_on_ones_own_machine_everything_is_ones_own(monkeypatch: pytest.MonkeyPa
     assert not visitors.visitor().may_start
 
 
-@pytest.mark.parametrize("secret", ["", "short", "x" * 44, "../" + "x" * 40, "x" * 42 + "\n"])
-def test_only_a_whole_secret_makes_a_visitor(shared: None, secret: str) -> None:
-    assert visitors.visitor(secret=secret).names == ()
+def test_an_invented_identity_is_nobody(store: RunStore, ada: str, tmp_path: Path) -> None:
+    assert visit.mine(store, asks(ada)).visitor.may_start
+    number, signature = ada.split(".")
+    elsewhere = Identities(tmp_path / "another").issue("192.0.2.1")
+    for wrong in (
+        "", "short", "x" * 43, number, f"{number}.", f"{number}.{'A' * 43}", f"{ada}\n", f"{ada}A",
+        f"{'A' * 22}.{signature}", elsewhere, f"{elsewhere.split('.')[0]}.{signature}",
+    ):  # fmt: skip
+        assert not visit.mine(store, asks(wrong)).visitor.may_start, wrong
+
+
+def test_identities_outlive_a_restart_and_serve_several_apps(
+    store: RunStore, shared: None, tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(8) as pool:  # all of them need the key at once
+        apps = [Identities(store.root) for _ in range(8)]
+        tokens = list(pool.map(lambda one: one.issue("192.0.2.1"), apps))
+    assert len(set(tokens)) == 8
+    assert all(Identities(store.root).owner(one) for one in tokens)
+    key = store.root / identities.KEY
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert [path for path in store.root.iterdir() if path.name.startswith(identities.KEY)] == [key]
+    key.write_bytes(b"")  # with an empty key everybody could sign
+    with pytest.raises(StoreError, match="is damaged"):
+        Identities(store.root).owner(tokens[0])
+
+
+def test_an_address_is_issued_so_many_identities(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    known = Identities(store.root, clock=lambda: now[0])
+    for _ in range(10):
+        known.issue("192.0.2.1")
+    with pytest.raises(identities.TooMany, match="10 visitors were new"):
+        known.issue("192.0.2.1")
+    known.issue("192.0.2.2")
+    for end in range(10):  # a household has all of these
+        known.issue(f"2001:db8:1:2::{end}")
+    with pytest.raises(identities.TooMany):
+        known.issue("2001:db8:1:2:ffff::1")
+    known.issue("2001:db8:1:3::1")
+    for hour in range(1, 6):
+        now[0] = 3601.0 * hour
+        for _ in range(10):
+            known.issue("::ffff:192.0.2.1")
+    now[0] = 3601.0 * 6
+    with pytest.raises(identities.TooMany, match="60 visitors were new"):
+        known.issue("192.0.2.1")
+    now[0] = 24 * 3601.0
+    known.issue("192.0.2.1")
+    monkeypatch.setenv("FINETUNE_MAX_NEW_VISITORS", "1")
+    with pytest.raises(identities.TooMany):
+        known.issue("192.0.2.1")
 
 
 def test_who_signs_in_keeps_what_the_browser_had(shared: None, ada: str, store: RunStore) -> None:
-    before = store.seen_by(visitors.visitor(secret=ada)).create(RunConfig())
-    both = store.seen_by(visitors.visitor(user="ada", secret=ada))
+    before = visit.mine(store, asks(ada)).create(RunConfig())
+    browser = visit.identities(store).owner(ada)
+    both = store.seen_by(visitors.visitor(user="ada", browser=browser))
     after = both.create(RunConfig())
     assert {run.id for run in both.runs()} == {before.id, after.id}
     elsewhere = store.seen_by(visitors.visitor(user="ada"))  # another browser, signed in
@@ -105,31 +164,31 @@ def test_who_signs_in_keeps_what_the_browser_had(shared: None, ada: str, store: 
     assert ada not in (before.folder / "about.json").read_text()
 
 
-def test_the_sign_in_of_a_space_is_a_name(shared: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sign_in_of_a_space_is_a_name(shared: None, store: RunStore) -> None:
     def request(**info: Any) -> Request:
         session = {"oauth_info": {"userinfo": {"preferred_username": "ada"}, **info}}
         return Request({"type": "http", "headers": [], "session": session})
 
-    assert visit.visitor(request()) == Visitor(("user:ada",))  # type: ignore[arg-type]
-    assert visit.visitor(request(expires_at=1)).names == ()  # type: ignore[arg-type]
-    assert visit.visitor(gr.Request(request(expires_at=9e12))).names == ("user:ada",)
+    assert visit.visitor(store, request()) == Visitor(("user:ada",))  # type: ignore[arg-type]
+    assert visit.visitor(store, request(expires_at=1)).names == ()  # type: ignore[arg-type]
+    assert visit.visitor(store, gr.Request(request(expires_at=9e12))).names == ("user:ada",)
 
 
 def test_a_store_shows_a_visitor_their_own(store: RunStore, ada: str, bob: str, hers: Run) -> None:
-    his = store.seen_by(visitors.visitor(secret=bob))
+    his = visit.mine(store, asks(bob))
     assert his.runs() == []
     with pytest.raises(NoSuchRun):
         his.get(hers.id)
     assert his.everyone.get(hers.id).id == hers.id
     (hers.folder / "about.json").write_text("{}")  # damaged: nobody's, and not everybody's
     for secret in (ada, bob):
-        assert store.seen_by(visitors.visitor(secret=secret)).runs() == []
+        assert visit.mine(store, asks(secret)).runs() == []
 
 
 def test_an_upload_is_its_owners(
     store: RunStore, ada: str, bob: str, upload: str, tmp_path: Path
 ) -> None:
-    hers, his = (store.seen_by(visitors.visitor(secret=one)) for one in (ada, bob))
+    hers, his = (visit.mine(store, asks(one)) for one in (ada, bob))
     assert hers.uploads.files(upload)
     for act in (
         lambda: his.uploads.files(upload),
@@ -147,11 +206,6 @@ def test_an_upload_is_its_owners(
     assert looks.get(hers, look.id).id == look.id
     with pytest.raises(DataError):
         looks.get(his, look.id)
-
-
-def asks(secret: str) -> gr.Request:
-    headers = [(visit.HEADER.encode(), secret.encode())]
-    return gr.Request(Request({"type": "http", "headers": headers, "session": {}}))
 
 
 def examined(store: RunStore, dataset: str) -> tuple[Run, subprocess.Popen[bytes]]:
@@ -199,7 +253,7 @@ def test_a_visitor_uploads_so_much(
     store: RunStore, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
-    mine = store.seen_by(visitors.visitor(secret=ada))
+    mine = visit.mine(store, asks(ada))
 
     def add(name: str, kilobytes: int) -> str:
         path = tmp_path / f"{name}.csv"
@@ -218,8 +272,8 @@ def test_a_visitor_uploads_so_much(
         mine.uploads.files(second)
 
 
-def test_the_page_gives_each_browser_a_secret_of_its_own(
-    server: tuple[gr.Blocks, str], monkeypatch: pytest.MonkeyPatch
+def test_the_page_gives_each_browser_an_identity_of_its_own(
+    server: tuple[gr.Blocks, str], store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, url = server
     with client(url) as one, client(url) as two:
@@ -227,12 +281,14 @@ def test_the_page_gives_each_browser_a_secret_of_its_own(
         assert "HttpOnly" in first.headers["set-cookie"]
         assert "SameSite=Lax" in first.headers["set-cookie"]
         assert one.cookies[visit.COOKIE] != two.cookies[visit.COOKIE]
-        assert visitors.visitor(secret=one.cookies[visit.COOKIE]).names
+        assert visit.identities(store).owner(one.cookies[visit.COOKIE])
         assert second.status_code == 200
         assert "set-cookie" not in one.get("/").headers  # once
         assert one.cookies[visit.COOKIE] not in first.text
         monkeypatch.setenv("SPACE_ID", "ada/x")
         framed = httpx.get(url).headers["set-cookie"]
+    assert framed.startswith("__Host-finetune-visitor=")
+    assert "Path=/" in framed
     assert "SameSite=None; Secure; Partitioned" in framed
 
 
@@ -338,7 +394,7 @@ def test_no_endpoint_shows_or_changes_anothers_run(
                 assert leaks(answer.text) == [], (fn.name, str(value)[:60])
     assert {p: p.stat().st_mtime_ns for p in hers.folder.rglob("*")} == before
     others = [run for run in store.runs() if run.id != hers.id]
-    his_name = visitors.visitor(secret=bob).name
+    his_name = visit.mine(store, asks(bob)).visitor.name
     assert {run.about().owner for run in others} <= {his_name}  # an empty config is a whole one
     assert workers.worker(hers) is None
 
@@ -378,12 +434,16 @@ def test_the_answer_is_always_that_there_is_no_such_run(
 def test_a_program_is_a_visitor_too(
     server: tuple[gr.Blocks, str], ada: str, bob: str, hers: Run
 ) -> None:
-    """Gradio's own client keeps no cookies: it sends the secret as a header."""
+    """Gradio's own client keeps no cookies: it asks for an identity, and sends it as a header."""
     _, url = server
-    his, mine, nobody = (
+    issued, invented = httpx.post(url + visit.ISSUE.lstrip("/")).text, secrets.token_urlsafe(32)
+    his, mine, nobody, another = (
         Client(url, headers={visit.HEADER: one}, verbose=False, analytics_enabled=False)
-        for one in (bob, ada, "")
+        for one in (bob, ada, invented, issued)
     )
+    assert another.predict(api_name="/list_runs") == []
+    with pytest.raises(AppError, match="is on this machine's disk"):  # it may start what may be
+        another.predict({"checkpoint": str(hers.best)}, api_name="/start_run")
     assert [one["name"] for one in mine.predict(api_name="/list_runs")] == [NAME]
     found = mine.predict(hers.id, api_name="/run_status")
     assert (found["status"], found["step"], found["f1"]) == ("finished", 8, 0.8)
@@ -404,5 +464,5 @@ def test_a_program_is_a_visitor_too(
         with pytest.raises(AppError, match=words):
             his.predict(config, api_name="/start_run")
     assert [run.id for run in RunStore(hers.folder.parent).runs()] == [hers.id]
-    for one in (his, mine, nobody):
+    for one in (his, mine, nobody, another):
         one.close()

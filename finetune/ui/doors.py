@@ -7,12 +7,14 @@ closed, and models, configurations, events and findings have routes that ask who
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import orjson
+from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -24,11 +26,16 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.store import Run, RunStore
 from finetune.summary import fold
 from finetune.ui import live, signin, visit, words
+from finetune.ui.origins import Names, Origins
 from finetune.ui.words import say
 
 
-def options(store: RunStore) -> dict[str, Any]:
-    """What `launch(app_kwargs=...)` takes: the routes, asked before Gradio's, and the cookie."""
+def options(store: RunStore, names: Names) -> dict[str, Any]:
+    """What `launch(app_kwargs=...)` takes: the routes, asked before Gradio's, and the middleware.
+
+    Args:
+        names: the hosts the app answers to.
+    """
 
     def closed(request: Request) -> Response:
         return PlainTextResponse("Not found.", 404)
@@ -68,13 +75,31 @@ def options(store: RunStore) -> dict[str, Any]:
     shut = ["file={path:path}", "file/{path:path}", "proxy={path:path}", "deep_link"]
     routes = [
         *(Route(f"{start}/{one}", closed) for start in ("/gradio_api", "") for one in shut),
+        Route(visit.ISSUE, lambda request: visit.issue(store, request), methods=["POST"]),
         Route("/finetune/watch/", blank, methods=["GET"]),
         Route("/finetune/watch/{run_id}", watch, methods=["GET"]),
         Route("/finetune/runs/{run_id}/{what}", of_run, methods=["GET"]),
         Route("/finetune/batches/{batch_id}/result", of_batch, methods=["GET"]),
         Route("/finetune/examinations/{look_id}/findings.csv", of_look, methods=["GET"]),
     ]
-    return {"routes": [*routes, *signin.routes()], "middleware": [Middleware(visit.Remember)]}
+    return {
+        "routes": [*routes, *signin.routes()],
+        "middleware": [Middleware(visit.Remember, store=store)],
+        "lifespan": _around(names),
+    }
+
+
+def _around(names: Names) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """Puts `origins` around the whole app as it starts: Gradio adds its own middleware around all
+    that it is given, the one that lets every origin in among them."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        assert app.middleware_stack is not None  # this start went through it
+        app.middleware_stack = Origins(app.middleware_stack, names)
+        yield
+
+    return lifespan
 
 
 def link(run: Run, what: str, text: str) -> str:

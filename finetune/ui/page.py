@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
+import os
 from typing import Any
 
 import gradio as gr
 
 from finetune import space
 from finetune.store import RunStore
-from finetune.ui import doors, edge, theme, words
+from finetune.ui import doors, edge, origins, theme, words
 from finetune.ui.api import Api
 from finetune.ui.data import DataTab
 from finetune.ui.predict import PredictTab
@@ -133,11 +134,18 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
         "run_history": False,
         "footer_links": ["api", "settings"],  # the endpoints, and the theme's switch
         "max_file_size": "500mb",
-        "app_kwargs": doors.options(store),
+        "num_workers": 0,  # processes that serve files beside the app, and ask nobody
         "mcp_server": True,
         "i18n": words.i18n(page),
     }
+    settings |= options
+    origins.proxies()  # wrong ones are said now
+    # Uvicorn would believe what this machine says of a request, before `origins` sees who asks.
+    os.environ["FORWARDED_ALLOW_IPS"] = ""
+    bound = settings.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
+    names = origins.Names(bound, lambda: page.share_url or "")
+    settings["app_kwargs"] = doors.options(store, names)
     # Gradio looks into its queue a thousand times a second (twenty on Windows); each look takes a
     # core from a training step on a CPU for a moment, and both cores wait for the slower.
     page._queue.sleep_when_free = 0.02
-    return page.launch(**(settings | options))
+    return page.launch(**settings)

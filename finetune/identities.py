@@ -1,0 +1,144 @@
+"""Identities of a shared app's visitors: issued and signed by the server, so that none can be
+invented.
+
+A token is a random number and its signature. The key lies beside the runs, so that identities
+outlive a restart and several apps on one folder of runs know the same visitors. How many one
+address may have is limited, since limits for each visitor mean nothing where visitors are free.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from finetune.errors import FinetuneError, StoreError
+from finetune.visitors import Limits
+
+KEY = ".identity-key"
+_BYTES = 32
+_TOKEN = re.compile(r"([A-Za-z0-9_-]{22})\.([A-Za-z0-9_-]{43})")
+_HOUR, _DAY = 3600.0, 24 * 3600.0
+_HOURS_A_DAY = 6  # a day's limit, in limits of an hour
+_ADDRESSES = 10_000  # remembered before those of yesterday are forgotten
+
+
+class TooMany(FinetuneError):
+    """An address has been issued as many identities as it may have for now."""
+
+
+class Identities:
+    """The identities of one folder of runs.
+
+    Args:
+        root: the folder; the key is made there when it is first needed.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._key = b""
+        self._issued: dict[str, list[float]] = {}
+        self._lock = threading.Lock()
+
+    def issue(self, address: str) -> str:
+        """A new token for whoever asks from an address.
+
+        Raises:
+            TooMany: when the address has had its share of the hour or the day.
+            StoreError: when the key cannot be kept.
+        """
+        self._count(_network(address))
+        number = secrets.token_urlsafe(16)
+        return f"{number}.{self._signature(number)}"
+
+    def owner(self, token: str) -> str:
+        """The owner that a token proves, as runs name it; empty where it was not issued here."""
+        found = _TOKEN.fullmatch(token)
+        if not found or not hmac.compare_digest(found[2], self._signature(found[1])):
+            return ""
+        return f"browser:{hashlib.sha256(found[1].encode()).hexdigest()[:32]}"
+
+    def _signature(self, number: str) -> str:
+        digest = hmac.digest(self._secret(), f"visitor {number}".encode(), "sha256")
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+    def _count(self, network: str) -> None:
+        an_hour = Limits.of_environment().new_visitors
+        with self._lock:
+            now = self._clock()
+            times = [one for one in self._issued.get(network, []) if one > now - _DAY]
+            within = sum(one > now - _HOUR for one in times)
+            if within >= an_hour or len(times) >= an_hour * _HOURS_A_DAY:
+                raise TooMany(
+                    f"{within if within >= an_hour else len(times)} visitors were new from this "
+                    "address already.",
+                    "Try again in an hour, or sign in.",
+                )
+            self._issued[network] = [*times, now]
+            if len(self._issued) > _ADDRESSES:
+                known = self._issued.items()
+                self._issued = {one: past for one, past in known if past[-1] > now - _DAY}
+
+    def _secret(self) -> bytes:
+        """The key, made by whoever needs it first.
+
+        Raises:
+            StoreError: when it can be neither read nor made.
+        """
+        if not self._key:
+            path = self._root / KEY
+            try:
+                if not path.exists():
+                    _make(path)
+                key = path.read_bytes()
+            except OSError as error:
+                raise StoreError(
+                    f"{path} cannot be kept: {error.strerror or error}.",
+                    "Without it nobody can have runs of their own; free some space.",
+                ) from error
+            if len(key) != _BYTES:  # an empty one would let everybody sign
+                raise StoreError(f"{path} is damaged.", "Delete it; who signs in loses nothing.")
+            self._key = key
+        return self._key
+
+
+def _make(path: Path) -> None:
+    """A key that its owner alone can read; of several processes that make one, one wins."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(_BYTES))
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            pass
+        except OSError:  # a mounted bucket knows no links
+            if not path.exists():
+                os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _network(address: str) -> str:
+    """What is counted as one address: of IPv6 the 64 bits that a household is given."""
+    try:
+        known = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(known, ipaddress.IPv6Address):
+        if known.ipv4_mapped is not None:
+            return str(known.ipv4_mapped)
+        return str(ipaddress.ip_network((known, 64), strict=False))
+    return str(known)
