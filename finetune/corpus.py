@@ -138,6 +138,7 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
     Raises:
         DataError: when there is no such source, it cannot be read, or its columns are unclear.
     """
+    catalog.check_dataset(config.dataset)
     folder = root / "data" / _name(config)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -72,7 +73,7 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
     folder = examination(store, config)
     if look(folder).report is not None and not again:
         return folder
-    errands.start(store, folder, _KIND, {"config.json": config.to_json()})
+    errands.start(store, folder, _KIND, {"config.json": located(config).to_json()})
     _forget_old(folder.folder.parent)
     return folder
 
@@ -96,9 +97,19 @@ def abandon(folder: Run) -> None:
 
 def examination(store: RunStore, config: RunConfig) -> Run:
     """Where the examination of a configuration's pairs is, or would be."""
+    config = located(config)
     values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
     name = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
     return Run(store.root / "examinations" / name)
+
+
+def located(config: RunConfig) -> RunConfig:
+    """A configuration whose files are named by absolute paths, for workers elsewhere."""
+    file = config.accelerate_config
+    return config.changed(
+        checkpoint=catalog.located(config.checkpoint),
+        accelerate_config=file and os.path.abspath(os.path.expanduser(file)),
+    )
 
 
 def check_source(store: RunStore, config: RunConfig) -> None:
@@ -106,16 +117,18 @@ def check_source(store: RunStore, config: RunConfig) -> None:
 
     Raises:
         ConfigError: when it names a place on the disk of a machine that others share.
-        DataError: when it names an upload that is not there or not theirs.
+        DataError: when it names no dataset, or an upload that is not there or not theirs.
     """
+    catalog.check_dataset(config.dataset)
     if uploads.is_upload(config.dataset):
         store.uploads.files(config.dataset)
     if store.visitor.alone:
         return
-    problem = "is on this machine's disk, which is not its visitors'; choose one of the Hub"
-    named = {"dataset": config.dataset, "checkpoint": config.checkpoint}
-    if wrong := {what: problem for what, name in named.items() if catalog.on_disk(name)}:
-        raise ConfigError(wrong)
+    if catalog.on_disk(config.checkpoint):
+        problem = "is on this machine's disk, which is not its visitors'; choose one of the Hub"
+        raise ConfigError({"checkpoint": problem})
+    if not catalog.may_be_fetched(config.checkpoint):
+        raise ConfigError({"checkpoint": "is no name of the Hub; give it as owner/name"})
 
 
 def get(store: RunStore, look_id: object) -> Run:

@@ -130,7 +130,8 @@ def _begin(store: RunStore, run: Run, given: tuple[str, ...]) -> None:
             then it waits on.
     """
     queue = Queue(store.root)
-    run.config()
+    # Accelerate's file may name others beside it; visitors cannot name one.
+    cwd = Path.cwd() if run.config().accelerate_config else None
     again = store.summary(run).count > 0
     run.job_file.unlink(missing_ok=True)
     queue.begin(run.id)
@@ -138,7 +139,7 @@ def _begin(store: RunStore, run: Run, given: tuple[str, ...]) -> None:
         if again:
             run.resume()
         mark = None if given else workers.give(store, run)
-        queue.note(run.id, mark or workers.spawn(run, devices=given))
+        queue.note(run.id, mark or workers.spawn(run, devices=given, cwd=cwd))
     except FinetuneError:
         queue.add(run.id, first=True)
         queue.end(run.id)

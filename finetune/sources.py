@@ -166,30 +166,16 @@ def open_source(config: RunConfig, root: Path) -> Source:
         DataError: when there is no such thing, or it is not to be had.
     """
     name = config.dataset
+    catalog.check_dataset(name)
     if name == catalog.BUNDLED_DATASET:
         return _Bundled()
     if uploads.is_upload(name):
         kept = Uploads(root / "uploads")
         called = kept.called(name)
         return _Files(", ".join(called.values()) or name, kept.files(name), called)
-    if _is_path(name):
-        raise DataError(
-            f"{name!r} is a path, and the page reads no paths.",
-            "Upload the file under Data, or in a terminal give it as --train_file.",
-        )
     if reason := catalog.DECLINED.get(name):
         raise DataError(f"{name} cannot be trained on: {reason}", "Choose another dataset.")
     return _Hub(config)
-
-
-def _is_path(name: str) -> bool:
-    plain = name.lower().removesuffix(".gz")
-    return (
-        name.startswith(("/", ".", "~"))
-        or "\\" in name
-        or name.count("/") > 1
-        or plain.endswith(uploads.ENDINGS)
-    )
 
 
 def _token() -> bool | None:

@@ -156,12 +156,13 @@ def _open_run(namespace: argparse.Namespace) -> Run:
     given = {name: getattr(namespace, name) for name in config.knobs() if hasattr(namespace, name)}
     root = namespace.runs or default_root()
     given |= uploads.from_arguments(namespace, root)
-    chosen = RunConfig.from_dict(base | given)
+    from finetune import looks, scheduler
+
+    chosen = looks.located(RunConfig.from_dict(base | given))
+    store = RunStore(root)
+    looks.check_source(store, chosen)
     if not launch.is_main():
         return _Unwritten(root, chosen)
-    from finetune import scheduler
-
-    store = RunStore(root)
     run = store.create(chosen)
     scheduler.adopt(store, run)
     return run

@@ -68,6 +68,7 @@ FLOORS = [
 # Neighbours that build on each other, each for a reason.
 NEIGHBOURS = {
     ("peek", "events"),  # is one
+    ("catalog", "uploads"),  # an upload is a dataset too
     ("config", "catalog"),  # the defaults are names of the catalogue
     ("store", "config"),  # a run folder holds a configuration
     ("store", "summary"),  # and folds its events

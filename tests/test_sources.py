@@ -5,15 +5,32 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune import catalog, corpus, data, examination, sources
+from finetune import (
+    assess,
+    catalog,
+    corpus,
+    data,
+    events,
+    examination,
+    examine,
+    export,
+    jobs,
+    looks,
+    sources,
+    train,
+    visitors,
+)
 from finetune.config import RunConfig
 from finetune.errors import DataError
+from finetune.store import RunStore
 from tests import toys
 from tests.conftest import HUB
 from tests.hub import LoopbackHub
@@ -200,6 +217,65 @@ def test_what_is_not_to_be_had_is_said(
     config = RunConfig(dataset=name, dataset_revision=revision)
     with pytest.raises(DataError, match=said):
         examination.examine(config, tmp_path)
+
+
+LOCAL = ["data", "ada/local", "./ada", "../pairs", ".", "..", "~/pairs", "/srv/pairs", "a\\b",
+         "file:pairs", "hf://datasets/ada/x", "a/b/c", "-x/y", "ada/..", "Ada/.x"]  # fmt: skip
+
+
+def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
+    tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """`load_dataset("csv")` reads the files below the working directory, and a folder's too."""
+    from datasets import packaged_modules
+
+    monkeypatch.chdir(tmp_path)
+    for folder in ("data", "ada/local"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "train.csv").write_bytes(_csv(40))
+    monkeypatch.setattr(sources, "load_dataset", None)
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    visitor = store.seen_by(visitors.visitor(secret="s" * 43))
+    monkeypatch.delenv("FINETUNE_VISITORS")
+    for name in [*packaged_modules._PACKAGED_DATASETS_MODULES, "imdb", *LOCAL]:
+        config = RunConfig(dataset=name)
+        for act in (
+            lambda: data.load(config, tmp_path),
+            lambda: sources.open_source(config, tmp_path),
+            lambda: looks.examine(store, config),
+            lambda: looks.examine(visitor, config),
+            lambda: jobs.start(store, config),
+            lambda: jobs.start(visitor, config),
+        ):
+            with pytest.raises(DataError, match=r"is a path|There is no dataset"):
+                act()
+        for command in (train.main, examine.main):
+            assert command([f"--dataset={name}", "--runs", str(store.root)]) == 2, name
+            assert "is a path" in (said := capsys.readouterr().err) or "There is no dataset" in said
+    assert not store.runs()
+
+
+def test_a_resumed_run_of_an_earlier_version_reads_no_file_of_the_machine(
+    tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.create(RunConfig(dataset="csv"))
+    kept = store.root / "data" / corpus._name(run.config())
+    load(tmp_path, "bundled")
+    shutil.copytree(next((tmp_path / "data").glob("*/")), kept)  # read by that version
+    with pytest.raises(DataError, match="There is no dataset 'csv'"):
+        data.load(run.config(), store.root)
+    with pytest.raises(DataError, match="There is no dataset 'csv'"):
+        assess.both_orders(run)
+    run.append(events.Started(device="CPU"))
+    run.append(
+        events.Prepared(
+            train_examples=8, validation_examples=8, steps_per_epoch=1, total_steps=1,
+            labels=["no", "yes"], parameters=1, precision="no", fingerprint="0" * 64,
+            data={"splits": {}},
+        )
+    )  # fmt: skip
+    with pytest.raises(DataError, match="There is no dataset 'csv'"):
+        export.script(run)
 
 
 def test_without_the_hub_it_is_said_at_once_and_what_was_read_still_serves(
