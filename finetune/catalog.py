@@ -169,6 +169,11 @@ def check_dataset(name: str) -> None:
         )
 
 
+def is_hub_dataset(name: str) -> bool:
+    """Whether a dataset is read from the Hub."""
+    return name != BUNDLED_DATASET and not uploads.is_upload(name)
+
+
 def may_be_fetched(name: str) -> bool:
     """Whether a checkpoint's name can only mean the bundled one or one of the Hub, nothing on this
     machine's disk."""
@@ -193,8 +198,7 @@ def is_hub_id(name: object) -> bool:
 def needs_hub(dataset_name: str, checkpoint_name: str) -> bool:
     """Whether a run of these two may have to fetch something."""
     local = checkpoint_name == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint_name)
-    here = dataset_name == BUNDLED_DATASET or dataset_name.startswith("upload/")
-    return not (here and local)
+    return is_hub_dataset(dataset_name) or not local
 
 
 def endpoint() -> str:

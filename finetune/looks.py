@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import psutil
 
-from finetune import catalog, errands, uploads
+from finetune import catalog, errands, hub_access, hub_errors, uploads, visitors
 from finetune.config import DATA_FIELDS, RunConfig
 from finetune.errands import Kind, Progress
 from finetune.errors import ConfigError, DataError, StoreError
@@ -72,6 +72,7 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
     check_source(store, config)
     folder = examination(store, config)
     if look(folder).report is not None and not again:
+        _check_right(config)
         return folder
     errands.start(store, folder, _KIND, {"config.json": located(config).to_json()})
     _forget_old(folder.folder.parent)
@@ -99,6 +100,8 @@ def examination(store: RunStore, config: RunConfig) -> Run:
     """Where the examination of a configuration's pairs is, or would be."""
     config = located(config)
     values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
+    if visitors.shared() and catalog.is_hub_dataset(config.dataset):
+        values.append("for everybody")  # made without a token: nobody's private rows
     name = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
     return Run(store.root / "examinations" / name)
 
@@ -141,9 +144,27 @@ def get(store: RunStore, look_id: object) -> Run:
         raise DataError("There is no such examination.", "Press Examine.")
     folder = Run(store.root / "examinations" / look_id)
     with contextlib.suppress(StoreError):
-        if uploads.is_upload(dataset := folder.config().dataset):
-            store.uploads.files(dataset)
+        config = folder.config()
+        if uploads.is_upload(config.dataset):
+            store.uploads.files(config.dataset)
+        if visitors.shared():
+            if examination(store, config).id != look_id:
+                raise DataError("There is no such examination.", "Press Examine.")
+            _check_right(config)
     return folder
+
+
+def _check_right(config: RunConfig) -> None:
+    """See that the Hub would give a visitor what was examined, now that they ask.
+
+    Raises:
+        DataError: when it would not.
+    """
+    offered = catalog.dataset(config.dataset) is not None  # and so everybody's
+    if not visitors.shared() or offered or not catalog.is_hub_dataset(config.dataset):
+        return
+    if (cause := hub_access.refused("dataset", config.dataset)) is not None:
+        raise hub_errors.refusal("dataset", config.dataset, cause)
 
 
 def look(folder: Run) -> Look:
