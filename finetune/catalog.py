@@ -12,7 +12,12 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+from finetune import uploads
+from finetune.errors import DataError
+
+_NAME = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
+_HUB_ID = re.compile(rf"{_NAME}/{_NAME}", re.ASCII)
+_MODEL_ID = re.compile(rf"(?:{_NAME}/)?{_NAME}", re.ASCII)  # old ones have no owner
 BUNDLED_DATASET = "bundled"
 BUNDLED_PAIRS = Path(__file__).resolve().parent.parent / "assets" / "pairs"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -136,7 +141,53 @@ def on_disk(name: str) -> bool:
     """Whether a name that is not offered means a place on this machine's disk."""
     if name in (BUNDLED_DATASET, BUNDLED_CHECKPOINT) or name.startswith("upload/"):
         return False
-    return name.startswith(("/", "~", ".", "\\")) or ".." in name or os.path.exists(name)
+    local = name.startswith(("/", "~", ".")) or "\\" in name or ".." in name
+    return local or os.path.exists(name)
+
+
+def check_dataset(name: str) -> None:
+    """See that a name is that of an offered dataset or an upload, or `owner/name` on the Hub.
+
+    `datasets` takes others for its readers of local files (`csv`, `json`, `imagefolder`) or for a
+    folder.
+
+    Raises:
+        DataError: when it is not.
+    """
+    if dataset(name) is not None or name in DECLINED or uploads.is_upload(name):
+        return
+    is_file = name.lower().removesuffix(".gz").endswith(uploads.ENDINGS)
+    if on_disk(name) or name.count("/") > 1 or is_file:
+        raise DataError(
+            f"{name!r} is a path, and no path is read as a dataset.",
+            "Upload the file under Data, or in a terminal give it as --train_file.",
+        )
+    if not is_hub_id(name):
+        raise DataError(
+            f"There is no dataset {name!r}.",
+            f"Choose {BUNDLED_DATASET!r}, another one offered, or a Hub id as owner/name.",
+        )
+
+
+def is_hub_dataset(name: str) -> bool:
+    """Whether a dataset is read from the Hub."""
+    return name != BUNDLED_DATASET and not uploads.is_upload(name)
+
+
+def may_be_fetched(name: str) -> bool:
+    """Whether a checkpoint's name can only mean the bundled one or one of the Hub, nothing on this
+    machine's disk."""
+    if name == BUNDLED_CHECKPOINT:
+        return True
+    return bool(_MODEL_ID.fullmatch(name)) and not on_disk(name)
+
+
+def located(name: str) -> str:
+    """A checkpoint's name, or the absolute path where it names a place on this machine's disk:
+    workers run in folders of their own."""
+    if name == BUNDLED_CHECKPOINT or not on_disk(name):
+        return name
+    return os.path.abspath(os.path.expanduser(name))
 
 
 def is_hub_id(name: object) -> bool:
@@ -147,8 +198,7 @@ def is_hub_id(name: object) -> bool:
 def needs_hub(dataset_name: str, checkpoint_name: str) -> bool:
     """Whether a run of these two may have to fetch something."""
     local = checkpoint_name == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint_name)
-    here = dataset_name == BUNDLED_DATASET or dataset_name.startswith("upload/")
-    return not (here and local)
+    return is_hub_dataset(dataset_name) or not local
 
 
 def endpoint() -> str:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from datasets import ClassLabel, Dataset, Features, Value
 from filelock import FileLock
 
-from finetune import catalog, hashes, sources
+from finetune import catalog, hashes, sources, visitors
 from finetune.config import SOURCE_FIELDS, RunConfig
 from finetune.errors import DataError, some
 from finetune.hashes import Integers
@@ -138,6 +138,7 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
     Raises:
         DataError: when there is no such source, it cannot be read, or its columns are unclear.
     """
+    catalog.check_dataset(config.dataset)
     folder = root / "data" / _name(config)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
@@ -166,6 +167,8 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
 def _name(config: RunConfig) -> str:
     """The folder's name of what a configuration reads: the same for the same source."""
     values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
+    if visitors.shared() and catalog.is_hub_dataset(config.dataset):
+        values.append("for everybody")  # read without a token: nobody's private rows
     if config.dataset == catalog.BUNDLED_DATASET:
         values += [
             str(path.stat().st_mtime_ns) for path in sorted(catalog.BUNDLED_PAIRS.glob("*.csv"))

@@ -292,6 +292,8 @@ def _report_of(store: RunStore, chosen: RunConfig) -> tuple[Report | None, bool]
         config = _config(path)
         if config is None or config.max_train_samples or not _same_source(config, chosen):
             continue
+        if looks.examination(store, config).id != path.parent.name:  # made with another right
+            continue
         report = _found(path.parent)
         if report is None or report.blocked:
             continue

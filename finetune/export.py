@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any
 
+from finetune import catalog
 from finetune import script as scripts
 from finetune.archive import Pipe
 from finetune.errors import DataError, StoreError
@@ -30,6 +31,7 @@ def script(run: Run) -> str:
 
     Raises:
         StoreError: when the run has not come to its first step, or is of an earlier version.
+        DataError: when its dataset has a name that is no longer taken.
     """
     return scripts.text(_known(run))
 
@@ -43,7 +45,7 @@ def bundle(run: Run, store: RunStore) -> Iterator[bytes]:
         store: where what was read of the run's source is kept.
 
     Raises:
-        StoreError: as `script`.
+        StoreError, DataError: as `script`.
         DataError: when the pairs cannot be had any more, or have changed since.
     """
     known = _known(run)
@@ -56,7 +58,7 @@ def requirements(run: Run) -> str:
     """The libraries the script imports, pinned to what the run was trained with.
 
     Raises:
-        StoreError: as `script`.
+        StoreError, DataError: as `script`.
     """
     return "\n".join(scripts.pins(_known(run))) + "\n"
 
@@ -75,6 +77,7 @@ def _known(run: Run) -> Known:
             "Start it again from its configuration.",
         )
     chosen = run.config()
+    catalog.check_dataset(chosen.dataset)  # an earlier version took more names
     if prepared.per_device_train_batch_size:
         chosen = chosen.changed(
             per_device_train_batch_size=prepared.per_device_train_batch_size,

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from huggingface_hub import HfApi, SpaceHardware, get_session, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils._http import parse_ratelimit_headers
+from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils._validators import validate_repo_id
 
-from finetune import catalog
+from finetune import catalog, hub_errors
 from finetune.errors import Cancelled, PublishError
 
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds without an answer or a byte sent, after which the Hub is given up
 _UNREACHABLE = 3.0  # seconds to wait for the Hub before saying that it does not answer
+_TRIES = 4  # where the Hub asks for pauses that are waited
 _TICK = 0.05  # seconds between two looks whether somebody wants the end
 ASLEEP = 3600  # seconds without a visitor after which a new Space that is billed sleeps
 _hooks = threading.Lock()  # for what hears the answers of the one client that all share
@@ -201,7 +201,7 @@ class Hub:
             raise Cancelled("Cancelled; nothing was committed.", "Push again whenever you like.")
 
     def call(self, what: str, act: Callable[[], T], left: str = "", stoppable: bool = True) -> T:
-        """The value of one call.
+        """The value of one call, made again after a short pause that the Hub asks for.
 
         Args:
             what: for the error, "The sign-in".
@@ -213,6 +213,21 @@ class Hub:
             Cancelled: when the end is wanted.
             PublishError: when the Hub refuses or does not answer; never with a token in it.
         """
+        for _ in range(_TRIES - 1):
+            try:
+                return self._once(what, act, left, stoppable)
+            except Refused as error:
+                asked = error.status == 429 or (error.status == 503 and stoppable)
+                if not (asked and 0 < error.pause <= min(PATIENCE, hub_errors.LONGEST_PAUSE)):
+                    raise
+                until = time.monotonic() + error.pause
+            while time.monotonic() < until:
+                if stoppable:
+                    self.check()
+                time.sleep(_TICK)
+        return self._once(what, act, left, stoppable)
+
+    def _once(self, what: str, act: Callable[[], T], left: str, stoppable: bool) -> T:
         done: Future[T] = Future()
 
         def carry_out() -> None:
@@ -267,7 +282,7 @@ class Hub:
     def _hear(self, response: Any) -> None:
         mine = f"Bearer {self.api.token}"
         if response.status_code == 429 and response.request.headers.get("Authorization") == mine:
-            self._pause = _pause(response)
+            self._pause = hub_errors.pause(response)
 
     def _silent(self, what: str, left: str) -> PublishError:
         if not self._pause:
@@ -277,7 +292,7 @@ class Hub:
                 f"Check the network and {self._again}; {self._kept}.",
             )
         return PublishError(
-            f"{what}: the Hub has asked for a pause of {_long(self._pause)}, and for {PATIENCE:g} "
+            f"{what}: the Hub has asked for a pause of {hub_errors.duration(self._pause)}, and for {PATIENCE:g} "
             f"seconds nothing has got on.{left}",
             f"Wait as long and {self._again}; {self._kept}.",
         )
@@ -285,7 +300,7 @@ class Hub:
     def _asked_to_pause(self, what: str, left: str) -> Refused:
         return Refused(
             f"{what} was refused with status 429.{left}",
-            f"The Hub asks for a pause of {_long(self._pause)}; {self._again} after it.",
+            f"The Hub asks for a pause of {hub_errors.duration(self._pause)}; {self._again} after it.",
             429,
         )
 
@@ -297,31 +312,26 @@ class Hub:
 
     def _refused(self, error: Exception, what: str, left: str) -> PublishError:
         """The Hub's refusal in our words: the status and its remedy, never a header or a token."""
-        found = next((one for one in _chain(error) if isinstance(one, HfHubHTTPError)), None)
-        response = getattr(found, "response", None)
-        status = getattr(response, "status_code", None)
-        if not isinstance(status, int):
-            disk = next((one for one in _chain(error) if isinstance(one, OSError)), None)
-            if disk is not None and disk.errno is not None and disk.strerror:
-                return PublishError(
-                    f"{what} failed: {disk.strerror}.{left}",
-                    f"Free some space and {self._again}.",
-                )
-            return PublishError(
-                f"{what} failed: {self._words(_chain(error)[-1])}.{left}",
-                f"Check the network and {self._again}; {self._kept}.",
-            )
-        remedy = _REMEDIES.get(status, "The Hub has a fault; {again} in a while: {kept}.").format(
-            again=self._again, kept=self._kept
-        )
-        if status == 403 and self._oauth:
+        found = hub_errors.cause(error)
+        words = hub_errors.TABLE[found.name or "silent"]
+        remedy = words.sending.format(again=self._again, kept=self._kept)
+        if not found.status:
+            disk = next((e for e in hub_errors.chain(error) if isinstance(e, OSError)), None)
+            said = disk.strerror if found.path and disk is not None else None
+            said = said or self._words(hub_errors.chain(error)[-1])
+            return PublishError(f"{what} failed: {said}.{left}", remedy)
+        if found.status == 403 and self._oauth:
             remedy = (
                 "This sign-in may write to new repositories and to those made here. Choose a new "
                 "name, or press Check and sign in for all your repositories."
             )
-        if status == 429 and (wait := _pause(response)):
-            remedy = f"The Hub asks for a pause of {_long(wait)}; {self._again} after it."
-        return Refused(f"{what} was refused with status {status}.{left}", remedy, status)
+        if found.status == 429 and found.pause:
+            remedy = (
+                f"The Hub asks for a pause of {hub_errors.duration(found.pause)}; "
+                f"{self._again} after it."
+            )
+        fact = f"{what} was refused with status {found.status}.{left}"
+        return Refused(fact, remedy, found.status, found.pause)
 
 
 def _among(hardware: str, known: list[str]) -> None:
@@ -336,48 +346,13 @@ class Refused(PublishError):
 
     Args:
         status: of the answer.
+        pause: seconds that it asked for; 0 where it named none.
     """
 
-    def __init__(self, fact: str, remedy: str, status: int) -> None:
+    def __init__(self, fact: str, remedy: str, status: int, pause: int = 0) -> None:
         super().__init__(fact, remedy)
         self.status = status
-
-
-_REMEDIES = {
-    400: "The Hub does not take this; check the name and the licence.",
-    401: "The token is wrong or has expired; make a new one in your Hub settings.",
-    402: "It has to be paid for: choose other hardware, or see your Hub billing settings.",
-    403: "The token may not do this; it needs write access to that namespace.",
-    404: "There is no such repository, or the token may not see it.",
-    409: "Something of that name is already there; choose another name.",
-    412: "Someone else committed in between; see what they did, then {again}.",
-    413: "The Hub does not take files of that size.",
-    429: "The Hub asks for a pause; wait a few minutes and {again}.",
-}
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """An error and what it came from, the first cause last."""
-    found = [error]
-    while (cause := found[-1].__cause__) is not None and cause not in found:
-        found.append(cause)
-    return found
-
-
-def _pause(response: Any) -> int:
-    """The seconds that an answer asks for, read as the client does; 0 where it names none."""
-    headers = getattr(response, "headers", {})
-    limit = parse_ratelimit_headers(headers)
-    if limit is not None and not limit.remaining:
-        return limit.reset_in_seconds
-    given = str(headers.get("Retry-After", "")).strip()
-    return int(given) if re.fullmatch(r"[0-9]{1,9}", given) else 0
-
-
-def _long(seconds: int) -> str:
-    if seconds >= 120:
-        return f"{-(-seconds // 60)} minutes"
-    return f"{seconds} second" + "s" * (seconds != 1)
+        self.pause = pause
 
 
 def _writable(granted: dict[str, Any]) -> list[str]:

@@ -47,6 +47,7 @@ def start_all(
     Raises:
         as `start`.
     """
+    configs = [looks.located(config) for config in configs]
     for config in configs:
         _check(store, config)
     made: list[Run] = []

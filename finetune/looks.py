@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from finetune import catalog, errands, uploads, workers
+from finetune import catalog, errands, hub_access, hub_errors, uploads, visitors, workers
 from finetune.config import DATA_FIELDS, RunConfig
 from finetune.errands import Kind, Progress
 from finetune.errors import ConfigError, DataError, StoreError
@@ -68,8 +69,9 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
     check_source(store, config)
     folder = examination(store, config)
     if look(folder).report is not None and not again:
+        _check_right(config)
         return folder
-    errands.start(store, folder, _KIND, {"config.json": config.to_json()})
+    errands.start(store, folder, _KIND, {"config.json": located(config).to_json()})
     _forget_old(folder.folder.parent)
     return folder
 
@@ -91,9 +93,21 @@ def abandon(folder: Run) -> None:
 
 def examination(store: RunStore, config: RunConfig) -> Run:
     """Where the examination of a configuration's pairs is, or would be."""
+    config = located(config)
     values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
+    if visitors.shared() and catalog.is_hub_dataset(config.dataset):
+        values.append("for everybody")  # made without a token: nobody's private rows
     name = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
     return Run(store.root / "examinations" / name)
+
+
+def located(config: RunConfig) -> RunConfig:
+    """A configuration whose files are named by absolute paths, for workers elsewhere."""
+    file = config.accelerate_config
+    return config.changed(
+        checkpoint=catalog.located(config.checkpoint),
+        accelerate_config=file and os.path.abspath(os.path.expanduser(file)),
+    )
 
 
 def check_source(store: RunStore, config: RunConfig) -> None:
@@ -101,16 +115,18 @@ def check_source(store: RunStore, config: RunConfig) -> None:
 
     Raises:
         ConfigError: when it names a place on the disk of a machine that others share.
-        DataError: when it names an upload that is not there or not theirs.
+        DataError: when it names no dataset, or an upload that is not there or not theirs.
     """
+    catalog.check_dataset(config.dataset)
     if uploads.is_upload(config.dataset):
         store.uploads.files(config.dataset)
     if store.visitor.alone:
         return
-    problem = "is on this machine's disk, which is not its visitors'; choose one of the Hub"
-    named = {"dataset": config.dataset, "checkpoint": config.checkpoint}
-    if wrong := {what: problem for what, name in named.items() if catalog.on_disk(name)}:
-        raise ConfigError(wrong)
+    if catalog.on_disk(config.checkpoint):
+        problem = "is on this machine's disk, which is not its visitors'; choose one of the Hub"
+        raise ConfigError({"checkpoint": problem})
+    if not catalog.may_be_fetched(config.checkpoint):
+        raise ConfigError({"checkpoint": "is no name of the Hub; give it as owner/name"})
 
 
 def get(store: RunStore, look_id: object) -> Run:
@@ -123,9 +139,27 @@ def get(store: RunStore, look_id: object) -> Run:
         raise DataError("There is no such examination.", "Press Examine.")
     folder = Run(store.root / "examinations" / look_id)
     with contextlib.suppress(StoreError):
-        if uploads.is_upload(dataset := folder.config().dataset):
-            store.uploads.files(dataset)
+        config = folder.config()
+        if uploads.is_upload(config.dataset):
+            store.uploads.files(config.dataset)
+        if visitors.shared():
+            if examination(store, config).id != look_id:
+                raise DataError("There is no such examination.", "Press Examine.")
+            _check_right(config)
     return folder
+
+
+def _check_right(config: RunConfig) -> None:
+    """See that the Hub would give a visitor what was examined, now that they ask.
+
+    Raises:
+        DataError: when it would not.
+    """
+    offered = catalog.dataset(config.dataset) is not None  # and so everybody's
+    if not visitors.shared() or offered or not catalog.is_hub_dataset(config.dataset):
+        return
+    if (cause := hub_access.refused("dataset", config.dataset)) is not None:
+        raise hub_errors.refusal("dataset", config.dataset, cause)
 
 
 def look(folder: Run) -> Look:

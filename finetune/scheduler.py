@@ -138,7 +138,8 @@ def _begin(store: RunStore, run: Run, given: tuple[str, ...]) -> None:
             then it waits on.
     """
     queue = Queue(store.root)
-    run.config()
+    # Accelerate's file may name others beside it; visitors cannot name one.
+    cwd = Path.cwd() if run.config().accelerate_config else None
     again = store.summary(run).count > 0
     run.job_file.unlink(missing_ok=True)
     if again:
@@ -147,7 +148,7 @@ def _begin(store: RunStore, run: Run, given: tuple[str, ...]) -> None:
         queue.begin(run.id)
         return
     try:
-        workers.spawn(run, devices=given, about_to=lambda: queue.begin(run.id))
+        workers.spawn(run, devices=given, cwd=cwd, about_to=lambda: queue.begin(run.id))
     except FinetuneError:
         queue.add(run.id, first=True)
         queue.end(run.id)

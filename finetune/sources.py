@@ -14,20 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from datasets import ClassLabel, DatasetDict, Value, load_dataset
-from datasets.exceptions import DatasetNotFoundError
-from huggingface_hub import HfApi
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HFValidationError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-from huggingface_hub.utils._validators import validate_repo_id
+from huggingface_hub import DatasetCard, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
 
-from finetune import catalog, files, uploads, visitors
+from finetune import catalog, files, hub_access, hub_errors, uploads, visitors
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.errors import DataError, some
+from finetune.errors import DataError, FinetuneError, some
 from finetune.uploads import Uploads
 
 LABELS = ["not_equivalent", "equivalent"]  # of the bundled pairs, which say 0 and 1
@@ -130,7 +124,14 @@ class _Hub(Source):
     def __init__(self, config: RunConfig) -> None:
         repo, name = _hub_names(config)
         super().__init__(f"{repo} ({name})" if name else repo)
-        self.revision = _commit(_checked(repo), config.dataset_revision)
+        if os.path.exists(repo):
+            raise DataError(
+                f"{repo!r} is a folder here, and would be read in place of the Hub's dataset.",
+                "Start in another folder.",
+            )
+        self.revision = _commit(repo, config.dataset_revision)
+        if self.revision:
+            _check_card(repo, self.revision)
         self._splits = _download(repo, name, self.revision or config.dataset_revision)
         self.splits = _choose_splits(list(self._splits), config)
         features = self._splits[self.splits["train"]].features
@@ -166,35 +167,16 @@ def open_source(config: RunConfig, root: Path) -> Source:
         DataError: when there is no such thing, or it is not to be had.
     """
     name = config.dataset
+    catalog.check_dataset(name)
     if name == catalog.BUNDLED_DATASET:
         return _Bundled()
     if uploads.is_upload(name):
         kept = Uploads(root / "uploads")
         called = kept.called(name)
         return _Files(", ".join(called.values()) or name, kept.files(name), called)
-    if _is_path(name):
-        raise DataError(
-            f"{name!r} is a path, and the page reads no paths.",
-            "Upload the file under Data, or in a terminal give it as --train_file.",
-        )
     if reason := catalog.DECLINED.get(name):
         raise DataError(f"{name} cannot be trained on: {reason}", "Choose another dataset.")
     return _Hub(config)
-
-
-def _is_path(name: str) -> bool:
-    plain = name.lower().removesuffix(".gz")
-    return (
-        name.startswith(("/", ".", "~"))
-        or "\\" in name
-        or name.count("/") > 1
-        or plain.endswith(uploads.ENDINGS)
-    )
-
-
-def _token() -> bool | None:
-    """Where several people share the app, a visitor must not read with its owner's token."""
-    return False if visitors.shared() else None
 
 
 def _hub_names(config: RunConfig) -> tuple[str, str]:
@@ -205,20 +187,66 @@ def _hub_names(config: RunConfig) -> tuple[str, str]:
     return config.dataset, config.dataset_config_name
 
 
-def _checked(repo: str) -> str:
+def _check_card(repo: str, revision: str) -> None:
+    """See that a dataset's own description names only files of its own repository.
+
+    `datasets` would fetch any address and open any file that it names.
+
+    Raises:
+        DataError: when it names others, or cannot be read.
+    """
     try:
-        validate_repo_id(repo)
-    except HFValidationError:
-        raise DataError(
-            f"There is no dataset {repo!r}.",
-            f"Choose {catalog.BUNDLED_DATASET!r}, another one offered, or a Hub id as owner/name.",
-        ) from None
-    return repo
+        configs = [_described(repo, name, revision) for name in ("README.md", ".huggingface.yaml")]
+    except Exception as error:
+        raise _refusal(repo, "", revision, error) from error
+    for path in _named_files(configs):
+        outside = path.startswith(("/", "~")) or ".." in path.split("/")
+        if outside or re.search(r"::|\\|^[\w+.-]+:", path):
+            raise DataError(
+                f"The Hub dataset {repo} names {path!r} as its data, which is no file of its own.",
+                "Choose another one, or download it and upload the file.",
+            )
+
+
+def _described(repo: str, file: str, revision: str) -> Any:
+    """The `configs` of a dataset's YAML, in its card or beside it; None where it has none."""
+
+    def fetch() -> str:
+        return hf_hub_download(
+            repo, file, repo_type="dataset", revision=revision, token=hub_access.token()
+        )
+
+    try:
+        path = Path(hub_errors.retried(fetch))
+    except EntryNotFoundError:
+        return None
+    if file == "README.md":
+        return DatasetCard.load(path).data.get("configs")
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return values.get("configs") if isinstance(values, dict) else None
+
+
+def _named_files(described: Any, files: bool = False) -> Iterator[str]:
+    """Every text below `data_files` or `data_dir`, however they are nested."""
+    if isinstance(described, str):
+        yield from [described] * files
+    elif isinstance(described, list):
+        for one in described:
+            yield from _named_files(one, files)
+    elif isinstance(described, dict):
+        for key, value in described.items():
+            if not (files and key == "split"):
+                yield from _named_files(value, files or key in ("data_files", "data_dir"))
 
 
 def _download(repo: str, name: str, revision: str) -> DatasetDict:
+    def load() -> Any:
+        return load_dataset(
+            repo, name or None, revision=revision or None, token=hub_access.token()
+        )
+
     try:
-        found = load_dataset(repo, name or None, revision=revision or None, token=_token())
+        found = hub_errors.retried(load)
     except Exception as error:  # its builders raise whatever their readers do
         raise _refusal(repo, name, revision, error) from error
     if not isinstance(found, DatasetDict) or not found:
@@ -226,23 +254,9 @@ def _download(repo: str, name: str, revision: str) -> DatasetDict:
     return found
 
 
-def _no_hub(repo: str) -> DataError:
-    return DataError(
-        f"{repo} could not be read: the Hub at {catalog.endpoint()} does not answer.",
-        "Check the network and try again, or use the bundled pairs or your own files.",
-    )
-
-
-def _refusal(repo: str, name: str, revision: str, error: Exception) -> DataError:
+def _refusal(repo: str, name: str, revision: str, error: Exception) -> FinetuneError:
     """Why the Hub or its client gave no dataset, in words with a remedy."""
     text = str(error)
-    chain = [error, error.__cause__, error.__context__]
-    if any(isinstance(one, GatedRepoError) for one in chain) or "gated dataset" in text:
-        return DataError(
-            f"The Hub dataset {repo} is gated.",
-            f"Accept its terms at {catalog.endpoint()}/datasets/{repo} and sign in with "
-            "`hf auth login`.",
-        )
     if "Config name is missing" in text or (name and "BuilderConfig" in text):
         known = re.findall(r"'([^']+)'", text.split("[", 1)[-1].split("]", 1)[0])
         wrong = f"has no configuration {name!r}" if name else "has several configurations"
@@ -256,22 +270,11 @@ def _refusal(repo: str, name: str, revision: str, error: Exception) -> DataError
             "which is never run.",
             "Choose one stored as Parquet, CSV or JSON, or download it and upload the file.",
         )
-    if offline():
-        return _no_hub(repo)
-    if any(isinstance(one, RevisionNotFoundError) for one in chain):
-        return DataError(
-            f"The Hub dataset {repo} has no revision {revision!r}.",
-            "Leave dataset_revision empty for the newest, or give a branch, tag or commit.",
-        )
-    missing = (DatasetNotFoundError, RepositoryNotFoundError)
-    if any(isinstance(one, missing) for one in chain):
-        return DataError(
-            f"There is no dataset {repo!r} on the Hub, or it is private.",
-            "Check its name; for a private one sign in with `hf auth login`.",
-        )
-    return DataError(
-        f"The Hub dataset {repo} could not be read: {_first_line(error)}",
-        "Check its name, configuration and revision, or download it and upload the file.",
+    if not hub_errors.cause(error).status and offline():
+        return hub_errors.refusal("dataset", repo, hub_errors.Cause("silent"))
+    return hub_errors.explained("dataset", repo, error, revision) or DataError(
+        f"The Hub dataset {repo} could not be read: {hub_errors.first_line(error)}",
+        "Check its configuration and revision, or download it and upload the file.",
     )
 
 
@@ -279,13 +282,15 @@ def _commit(repo: str, revision: str) -> str:
     """The commit a branch or tag stands for now; empty where the Hub cannot be asked.
 
     Raises:
-        DataError: when the Hub knows no such dataset or revision.
+        DataError: when the Hub knows no such dataset or revision, or would not give it to who
+            asks; in a shared app also when it cannot be asked.
     """
     if offline():
+        if visitors.shared():  # a library's cache does not say who may read what is in it
+            raise hub_errors.refusal("dataset", repo, hub_errors.Cause("silent"))
         return ""
-    api = HfApi(endpoint=catalog.endpoint())
     try:
-        return api.dataset_info(repo, revision=revision or None, token=_token()).sha or ""
+        return hub_access.info("dataset", repo, revision).sha or ""
     except Exception as error:
         raise _refusal(repo, "", revision, error) from error
 
@@ -299,15 +304,29 @@ def moved(config: RunConfig, revision: str) -> bool:
     """Whether the Hub has another commit now than this, or than none known.
 
     What is no Hub dataset has not moved, nor what cannot be asked.
+
+    Raises:
+        DataError: when the Hub does not give a visitor the dataset, which was read before.
     """
-    if config.dataset == catalog.BUNDLED_DATASET or uploads.is_upload(config.dataset):
+    if not catalog.is_hub_dataset(config.dataset):
+        return False
+    if not visitors.shared() and is_commit(config.dataset_revision):
         return False
     repo, _ = _hub_names(config)
+    if offline():
+        return False
     try:
-        found = _commit(repo, config.dataset_revision)
-    except DataError:
+        found = hub_access.info("dataset", repo, config.dataset_revision).sha
+    except Exception as error:
+        if visitors.shared() and hub_errors.cause(error).name in hub_errors.NO_RIGHT:
+            raise _refusal(repo, "", config.dataset_revision, error) from error
         return False
     return bool(found and found != revision)
+
+
+def is_commit(revision: str) -> bool:
+    """Whether a revision is a commit, which never changes."""
+    return bool(re.fullmatch(r"[0-9a-f]{40}", revision))
 
 
 _GUESSED_SPLITS = {
@@ -435,7 +454,3 @@ def choose(source: Source, config: RunConfig) -> Columns:
             f"One column is chosen twice: {some(given)}.", "Choose a different one for each."
         )
     return columns
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

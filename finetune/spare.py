@@ -34,6 +34,7 @@ def main() -> int:
         return 0
     from finetune import train
 
+    os.chdir(workers.empty_folder(Run(path)))  # its own is gone with the folder it waited in
     log = os.open(Run(path).log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)

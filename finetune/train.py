@@ -158,10 +158,14 @@ def _open_run(namespace: argparse.Namespace) -> Run:
     given = {name: getattr(namespace, name) for name in config.knobs() if hasattr(namespace, name)}
     root = namespace.runs or default_root()
     given |= uploads.from_arguments(namespace, root)
-    chosen = RunConfig.from_dict(base | given)
+    from finetune import looks
+
+    chosen = looks.located(RunConfig.from_dict(base | given))
+    store = RunStore(root)
+    looks.check_source(store, chosen)
     if not launch.is_main():
         return _Unwritten(root, chosen)
-    return RunStore(root).create(chosen)
+    return store.create(chosen)
 
 
 class _Unwritten(Run):

@@ -132,6 +132,7 @@ def spawn(
     flag: str = "--run",
     devices: Sequence[str] = (),
     about_to: Callable[[], None] = lambda: None,
+    cwd: Path | None = None,
 ) -> process.Mark:
     """Start a worker for a folder; what identifies it.
 
@@ -139,14 +140,15 @@ def spawn(
         module: what it runs; `TRAIN` where empty.
         devices: the accelerators it may use; all, where empty.
         about_to: called when the folder counts as `alive` already, before there is a process.
+        cwd: where it runs; an empty folder by default, so that no name of a dataset or checkpoint
+            can mean a file of this machine.
 
     Raises:
         JobError: when no process can be started.
         StoreError: when the folder cannot be written, or its former worker lives.
     """
     command = [sys.executable, "-m", module or TRAIN, flag, str(run.folder.resolve())]
-    path = os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH", "")]))
-    told = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", STARTED_BY: str(os.getpid())}
+    told = {"PYTHONUNBUFFERED": "1", STARTED_BY: str(os.getpid())}
     told |= {LOCKED: str(run.folder.resolve())}
     told |= {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
     lock = _lock(run)
@@ -159,6 +161,7 @@ def spawn(
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                cwd=cwd or empty_folder(run),
                 pass_fds=(lock,),
                 env=_environment() | told,
             )
@@ -189,14 +192,36 @@ def _lock(run: Run) -> int:
     return lock
 
 
+def empty_folder(run: Run) -> Path:
+    """An empty folder for a worker to run in, within the run's own.
+
+    Raises:
+        OSError: when it cannot be made.
+    """
+    folder = run.folder.resolve() / ".cwd"
+    shutil.rmtree(folder, ignore_errors=True)  # a library may have left something there
+    folder.mkdir()
+    return folder
+
+
+_FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
+
+
 def _environment() -> dict[str, str]:
-    """What a worker is told. Where several people share the app it has no token: a visitor must
-    not read with its owner's what is private or gated, be it a dataset or a checkpoint."""
+    """What a worker is told; its folders by absolute paths, for it runs in another one.
+
+    Where several people share the app it has no token: a visitor must not read with its owner's
+    what is private or gated, be it a dataset or a checkpoint.
+    """
+    told = {"WANDB_DIR": os.getcwd(), **os.environ}
+    told |= {name: os.path.abspath(told[name]) for name in _FOLDERS if told.get(name)}
+    paths = [str(_SOURCE), *filter(None, told.get("PYTHONPATH", "").split(os.pathsep))]
+    told["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
     if not visitors.shared():
-        return dict(os.environ)
-    tokens = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-    kept = {name: value for name, value in os.environ.items() if name not in tokens}
-    return kept | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+        return told
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        told.pop(name, None)
+    return told | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
 
 _carried: dict[int, Run] = {}  # what this app's workers carry out, by pid

@@ -42,6 +42,8 @@ FLOORS = [
         "identities",
         "slices",
         "space",
+        "hub_errors",
+        "hub_access",
     },
     {
         "sources",
@@ -69,6 +71,10 @@ FLOORS = [
 # Neighbours that build on each other, each for a reason.
 NEIGHBOURS = {
     ("peek", "events"),  # is one
+    ("catalog", "uploads"),  # an upload is a dataset too
+    ("hub_errors", "catalog"),  # names the Hub's address
+    ("hub_access", "catalog"),
+    ("hub_access", "hub_errors"),  # what it refuses is told in those words
     ("config", "catalog"),  # the defaults are names of the catalogue
     ("store", "config"),  # a run folder holds a configuration
     ("store", "summary"),  # and folds its events
@@ -88,7 +94,7 @@ LIGHT = [
     "uploads", "jobs", "publish", "checkpoints", "launch", "visitors", "process", "devices",
     "caches", "about", "queue", "workers", "errands", "looks", "sweep", "archive", "history",
     "intervals", "curves", "calibration", "slices", "probes", "outcomes", "decision", "analysis",
-    "assessments", "batches", "corrections", "export", "deploy", "script", "hub",
+    "assessments", "batches", "corrections", "export", "deploy", "script", "hub", "hub_errors", "hub_access",
     "picture", "demo", "card", "pushes", "conversions", "space", "peek", "estimate", "glance",
     "hashes", "seen", "lengths", "identities",
 ]  # fmt: skip

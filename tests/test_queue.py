@@ -18,7 +18,18 @@ from typing import Any
 import psutil
 import pytest
 
-from finetune import devices, events, history, jobs, process, scheduler, sweep, visitors, workers
+from finetune import (
+    devices,
+    events,
+    history,
+    jobs,
+    process,
+    scheduler,
+    sweep,
+    train,
+    visitors,
+    workers,
+)
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, JobError, NoSuchRun, StoreError
 from finetune.queue import Queue
@@ -480,6 +491,29 @@ def test_a_visitors_worker_has_no_token(
             (False, "1") if shared else (True, None)
         )
         workers.kill(run)
+
+
+def test_a_worker_runs_in_an_empty_folder_and_finds_what_was_named_from_another(
+    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """There `ada/tickets` and `csv` can mean no file of this machine."""
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as owner:
+        owner.setenv("HF_HOME", "kept")
+        run = jobs.start(stand_in, brief(3000, checkpoint="./mine"))
+    found = workers.worker(run)
+    assert found is not None
+    assert os.listdir(found.cwd()) == []
+    assert Path(found.cwd()).parent == run.folder.resolve()
+    assert found.environ()["HF_HOME"] == str(tmp_path / "kept")
+    assert run.config().checkpoint == str(tmp_path / "mine")
+    (Path(found.cwd()) / "csv").mkdir()
+    workers.kill(run)
+    assert os.listdir(workers.empty_folder(run)) == []
+    monkeypatch.setattr("finetune.train.work", lambda run, bar: 0)
+    assert train.main(["--checkpoint=mine", "--runs", str(stand_in.root)]) == 0
+    assert stand_in.runs()[0].config().checkpoint == str(tmp_path / "mine")
 
 
 def test_a_pid_of_before_the_reboot_is_nobody(store: RunStore) -> None:

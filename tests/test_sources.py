@@ -5,15 +5,35 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
-from finetune import catalog, corpus, data, examination, sources
+from finetune import (
+    assess,
+    catalog,
+    corpus,
+    data,
+    estimate,
+    events,
+    examination,
+    examine,
+    export,
+    hub_access,
+    jobs,
+    looks,
+    sources,
+    train,
+    visitors,
+)
 from finetune.config import RunConfig
 from finetune.errors import DataError
+from finetune.store import RunStore
 from tests import toys
 from tests.conftest import HUB
 from tests.hub import LoopbackHub
@@ -202,6 +222,65 @@ def test_what_is_not_to_be_had_is_said(
         examination.examine(config, tmp_path)
 
 
+LOCAL = ["data", "ada/local", "./ada", "../pairs", ".", "..", "~/pairs", "/srv/pairs", "a\\b",
+         "file:pairs", "hf://datasets/ada/x", "a/b/c", "-x/y", "ada/..", "Ada/.x"]  # fmt: skip
+
+
+def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
+    tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """`load_dataset("csv")` reads the files below the working directory, and a folder's too."""
+    from datasets import packaged_modules
+
+    monkeypatch.chdir(tmp_path)
+    for folder in ("data", "ada/local"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "train.csv").write_bytes(_csv(40))
+    monkeypatch.setattr(sources, "load_dataset", None)
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    visitor = store.seen_by(visitors.visitor(secret="s" * 43))
+    monkeypatch.delenv("FINETUNE_VISITORS")
+    for name in [*packaged_modules._PACKAGED_DATASETS_MODULES, "imdb", *LOCAL]:
+        config = RunConfig(dataset=name)
+        for act in (
+            lambda: data.load(config, tmp_path),
+            lambda: sources.open_source(config, tmp_path),
+            lambda: looks.examine(store, config),
+            lambda: looks.examine(visitor, config),
+            lambda: jobs.start(store, config),
+            lambda: jobs.start(visitor, config),
+        ):
+            with pytest.raises(DataError, match=r"is a path|There is no dataset"):
+                act()
+        for command in (train.main, examine.main):
+            assert command([f"--dataset={name}", "--runs", str(store.root)]) == 2, name
+            assert "is a path" in (said := capsys.readouterr().err) or "There is no dataset" in said
+    assert not store.runs()
+
+
+def test_a_resumed_run_of_an_earlier_version_reads_no_file_of_the_machine(
+    tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.create(RunConfig(dataset="csv"))
+    kept = store.root / "data" / corpus._name(run.config())
+    load(tmp_path, "bundled")
+    shutil.copytree(next((tmp_path / "data").glob("*/")), kept)  # read by that version
+    with pytest.raises(DataError, match="There is no dataset 'csv'"):
+        data.load(run.config(), store.root)
+    with pytest.raises(DataError, match="There is no dataset 'csv'"):
+        assess.both_orders(run)
+    run.append(events.Started(device="CPU"))
+    run.append(
+        events.Prepared(
+            train_examples=8, validation_examples=8, steps_per_epoch=1, total_steps=1,
+            labels=["no", "yes"], parameters=1, precision="no", fingerprint="0" * 64,
+            data={"splits": {}},
+        )
+    )  # fmt: skip
+    with pytest.raises(DataError, match="There is no dataset 'csv'"):
+        export.script(run)
+
+
 def test_without_the_hub_it_is_said_at_once_and_what_was_read_still_serves(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +290,119 @@ def test_without_the_hub_it_is_said_at_once_and_what_was_read_still_serves(
     assert load(tmp_path, "ada/tickets").fingerprint == first.fingerprint
     with pytest.raises(DataError, match=f"the Hub at {HUB.url} does not answer"):
         load(tmp_path, "ada/other")
+
+
+OUTSIDE = ["http://{host}/secret.csv", "https://{host}/secret.csv", "file://{folder}/secret.csv",
+           "{folder}/secret.csv", "zip://x.csv::http://{host}/a.zip", "../../secret/secret.csv",
+           "data/../../x.csv", "~/secret.csv", "s3://bucket/x.csv", "a\\..\\x.csv",
+           "hf://datasets/eve/private/train.csv", "memory:x.csv"]  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
+@pytest.mark.parametrize("shape", ["text", "list", "splits", "by name", "folder"])
+def test_a_dataset_names_no_data_but_its_own(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, shape: str
+) -> None:
+    """`datasets` connects to whatever address the card names, and opens files of the machine."""
+    (tmp_path / "secret.csv").write_bytes(_csv(40))
+    called: list[object] = []
+    monkeypatch.setattr(sources, "load_dataset", lambda *given, **named: called.append(given))
+    for template in OUTSIDE:
+        path = template.format(host=HUB.url.removeprefix("http://"), folder=tmp_path)
+        named: object = {
+            "text": path,
+            "list": ["train.csv", path],
+            "splits": [{"split": "train", "path": ["train.csv", path]}],
+            "by name": {"train": path},
+            "folder": "train.csv",
+        }[shape]
+        config = {"config_name": "default", "data_files": named}
+        config |= {"data_dir": path} if shape == "folder" else {}
+        text = yaml.safe_dump({"configs": [config]})
+        text = f"---\n{text}---\n" if file == "README.md" else text
+        hub.add_repo("eve/card", "dataset", {file: text.encode(), "train.csv": _csv(9)})
+        with pytest.raises(DataError, match=r"names .* as its data, which is no file of its own"):
+            load(tmp_path, "eve/card")
+    assert not called
+    assert not [path for _, path, _ in hub.requests if "secret" in path or "a.zip" in path]
+
+
+def test_what_a_card_may_name_is_read(hub: LoopbackHub, tmp_path: Path) -> None:
+    configs = [{"config_name": "default", "data_files": "rows/t*.csv", "sep": ","}]
+    text = f"---\n{yaml.safe_dump({'configs': configs})}---\nhttp://example.org\n"
+    files = {"README.md": text.encode(), "rows/train.csv": _csv(40)}
+    hub.add_repo("ada/named", "dataset", files)
+    assert len(load(tmp_path, "ada/named").splits["train"]) == 36
+
+
+def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_would_not_give_them(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: RunStore
+) -> None:
+    secret = hub.add_repo("ada/secret", "dataset", {"train.csv": _csv(40)}, private=True)
+    gated = hub.add_repo("ada/locked", "dataset", {"train.csv": _csv(40)}, gated=True)
+    open_ = hub.add_repo("ada/open", "dataset", {"train.csv": _csv(40)})
+    names = ("ada/secret", "ada/locked", "ada/open")
+    monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
+    for name in names:
+        assert load(tmp_path, name).splits["train"]
+    answers = catalog.hub_answers
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    hub.tokens_seen.clear()
+
+    def refused(name: str, **values: object) -> bool:
+        try:
+            load(tmp_path, name, **values)
+        except DataError as error:
+            assert error.remedy
+            return True
+        return False
+
+    silent = lambda timeout=2.0: False  # noqa: E731
+    monkeypatch.setattr(catalog, "hub_answers", silent)
+    assert [refused(name) for name in names] == [True, True, True]  # not fetched for everybody
+    monkeypatch.setattr(catalog, "hub_answers", answers)
+    for pinned in (False, True):
+        shas = [repo.head * pinned for repo in (secret, gated, open_)]
+        assert [refused(name, dataset_revision=sha) for name, sha in zip(names, shas, strict=True)
+                ] == [True, True, False]  # fmt: skip
+    monkeypatch.setattr(catalog, "hub_answers", silent)
+    assert not refused("ada/open")  # it was everybody's
+    monkeypatch.setattr(catalog, "hub_answers", answers)
+    open_.private = True
+    assert refused("ada/open")
+    assert hub.tokens_seen == []
+
+
+def test_what_the_owner_has_examined_is_no_visitors_to_see(
+    hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, store: RunStore
+) -> None:
+    repo = hub.add_repo("ada/examined", "dataset", {"train.csv": _csv(40)}, private=True)
+    config = RunConfig(dataset="ada/examined")
+    monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
+
+    def examined() -> str:
+        folder = looks.examination(store, config)
+        folder.folder.mkdir(parents=True)
+        (folder.folder / "config.json").write_text(config.to_json())
+        report = examination.examine(config, store.root, lambda *_: None)
+        (folder.folder / "report.json").write_text(report.to_json())
+        return folder.id
+
+    by_owner = examined()
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    mine = store.seen_by(visitors.visitor(secret="s" * 43))
+    with pytest.raises(DataError, match="There is no such examination"):
+        looks.get(mine, by_owner)
+    assert looks.look(looks.examination(mine, config)).report is None
+    assert estimate.of(mine, config).steps is None
+    repo.private = False
+    found = looks.get(mine, examined())
+    assert looks.look(found).report is not None
+    repo.private = True
+    hub_access._known.cache_clear()
+    for act in (lambda: looks.get(mine, found.id), lambda: looks.examine(mine, config)):
+        with pytest.raises(DataError, match="no dataset 'ada/examined' on the Hub, or it is priv"):
+            act()
 
 
 def test_on_a_space_the_owners_token_reads_nothing_for_visitors(
