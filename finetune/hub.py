@@ -343,6 +343,11 @@ class Refused(PublishError):
         self.status = status
 
 
+def undecided(error: PublishError) -> bool:
+    """Whether what was asked for may happen after all: the Hub has not refused it."""
+    return not isinstance(error, Refused) or error.status >= 500
+
+
 _REMEDIES = {
     400: "The Hub does not take this; check the name and the licence.",
     401: "The token is wrong or has expired; make a new one in your Hub settings.",
