@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ EXAMPLES = (
 )
 PICTURE = "training.png"
 _TITLES = {"accuracy": "Accuracy", "f1": "F1"}
+_MARKUP = re.compile(r"[\\`*_~$<>\[\]|#&@]|://|www\.", re.IGNORECASE)
 _MOST_CLASSES = 12  # shown in a confusion matrix
 _MOST_FINDINGS = 12
 
@@ -104,7 +106,7 @@ def text(
     """
     facts = _facts(run, summary, full, licence, findings, picture)
     parts = (
-        f"# {facts.name}", _intended(facts), _use(facts), _results(facts), _test(facts),
+        f"# {_plain(facts.name)}", _intended(facts), _use(facts), _results(facts), _test(facts),
         _limits(facts), _data(facts), _training(facts),
     )  # fmt: skip
     body = "\n\n".join(part for part in parts if part)
@@ -118,13 +120,13 @@ def base_licence(config: RunConfig) -> str:
 
 
 def public(config: RunConfig) -> RunConfig:
-    """The configuration without places on this machine's disk: their last names alone."""
+    """The configuration without the names of files and folders on this machine's disk."""
     values = config.to_dict()
     for name in ("checkpoint", "dataset"):
         if catalog.on_disk(str(values[name])):
-            values[name] = re.split(r"[/\\]", str(values[name]).rstrip("/\\"))[-1] or "model"
+            values[name] = f"local-{name}"
     if values["accelerate_config"]:
-        values["accelerate_config"] = re.split(r"[/\\]", str(values["accelerate_config"]))[-1]
+        values["accelerate_config"] = "accelerate_config.yaml"
     return dataclasses.replace(config, **values)
 
 
@@ -212,38 +214,75 @@ def _eval_results(facts: Facts) -> list[EvalResult]:
     known = catalog.dataset(facts.config.dataset)
     repo = _hub_id(facts.run.config())
     asked = facts.config.dataset_config_name or (known.config if known else "")
-    splits = {"validation": best.metrics if best else {}}
+    scores = {"validation": best.metrics if best else {}}
     if opened and best is not None and opened[-1].step == best.step:
-        splits["test"] = opened[-1].metrics
+        scores["test"] = opened[-1].metrics
+    splits = {split: _split(facts, split) for split in scores}
     return [
         EvalResult(
             task_type="text-classification",
             task_name="Text classification",
             dataset_type=repo or "custom",
-            dataset_name=_source(facts),
+            dataset_name=_source(facts) + f" (cut from {splits[split].name})" * splits[split].cut,
             dataset_config=asked or None,
-            dataset_split=split,
+            dataset_split=splits[split].name or None,
+            dataset_args=_part(facts, split, splits[split]) or None,
             dataset_revision=facts.data.get("revision") or None,
             metric_type=score,
             metric_name=title,
             metric_value=round(metrics[score], 4),
         )
-        for split, metrics in splits.items()
+        for split, metrics in scores.items()
         for score, title in _TITLES.items()
         if score in metrics
     ]
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Which split of the source the rows of one of ours are.
+
+    Args:
+        name: the source's own; empty where a run of an earlier version did not note it.
+        cut: whether only a part of it, which was not trained on: the source has no such split.
+    """
+
+    name: str
+    cut: bool
+
+    def __str__(self) -> str:
+        how = "cut from" if self.cut else "of"
+        return f"{how} the source's split {_code(self.name)}"
+
+
+def _split(facts: Facts, split: str) -> _Split:
+    names = facts.data.get("splits")
+    if not names:
+        return _Split("", False)
+    cut = split not in names
+    return _Split(str(names["train" if cut else split]), cut)
+
+
+def _part(facts: Facts, split: str, found: _Split) -> dict[str, Any]:
+    """What must be known of scores that are not those of a whole split."""
+    rows = facts.data.get("rows", {}).get(split, 0)
+    if found.cut:
+        return {"cut_from": found.name, "rows": rows}
+    left_out = sum(facts.data.get("left_out", {}).get(split, {}).values())
+    return {"rows": rows, "rows_in_split": rows + left_out} if left_out else {}
 
 
 # The text.
 
 
 def _source(facts: Facts) -> str:
-    """What to call the data: the dataset's name, or the last name of a place on the disk."""
-    known = catalog.dataset(facts.config.dataset)
+    """What to call the data: the dataset's name; a person's files are not named."""
+    dataset = facts.run.config().dataset
+    known = catalog.dataset(dataset)
     if known is not None:
         return known.label.split(" (")[0]
-    name = str(facts.data.get("source") or f"own {facts.noun}")
-    return re.split(r"[/\\]", name)[-1] if catalog.on_disk(name) else name
+    own = uploads.is_upload(dataset) or catalog.on_disk(dataset)
+    return str(not own and facts.data.get("source") or f"own {facts.noun}")
 
 
 def _code(value: object) -> str:
@@ -253,8 +292,11 @@ def _code(value: object) -> str:
 
 
 def _cell(value: object) -> str:
-    """A value in a table, whose cell it must not end."""
-    return (_code(value) if isinstance(value, str) else str(value)).replace("|", "\\|")
+    """A value in a table, whose cell it must not end.
+
+    A pipe is escaped by an odd number of backslashes, so those that it follows are doubled.
+    """
+    return re.sub(r"(\\*)\|", r"\1\1\\|", _code(value)) if isinstance(value, str) else str(value)
 
 
 def _intended(facts: Facts) -> str:
@@ -265,7 +307,7 @@ def _intended(facts: Facts) -> str:
     base = _base(facts.run.config()) or facts.config.checkpoint
     language = "English" if catalog.dataset(facts.config.dataset) else "their language"
     return (
-        f"Puts {what} into one of the classes {labels}. Fine-tuned from `{base}` on "
+        f"Puts {what} into one of the classes {labels}. Fine-tuned from {_code(base)} on "
         f"{count}training {facts.noun} ({_plain(_source(facts))}).\n\n"
         "## Intended use\n\n"
         f"Classifying {facts.noun} like those it was trained on, in {language} and from the same "
@@ -275,22 +317,22 @@ def _intended(facts: Facts) -> str:
 
 
 def _plain(value: str) -> str:
-    """A name of the person's in running text."""
-    return re.sub(r"([\\`*_<>\[\]|#])", r"\\\1", " ".join(value.split()))
+    """A text of the person's among ours: what could be markup or a link in it is code."""
+    return " ".join(_code(word) if _MARKUP.search(word) else word for word in value.split())
 
 
 def _use(facts: Facts) -> str:
     first, second = EXAMPLES[0]
     texts = f'"{first}"' + f', "{second}"' * facts.summary.paired
-    cut = f"truncation=True, max_length={facts.config.max_length}"
+    repo, cut = json.dumps(facts.full), f"truncation=True, max_length={facts.config.max_length}"
     return f"""## How to use
 
 ```python
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{facts.full}")
-model = AutoModelForSequenceClassification.from_pretrained("{facts.full}")
+tokenizer = AutoTokenizer.from_pretrained({repo})
+model = AutoModelForSequenceClassification.from_pretrained({repo})
 inputs = tokenizer({texts}, return_tensors="pt", {cut})
 with torch.no_grad():
     probabilities = model(**inputs).logits.softmax(dim=-1)[0]
@@ -324,10 +366,12 @@ def _results(facts: Facts) -> str:
     if best is None or prepared is None:
         return "## Results\n\nThis model was stopped before it was evaluated."
     ended = " The run was stopped before its end." if summary.status == "stopped" else ""
+    split = _split(facts, "validation")
+    where = f", {split}," if split.name and (split.cut or split.name != "validation") else ","
     lines = [
         "## Results",
         "",
-        f"On {prepared.validation_examples:,} validation {facts.noun}, after step {best.step} of "
+        f"On {prepared.validation_examples:,} validation {facts.noun}{where} after step {best.step} of "
         f"{prepared.total_steps}, the best by {_measure(facts)} of "
         f"{_counted(len(summary.validation), 'evaluation')}.{ended} The model was "
         "chosen on them, so the figures flatter it somewhat; intervals are of 95%.",
@@ -402,9 +446,11 @@ def _test(facts: Facts) -> str:
     ends: dict[str, Interval] = facts.test.scores if facts.test is not None else {}
     found = {name: (one.low, one.high) for name, one in ends.items()}
     shown = [score for score in _TITLES if score in last.metrics]
+    split = _split(facts, "test")
+    which = f" It consists of rows {split}." if split.name not in ("", "test") else ""
     lines = [
         "## Test set", "",
-        f"Opened {often}. The model of step {last.step} reached:", "",
+        f"Opened {often}.{which} The model of step {last.step} reached:", "",
         f"| | {' | '.join(_TITLES[score] for score in shown)} |", "|---|" + "---|" * len(shown),
         _row("most probable class", last.metrics, found),
     ]  # fmt: skip
@@ -497,7 +543,7 @@ def _data(facts: Facts) -> str:
     data, prepared = facts.data, facts.summary.prepared
     if prepared is None or not data:
         return ""
-    revision = f" at revision `{data['revision']}`" if data.get("revision") else ""
+    revision = f" at revision {_code(data['revision'])}" if data.get("revision") else ""
     lines = [f"Source: {_plain(_source(facts))}{revision}."]
     if rows := ", ".join(f"{name} {count:,}" for name, count in data.get("rows", {}).items()):
         lines.append(f"Rows: {rows}.")
@@ -512,7 +558,7 @@ def _data(facts: Facts) -> str:
 
 
 def _found(findings: Sequence[Finding]) -> str:
-    shown = [f"- {one.title.rstrip('.')} ({_counted(one.count, 'row')})." for one in findings]
+    shown = [f"- {_plain(one.title.rstrip('.'))} ({_counted(one.count, 'row')})." for one in findings]
     if not shown:
         return ""
     more = len(shown) - _MOST_FINDINGS
@@ -553,7 +599,8 @@ def _duration(seconds: float) -> str:
 def _versions(summary: Summary) -> str:
     if summary.started is None or not summary.started.versions:
         return ""
-    names = ", ".join(f"{name} {number}" for name, number in summary.started.versions.items())
+    versions = summary.started.versions.items()
+    names = ", ".join(_plain(f"{name} {number}") for name, number in versions)
     return f"\n\nTrained with {names}."
 
 

@@ -1,7 +1,8 @@
 """`python -m finetune.deploy user/name --hardware t4-small`: this project as a Space of one's own.
 
 Makes or updates the Space through the Hub's API: its files as one commit, its hardware, and where
-asked for a bucket that keeps the runs. Free of torch. The token is the stored login's or HF_TOKEN;
+asked for a bucket that keeps the runs. What is billed is made only after a yes to its price, and
+sleeps when nobody is there. Free of torch. The token is the stored login's or HF_TOKEN;
 it is an argument of the client alone and reaches no file, line or error.
 
 Source: https://huggingface.co/docs/huggingface_hub/guides/manage-spaces
@@ -22,13 +23,14 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, Vo
 
 from finetune import catalog
 from finetune.errors import FinetuneError, PublishError
-from finetune.hub import Account, Hub, repo_id, sleep_time, stored_token
+from finetune.hub import Account, Hub, repo_id, sleep_time, stored_token, undecided
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = ("app.py", "finetune", "tests", "assets", "requirements.txt", "README.md", "LICENSE")
 MOUNT, VARIABLE = "/data", "FINETUNE_RUNS"
 RUNS = f"{MOUNT}/runs"
 _PRICES = "https://huggingface.co/docs/hub/spaces-gpus"
+_FREE = "cpu-basic"  # hardware
 _MARK = "finetune/__init__.py"  # a Space that has it is one of ours
 _HUBS_OWN = {".gitattributes"}  # made by the Hub with the repository
 PATIENCE = 1800.0  # seconds to wait for a Space to run: the Hub's own limit of a start
@@ -43,16 +45,17 @@ class Wanted:
 
     Args:
         name: `user/name` or `organisation/name`.
-        hardware: as the Hub names it; it is billed while the Space is awake.
+        hardware: as the Hub names it; empty for free hardware where the Space is new, else for
+            what it has. All but the free is billed while the Space is awake.
         private: whether a new Space is private; one that exists stays as it is.
         bucket: `user/name` of a bucket that keeps the runs, made where there is none; empty for
             the Space's own disk, which is cleared at every restart.
-        sleep_time: seconds without a visitor after which it sleeps, -1 for never; None for an
-            hour where the Space is new and its hardware is paid for, else as it is.
+        sleep_time: seconds without a visitor after which it sleeps, where its hardware is billed;
+            None for what it has, or an hour where it has none.
     """
 
     name: str
-    hardware: str = "t4-small"
+    hardware: str = ""
     private: bool = False
     bucket: str = ""
     sleep_time: int | None = None
@@ -67,9 +70,10 @@ class Wanted:
             if name.strip().count("/") != 1:
                 raise PublishError(f"{name!r} does not say whose it is.", "Give it as user/name.")
             repo_id(name, "")
-        if self.sleep_time is not None and self.sleep_time < -1:
+        if self.sleep_time is not None and self.sleep_time < 1:
             raise PublishError(
-                f"The sleep time is {self.sleep_time} seconds.", "Give -1 for never, or more."
+                f"The sleep time is {self.sleep_time} seconds.",
+                "Give 1 or more: what is billed sleeps when nobody is there.",
             )
         return self
 
@@ -115,6 +119,7 @@ def deploy(
     token: str | None,
     root: Path = ROOT,
     say: Callable[[str], None] = lambda line: None,
+    agrees: Callable[[str], bool] = lambda price: False,
 ) -> str:
     """Make or update the Space; its address.
 
@@ -125,21 +130,27 @@ def deploy(
         token: of someone who may write there; used for these calls only.
         root: the project's folder.
         say: called with a line for every step taken.
+        agrees: asked with the price of hardware that is billed, before anything is made.
 
     Raises:
         PublishError: when a name, the token or the hardware is wrong, the Space is something
-            else, or the Hub refuses or does not answer. It says what is there already.
+            else, nobody agrees to the price, or the Hub refuses or does not answer. It says what
+            is there already.
     """
     wanted.check()
     sent = files(root)
     hub = Hub(token, again="run this again", kept="it goes on from what is there")
     account = hub.account()
     _check_owner(account, wanted)
-    price = hub.hardware(wanted.hardware)
-    say(f"Signed in as {account.name}. {wanted.hardware}: {price}.")
     exists = _is_ours(hub, wanted.name)
-    if wanted.sleep_time is None and not exists:
-        wanted = replace(wanted, sleep_time=sleep_time(wanted.hardware))
+    wanted = _with_hardware(hub, wanted, exists)
+    price = f"{wanted.hardware}: {hub.hardware(wanted.hardware)}"
+    say(f"Signed in as {account.name}. {price}.")
+    if wanted.sleep_time is not None and not agrees(price):
+        raise PublishError(
+            f"{wanted.hardware} is billed, and nobody has agreed to that; nothing was done.",
+            "Answer the question in a terminal with yes, or add --yes; cpu-basic is free.",
+        )
     if not exists:
         hub.call(f"Making {wanted.name}", lambda: _create(hub.api, wanted))
         say(f"Made the {'private ' * wanted.private}Space {wanted.name}.")
@@ -147,18 +158,14 @@ def deploy(
     if wanted.bucket:
         hub.call(f"Mounting {wanted.bucket}", lambda: _mount(hub.api, wanted), left)
         say(f"Runs are kept in the bucket {wanted.bucket}, mounted at {MOUNT}.")
-    sha = hub.call(
-        f"Sending the files to {wanted.name}",
-        lambda: _commit(hub.api, wanted.name, sent, exists),
-        left,
-    )
+    sha = _send(hub, wanted.name, sent, left)
     say(f"Sent {_counted(sent)} as commit {sha[:12]}.")
     left = " The files are there; only the hardware is not what was asked for."
     asked = hub.call(
         f"Asking for {wanted.hardware}", lambda: _ask_for_hardware(hub.api, wanted), left
     )
     say(f"{'Asked for' if asked else 'It has'} {wanted.hardware}.")
-    if sleep_time(wanted.hardware) is not None:
+    if wanted.sleep_time is not None:
         runtime = hub.call("Asking how it sleeps", lambda: hub.api.get_space_runtime(wanted.name))
         say(_sleeps(runtime.sleep_time))
     return f"{catalog.endpoint()}/spaces/{wanted.name}"
@@ -211,8 +218,23 @@ def follow(
 
 def _sleeps(seconds: int | None) -> str:
     if seconds is None or seconds < 0:
-        return "It never sleeps, and is billed all the time; --sleep_time 3600 changes that."
+        return "The Hub says that it never sleeps, and it is billed all the time: see its settings."
     return f"It sleeps after {seconds / 60:,.0f} minutes without a visitor, and costs nothing then."
+
+
+def _with_hardware(hub: Hub, wanted: Wanted, exists: bool) -> Wanted:
+    """With the hardware that it shall have, and when that sleeps; None where it is free."""
+    has, sleeps = "", None
+    if exists:
+        name = wanted.name
+        runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
+        has = runtime.requested_hardware or runtime.hardware or ""
+        sleeps = runtime.sleep_time if (runtime.sleep_time or 0) > 0 else None
+    hardware = wanted.hardware or has or _FREE
+    usual = sleep_time(hardware)
+    return replace(
+        wanted, hardware=hardware, sleep_time=usual and (wanted.sleep_time or sleeps or usual)
+    )
 
 
 def _check_owner(account: Account, wanted: Wanted) -> None:
@@ -265,15 +287,25 @@ def _mount(api: HfApi, wanted: Wanted) -> None:
     api.add_space_variable(wanted.name, VARIABLE, RUNS)
 
 
-def _commit(api: HfApi, name: str, sent: dict[str, Path], exists: bool) -> str:
-    """All files as one commit; the Space is what the project is, or what it was before."""
+def _send(hub: Hub, name: str, sent: dict[str, Path], left: str) -> str:
+    try:
+        return hub.call(f"Sending the files to {name}", lambda: _commit(hub.api, name, sent), left)
+    except PublishError as error:
+        if not undecided(error):
+            raise
+        raise PublishError(f"{error.fact} They may still arrive.", error.remedy) from None
+
+
+def _commit(api: HfApi, name: str, sent: dict[str, Path]) -> str:
+    """All files as one commit; the Space is what the project is, or what it was before.
+
+    It names the commit before it: of two, one of them late, only one arrives.
+    """
     operations: list[Any] = [CommitOperationAdd(path, file) for path, file in sent.items()]
-    head = None
-    if exists:
-        held = set(api.list_repo_files(name, repo_type="space"))
-        gone = sorted(held - _HUBS_OWN - set(sent))
-        operations += [CommitOperationDelete(path) for path in gone]
-        head = api.repo_info(name, repo_type="space").sha
+    head = api.repo_info(name, repo_type="space").sha
+    held = set(api.list_repo_files(name, repo_type="space"))
+    gone = sorted(held - _HUBS_OWN - set(sent))
+    operations += [CommitOperationDelete(path) for path in gone]
     commit = api.create_commit(
         name,
         repo_type="space",
@@ -300,12 +332,20 @@ def _counted(sent: dict[str, Path]) -> str:
     return f"{len(sent)} files, {size / 1e6:.1f} MB"
 
 
-def _deploy(wanted: Wanted, wait: bool) -> None:
+def _agrees(price: str) -> bool:
+    """Whether whoever sits at the terminal says yes; nobody does where there is none."""
+    if not sys.stdin.isatty():
+        return False
+    print(f"That is billed by the Hub: {_PRICES}", flush=True)
+    return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _deploy(wanted: Wanted, wait: bool, yes: bool) -> None:
     def tell(line: str) -> None:
         print(line, flush=True)
 
     token = stored_token()
-    address = deploy(wanted, token, say=tell)
+    address = deploy(wanted, token, say=tell, agrees=(lambda price: True) if yes else _agrees)
     if wait:
         follow(wanted.name, token, tell)
         tell("It runs.")
@@ -320,14 +360,16 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m finetune.deploy",
         description="Make or update a Space with this project. Signs in with `hf auth login`'s "
         "token or HF_TOKEN. Hardware other than cpu-basic is billed by the minute while the Space "
-        f"is awake; its price is told first, and stands at {_PRICES}.",
+        f"is awake; you are told its price and asked first. Prices stand at {_PRICES}.",
     )
     parser.add_argument("name", help="the Space, as user/name")
     parser.add_argument(
         "--hardware",
         default=Wanted.hardware,
-        help="the Hub's name for it (default: %(default)s); billed while the Space is awake",
+        help="the Hub's name for it, such as t4-small, billed while the Space is awake (default: "
+        f"{_FREE}, which is free, for a new Space, else what it has)",
     )
+    parser.add_argument("--yes", action="store_true", help="agree to the price; for scripts")
     parser.add_argument("--private", action="store_true", help="make a new Space private")
     parser.add_argument(
         "--bucket", default="", help="keep runs in this bucket, as user/name; made if need be"
@@ -335,8 +377,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--sleep_time",
         type=int,
-        help="seconds without visitors until it sleeps, -1 for never (default: an hour for a new "
-        "Space on paid hardware, else as it is)",
+        help="seconds without visitors until it sleeps, on hardware that is billed (default: as it "
+        "is, or an hour where it would never sleep)",
     )
     parser.add_argument(
         "--wait", action="store_true", help="come back when the Space runs, or has failed to"
@@ -351,10 +393,11 @@ def main(arguments: list[str] | None = None) -> int:
             wanted.check()
             for name, path in (sent := files()).items():
                 print(f"{path.stat().st_size:>10,}  {name}")
-            print(f"{_counted(sent)} would go to {wanted.name} on {wanted.hardware}.")
+            hardware = wanted.hardware or f"what it has, or {_FREE} where it is new"
+            print(f"{_counted(sent)} would go to {wanted.name} on {hardware}.")
             print(f"What that costs: {_PRICES}")
         else:
-            _deploy(wanted, chosen.wait)
+            _deploy(wanted, chosen.wait, chosen.yes)
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1

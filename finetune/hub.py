@@ -355,6 +355,11 @@ class Refused(PublishError):
         self.pause = pause
 
 
+def undecided(error: PublishError) -> bool:
+    """Whether what was asked for may happen after all: the Hub has not refused it."""
+    return not isinstance(error, Refused) or error.status >= 500
+
+
 def _writable(granted: dict[str, Any]) -> list[str]:
     """Users, organisations and repositories a fine-grained token may write to."""
     return [

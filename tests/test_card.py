@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pyarrow as pa
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
 
 from finetune import card, catalog, decision, events, looks, outcomes, picture
 from finetune.config import RunConfig
+from finetune.data import load
 from finetune.report import Example, Finding, Report
 from finetune.store import Run, RunStore, write_atomically
 from tests import toys
@@ -27,6 +30,7 @@ def prepared(**values: Any) -> events.Prepared:
         "source": "tickets.csv", "positive_label": "equivalent", "columns": {},
         "rows": {"train": 64, "validation": 40, "test": 8}, "revision": "",
         "left_out": {"train": {"duplicates": 3}},
+        "splits": {"train": "train", "validation": "validation", "test": "test"},
     }  # fmt: skip
     known: dict[str, Any] = {
         "train_examples": 64, "validation_examples": 40, "steps_per_epoch": 8, "total_steps": 8,
@@ -112,6 +116,54 @@ def test_a_hub_dataset_is_named_with_its_revision(store: RunStore, toy_checkpoin
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("data", "wanted", "said"),
+    [
+        (
+            {"splits": {"train": "train"}},
+            {"name": "GLUE MRPC (cut from train)", "split": "train",
+             "args": {"cut_from": "train", "rows": 40}},
+            "On 40 validation pairs, cut from the source's split `train`, after step 8",
+        ),
+        (
+            {"splits": {"train": "train", "validation": "validation_matched"},
+             "left_out": {"validation": {"beyond the maximum": 60}}},
+            {"name": "GLUE MRPC", "split": "validation_matched",
+             "args": {"rows": 40, "rows_in_split": 100}},
+            "On 40 validation pairs, of the source's split `validation_matched`, after step 8",
+        ),
+        ({"splits": None}, {"name": "GLUE MRPC"}, "On 40 validation pairs, after step 8"),
+    ],
+)  # fmt: skip
+def test_scores_stand_beside_the_rows_they_are_of(
+    store: RunStore, toy_checkpoint: Path, data: dict[str, Any], wanted: dict[str, Any], said: str
+) -> None:
+    told = prepared()
+    told.data.update(data)
+    run = begin(store, toy_checkpoint, told, dataset="glue/mrpc")
+    evaluate(run)
+    text = written(store, run)
+    hub = {"type": "nyu-mll/glue", "config": "mrpc"}
+    assert metadata(text)["model-index"][0]["results"][0]["dataset"] == hub | wanted
+    assert said in text
+
+
+def test_the_splits_that_a_source_has_not_are_not_claimed(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    """What `data` notes of the splits is what the card says."""
+    pairs = toys.write_pairs(store.root / "pairs")
+    kept = store.uploads.add({"train": pairs / "train.csv", "test": pairs / "test.csv"})
+    chosen = RunConfig(dataset=kept)
+    origin = load(chosen, store.root).origin
+    run = begin(store, toy_checkpoint, prepared(data=origin), dataset=kept)
+    evaluate(run)
+    run.append(events.Opened(step=8, metrics={"accuracy": 0.5}))
+    results = metadata(written(store, run))["model-index"][0]["results"]
+    assert [one["dataset"]["split"] for one in results] == ["train", "test"]
+    assert results[0]["dataset"]["args"]["rows"] == origin["rows"]["validation"]
+
+
 def test_results_have_intervals_baselines_and_a_confusion_matrix(store: RunStore, run: Run) -> None:
     run.append(events.Compared(baselines={"TF-IDF + logistic regression": {"accuracy": 0.65}}))
     text = written(store, run)
@@ -194,21 +246,54 @@ def test_nobodys_sentences_and_no_place_on_the_disk_are_shown(
     assert str(toy_checkpoint.parent) not in text
     assert "/home/ada" not in text
     assert "base_model" not in metadata(text)
-    assert "`toy`" in text
-    assert card.public(run.config()).checkpoint == "toy"
+    assert "`toy`" not in text
+    assert "Fine-tuned from `local-checkpoint`" in text
+    assert card.public(run.config()).accelerate_config == "accelerate_config.yaml"
 
 
-def test_markup_in_names_stays_text(store: RunStore, toy_checkpoint: Path) -> None:
-    labels = ["<b>a|b</b>", "`x`\n# y"]
-    told = prepared(labels=labels)
-    told.data.update(source="<img src=x>[a](b).csv", positive_label=labels[0])
+def test_a_persons_files_are_not_named(store: RunStore, toy_checkpoint: Path) -> None:
+    told = prepared()
+    told.data["source"] = "acme-layoffs.csv, dev.csv"
     kept = store.uploads.add({"train": toys.write_pairs(store.root / "pairs") / "train.csv"})
     run = begin(store, toy_checkpoint, told, dataset=kept)
-    run.append(events.Finished(step=8, seconds=1.0))
+    evaluate(run)
     text = written(store, run)
-    assert "classes `<b>a|b</b>`, `x # y`" in text
-    assert "\n# y" not in text
-    assert "\\<img src=x\\>\\[a\\](b).csv" in text
+    assert ".csv" not in text
+    assert "Source: own pairs." in text
+    assert metadata(text)["model-index"][0]["results"][0]["dataset"]["name"] == "own pairs"
+
+
+EVIL = (
+    "![x](https://evil.example/x.png)", "<a href='https://evil.example'>evil</a>",
+    "https://evil.example", "www.evil.example", "eve@evil.example", "[evil](//evil.example)",
+    "a\\|<img src=evil>", "`\n# evil", "\n---\nevil: 1\n---\n", "```\n<b>evil", "*evil*|\0",
+    "</code><script>evil()</script>", "&lt;evil&gt;",
+)  # fmt: skip
+
+
+def test_nothing_that_is_given_is_markup(store: RunStore, toy_checkpoint: Path) -> None:
+    run = begin(
+        store, toy_checkpoint, prepared(labels=list(EVIL)),
+        name=EVIL[0], label_column=EVIL[6], positive_label=EVIL[1], dataset_revision=EVIL[11],
+    )  # fmt: skip
+    data = {"positive_label": EVIL[1], "revision": EVIL[0], "source": EVIL[2]}
+    run.append(prepared(labels=list(EVIL), data={**prepared().data, **data}))
+    decision.write(run.best, threshold=0.43, positive=EVIL[6])
+    found = [Finding("x", "warns", f"Classes with few rows: {one!r}, {one}", 3, "") for one in EVIL]
+    for some in (EVIL[:7], EVIL[7:]):
+        evaluate(run, list(some))
+        run.append(prepared(labels=list(some), data={**prepared().data, **data}))
+        text = card.text(run, store.summary(run), "ada/pairs", findings=found[:12])
+        assert metadata(text)["license"] == "apache-2.0"
+        body = text.split("\n---\n", 1)[1]
+        html = MarkdownIt("commonmark").enable("table").render(body)
+        prose = re.sub(r"<code.*?</code>", "", html, flags=re.DOTALL)
+        assert "evil.example" not in prose
+        assert not re.findall(r"<(?:a|b|em|hr|script)\b", prose)
+        assert (html.count("<img"), html.count("<h1")) == (1, 1)  # the curves, the model's name
+        matrix = html.split("A row is the true class")[1].split("</table>")[0]
+        assert matrix.count("<tr>") == len(some) + 1
+        assert all(row.count("<td") == len(some) + 2 for row in matrix.split("<tr>")[2:])
 
 
 def test_findings_of_the_same_rows_are_told_without_rows(store: RunStore, run: Run) -> None:

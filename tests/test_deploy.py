@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,13 @@ def git(root: Path, *arguments: str) -> None:
     subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
 
 
+def send(
+    wanted: Wanted, token: str | None, root: Path, say: Callable[[str], None] = lambda line: None
+) -> str:
+    """Deploy as somebody who says yes to the price."""
+    return deploy.deploy(wanted, token, root, say, lambda price: True)
+
+
 def space(hub: LoopbackHub, name: str = NAME) -> Space:
     found = hub.repos["space", name].space
     assert found is not None
@@ -83,7 +91,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_new_space_is_one_commit_on_its_hardware(hub: LoopbackHub, project: Path) -> None:
     said: list[str] = []
-    url = deploy.deploy(Wanted(NAME, private=True), TOKEN, project, said.append)
+    url = send(Wanted(NAME, "t4-small", private=True), TOKEN, project, said.append)
     assert url == f"{hub.url}/spaces/{NAME}"
     repo = hub.repos["space", NAME]
     assert repo.private
@@ -101,14 +109,14 @@ def test_a_new_space_is_one_commit_on_its_hardware(hub: LoopbackHub, project: Pa
 
 
 def test_again_is_an_update_that_removes_what_is_gone(hub: LoopbackHub, project: Path) -> None:
-    deploy.deploy(Wanted(NAME), TOKEN, project)
+    send(Wanted(NAME, "t4-small"), TOKEN, project)
     repo = hub.repos["space", NAME]
     repo.commit("the Hub's", {".gitattributes": b"*.png filter=lfs"})
     space(hub).hardware = "cpu-basic"
     (project / "finetune" / "ui" / "page.py").unlink()
     (project / "app.py").write_text("print('new')")
     said: list[str] = []
-    deploy.deploy(Wanted(NAME, sleep_time=3600), TOKEN, project, said.append)
+    send(Wanted(NAME, "t4-small", sleep_time=3600), TOKEN, project, said.append)
     assert len(repo.commits) == 3
     assert set(repo.files) == OWN - {"finetune/ui/page.py"} | {".gitattributes"}
     assert repo.files["app.py"] == b"print('new')"
@@ -117,15 +125,54 @@ def test_again_is_an_update_that_removes_what_is_gone(hub: LoopbackHub, project:
         "Asked for t4-small.",
         "It sleeps after 60 minutes without a visitor, and costs nothing then.",
     ]
-    deploy.deploy(Wanted(NAME), TOKEN, project, said.append)  # what is not asked for stays
+    send(Wanted(NAME, "t4-small"), TOKEN, project, said.append)  # what is not asked for stays
     assert space(hub).sleep_time == 3600
-    deploy.deploy(Wanted(NAME, sleep_time=-1), TOKEN, project, said.append)
-    assert said[-1].startswith("It never sleeps, and is billed all the time;")
+    said.clear()
+    deploy.deploy(Wanted(NAME, "cpu-basic"), TOKEN, project, said.append)
+    assert (space(hub).hardware, said[-1]) == ("cpu-basic", "Asked for cpu-basic.")
+
+
+@pytest.mark.parametrize("sleeps", [None, -1, 600])
+def test_what_is_billed_always_sleeps(hub: LoopbackHub, project: Path, sleeps: int | None) -> None:
+    hub.add_repo(NAME, "space", {"README.md": b""})
+    space(hub).sleep_time = sleeps
+    send(Wanted(NAME, "t4-small"), TOKEN, project)
+    assert space(hub).sleep_time == (600 if sleeps == 600 else 3600)
+    space(hub).sleep_time = sleeps
+    send(Wanted(NAME), TOKEN, project)  # with what it has
+    assert space(hub).sleep_time == (600 if sleeps == 600 else 3600)
+
+
+def test_nothing_is_billed_without_a_yes_to_its_price(hub: LoopbackHub, project: Path) -> None:
+    asked: list[str] = []
+
+    def no(price: str) -> bool:
+        asked.append(price)
+        return False
+
+    with pytest.raises(PublishError, match="t4-small is billed, and nobody has agreed"):
+        deploy.deploy(Wanted(NAME, "t4-small", bucket="ada/runs"), TOKEN, project, agrees=no)
+    assert asked == ["t4-small: Nvidia T4 - small, 0.40 USD an hour while it is awake"]
+    assert (hub.repos, hub.buckets) == ({}, {})
+    send(Wanted(NAME, "t4-small"), TOKEN, project)
+    for hardware in ("", "t4-small"):  # it has it, and a commit wakes it
+        with pytest.raises(PublishError, match="nothing was done"):
+            deploy.deploy(Wanted(NAME, hardware), TOKEN, project)
+    assert len(hub.repos["space", NAME].commits) == 1
+
+
+def test_no_hardware_is_bought_that_nobody_named(hub: LoopbackHub, project: Path) -> None:
+    hub.add_user(TOKEN, "ada", pro=True)
+    for _ in range(2):  # new, and there already
+        said: list[str] = []
+        deploy.deploy(Wanted(NAME), TOKEN, project, said.append)
+        assert space(hub) == Space("gradio", "cpu-basic")
+        assert said[-1] == "It has cpu-basic."
 
 
 def test_a_bucket_keeps_the_runs_before_the_first_start(hub: LoopbackHub, project: Path) -> None:
-    wanted = Wanted(NAME, bucket="lovelace/runs")
-    deploy.deploy(wanted, TOKEN, project)
+    wanted = Wanted(NAME, "t4-small", bucket="lovelace/runs")
+    send(wanted, TOKEN, project)
     volume = {"type": "bucket", "source": "lovelace/runs", "mountPath": "/data"}
     assert hub.buckets == {"lovelace/runs": True}
     assert space(hub).volumes == [volume]
@@ -136,17 +183,17 @@ def test_a_bucket_keeps_the_runs_before_the_first_start(hub: LoopbackHub, projec
     )
     other = {"type": "model", "source": "ada/model", "mountPath": "/models", "readOnly": True}
     space(hub).volumes = [{**volume, "source": "ada/old"}, other]
-    deploy.deploy(wanted, TOKEN, project)
+    send(wanted, TOKEN, project)
     assert space(hub).volumes == [other, volume]
 
 
 def test_another_space_is_not_written_over(hub: LoopbackHub, project: Path) -> None:
     hub.add_repo("ada/game", "space", {"app.py": b"a game", "README.md": b""})
     with pytest.raises(PublishError, match="exists and holds something else"):
-        deploy.deploy(Wanted("ada/game"), TOKEN, project)
+        send(Wanted("ada/game"), TOKEN, project)
     assert hub.repos["space", "ada/game"].files["app.py"] == b"a game"
     hub.add_repo("ada/empty", "space", {"README.md": b"", ".gitattributes": b""})
-    deploy.deploy(Wanted("ada/empty"), TOKEN, project)
+    send(Wanted("ada/empty", "t4-small"), TOKEN, project)
     assert set(hub.repos["space", "ada/empty"].files) > OWN
 
 
@@ -156,15 +203,15 @@ def test_another_space_is_not_written_over(hub: LoopbackHub, project: Path) -> N
         (Wanted("finetune"), TOKEN, "'finetune' does not say whose it is"),
         (Wanted("ada/a b"), TOKEN, "'ada/a b' is not a repository name"),
         (Wanted("ada/x/y"), TOKEN, "does not say whose it is"),
-        (Wanted(NAME, bucket="runs"), TOKEN, "'runs' does not say whose it is"),
-        (Wanted(NAME, sleep_time=-5), TOKEN, "sleep time is -5"),
+        (Wanted(NAME, "t4-small", bucket="runs"), TOKEN, "'runs' does not say whose it is"),
+        (Wanted(NAME, "t4-small", sleep_time=-1), TOKEN, "sleep time is -1"),
         (Wanted("eve/finetune"), TOKEN, r"'eve'.*ada, lovelace"),
-        (Wanted(NAME, bucket="eve/runs"), TOKEN, r"ada may not write to 'eve'"),
+        (Wanted(NAME, "t4-small", bucket="eve/runs"), TOKEN, r"ada may not write to 'eve'"),
         (Wanted(NAME, "t9-huge"), TOKEN, r"no hardware 't9-huge'.* cpu-basic, t4-small"),
-        (Wanted(NAME), None, "not signed in"),
-        (Wanted(NAME), "two words", "no token has"),
-        (Wanted(NAME), "nobodys-token", "sign-in was refused with status 401"),
-        (Wanted(NAME), "reader", "may only read"),
+        (Wanted(NAME, "t4-small"), None, "not signed in"),
+        (Wanted(NAME, "t4-small"), "two words", "no token has"),
+        (Wanted(NAME, "t4-small"), "nobodys-token", "sign-in was refused with status 401"),
+        (Wanted(NAME, "t4-small"), "reader", "may only read"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_made(
@@ -172,7 +219,7 @@ def test_what_cannot_work_is_said_before_anything_is_made(
 ) -> None:
     hub.add_user("reader", "eve", role="read")
     with pytest.raises(PublishError, match=words) as caught:
-        deploy.deploy(wanted, token, project)
+        send(wanted, token, project)
     assert not token or token not in str(caught.value)
     assert hub.repos == {}
     assert hub.buckets == {}
@@ -196,42 +243,42 @@ def test_a_refusal_says_what_and_what_to_do(
 ) -> None:
     hub.fail("", path, status, times=9)
     with pytest.raises(PublishError, match=words) as caught:
-        deploy.deploy(Wanted(NAME, bucket="ada/runs"), TOKEN, project)
+        send(Wanted(NAME, "t4-small", bucket="ada/runs"), TOKEN, project)
     assert TOKEN not in str(caught.value)
     hub.faults.clear()
-    deploy.deploy(Wanted(NAME, bucket="ada/runs"), TOKEN, project)
+    send(Wanted(NAME, "t4-small", bucket="ada/runs"), TOKEN, project)
     assert len(hub.repos["space", NAME].commits) == 1
     assert space(hub).volumes[0]["source"] == "ada/runs"
 
 
 def test_hardware_that_is_refused_leaves_the_files(hub: LoopbackHub, project: Path) -> None:
-    deploy.deploy(Wanted(NAME), TOKEN, project)
+    send(Wanted(NAME, "t4-small"), TOKEN, project)
     space(hub).hardware = "cpu-basic"
     hub.add_user(TOKEN, "ada", pays=False)
     with pytest.raises(PublishError, match=r"Asking for t4-small .*402.* files are there"):
-        deploy.deploy(Wanted(NAME), TOKEN, project)
+        send(Wanted(NAME, "t4-small"), TOKEN, project)
     assert len(hub.repos["space", NAME].commits) == 2
 
 
 def test_a_connection_lost_midway_is_said(hub: LoopbackHub, project: Path) -> None:
     hub.fail("POST", "/commit/", 0, cut=True, times=9)
     with pytest.raises(PublishError, match=r"Sending the files .*failed.*goes on from what is"):
-        deploy.deploy(Wanted(NAME), TOKEN, project)
+        send(Wanted(NAME, "t4-small"), TOKEN, project)
 
 
 def test_a_hub_without_a_list_of_hardware_is_asked_for_what_the_client_knows(
     hub: LoopbackHub, project: Path
 ) -> None:
     hub.fail("GET", "/api/spaces/hardware", 404, times=2)
-    deploy.deploy(Wanted(NAME), TOKEN, project)
+    send(Wanted(NAME, "t4-small"), TOKEN, project)
     with pytest.raises(PublishError, match=r"no hardware 't9'.*l40sx1"):
-        deploy.deploy(Wanted(NAME, "t9"), TOKEN, project)
+        send(Wanted(NAME, "t9"), TOKEN, project)
 
 
 def test_no_network_is_said_at_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(PublishError, match="does not answer"):
-        deploy.deploy(Wanted(NAME), TOKEN, project)
+        send(Wanted(NAME, "t4-small"), TOKEN, project)
 
 
 def test_a_client_error_is_told_without_the_token(hub: LoopbackHub) -> None:
@@ -247,7 +294,7 @@ def test_a_client_error_is_told_without_the_token(hub: LoopbackHub) -> None:
 
 
 def test_the_way_of_a_space_until_it_runs_is_told(hub: LoopbackHub, project: Path) -> None:
-    deploy.deploy(Wanted(NAME), TOKEN, project)
+    send(Wanted(NAME, "t4-small"), TOKEN, project)
     space(hub).stages = ["RUNNING", "BUILDING", "BUILDING", "APP_STARTING", "RUNNING"]
     told: list[str] = []
     deploy.follow(NAME, TOKEN, told.append, every=0)
@@ -268,7 +315,7 @@ def test_the_way_of_a_space_until_it_runs_is_told(hub: LoopbackHub, project: Pat
 def test_a_space_that_does_not_come_up_is_said(
     hub: LoopbackHub, project: Path, stage: str, trouble: str, said: str
 ) -> None:
-    deploy.deploy(Wanted(NAME), TOKEN, project)
+    send(Wanted(NAME, "t4-small"), TOKEN, project)
     space(hub).stages, space(hub).trouble = ["BUILDING", stage], trouble
     with pytest.raises(PublishError, match=said):
         deploy.follow(NAME, TOKEN, every=0.01, patience=0.05 if stage == "BUILDING" else 60)
@@ -278,11 +325,39 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     return subprocess.run(
         [sys.executable, "-m", "finetune.deploy", *arguments],
         cwd=deploy.ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("typed", "hardware"), [("yes", "t4-small"), ("", ""), ("n", "")])
+def test_at_a_terminal_one_is_asked(
+    hub: LoopbackHub, typed: str, hardware: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: print(question) or typed)
+    monkeypatch.setattr(deploy, "stored_token", lambda: TOKEN)
+    assert deploy.main([NAME, "--hardware", "t4-small"]) == (not hardware)
+    told = capsys.readouterr().out
+    assert told.index("0.40 USD an hour") < told.index("Go on? [y/N]")
+    assert [one.space.hardware for one in hub.repos.values() if one.space] == [hardware][
+        : bool(hardware)
+    ]
+
+
+def test_files_that_are_sent_too_slowly_may_still_arrive(hub: LoopbackHub, project: Path) -> None:
+    hub.fail("POST", "/commit/", 504, times=9)
+    with pytest.raises(PublishError, match=r"status 504.*They may still arrive\."):
+        send(Wanted(NAME, "t4-small"), TOKEN, project)
+    hub.faults.clear()
+    hub.fail("POST", "/commit/", 403)
+    with pytest.raises(PublishError, match=r"write access") as caught:
+        send(Wanted(NAME, "t4-small"), TOKEN, project)
+    assert "may still" not in str(caught.value)
+
+
 def test_a_dry_run_lists_the_files_and_asks_nobody(hub: LoopbackHub) -> None:
-    done = command(NAME, "--dry-run", HF_TOKEN=TOKEN)
+    done = command(NAME, "--hardware", "t4-small", "--dry-run", HF_TOKEN=TOKEN)
     assert done.returncode == 0, done.stderr
     assert " finetune/deploy.py\n" in done.stdout
     assert "MB would go to ada/finetune on t4-small.\nWhat that costs: https://" in done.stdout
@@ -291,7 +366,13 @@ def test_a_dry_run_lists_the_files_and_asks_nobody(hub: LoopbackHub) -> None:
 
 
 def test_the_project_itself_from_a_terminal(hub: LoopbackHub) -> None:
-    done = command(NAME, "--bucket", "ada/runs", HF_TOKEN=TOKEN)
+    arguments = (NAME, "--hardware", "t4-small", "--bucket", "ada/runs")
+    refused = command(*arguments, HF_TOKEN=TOKEN)
+    assert refused.returncode == 1
+    assert "t4-small: Nvidia T4 - small, 0.40 USD an hour" in refused.stdout
+    assert "t4-small is billed, and nobody has agreed" in refused.stderr
+    assert hub.repos == {}
+    done = command(*arguments, "--yes", HF_TOKEN=TOKEN)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"{hub.url}/spaces/{NAME}"
     assert "The Hub builds it now" in done.stdout
