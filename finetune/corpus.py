@@ -22,7 +22,7 @@ import pyarrow as pa
 from datasets import ClassLabel, Dataset, Features, Value
 from filelock import FileLock
 
-from finetune import catalog, hashes, sources
+from finetune import catalog, child_process, hashes, sources
 from finetune.config import SOURCE_FIELDS, RunConfig
 from finetune.errors import DataError, some
 from finetune.hashes import Integers
@@ -32,6 +32,7 @@ from finetune.sources import Columns, Source
 SHOWN = 20  # rows that could not be read, kept to be shown
 _VERSION = 1  # of the corpus on disk; another one is read anew
 _ROWS = 10_000  # a batch in the Arrow files,
+_SECONDS, _MEMORY = 1800, 2**32  # of a child that reads
 _CHARACTERS = 2**24  # or fewer rows, where they are as long as books
 
 Told = Callable[[str, int], None]  # a split, and how many of its rows are read
@@ -161,6 +162,23 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     return Corpus(**{**corpus.__dict__, "folder": folder})
+
+
+def ensure(config: RunConfig, root: Path) -> None:
+    """See that what `read` gives is kept, without parsing anything in this process: for the app.
+
+    Args, Raises: as `read`.
+    """
+    known = kept(root / "data" / _name(config))
+    if known is None or sources.moved(config, known.revision):
+        child_process.call(
+            "finetune.corpus:_read", config.to_json(), str(root),
+            about="The source of these pairs", seconds=_SECONDS, memory=_MEMORY,
+        )  # fmt: skip
+
+
+def _read(config: str, root: str) -> None:
+    read(RunConfig.from_json(config), Path(root))
 
 
 def _name(config: RunConfig) -> str:

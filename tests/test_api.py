@@ -132,9 +132,7 @@ def test_a_file_is_judged(url: str, finished: Run, tmp_path: Path) -> None:
     lines = "".join(f"{one},{two},{label}\n" for one, two, label in toys.rows(50))
     path.write_text("sentence1,sentence2,label\n" + lines)
     client = Client(url, verbose=False)
-    batch = client.predict(
-        finished.id, handle_file(str(path)), api_name="/predict_batch"
-    )
+    batch = client.predict(finished.id, handle_file(str(path)), api_name="/predict_batch")
     deadline = time.monotonic() + 60
     while batch["status"] == "running":
         assert time.monotonic() < deadline

@@ -36,6 +36,7 @@ FLOORS = [
         "labels",
         "uploads",
         "files",
+        "child_process",
         "queue",
         "sweep",
         "archive",
@@ -89,7 +90,7 @@ LIGHT = [
     "intervals", "curves", "calibration", "slices", "probes", "outcomes", "decision", "analysis",
     "assessments", "batches", "corrections", "export", "deploy", "script", "hub",
     "picture", "demo", "card", "pushes", "conversions", "space", "peek", "estimate", "glance",
-    "hashes", "seen", "lengths",
+    "hashes", "seen", "lengths", "child_process", "files",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 LATE = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
