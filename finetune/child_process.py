@@ -55,7 +55,12 @@ def call(
             env=os.environ | told,
         )
         late = threading.Event()
-        timer = threading.Timer(seconds, lambda: (late.set(), child.kill()))
+
+        def end() -> None:
+            late.set()
+            child.kill()
+
+        timer = threading.Timer(seconds, end)
         timer.start()
         assert child.stdin is not None
         assert child.stdout is not None

@@ -216,9 +216,17 @@ class _Writer:
         self._paired = bool(columns.sentence2)
         self._unreadable: dict[str, int] = {}
         self._examples: dict[str, list[tuple[int, str]]] = {}
+        self._labelled, self._copied = 0, [0] * len(columns.sentences)
 
     def write(self) -> Corpus:
         counts = {split: self._first_pass(split) for split in self._source.splits}
+        for column, copied in zip(self._columns.sentences, self._copied, strict=True):
+            if self._labelled and copied == self._labelled:
+                raise DataError(
+                    f"The label column {self._columns.label!r} has the text of {column!r} in "
+                    "every row.",
+                    "Choose another one as label_column.",
+                )
         order = self._order()
         labels = [self._classes.names[code] for code in order]
         place = np.full(len(order) + 1, -1, np.int64)  # the last one is where -1 points
@@ -288,6 +296,10 @@ class _Writer:
     def _row(self, line: int, cells: list[Any]) -> tuple[Any, ...]:
         texts = [hashes.sentence(cell) for cell in cells[:-1]]
         label = self._classes.code(cells[-1])
+        if label >= 0:
+            self._labelled += 1
+            if (said := hashes.sentence(cells[-1])) in texts:
+                self._copied[texts.index(said)] += 1
         keys = [hashes.number(text) for text in texts]
         exact = hashes.key("\0".join(text or "" for text in texts))
         return (*texts, label, line, exact, keys[0], keys[1] if self._paired else 0)

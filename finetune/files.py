@@ -298,17 +298,25 @@ class _Lines:
 # -- kinds of files ------------------------------------------------------------------------------
 
 
+# What Excel writes before the header, and hides.
+_SEPARATOR = re.compile(r'"?sep=([^"\w\s]|\t)"?\s*', re.IGNORECASE)
+
+
 class _Csv(Table):
     """Delimited text; the delimiter is found by trying which one makes even rows."""
 
     def __init__(self, path: Path, name: str, encoding: str, tab: bool) -> None:
         super().__init__()
         self._path, self._name, self._encoding = path, name, encoding
-        self._first = 0  # line of the first record
         sample = self._sample()
         if not sample:
             raise DataError(f"{name} is empty.", "Upload a file with a header and rows.")
-        self.delimiter = _delimiter(sample, tab)
+        said = _SEPARATOR.fullmatch(sample[0])
+        self._says_delimiter = said is not None and len(sample) > 1
+        if said is not None and self._says_delimiter:
+            self.delimiter, sample = said[1], sample[1:]
+        else:
+            self.delimiter = _delimiter(sample, tab)
         found = list(csv.reader(sample, delimiter=self.delimiter))
         header = next((cells for cells in found if any(map(str.strip, cells))), [])
         self._width = len(header)
@@ -324,8 +332,9 @@ class _Csv(Table):
             self.columns = [f"column {index + 1}" for index in range(self._width)]
             self.notes.append(f"The first line of {name} looks like data, so it is read as a row.")
         if self.delimiter != ",":
-            shown = {"\t": "tab", ";": "semicolon", "|": "bar"}[self.delimiter]
-            self.notes.append(f"{name} is separated by {shown}s.")
+            shown = {"\t": "tabs", ";": "semicolons", "|": "bars"}
+            by = shown.get(self.delimiter, repr(self.delimiter))
+            self.notes.append(f"{name} is separated by {by}.")
 
     def _sample(self) -> list[str]:
         """The first lines, for a look at how they are made."""
@@ -348,11 +357,9 @@ class _Csv(Table):
         wanted = [self.columns.index(name) for name in columns]
         lines = _Lines(self._path, self._name, self._encoding, bad)
         try:
-            header = self._has_header
-            for line, cells in self._records(lines, bad):
-                if header:
-                    header = False
-                    continue
+            for line, cells in islice(
+                self._records(lines, bad), self._has_header + self._says_delimiter, None
+            ):
                 if len(cells) > self._width and not any(cells[self._width :]):
                     cells = cells[: self._width]
                 if len(cells) != self._width:
@@ -767,8 +774,7 @@ def _check(known: pq.FileMetaData, packed: int, name: str) -> None:
         packed: its size in bytes.
 
     Raises:
-        DataError: when it unpacks to far more than text does, has too many columns, or columns
-            that are nested too deep.
+        DataError: when it unpacks to far more than text does, or has too many columns.
     """
     if known.num_columns > MAX_COLUMNS:
         raise DataError(
@@ -777,11 +783,6 @@ def _check(known: pq.FileMetaData, packed: int, name: str) -> None:
         )
     leaves = [known.schema.column(at) for at in range(known.num_columns)]
     unpacked = 0
-    for leaf in leaves:
-        if leaf.path.count(".") > MAX_DEPTH:
-            raise DataError(
-                f"{name} has a column nested more than {MAX_DEPTH} deep.", "Leave it out."
-            )
     for group in range(known.num_row_groups):
         row_group = known.row_group(group)
         for at, leaf in enumerate(leaves):
