@@ -27,7 +27,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from finetune import calibration, curves, decision, errands, events, files, hashes, intervals, seen
+from finetune import (
+    calibration,
+    curves,
+    decision,
+    errands,
+    events,
+    files,
+    hashes,
+    intervals,
+    seen,
+    sheets,
+)
 from finetune.batches import Asked, Batch, checked
 from finetune.decision import Decision
 from finetune.errors import FinetuneError
@@ -479,7 +490,8 @@ class _Writer(ABC):
 
 
 class _Delimited(_Writer):
-    """CSV or TSV, the cells as they came: the person's own file, unlike what `sheets` writes."""
+    """CSV or TSV, the person's own cells as they came; those that are added as `sheets` has them,
+    for the names of classes and columns may be another's."""
 
     def __enter__(self) -> _Writer:
         self._file = self.out.open("w", encoding="utf-8", newline="")
@@ -493,13 +505,20 @@ class _Delimited(_Writer):
         self._file.close()
 
     def write(self, lines: list[dict[str, Any]]) -> None:
-        self._csv.writerows({name: _cell(value) for name, value in line.items()} for line in lines)
+        own = set(self.own)
+        self._csv.writerows(
+            {n: value if n in own else sheets.neutral(value) for n, value in _cells(line).items()}
+            for line in lines
+        )
         self._file.flush()
 
 
-def _cell(value: Any) -> Any:
-    """As the other kinds of files and most programs spell it."""
-    return str(value).lower() if isinstance(value, bool) else value
+def _cells(line: dict[str, Any]) -> dict[str, Any]:
+    """With truths as the other kinds of files and most programs spell them."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in line.items()
+    }
 
 
 class _Lines(_Writer):

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from finetune import errands, files, uploads, workers
+from finetune import child_process, errands, uploads, workers
 from finetune.errors import DataError, FinetuneError, JobError, StoreError
 from finetune.store import Run, RunStore, write_atomically
 from finetune.summary import fold
@@ -133,8 +133,8 @@ def columns(path: Path, name: str) -> tuple[list[str], tuple[str, str, str]]:
     """
     from finetune import sources
 
-    table = files.open_table(path, name)
-    usable = [one for one in table.columns if one not in table.unusable]
+    read = "finetune.files:usable_columns"
+    usable: list[str] = child_process.call(read, str(path), name, about=name)
     return usable, sources.guess(usable)
 
 

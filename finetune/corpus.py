@@ -22,7 +22,7 @@ import pyarrow as pa
 from datasets import ClassLabel, Dataset, Features, Value
 from filelock import FileLock
 
-from finetune import catalog, hashes, sources, visitors
+from finetune import catalog, child_process, hashes, sources, visitors
 from finetune.config import SOURCE_FIELDS, RunConfig
 from finetune.errors import DataError, some
 from finetune.hashes import Integers
@@ -32,6 +32,7 @@ from finetune.sources import Columns, Source
 SHOWN = 20  # rows that could not be read, kept to be shown
 _VERSION = 1  # of the corpus on disk; another one is read anew
 _ROWS = 10_000  # a batch in the Arrow files,
+_SECONDS, _MEMORY = 1800, 2**32  # of a child that reads
 _CHARACTERS = 2**24  # or fewer rows, where they are as long as books
 
 Told = Callable[[str, int], None]  # a split, and how many of its rows are read
@@ -164,6 +165,23 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
     return Corpus(**{**corpus.__dict__, "folder": folder})
 
 
+def ensure(config: RunConfig, root: Path) -> None:
+    """See that what `read` gives is kept, without parsing anything in this process: for the app.
+
+    Args, Raises: as `read`.
+    """
+    known = kept(root / "data" / _name(config))
+    if known is None or sources.moved(config, known.revision):
+        child_process.call(
+            "finetune.corpus:_read", config.to_json(), str(root),
+            about="The source of these pairs", seconds=_SECONDS, memory=_MEMORY,
+        )  # fmt: skip
+
+
+def _read(config: str, root: str) -> None:
+    read(RunConfig.from_json(config), Path(root))
+
+
 def _name(config: RunConfig) -> str:
     """The folder's name of what a configuration reads: the same for the same source."""
     values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
@@ -201,9 +219,17 @@ class _Writer:
         self._paired = bool(columns.sentence2)
         self._unreadable: dict[str, int] = {}
         self._examples: dict[str, list[tuple[int, str]]] = {}
+        self._labelled, self._copied = 0, [0] * len(columns.sentences)
 
     def write(self) -> Corpus:
         counts = {split: self._first_pass(split) for split in self._source.splits}
+        for column, copied in zip(self._columns.sentences, self._copied, strict=True):
+            if self._labelled and copied == self._labelled:
+                raise DataError(
+                    f"The label column {self._columns.label!r} has the text of {column!r} in "
+                    "every row.",
+                    "Choose another one as label_column.",
+                )
         order = self._order()
         labels = [self._classes.names[code] for code in order]
         place = np.full(len(order) + 1, -1, np.int64)  # the last one is where -1 points
@@ -273,6 +299,10 @@ class _Writer:
     def _row(self, line: int, cells: list[Any]) -> tuple[Any, ...]:
         texts = [hashes.sentence(cell) for cell in cells[:-1]]
         label = self._classes.code(cells[-1])
+        if label >= 0:
+            self._labelled += 1
+            if (said := hashes.sentence(cells[-1])) in texts:
+                self._copied[texts.index(said)] += 1
         keys = [hashes.number(text) for text in texts]
         exact = hashes.key("\0".join(text or "" for text in texts))
         return (*texts, label, line, exact, keys[0], keys[1] if self._paired else 0)

@@ -100,11 +100,12 @@ def as_upload(store: RunStore, run: Run) -> RunConfig:
             visitor may not keep so much.
         StoreError: when they cannot be written.
     """
-    from finetune import data
+    from finetune import corpus, data
 
     known, config = read(run), run.config()
     if not known:
         raise DataError("No label was corrected yet.", "Choose another class for one first.")
+    corpus.ensure(config, run.folder.parent)
     pairs = data.load(config, run.folder.parent)
     kept, now = _table(run), pairs.splits["validation"]
     if now.num_rows != kept.num_rows or now["label"][:] != kept.column("label").to_pylist():

@@ -48,7 +48,8 @@ class Pairs:
         labels: names of the classes, by index.
         positive: index of the class whose F1 is meant when there are two.
         counts: split -> how many rows each class has.
-        origin: where they come from, as plain values: source, revision, columns, rows, left_out.
+        origin: where they come from and what is wrong with them, as plain values: source,
+            revision, columns, rows, left_out, unreadable, leaked.
         fingerprint: sha256 over the labels' names and the hash and label of every row, in order.
         numbers: `train` and `validation` -> a number a pair, whichever of its sentences is first.
     """
@@ -90,6 +91,8 @@ def load(config: RunConfig, root: Path) -> Pairs:
         "columns": asdict(corpus.columns),
         "rows": {name: len(split) for name, split in splits.items()},
         "left_out": arranged.left_out,
+        "unreadable": {split: count for split, count in corpus.unreadable.items() if count},
+        "leaked": leaked(known, arranged),
         "positive_label": corpus.labels[positive],
         # The source's own names, of what was not cut from another split.
         "splits": {
@@ -104,6 +107,16 @@ def load(config: RunConfig, root: Path) -> Pairs:
         for name in ("train", "validation")
     }
     return Pairs(splits, corpus.labels, positive, counts, facts, digest, numbers)
+
+
+def leaked(known: dict[str, Keys], arranged: Arrangement) -> dict[str, int]:
+    """Held-out split -> training rows whose pair stands in it too, in either order, if any do."""
+    numbers = {
+        name: unordered(known[origin])[rows] for name, (origin, rows) in arranged.rows.items()
+    }
+    train = numbers.pop("train")
+    counts = {name: int(np.isin(train, held_out).sum()) for name, held_out in numbers.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def fingerprint(

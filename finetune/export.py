@@ -136,13 +136,14 @@ def _pairs(known: Known, store: RunStore) -> dict[str, Any]:
     Raises:
         DataError: when they are gone or changed.
     """
-    from finetune import data
+    from finetune import corpus, data
 
     revision = known.prepared.data.get("revision", "")
     asked = [known.config]
     if revision and revision != known.config.dataset_revision:
         asked.append(known.config.changed(dataset_revision=revision))
     for config in asked:
+        corpus.ensure(config, store.root)
         found = data.load(config, store.root)
         if found.fingerprint == known.prepared.fingerprint:
             return {name: found.splits[name] for name in known.prepared.data["rows"]}

@@ -2,7 +2,9 @@
 
 A row that cannot be read is reported with its line and left out; only a file that is no table at
 all is an error. Nothing is held but the record being read, so a file may be larger than memory
-(JSON, which has no lines, is the exception). Knows cells and lines; nothing of sentences or labels.
+(columns of lists in JSON are the exception). How much one record, cell or batch unpacks to and how
+deep it is nested has bounds, whatever a small file says. Knows cells and lines; nothing of
+sentences or labels. The app's own process parses no person's file: see `child_process`.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from finetune.errors import DataError
+from finetune.errors import DataError, some
 
 Bad = Callable[[int, str], None]  # line, and what is wrong with it
 Row = tuple[int, list[Any]]  # line, and the cells of the columns asked for
@@ -30,10 +34,13 @@ Row = tuple[int, list[Any]]  # line, and the cells of the columns asked for
 MAX_FIELD = 1_000_000  # characters
 MAX_COLUMNS = 10_000
 MAX_REREAD = 50_000_000  # characters read twice, after quotes that are not closed
-MAX_JSON = 256 * 2**20  # bytes, for JSON is read whole
+MAX_RECORD = 4_000_000  # characters of a record in a JSON list
+MAX_DEPTH = 100  # of lists and objects within each other
+MAX_COLUMN_JSON = 128 * 2**20  # characters, about; columns of lists are held together
 MAX_UNPACKED = 8 * 2**30  # bytes
 MAX_RATIO = 200  # unpacked to packed, asked beyond 64 MiB; text reaches 20
 _SAMPLE = 2**16
+_FIRST = 1_000  # records whose names are the columns
 _AT_ONCE = 2**24  # bytes of a Parquet file's rows that are decoded together, about
 
 _MAGIC = {
@@ -136,6 +143,15 @@ def open_table(path: Path, name: str = "") -> Table:
         ) from error
 
 
+def usable_columns(path: str, name: str) -> list[str]:
+    """The columns of a file that can be sentences or labels.
+
+    Args, Raises: as `open_table`.
+    """
+    table = open_table(Path(path), name)
+    return [column for column in table.columns if column not in table.unusable]
+
+
 # -- bytes ---------------------------------------------------------------------------------------
 
 
@@ -156,16 +172,20 @@ class _Bounded(io.RawIOBase):
         self._read += count
         wild = self._read > 64 * 2**20 and self._read > MAX_RATIO * self._packed
         if wild or self._read > MAX_UNPACKED:
-            raise DataError(
-                f"{self._name} unpacks to more than {self._read // 2**20} MiB from "
-                f"{self._packed / 2**20:.1f} MiB, which no table of text does.",
-                "Upload it unpacked, or in part.",
-            )
+            raise _too_wild(self._name, self._read, self._packed)
         return count
 
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def _too_wild(name: str, unpacked: int, packed: int) -> DataError:
+    return DataError(
+        f"{name} unpacks to more than {unpacked // 2**20} MiB from {packed / 2**20:.1f} MiB, "
+        "which no table of text does.",
+        "Upload it unpacked, or in part.",
+    )
 
 
 def _open(path: Path, name: str) -> BinaryIO:
@@ -278,17 +298,25 @@ class _Lines:
 # -- kinds of files ------------------------------------------------------------------------------
 
 
+# What Excel writes before the header, and hides.
+_SEPARATOR = re.compile(r'"?sep=([^"\w\s]|\t)"?\s*', re.IGNORECASE)
+
+
 class _Csv(Table):
     """Delimited text; the delimiter is found by trying which one makes even rows."""
 
     def __init__(self, path: Path, name: str, encoding: str, tab: bool) -> None:
         super().__init__()
         self._path, self._name, self._encoding = path, name, encoding
-        self._first = 0  # line of the first record
         sample = self._sample()
         if not sample:
             raise DataError(f"{name} is empty.", "Upload a file with a header and rows.")
-        self.delimiter = _delimiter(sample, tab)
+        said = _SEPARATOR.fullmatch(sample[0])
+        self._says_delimiter = said is not None and len(sample) > 1
+        if said is not None and self._says_delimiter:
+            self.delimiter, sample = said[1], sample[1:]
+        else:
+            self.delimiter = _delimiter(sample, tab)
         found = list(csv.reader(sample, delimiter=self.delimiter))
         header = next((cells for cells in found if any(map(str.strip, cells))), [])
         self._width = len(header)
@@ -304,8 +332,9 @@ class _Csv(Table):
             self.columns = [f"column {index + 1}" for index in range(self._width)]
             self.notes.append(f"The first line of {name} looks like data, so it is read as a row.")
         if self.delimiter != ",":
-            shown = {"\t": "tab", ";": "semicolon", "|": "bar"}[self.delimiter]
-            self.notes.append(f"{name} is separated by {shown}s.")
+            shown = {"\t": "tabs", ";": "semicolons", "|": "bars"}
+            by = shown.get(self.delimiter, repr(self.delimiter))
+            self.notes.append(f"{name} is separated by {by}.")
 
     def _sample(self) -> list[str]:
         """The first lines, for a look at how they are made."""
@@ -328,11 +357,9 @@ class _Csv(Table):
         wanted = [self.columns.index(name) for name in columns]
         lines = _Lines(self._path, self._name, self._encoding, bad)
         try:
-            header = self._has_header
-            for line, cells in self._records(lines, bad):
-                if header:
-                    header = False
-                    continue
+            for line, cells in islice(
+                self._records(lines, bad), self._has_header + self._says_delimiter, None
+            ):
                 if len(cells) > self._width and not any(cells[self._width :]):
                     cells = cells[: self._width]
                 if len(cells) != self._width:
@@ -419,10 +446,10 @@ class _JsonLines(Table):
                 except (ValueError, RecursionError) as error:
                     bad(lines.number, f"is not JSON: {_first_line(error)}")
                     continue
-                if isinstance(record, dict):
-                    yield lines.number, record
+                if problem := _no_record(record):
+                    bad(lines.number, problem)
                 else:
-                    bad(lines.number, f"is not a JSON object but {_kind(record)}")
+                    yield lines.number, record
         finally:
             lines.close()
 
@@ -435,22 +462,120 @@ class _JsonLines(Table):
                 yield row
 
 
+class _JsonText:
+    """A JSON text read piece by piece: its lists and objects are walked through, and of the values
+    in them one at a time is held.
+
+    Every method raises ValueError where the text is no JSON, and DataError where a value is longer
+    than `MAX_RECORD`.
+
+    Attributes:
+        taken: characters of all values so far.
+    """
+
+    def __init__(self, path: Path, name: str, encoding: str) -> None:
+        self._text = io.TextIOWrapper(_open(path, name), encoding=encoding, errors="replace")
+        self._name = name
+        self._decode = json.JSONDecoder().raw_decode
+        self._buffer, self._at = "", 0
+        self.taken = 0
+
+    def __enter__(self) -> _JsonText:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._text.close()
+
+    def next(self) -> str:
+        """The next character that is no white space, which is not taken; empty at the end."""
+        while True:
+            self._at = cast(re.Match[str], _BLANK.match(self._buffer, self._at)).end()
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
+            if not self._more():
+                return ""
+
+    def elements(self) -> Iterator[Any]:
+        """Each value of the list that begins here."""
+        self._take("[")
+        if self.next() == "]":
+            self._take("]")
+            return
+        while True:
+            yield self.value()
+            if self._take(",]") == "]":
+                return
+
+    def names(self) -> Iterator[str]:
+        """Each name of the object that begins here; its value is to be taken before the next."""
+        self._take("{")
+        if self.next() == "}":
+            self._take("}")
+            return
+        while True:
+            name = self.value()
+            if not isinstance(name, str):
+                raise ValueError(f"{_kind(name)} where a name should stand")
+            self._take(":")
+            yield name
+            if self._take(",}") == "}":
+                return
+
+    def value(self) -> Any:
+        """The value that begins here."""
+        self.next()
+        while True:
+            try:
+                value, end = self._decode(self._buffer, self._at)
+            except RecursionError:
+                raise ValueError("it is nested too deep") from None
+            except ValueError:
+                if self._more():
+                    continue
+                raise
+            if end == len(self._buffer) and self._more():  # a number may go on
+                continue
+            self.taken += end - self._at
+            self._at = end
+            return value
+
+    def _take(self, wanted: str) -> str:
+        found = self.next()
+        if not found or found not in wanted:
+            raise ValueError(f"{found or 'the end'} where {' or '.join(wanted)} should stand")
+        self._at += 1
+        return found
+
+    def _more(self) -> bool:
+        """Read on, as much again as is held; False at the end."""
+        held = len(self._buffer) - self._at
+        if held > MAX_RECORD:
+            raise DataError(
+                f"{self._name} has a value of more than {MAX_RECORD:,} characters of JSON.",
+                "Write a list of one object a row, or save it as JSONL or CSV.",
+            )
+        block = self._text.read(min(max(_SAMPLE, held), MAX_RECORD + 1 - held))
+        if block:
+            self._buffer, self._at = self._buffer[self._at :] + block, 0
+        return bool(block)
+
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+
+
 class _Json(Table):
     """A JSON array of objects, alone or as the one list of an object; or columns of lists."""
 
     def __init__(self, path: Path, name: str, encoding: str) -> None:
         super().__init__()
+        self._path, self._name, self._encoding = path, name, encoding
         self._lines: _JsonLines | None = None
-        with _open(path, name) as file:
-            text = file.read(MAX_JSON + 1)
-        if len(text) > MAX_JSON:
-            raise DataError(
-                f"{name} has more than {MAX_JSON // 2**20} MiB of JSON, which is read whole.",
-                "Save it as JSONL, CSV or Parquet.",
-            )
+        self._list: str | None = None  # name of the list of records; None where it stands alone
+        self._held: dict[str, list[Any]] = {}  # columns of lists
+        self._size = 0  # of those, in characters, about
         try:
-            value = json.loads(text.decode(encoding, "replace"))
-        except (ValueError, RecursionError) as error:
+            first = self._look()
+        except ValueError as error:
             try:
                 self._lines = _JsonLines(path, name, encoding)
             except DataError:
@@ -460,45 +585,136 @@ class _Json(Table):
             self.columns = self._lines.columns
             self.notes.append(f"{name} holds one object a line and is read as JSONL.")
             return
-        self._records = _records(value)
-        if not self._records:
+        names: dict[str, None] = dict.fromkeys(self._held)
+        for record in first:
+            if isinstance(record, dict):
+                names |= dict.fromkeys(record)
+        if not names:
             raise DataError(
                 f"{name} has no list of objects.",
                 'Write [{"sentence1": ..., "sentence2": ..., "label": ...}, ...].',
             )
-        names: dict[str, None] = {}
-        for record in self._records[:1000]:
-            if isinstance(record, dict):
-                names |= dict.fromkeys(map(str, record))
         self.columns = list(names)[:MAX_COLUMNS]
+
+    def _look(self) -> list[Any]:
+        """The first records, once it is known where they are; none of columns of lists.
+
+        Raises:
+            ValueError: when it is no JSON.
+            DataError: when it has several lists of records, or columns that are too long.
+        """
+        with _JsonText(self._path, self._name, self._encoding) as text:
+            if text.next() == "[":
+                return list(islice(text.elements(), _FIRST))
+            if text.next() != "{":
+                text.value()
+                self._expect_end(text)
+                return []
+            lists: dict[str, list[Any]] = {}
+            for name in text.names():
+                if text.next() != "[":
+                    text.value()
+                elif first := self._walk(text, name):
+                    lists[name] = first
+            self._expect_end(text)
+        if len(self._held) > 1 and len(set(map(len, self._held.values()))) == 1:
+            return []
+        self._held = {}
+        if len(lists) > 1:
+            raise DataError(
+                f"{self._name} has {len(lists)} lists of rows: {some(list(map(repr, lists)))}.",
+                "Save each as a file of its own, and upload them as training, validation and "
+                "test file.",
+            )
+        self._list = next(iter(lists), None)
+        return lists[self._list] if self._list is not None else []
+
+    def _walk(self, text: _JsonText, name: str) -> list[Any]:
+        """The first records of a list; empty where it is a column, which is held."""
+        elements, before = text.elements(), text.taken
+        first = list(islice(elements, 1))
+        if first and isinstance(first[0], dict):
+            first += islice(elements, _FIRST - 1)
+            for _ in elements:
+                pass
+            return first
+        held = first
+        for cell in elements:
+            held.append(cell)
+            # A short value takes as much as 64 characters, one within another 32 times its text.
+            self._size += 64
+            self._size += (text.taken - before) * (32 if isinstance(cell, (dict, list)) else 1)
+            before = text.taken
+            if self._size > MAX_COLUMN_JSON:
+                raise DataError(
+                    f"{self._name} has more than {MAX_COLUMN_JSON // 2**20} MiB of JSON in "
+                    "columns, which are held together.",
+                    "Save it as JSONL, CSV or Parquet.",
+                )
+        if held:
+            self._held[name] = held
+        return []
+
+    def _expect_end(self, text: _JsonText) -> None:
+        if found := text.next():
+            raise ValueError(f"{found} after its end")
+
+    def _elements(self) -> Iterator[Any]:
+        if self._held:
+            for row in zip(*self._held.values(), strict=True):
+                yield dict(zip(self._held, row, strict=True))
+            return
+        with _JsonText(self._path, self._name, self._encoding) as text:
+            if self._list is None:
+                yield from text.elements()
+                self._expect_end(text)
+                return
+            for name in text.names():
+                if name == self._list and text.next() == "[":
+                    yield from text.elements()
+                    return
+                if text.next() == "[":
+                    for _ in text.elements():
+                        pass
+                else:
+                    text.value()
 
     def records(self, bad: Bad) -> Iterator[tuple[int, dict[str, Any]]]:
         if self._lines is not None:
             yield from self._lines.records(bad)
             return
-        for number, record in enumerate(self._records, 1):
-            if isinstance(record, dict):
-                yield number, record
-            else:
-                bad(number, f"is not a JSON object but {_kind(record)}")
+        number = 0
+        try:
+            for record in self._elements():
+                number += 1
+                if problem := _no_record(record):
+                    bad(number, problem)
+                else:
+                    yield number, record
+        except ValueError as error:
+            raise DataError(
+                f"{self._name} is not JSON after record {number:,}: {_first_line(error)}.",
+                "Check it, or upload CSV.",
+            ) from error
 
     def rows(self, columns: Sequence[str], bad: Bad) -> Iterator[Row]:
-        if self._lines is not None:
-            yield from self._lines.rows(columns, bad)
-            return
-        for number, record in enumerate(self._records, 1):
-            if not isinstance(record, dict):
-                bad(number, f"is not a JSON object but {_kind(record)}")
-            elif row := _cells(number, record, columns, bad):
+        for number, record in self.records(bad):
+            if row := _cells(number, record, columns, bad):
                 yield row
 
 
 class _Parquet(Table):
-    """Apache Parquet; nested columns cannot be sentences."""
+    """Apache Parquet; nested columns cannot be sentences.
+
+    Its encodings say a value once for many rows, so that little of a file can be much of memory:
+    what is decoded together is chosen by the longest value, not by what the file has of it.
+    """
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__()
-        self._path = path
+        self._path, self._name = path, name
+        self._known = pq.read_metadata(path)
+        _check(self._known, path.stat().st_size, name)
         self.schema = pq.read_schema(path)
         self.columns = list(self.schema.names)
         self._twice = len(set(self.columns)) < len(self.columns)
@@ -522,24 +738,141 @@ class _Parquet(Table):
         # By its name one of two of the same name cannot be read.
         wanted = None if self._twice else list(dict.fromkeys(columns))
         names = self.columns if wanted is None else wanted
+        leaves = [self._known.schema.column(at) for at in range(self._known.num_columns)]
+        # One cell of a list has any number of values: of these each is held once.
+        once = [leaf.path for leaf in leaves if leaf.max_repetition_level and _is_text(leaf)]
         before = 0
-        with pq.ParquetFile(self._path) as file:
-            for batch in file.iter_batches(min(size, _fitting(file.metadata)), columns=wanted):
+        with pq.ParquetFile(self._path, metadata=self._known, read_dictionary=once) as file:
+            for batch in self._batches(file, wanted, size):
                 if wanted is not None:
                     names = batch.schema.names
                 chosen = [batch.column(names.index(name)) for name in columns]
-                yield from _typed(pa.record_batch(chosen, list(map(str, columns))), before, bad)
-                before += len(batch)
+                for part in _parts(pa.record_batch(chosen, list(map(str, columns)))):
+                    yield from _typed(part, before, bad)
+                    before += len(part)
+
+    def _batches(
+        self, file: pq.ParquetFile, wanted: list[str] | None, size: int
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            for group in range(self._known.num_row_groups):
+                rows = _fitting(self._path, self._known, group, wanted, size)
+                yield from file.iter_batches(rows, row_groups=[group], columns=wanted)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(
+                f"{self._name} cannot be read to its end: {_first_line(error)}", "Upload it again."
+            ) from error
 
 
 # -- cells ---------------------------------------------------------------------------------------
 
 
-def _fitting(known: pq.FileMetaData) -> int:
-    """Rows that have `_AT_ONCE` bytes, by the group whose rows are the largest; at least one."""
-    groups = [known.row_group(at) for at in range(known.num_row_groups)]
-    largest = max((one.total_byte_size / max(1, one.num_rows) for one in groups), default=1.0)
-    return max(1, int(_AT_ONCE / max(1.0, largest)))
+def _check(known: pq.FileMetaData, packed: int, name: str) -> None:
+    """See that a Parquet file is such as a table of text can be.
+
+    Args:
+        packed: its size in bytes.
+
+    Raises:
+        DataError: when it unpacks to far more than text does, or has too many columns.
+    """
+    if known.num_columns > MAX_COLUMNS:
+        raise DataError(
+            f"{name} has {known.num_columns:,} columns; at most {MAX_COLUMNS:,} are read.",
+            "Keep the columns of the sentences and the label.",
+        )
+    leaves = [known.schema.column(at) for at in range(known.num_columns)]
+    unpacked = 0
+    for group in range(known.num_row_groups):
+        row_group = known.row_group(group)
+        for at, leaf in enumerate(leaves):
+            column = row_group.column(at)
+            values = column.num_values * max(1, leaf.length)
+            unpacked += max(column.total_uncompressed_size, values)
+            if leaf.max_repetition_level and _DELTA in column.encodings:
+                raise DataError(
+                    f"{name} has the nested column {leaf.path[:60]!r} in the encoding {_DELTA}.",
+                    "Leave it out, or write it in another encoding.",
+                )
+    if unpacked > _AT_ONCE and unpacked > MAX_RATIO * packed:
+        raise _too_wild(name, unpacked, packed)
+
+
+_DELTA = "DELTA_BYTE_ARRAY"  # a value repeats the beginning of the one before
+_CODED = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+
+
+def _is_text(leaf: pq.ColumnSchema) -> bool:
+    """Whether a column's values are bytes of any length."""
+    return bool(leaf.physical_type == "BYTE_ARRAY" and leaf.logical_type.type != "DECIMAL")
+
+
+def _fitting(
+    path: Path, known: pq.FileMetaData, group: int, wanted: Sequence[str] | None, most: int
+) -> int:
+    """Rows of a group that have `_AT_ONCE` bytes at the most when decoded; at least one.
+
+    Args:
+        wanted: the columns that are read; None for all.
+        most: rows at the most, whatever they have.
+    """
+    row_group = known.row_group(group)
+    most = min(most, row_group.num_rows)
+    a_row = row_group.total_byte_size / max(1, row_group.num_rows)
+    for at in range(known.num_columns):
+        leaf, column = known.schema.column(at), row_group.column(at)
+        read = wanted is None or any(f"{leaf.path}.".startswith(f"{one}.") for one in wanted)
+        if not read or leaf.max_repetition_level:
+            continue
+        whole = column.total_uncompressed_size
+        if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
+            a_row += leaf.length
+        elif _is_text(leaf) and whole * most > _AT_ONCE:
+            if _DELTA in column.encodings:
+                a_row += whole
+            elif _CODED & set(column.encodings):
+                a_row += _longest(path, known, group, leaf.path)
+    return max(1, min(most, int(_AT_ONCE / max(1.0, a_row))))
+
+
+def _longest(path: Path, known: pq.FileMetaData, group: int, leaf: str) -> int:
+    """Bytes of the longest value that a group says once for many rows of a column."""
+    with pq.ParquetFile(path, metadata=known, read_dictionary=[leaf]) as file:
+        for batch in file.iter_batches(1_000, row_groups=[group], columns=[leaf]):
+            column = batch.column(0)
+            while pa.types.is_struct(column.type):
+                column = column.field(0)
+            if pa.types.is_dictionary(column.type) and len(column.dictionary):
+                return int(pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
+    return 0
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in parts that have `_AT_ONCE` bytes at the most, or one row."""
+    if len(batch) > 1 and sum(map(_decoded, batch.columns)) > _AT_ONCE:
+        half = len(batch) // 2
+        yield from _parts(batch.slice(0, half))
+        yield from _parts(batch.slice(half))
+    else:
+        yield batch
+
+
+def _decoded(array: pa.Array) -> int:
+    """Bytes of an array whose every value stands for itself."""
+    if pa.types.is_dictionary(array.type):
+        value = array.type.value_type
+        if not pa.types.is_primitive(value):
+            lengths = pc.binary_length(array.dictionary).take(array.indices)
+            return 8 * len(array) + int(pc.sum(lengths).as_py() or 0)
+        return 8 * len(array)
+    if pa.types.is_struct(array.type):
+        return sum(map(_decoded, array.flatten()))
+    if pa.types.is_map(array.type):
+        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return sum(_decoded(one.slice(start, end - start)) for one in (array.keys, array.items))
+    if pa.types.is_nested(array.type) and hasattr(array, "flatten"):
+        return 8 * len(array) + _decoded(array.flatten())
+    return int(array.nbytes)
 
 
 def _typed(batch: pa.RecordBatch, before: int, bad: Bad) -> Iterator[Row]:
@@ -548,6 +881,9 @@ def _typed(batch: pa.RecordBatch, before: int, bad: Bad) -> Iterator[Row]:
     Args:
         before: rows of the file before these.
     """
+    if len(batch) == 1 and sum(map(_decoded, batch.columns)) > _AT_ONCE:
+        bad(before + 1, f"has more than {_AT_ONCE // 2**20} MiB")
+        return
     try:
         columns = [column.to_pylist() for column in batch.columns]
     except (OverflowError, ValueError, KeyError) as error:  # a year past 9999, no such time zone
@@ -558,7 +894,15 @@ def _typed(batch: pa.RecordBatch, before: int, bad: Bad) -> Iterator[Row]:
             yield from _typed(batch.slice(at, 1), before + at, bad)
         return
     for number, cells in enumerate(zip(*columns, strict=True), before + 1):
-        yield number, list(cells)
+        long = (one for one, cell in zip(batch.schema.names, cells, strict=True) if _is_long(cell))
+        if (name := next(long, None)) is not None:
+            bad(number, f"has more than {MAX_FIELD:,} characters as {name!r}")
+        else:
+            yield number, list(cells)
+
+
+def _is_long(cell: Any) -> bool:
+    return isinstance(cell, (str, bytes)) and len(cell) > MAX_FIELD
 
 
 def _cells(line: int, record: dict[str, Any], columns: Sequence[str], bad: Bad) -> Row | None:
@@ -567,23 +911,23 @@ def _cells(line: int, record: dict[str, Any], columns: Sequence[str], bad: Bad) 
         if isinstance(cell, (dict, list)):
             bad(line, f"has {_kind(cell)} as {name!r}")
             return None
-        if isinstance(cell, str) and len(cell) > MAX_FIELD:
+        if _is_long(cell):
             bad(line, f"has more than {MAX_FIELD:,} characters as {name!r}")
             return None
     return line, cells
 
 
-def _records(value: Any) -> list[Any]:
-    if isinstance(value, list):
-        return value
+def _no_record(value: Any) -> str:
+    """Why a JSON value is no row; empty where it is one."""
     if not isinstance(value, dict):
-        return []
-    lists = {str(name): item for name, item in value.items() if isinstance(item, list)}
-    columns = [item for item in lists.values() if item and not isinstance(item[0], dict)]
-    if len(columns) > 1 and len({len(item) for item in columns}) == 1:
-        names = [name for name, item in lists.items() if item in columns]
-        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return next((item for item in lists.values() if item and isinstance(item[0], dict)), [])
+        return f"is not a JSON object but {_kind(value)}"
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        nested = [one for one in level if isinstance(one, (dict, list))]
+        level = [x for one in nested for x in (one.values() if isinstance(one, dict) else one)]
+        if not level:
+            return ""
+    return f"is nested more than {MAX_DEPTH} deep"
 
 
 def plain(cell: Any) -> Any:

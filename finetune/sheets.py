@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Sequence
 
 _STARTS = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
 
 
 def neutral(cell: object) -> object:
-    """A cell no spreadsheet takes for a formula: texts that begin like one get an apostrophe.
+    """A cell no spreadsheet takes for a formula: texts that begin like one, and are no number, get
+    an apostrophe.
 
     Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection
     """
-    if isinstance(cell, str) and cell.lstrip(" ").startswith(_STARTS):
-        return "'" + cell
-    return cell
+    if not isinstance(cell, str) or not cell.lstrip(" ").startswith(_STARTS):
+        return cell
+    return cell if _NUMBER.fullmatch(cell) else "'" + cell
 
 
 def text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

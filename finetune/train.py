@@ -606,6 +606,7 @@ class TerminalBar:
         from tqdm import tqdm
 
         if isinstance(event, events.Prepared):
+            tqdm.write(describe(event), file=sys.stderr)
             width = shutil.get_terminal_size().columns
             self._bar = tqdm(total=event.total_steps, unit="step", ncols=min(100, width))
         elif isinstance(event, events.Stepped) and self._bar is not None:
@@ -627,6 +628,31 @@ class LogLines:
             print(text, flush=True)
 
 
+def _doubts(known: dict[str, Any]) -> list[str]:
+    """What is wrong with the pairs of a run, a line each, and what shows the rows.
+
+    Args:
+        known: `Pairs.origin`.
+    """
+    lines = [
+        f"warning: {count:,} rows of {split} could not be read and are left out"
+        for split, count in known.get("unreadable", {}).items()
+    ]
+    lines += [
+        f"left out of {split}: {count:,} ({reason})"
+        for split, reasons in known.get("left_out", {}).items()
+        for reason, count in reasons.items()
+    ]
+    leaked = [
+        f"warning: {count:,} training pairs stand in {split} too, and its score will flatter the "
+        "model; --drop_leaked leaves them out"
+        for split, count in known.get("leaked", {}).items()
+    ]
+    if lines or leaked:
+        return [*lines, *leaked, "python -m finetune.examine with the same options shows the rows"]
+    return []
+
+
 def describe(event: Event) -> str:
     """One line for a person; empty for what is not worth a line."""
     match event:
@@ -637,9 +663,12 @@ def describe(event: Event) -> str:
         case events.Entered():
             return f"{event.phase} {event.detail}".strip()
         case events.Prepared():
-            return (
-                f"{event.train_examples} training and {event.validation_examples} validation "
-                f"pairs, {event.total_steps} steps, {event.parameters:,} parameters"
+            return "\n".join(
+                [
+                    f"{event.train_examples} training and {event.validation_examples} validation "
+                    f"pairs, {event.total_steps} steps, {event.parameters:,} parameters",
+                    *_doubts(event.data),
+                ]
             )
         case events.Stepped():
             return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"

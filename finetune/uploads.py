@@ -1,4 +1,4 @@
-"""Files a person brought, kept by their contents: the same files have the same name.
+"""Files a person brought, kept by their contents and names: the same files are one upload.
 
 Knows names, sizes and bytes; nothing of what is in them (`files`). Standard library only.
 """
@@ -86,14 +86,16 @@ class Uploads:
             raise DataError(*NOBODY)
         if "train" not in files:
             raise DataError("There is no training file.", "Choose at least that one.")
-        called = {split: (names or {}).get(split) or path.name for split, path in files.items()}
+        called = {
+            split: _readable((names or {}).get(split) or path.name) for split, path in files.items()
+        }
         digest = hashlib.sha256(self.visitor.name.encode())
         endings = {}
         for split in SPLITS:
             if split in files:
                 endings[split] = ending(called[split])
                 contents = _digest(files[split], called[split])
-                digest.update(f"{split}{endings[split]}{contents}\n".encode())
+                digest.update(f"{split}{endings[split]}{contents}\n{called[split]}\n".encode())
         upload = digest.hexdigest()[:24]
         folder = self.root / upload
         if not (folder / "upload.json").is_file():
@@ -151,15 +153,13 @@ class Uploads:
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(aside, folder)
         except OSError as error:
-            shutil.rmtree(aside, ignore_errors=True)
             if (folder / "upload.json").is_file():
                 return  # another process kept the same files at the same moment
             raise DataError(
                 f"The upload cannot be kept: {error.strerror or error}.", "Free some space."
             ) from error
-        except DataError:
+        finally:
             shutil.rmtree(aside, ignore_errors=True)
-            raise
 
     def make_room(self, size: int, beside: int = 0) -> int:
         """See that a visitor may bring so many bytes more; bytes their uploads have then.
@@ -285,6 +285,11 @@ def ending(name: str) -> str:
         f"{name!r} has no ending that is known.",
         f"Upload one of {', '.join(ENDINGS)}, each also as .gz.",
     )
+
+
+def _readable(name: str) -> str:
+    """A file's name as UTF-8 can have it: a system's names are bytes, of any encoding."""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 def _digest(path: Path, name: str) -> str:

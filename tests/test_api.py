@@ -23,10 +23,21 @@ from tests.hub import LoopbackHub
 from tests.test_page import finished
 
 __all__ = ["finished"]  # a fixture
-ENDPOINTS = {
-    "/predict", "/explain", "/predict_batch", "/batch_status", "/cancel_batch", "/start_run",
-    "/run_status", "/stop_run", "/resume_run", "/list_runs", "/publish",
-}  # fmt: skip
+# What each must be told; every other parameter of it is optional. The longer of two ends first.
+REQUIRED = {
+    "predict_batch": {"run_id", "file"},
+    "cancel_batch": {"batch_id"},
+    "batch_status": {"batch_id"},
+    "run_status": {"run_id"},
+    "resume_run": {"run_id"},
+    "list_runs": set[str](),
+    "start_run": {"config"},
+    "stop_run": {"run_id"},
+    "predict": {"run_id", "sentence1"},
+    "explain": {"run_id", "sentence1"},
+    "publish": {"run_id", "repository"},
+}
+ENDPOINTS = {f"/{name}" for name in REQUIRED}
 
 
 @pytest.fixture
@@ -47,6 +58,8 @@ def test_every_action_has_a_name_types_and_a_description(url: str) -> None:
         for one in known["parameters"]:
             assert one["parameter_name"], name
             assert one["python_type"]["type"] not in ("", "Any"), (name, one)
+        required = [one for one in known["parameters"] if not one["parameter_has_default"]]
+        assert {one["parameter_name"] for one in required} == REQUIRED[name.strip("/")], name
     assert [one["parameter_name"] for one in named["/predict"]["parameters"]][:3] == [
         "run_id", "sentence1", "sentence2",
     ]  # fmt: skip
@@ -119,10 +132,7 @@ def test_a_file_is_judged(url: str, finished: Run, tmp_path: Path) -> None:
     lines = "".join(f"{one},{two},{label}\n" for one, two, label in toys.rows(50))
     path.write_text("sentence1,sentence2,label\n" + lines)
     client = Client(url, verbose=False)
-    batch = client.predict(
-        finished.id, handle_file(str(path)), "", "", "", False, False, False,
-        api_name="/predict_batch",
-    )  # fmt: skip
+    batch = client.predict(finished.id, handle_file(str(path)), api_name="/predict_batch")
     deadline = time.monotonic() + 60
     while batch["status"] == "running":
         assert time.monotonic() < deadline
@@ -178,5 +188,8 @@ def test_agents_have_the_same_as_tools(url: str, finished: Run) -> None:
     predict = next(tool for tool in tools if tool.name.endswith("predict"))
     assert {"run_id", "sentence1", "sentence2"} <= set(predict.inputSchema["properties"])
     assert "a run of yours" in json.dumps(predict.inputSchema)
+    for tool in tools:
+        name = next(name for name in REQUIRED if tool.name.endswith(name))
+        assert set(tool.inputSchema.get("required", [])) == REQUIRED[name], tool.name
     assert "equivalent" in answer.content[0].text
     assert "no such run" in wrong.content[0].text

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from finetune import batch, batches, decision, events, workers
+from finetune import batch, batches, decision, events, sheets, workers
 from finetune.batches import Asked
 from finetune.config import RunConfig
 from finetune.errors import DataError, JobError, ModelError, StoreError
@@ -180,6 +180,34 @@ def test_any_text_gets_an_answer(run: Run, tmp_path: Path) -> None:
     (tmp_path / "odd.jsonl").write_text(lines)
     report = judged(run, tmp_path / "odd.jsonl", tmp_path / "out.jsonl")
     assert (report["rows"], report["errors"]) == (6, 0)
+
+
+def test_what_is_added_is_no_formula(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class may be called anything, by whoever made the pairs; the person's own cells stay."""
+    from finetune.scoring import Scorer
+
+    real = Scorer.__init__
+
+    def named(self: Any, *given: Any, **more: Any) -> None:
+        real(self, *given, **more)
+        self.labels = ['=HYPERLINK("http://example.com")', "-1"]
+
+    monkeypatch.setattr(Scorer, "__init__", named)
+    lines = [("=one", "sentence2", "id"), *((*pair[:2], "=1+1") for pair in PAIRS), ("", "b", "")]
+    path = write_csv(tmp_path / "pairs.csv", lines)
+    asked = batches.checked(Asked(run.id, path.name, "=one", "sentence2"), path)
+    batch.judge(run, asked, path, tmp_path / "out.csv")
+    found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
+    assert {one["prediction"] for one in found[:3]} <= {
+        "'=HYPERLINK(\"http://example.com\")", "-1",
+    }  # fmt: skip
+    assert {one["id"] for one in found[:3]} == {"=1+1"}
+    assert found[3]["error"] == "'=one is empty"
+    assert [sheets.neutral(one) for one in ("-1", "+2,5", "-1+1", "@a", "=1")] == [
+        "-1", "+2,5", "'-1+1", "'@a", "'=1",
+    ]  # fmt: skip
 
 
 def test_what_was_saved_with_the_model_is_used_when_asked_for(run: Run, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,55 @@ def test_a_file_with_another_header_is_named(tmp_path: Path) -> None:
     config = RunConfig(dataset=Uploads(tmp_path / "uploads").add(files))
     with pytest.raises(DataError, match=r"my validation\.csv has no column 'sentence1'"):
         data.load(config, tmp_path)
+
+
+def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(tmp_path: Path) -> None:
+    from finetune import events, train
+
+    rows = some(20)
+    first, second, label = rows[0]
+    swapped = (second, f"{first}!".upper(), label)
+    broken = [("one cell",), ("", "b", 1)]
+    found = pairs(tmp_path, train=[*rows, *broken], validation=[swapped, *some(24)[20:]])
+    assert found.origin["leaked"] == {"validation": 1}
+    assert found.origin["unreadable"] == {"train": 1}
+    event = events.Prepared(
+        train_examples=20, validation_examples=5, steps_per_epoch=1, total_steps=1,
+        labels=found.labels, parameters=1, precision="no",
+        data=found.origin,
+    )  # fmt: skip
+    said = train.describe(event).splitlines()[1:]
+    assert said[:3] == [
+        "warning: 1 rows of train could not be read and are left out",
+        "left out of train: 1 (a sentence is missing)",
+        "warning: 1 training pairs stand in validation too, and its score will flatter the model; "
+        "--drop_leaked leaves them out",
+    ]
+    assert "finetune.examine" in said[3]
+    again = pairs(tmp_path, train=[*rows, *broken], validation=[swapped, *some(24)[20:]],
+                  drop_leaked=True)  # fmt: skip
+    assert again.origin["leaked"] == {}
+    clean = pairs(tmp_path, train=rows, validation=some(24)[20:])
+    assert train.describe(replace(event, data=clean.origin)).count("\n") == 0
+
+
+def test_a_terminal_shows_it_above_its_bar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from finetune import events, train
+
+    known = {"leaked": {"validation": 3}, "unreadable": {"train": 2}}
+    show = train.TerminalBar()
+    show(
+        events.Prepared(
+            train_examples=20, validation_examples=5, steps_per_epoch=1, total_steps=1,
+            labels=["0", "1"], parameters=1, precision="no", data=known,
+        )
+    )  # fmt: skip
+    show(events.Finished(step=1, seconds=1.0))
+    said = capsys.readouterr().err
+    assert "2 rows of train could not be read" in said
+    assert "3 training pairs stand in validation too" in said
 
 
 def test_incomplete_rows_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import math
+import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune import data, examination, files
+from finetune import data, examination, files, uploads
 from finetune.config import RunConfig
 from finetune.errors import DataError, FinetuneError
 from finetune.report import Report
@@ -57,6 +58,7 @@ ONES = [a for a, _, _ in toys.rows(40)]
 TWOS = [b for _, b, _ in toys.rows(40)]
 LABELS = [c for _, _, c in toys.rows(40)]
 
+
 # Files that are refused as a whole: name, contents, and what is said.
 REFUSED: dict[str, tuple[str, bytes, str]] = {
     "empty": ("a.csv", b"", "is empty"),
@@ -95,10 +97,24 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "no JSON": ("a.json", b"[{", "is not JSON"),
     "JSON of a number": ("a.json", b"7", "has no list of objects"),
     "deep JSON": ("a.json", b"[" * 100_000, "is not JSON"),
+    "several lists of rows": (
+        "a.json", json.dumps({"train": records(), "version": 1, "test": records()}).encode(),
+        r"a\.json has 2 lists of rows: 'train', 'test'",
+    ),
+    "JSON that breaks off": (
+        "a.json", json.dumps(records(3000)).encode()[:-9], "is not JSON after record 2,999",
+    ),
+    "a label that is the sentence": (
+        "a.csv", (HEAD + "".join(f"{a},{b},{b}\n" for a, b, _ in toys.rows(40))).encode(),
+        "label column 'label' has the text of 'sentence2' in every row",
+    ),
     "no JSON lines": ("a.jsonl", b"hello\nworld\n", "no line that is a JSON object"),
     "broken quotes": ("a.csv", (HEAD + 'a,"b,1\n' * 300).encode(), "No row"),
     "too many columns": ("a.csv", ",".join(map(str, range(10_001))).encode(), "10,001 columns"),
-}
+    "too many columns of Parquet": (
+        "a.parquet", table(**{f"c{n}": [1] for n in range(10_001)}), "10,001 columns",
+    ),
+}  # fmt: skip
 
 # Files that are read: name, contents, rows, rows that could not be read, kinds of findings.
 READ: dict[str, tuple[str, bytes, int, int, set[str]]] = {
@@ -109,6 +125,11 @@ READ: dict[str, tuple[str, bytes, int, int, set[str]]] = {
     "bars": ("a.txt", GOOD.replace(",", "|").encode(), 40, 0, set()),
     "CRLF": ("a.csv", GOOD.replace("\n", "\r\n").encode(), 40, 0, set()),
     "old Mac lines": ("a.csv", GOOD.replace("\n", "\r").encode(), 40, 0, set()),
+    "Excel's line of a separator": ("a.csv", ("sep=,\r\n" + GOOD).encode(), 40, 0, set()),
+    "another separator": ("a.csv", ('"sep=;"\n' + GOOD.replace(",", ";")).encode(), 40, 0, set()),
+    "a separator nobody guesses": (
+        "a.csv", ("sep=^\n" + GOOD.replace(",", "^")).encode(), 40, 0, set()
+    ),
     "BOM": ("a.csv", b"\xef\xbb\xbf" + GOOD.encode(), 40, 0, set()),
     "UTF-16": ("a.csv", GOOD.encode("utf-16"), 40, 0, set()),
     "UTF-16 without BOM": ("a.csv", GOOD.encode("utf-16-le"), 40, 0, set()),
@@ -168,6 +189,15 @@ READ: dict[str, tuple[str, bytes, int, int, set[str]]] = {
         "a.jsonl", lines(*records(), 7, ["x"], {"sentence1": {"a": 1}, "label": 1},
                          {"sentence1": 5, "sentence2": None, "label": 1}) + b"{broken\n",
         41, 4, {"unreadable", "empty"},
+    ),
+    "JSON lines that are nested deep": (
+        "a.jsonl",
+        lines(*records()) + b'{"sentence1": ' + b"[" * 101 + b"]" * 101 + b', "label": 1}\n',
+        40, 1, {"unreadable"},
+    ),
+    "JSON with rows that are none": (
+        "a.json", json.dumps([*records(), 7, {"sentence1": ["a"], "label": 1}]).encode(),
+        40, 2, {"unreadable"},
     ),
     "half a surrogate": (
         "a.jsonl",
@@ -269,6 +299,63 @@ def test_quotes_that_are_not_closed_do_not_read_a_file_again_and_again(
     path.write_text("a,b\n" + 'x,"open\n' + "1,2\n" * 300 + 'x,"open\n' + "1,2\n" * 300)
     with pytest.raises(DataError, match="too many quotes that are not closed, the last in line"):
         read(path, ["a", "b"])
+
+
+def test_the_lines_after_a_separator_keep_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("sep=;\na;b\n1;2,5\n")
+    assert read(path, ["a", "b"]) == ([(3, ["1", "2,5"])], [])
+
+
+@given(value=st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+), indent=st.sampled_from([None, 1]))  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_json_is_read_piece_by_piece_as_it_is_at_once(
+    tmp_path_factory: pytest.TempPathFactory, value: Any, indent: int | None
+) -> None:
+    rows = [{"a": value, "n": number} for number in range(3)]
+    path = tmp_path_factory.mktemp("json") / "a.json"
+    for whole in (rows, {"x": value if isinstance(value, int) else 1, "data": rows, "y": []}):
+        path.write_text(json.dumps(whole, indent=indent), encoding="utf-8")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "_SAMPLE", 16)
+            found = files.open_table(path).records(lambda line, why: pytest.fail(why))
+            assert [record for _, record in found] == rows
+
+
+def test_the_same_contents_under_another_name_are_shown_under_that(tmp_path: Path) -> None:
+    kept = Uploads(tmp_path / "uploads")
+    paths = [tmp_path / name for name in ("first.csv", "second.csv", "third.tsv")]
+    for path in paths:
+        path.write_text(GOOD)
+    named = [kept.add({"train": path}) for path in paths]
+    assert [kept.called(name)["train"] for name in named] == [path.name for path in paths]
+    assert kept.add({"train": paths[0]}) == named[0]
+
+
+def test_a_file_whose_name_is_no_utf8_is_kept(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.csv"))
+    path.write_text(GOOD)
+    name = Uploads(tmp_path / "uploads").add({"train": path})
+    report = examination.examine(RunConfig(dataset=name, checkpoint="none"), tmp_path)
+    assert (report.source, report.read) == ("caf?.csv", {"train": 40})
+    assert [one.name for one in (tmp_path / "uploads").iterdir()] == [name.split("/")[1]]
+
+
+def test_an_upload_that_breaks_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text(GOOD)
+
+    def broken(*given: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(uploads.shutil, "copyfile", broken)
+    with pytest.raises(KeyError):
+        Uploads(tmp_path / "uploads").add({"train": tmp_path / "a.csv"})
+    assert list((tmp_path / "uploads").iterdir()) == []
 
 
 def test_quotes_escaped_by_a_backslash_are_read(tmp_path: Path) -> None:

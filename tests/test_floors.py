@@ -36,6 +36,7 @@ FLOORS = [
         "labels",
         "uploads",
         "files",
+        "child_process",
         "queue",
         "sweep",
         "archive",
@@ -96,7 +97,7 @@ LIGHT = [
     "intervals", "curves", "calibration", "slices", "probes", "outcomes", "decision", "analysis",
     "assessments", "batches", "corrections", "export", "deploy", "script", "hub", "hub_errors", "hub_access",
     "picture", "demo", "card", "pushes", "conversions", "space", "peek", "estimate", "glance",
-    "hashes", "seen", "lengths", "identities",
+    "hashes", "seen", "lengths", "identities", "child_process", "files",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 LATE = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for

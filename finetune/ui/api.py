@@ -57,10 +57,11 @@ class Api:
         self._wire_batch()
 
     def _wire_batch(self) -> None:
-        """A file is a parameter only where a component takes it: those are drawn and not shown."""
+        """A file is a parameter only where a component takes it: those are drawn and not shown.
+        Optional for a program is a component that has a value, whatever the handler's defaults."""
         with gr.Column(visible=False):
             run, file = gr.Textbox(label="run_id"), gr.File(label="file")
-            columns = [gr.Textbox(label=f"{name}_column") for name in COLUMNS]
+            columns = [gr.Textbox("", label=f"{name}_column") for name in COLUMNS]
             ways = [gr.Checkbox(label=name) for name in ("both_orders", "threshold", "calibrated")]
             answer, button = gr.JSON(label="batch"), gr.Button()
         button.click(
