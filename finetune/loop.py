@@ -321,7 +321,7 @@ def fit(
             with accelerator.accumulate(model):
                 rate = scheduler.get_last_lr()[0]
                 loss = training_loss(model(**batch), batch["labels"], config, weights)
-                accelerator.backward(loss)
+                accelerator.backward(loss * _window_scale(progress.batch, len(train), config))
                 norm = _clip(accelerator, model, config.max_grad_norm)
                 optimizer.step()
                 stepped = accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped
@@ -494,6 +494,19 @@ def _is_better(name: str, scores: dict[str, float], progress: Progress) -> bool:
         return False
     progress.best = value
     return True
+
+
+def _window_scale(batch: int, per_epoch: int, config: RunConfig) -> float:
+    """What Accelerate's division by `gradient_accumulation_steps` is corrected by, where the last
+    window of an epoch holds fewer batches: its gradient is their mean, as in `Trainer`.
+
+    Args:
+        batch: number of the batch in its epoch, from 1.
+        per_epoch: batches in an epoch.
+    """
+    size = config.gradient_accumulation_steps
+    before = (batch - 1) // size * size
+    return size / min(size, per_epoch - before)
 
 
 def _clip(accelerator: Accelerator, model: Any, max_grad_norm: float) -> Any:
