@@ -302,12 +302,12 @@ def fit(
     if resume is not None:
         accelerator.load_state(str(resume))
         yield Resumed(step=progress.step)
-        # Stopped between a step and the evaluation due after it.
-        if (
-            loop.evaluation_due()
-            and progress.evaluated < progress.step
-            and (yield from loop.score())
-        ):
+        # Stopped between a step and the evaluation due after it, or between that and the end.
+        if loop.evaluation_due() and progress.evaluated < progress.step:
+            ended = yield from loop.score()
+        else:
+            ended = yield from loop.end_early()
+        if ended:
             return
     meter = Meter(accelerator, config.logging_steps)
     yield Entered(phase="train")
@@ -417,19 +417,25 @@ class _Loop:
     def score(self) -> Generator[Event, None, bool]:
         """Evaluate, keep the model if it is the best; whether the run ends with that."""
         yield from self._evaluate()
+        evaluated = self.progress.evaluated == self.progress.step  # or a stop has ended it
+        if evaluated and self.plateau:  # first, so that the checkpoint of a stop has it
+            self.scheduler.step(self.progress.validation_loss)
         if self.stop_asked():
             yield from self.stop()
             return True
-        progress = self.progress
-        if self.plateau:
-            self.scheduler.step(progress.validation_loss)
-        patience = self.config.early_stopping_patience
-        if patience and _agreed(self.accelerator, progress.waited >= patience):
-            yield Finished(step=progress.step, seconds=progress.seconds, early=True)
+        if (yield from self.end_early()):
             return True
-        if progress.step < self.total:
+        if self.progress.step < self.total:
             yield Entered(phase="train")
         return False
+
+    def end_early(self) -> Generator[Event, None, bool]:
+        """End the run where the score has stopped rising; whether it has."""
+        progress, patience = self.progress, self.config.early_stopping_patience
+        if not (patience and _agreed(self.accelerator, progress.waited >= patience)):
+            return False
+        yield Finished(step=progress.step, seconds=progress.seconds, early=True)
+        return True
 
     def _evaluate(self) -> Iterator[Event]:
         yield Entered(phase="evaluate")
