@@ -302,12 +302,12 @@ def fit(
     if resume is not None:
         accelerator.load_state(str(resume))
         yield Resumed(step=progress.step)
-        # Stopped between a step and the evaluation due after it.
-        if (
-            loop.evaluation_due()
-            and progress.evaluated < progress.step
-            and (yield from loop.score())
-        ):
+        # Stopped between a step and the evaluation due after it, or between that and the end.
+        if loop.evaluation_due() and progress.evaluated < progress.step:
+            ended = yield from loop.score()
+        else:
+            ended = yield from loop.end_early()
+        if ended:
             return
     meter = Meter(accelerator, config.logging_steps)
     yield Entered(phase="train")
@@ -321,7 +321,7 @@ def fit(
             with accelerator.accumulate(model):
                 rate = scheduler.get_last_lr()[0]
                 loss = training_loss(model(**batch), batch["labels"], config, weights)
-                accelerator.backward(loss)
+                accelerator.backward(loss * _window_scale(progress.batch, len(train), config))
                 norm = _clip(accelerator, model, config.max_grad_norm)
                 optimizer.step()
                 stepped = accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped
@@ -417,19 +417,25 @@ class _Loop:
     def score(self) -> Generator[Event, None, bool]:
         """Evaluate, keep the model if it is the best; whether the run ends with that."""
         yield from self._evaluate()
+        evaluated = self.progress.evaluated == self.progress.step  # or a stop has ended it
+        if evaluated and self.plateau:  # first, so that the checkpoint of a stop has it
+            self.scheduler.step(self.progress.validation_loss)
         if self.stop_asked():
             yield from self.stop()
             return True
-        progress = self.progress
-        if self.plateau:
-            self.scheduler.step(progress.validation_loss)
-        patience = self.config.early_stopping_patience
-        if patience and _agreed(self.accelerator, progress.waited >= patience):
-            yield Finished(step=progress.step, seconds=progress.seconds, early=True)
+        if (yield from self.end_early()):
             return True
-        if progress.step < self.total:
+        if self.progress.step < self.total:
             yield Entered(phase="train")
         return False
+
+    def end_early(self) -> Generator[Event, None, bool]:
+        """End the run where the score has stopped rising; whether it has."""
+        progress, patience = self.progress, self.config.early_stopping_patience
+        if not (patience and _agreed(self.accelerator, progress.waited >= patience)):
+            return False
+        yield Finished(step=progress.step, seconds=progress.seconds, early=True)
+        return True
 
     def _evaluate(self) -> Iterator[Event]:
         yield Entered(phase="evaluate")
@@ -494,6 +500,19 @@ def _is_better(name: str, scores: dict[str, float], progress: Progress) -> bool:
         return False
     progress.best = value
     return True
+
+
+def _window_scale(batch: int, per_epoch: int, config: RunConfig) -> float:
+    """What Accelerate's division by `gradient_accumulation_steps` is corrected by, where the last
+    window of an epoch holds fewer batches: its gradient is their mean, as in `Trainer`.
+
+    Args:
+        batch: number of the batch in its epoch, from 1.
+        per_epoch: batches in an epoch.
+    """
+    size = config.gradient_accumulation_steps
+    before = (batch - 1) // size * size
+    return size / min(size, per_epoch - before)
 
 
 def _clip(accelerator: Accelerator, model: Any, max_grad_norm: float) -> Any:

@@ -622,7 +622,10 @@ def _training(known: Known) -> str:
     if patience := chosen.early_stopping_patience:
         lines.append("waited = 0  # evaluations since the best one")
     lines += ["for epoch in range(EPOCHS):" if whole else "while step < num_training_steps:"]
-    lines += ["    model.train()", "    for batch in train_dataloader:"]
+    batches = "batch in train_dataloader"
+    if chosen.gradient_accumulation_steps > 1:
+        batches = "index, batch in enumerate(train_dataloader)"
+    lines += ["    model.train()", f"    for {batches}:"]
     lines += _indented(8, [*_step(known), *_reported(known)])
     if by_epoch:
         lines += _indented(4, _scored(known))
@@ -644,8 +647,17 @@ def _by_epoch(chosen: RunConfig) -> bool:
 def _step(known: Known) -> list[str]:
     """Forward, backward, step."""
     chosen = known.config
-    lines = [*_loss(chosen), "accelerator.backward(loss)"]
-    summed = chosen.gradient_accumulation_steps > 1
+    size = chosen.gradient_accumulation_steps
+    summed = size > 1
+    lines = _loss(chosen)
+    if summed:
+        lines += [
+            "# The last batches of an epoch may be fewer than are accumulated; it divides by all.",
+            f"together = min({size}, len(train_dataloader) - index // {size} * {size})",
+            f"accelerator.backward(loss * ({size} / together))",
+        ]
+    else:
+        lines.append("accelerator.backward(loss)")
     if chosen.max_grad_norm > 0:
         clip = f"accelerator.clip_grad_norm_(model.parameters(), {chosen.max_grad_norm!r})"
         lines += ["if accelerator.sync_gradients:", f"    {clip}"] if summed else [clip]

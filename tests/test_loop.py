@@ -24,7 +24,7 @@ from finetune import batching, data, events, loop, metrics, model, summary
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
 from finetune.ui import status
-from tests import course
+from tests import course, toys
 
 
 def fit(
@@ -60,34 +60,30 @@ def test_it_is_the_courses_loop(toy_config: RunConfig, toy_pairs: data.Pairs) ->
         assert torch.allclose(value, weights[name], atol=1e-5), name
 
 
-def test_trainer_gets_the_same(
-    toy_config: RunConfig, toy_pairs: data.Pairs, tmp_path: Path, still_checkpoint: Path
-) -> None:
-    config = toy_config.changed(checkpoint=str(still_checkpoint))
-    stream, _ = fit(config, toy_pairs)
+def trainer_on_the_same_batches(
+    config: RunConfig, pairs: data.Pairs, folder: Path
+) -> tuple[Trainer, PreTrainedModel]:
+    """transformers' `Trainer` with our optimizer (it spares biases and norms from decay, the
+    course does not) and the batches of all epochs of a run in its order."""
     set_seed(config.seed)
-    tokenizer, classifier = model.load(config.checkpoint, toy_pairs.labels, config.max_length)
-    tokenised = {
-        name: batching.tokenise(toy_pairs.splits[name], tokenizer, 32)
-        for name in ("train", "validation")
-    }
-
-    loader = batching.build(toy_pairs, tokenizer, config).train
-    seen = [batch for _ in range(config.num_train_epochs) for batch in loader]
+    tokenizer, classifier = model.load(config.checkpoint, pairs.labels, config.max_length)
+    loader = batching.build(pairs, tokenizer, config).train
+    epochs = [list(loader) for _ in range(config.num_train_epochs)]
 
     class SameBatches(Trainer):  # type: ignore[misc]
         def get_train_dataloader(self) -> Any:
-            return DataLoader(seen, batch_size=None)  # type: ignore[arg-type]
+            return Epochs(epochs)
 
     trainer = SameBatches(
         model=classifier,
         args=TrainingArguments(
-            output_dir=str(tmp_path),
+            output_dir=str(folder),
             learning_rate=config.learning_rate,
-            num_train_epochs=1,
-            per_device_train_batch_size=8,
+            num_train_epochs=config.num_train_epochs,
+            per_device_train_batch_size=config.per_device_train_batch_size,
+            gradient_accumulation_steps=config.gradient_accumulation_steps,
             weight_decay=config.weight_decay,
-            max_grad_norm=0.0,
+            max_grad_norm=config.max_grad_norm,
             lr_scheduler_type="linear",
             optim="adamw_torch",
             logging_steps=1,
@@ -96,23 +92,74 @@ def test_trainer_gets_the_same(
             use_cpu=True,
             disable_tqdm=True,
         ),
-        eval_dataset=tokenised["validation"],
         data_collator=DataCollatorWithPadding(tokenizer),
     )
-    # Trainer spares biases and norms from decay; the course does not.
+    # It believes any `**kwargs` of a model's to divide the loss by the batches taken together,
+    # which BERT's does not.
+    trainer.loss_is_scaled_for_ga = False
     trainer.create_optimizer = lambda *_: setattr(  # type: ignore[method-assign]
         trainer, "optimizer", loop.build_optimizer(classifier, config)
     )
+    return trainer, classifier
+
+
+class Epochs(DataLoader[Any]):
+    """Batches made beforehand, the next epoch's each time."""
+
+    def __init__(self, epochs: list[list[Any]]) -> None:
+        super().__init__(epochs[0], batch_size=None)  # type: ignore[arg-type]
+        self._epochs = iter(epochs)
+
+    def __iter__(self) -> Any:
+        return iter(next(self._epochs))
+
+
+def test_trainer_gets_the_same(
+    toy_config: RunConfig, toy_pairs: data.Pairs, tmp_path: Path, still_checkpoint: Path
+) -> None:
+    config = toy_config.changed(checkpoint=str(still_checkpoint))
+    stream, _ = fit(config, toy_pairs)
+    trainer, _ = trainer_on_the_same_batches(config, toy_pairs, tmp_path)
     trainer.train()
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses(stream) == pytest.approx(logged, abs=1e-3)  # it logs rounded losses
-    output = trainer.predict(tokenised["validation"])
+    tokenizer, _ = model.load(config.checkpoint, toy_pairs.labels, config.max_length)
+    output = trainer.predict(batching.tokenise(toy_pairs.splits["validation"], tokenizer, 32))
     scores = metrics.AccuracyAndF1(toy_pairs.labels).compute(
         predictions=output.predictions.argmax(-1), references=output.label_ids
     )
     final = evaluations(stream)[-1].metrics
     assert {name: final[name] for name in scores} == pytest.approx(scores, abs=1e-5)
     assert final["loss"] == pytest.approx(output.metrics["test_loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("rows", [40, 38], ids=["whole batches", "a small last batch"])
+def test_the_last_window_of_an_epoch_is_the_mean_of_its_own_batches(
+    toy_config: RunConfig,
+    toy_pairs_folder: Path,
+    tmp_path: Path,
+    still_checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+) -> None:
+    """10 batches, 4 at a time: the third step of an epoch has two. Plain gradient descent, for
+    AdamW hardly sees by what a gradient is divided."""
+    pairs = toys.load(toy_pairs_folder, max_train_samples=rows)
+    config = toy_config.changed(
+        checkpoint=str(still_checkpoint), per_device_train_batch_size=4,
+        gradient_accumulation_steps=4, learning_rate=0.1,
+    )  # fmt: skip
+    monkeypatch.setattr(
+        loop, "build_optimizer", lambda one, config: torch.optim.SGD(one.parameters(), lr=0.1)
+    )
+    stream, ours = fit(config, pairs)
+    assert len(losses(stream)) == 6
+    trainer, its = trainer_on_the_same_batches(config, pairs, tmp_path)
+    trainer.train()
+    assert trainer.state.global_step == 6
+    wanted = its.state_dict()
+    for name, value in ours.state_dict().items():
+        assert torch.allclose(value, wanted[name], atol=1e-6), name
 
 
 def test_how_often_one_evaluates_does_not_change_what_is_learned(

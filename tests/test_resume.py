@@ -109,6 +109,65 @@ def test_the_rest_is_as_if_it_had_never_ended(
     assert again
 
 
+def life(
+    chosen: RunConfig, pairs: data.Pairs, run: Run, stop_after: int | None = None
+) -> tuple[dict[str, torch.Tensor], list[events.Event]]:
+    """Weights and events of one life of a run that is asked to stop after so many events."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    _, classifier, batches = prepared(chosen, pairs)
+    seen: list[events.Event] = []
+    hooks = loop.Hooks(
+        should_stop=lambda: stop_after is not None and len(seen) >= stop_after,
+        save_checkpoint=Saver(run),
+    )
+    found, metric = run.checkpoints(), metrics.AccuracyAndF1(pairs.labels)
+    accelerator = train.make_accelerator(chosen)
+    resume = found[-1] if found else None
+    for event in loop.fit(chosen, accelerator, classifier, batches, metric, hooks, resume):
+        seen.append(event)
+    weights = {name: value.clone() for name, value in classifier.state_dict().items()}
+    return weights, seen
+
+
+def told(stream: list[events.Event]) -> list[tuple[object, ...]]:
+    """What was measured, and how the run ended, without what a clock says."""
+    said: list[tuple[object, ...]] = []
+    for event in stream:
+        match event:
+            case events.Stepped():
+                said.append(("stepped", event.step, event.loss, event.learning_rate))
+            case events.Evaluated():
+                said.append(("evaluated", event.step, tuple(event.metrics.items()), event.best))
+            case events.Finished():
+                said.append(("finished", event.step, event.early))
+    return said
+
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "plateau": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_steps": 1},
+    "patience": {"early_stopping_patience": 1},
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_stop_after_any_event_loses_nothing(
+    schedule: str, toy_config: RunConfig, toy_pairs: data.Pairs, store: RunStore
+) -> None:
+    values = {"max_steps": 6, "eval_steps": 2, "save_steps": 3, **SCHEDULES[schedule]}
+    chosen = toy_config.changed(learning_rate=0.05, **values)
+    wanted, whole = life(chosen, toy_pairs, store.create(chosen))
+    rates = {e.learning_rate for e in whole if isinstance(e, events.Stepped)}
+    assert isinstance(end := whole[-1], events.Finished)
+    assert end.early if schedule == "patience" else len(rates) > 1, "the schedule is put to work"
+    for count in range(1, len(whole)):
+        run = store.create(chosen)
+        _, first = life(chosen, toy_pairs, run, count)
+        assert isinstance(first[-1], events.Stopped), count
+        found, rest = life(chosen, toy_pairs, run)
+        assert told(first) + told(rest) == told(whole), (count, whole[count - 1])
+        assert same(found, wanted), (count, whole[count - 1])
+
+
 def test_the_fold_forgets_what_is_done_again() -> None:
     def stepped(step: int) -> events.Stepped:
         return events.Stepped(step=step, epoch=1, loss=1, learning_rate=1, samples_per_second=1)
