@@ -25,7 +25,7 @@ import torch
 from finetune import calibration, decision, hashes, model
 from finetune.decision import Decision
 from finetune.errors import DataError, ModelError
-from finetune.scoring import Precision, Scorer, Together
+from finetune.scoring import Precision, Scorer, Together, set_own_threads
 
 if TYPE_CHECKING:
     from finetune.explain import Explanation
@@ -260,7 +260,7 @@ def _probabilities(logits: Any, way: Way, known: Decision) -> Any:
 
 def _stand_aside() -> None:
     """One thread, after whatever else runs here: several wait for each other on busy cores."""
-    torch.set_num_threads(1)
+    set_own_threads(1)
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 

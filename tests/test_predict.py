@@ -83,6 +83,20 @@ def test_a_model_is_loaded_once_and_again_when_it_changed(
         got(shelf, folder)
 
 
+def test_an_explanation_leaves_the_next_model_its_threads(toy_checkpoint: Path) -> None:
+    there_are = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        shelf = Shelf()
+        with shelf.using(toy_checkpoint, 32) as held:
+            held.why("the cat sees a dog .", "a cat sees the dog .")
+        shelf.free()
+        with ThreadPoolExecutor(1) as caller:
+            assert caller.submit(got, shelf, toy_checkpoint).result().scorer.threads == 3
+    finally:
+        torch.set_num_threads(there_are)
+
+
 def test_a_model_in_use_is_not_taken_away(
     toy_checkpoint: Path, still_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
