@@ -104,9 +104,7 @@ def test_the_axis_of_scores_ends_at_one_at_the_latest(store: RunStore, baseline:
     run.append(events.Compared(baselines=levels))
     for step, score in ((9, baseline), (10, 0.75)):
         metrics = {"accuracy": score, "f1": score, "loss": 1.4}
-        run.append(
-            events.Evaluated(step=step, epoch=1.0, metrics=metrics, seconds=0.1, best=False)
-        )
+        run.append(events.Evaluated(step=step, epoch=1.0, metrics=metrics, seconds=0.1, best=False))
     summary = store.summary(run)
     drawn = charts.score_chart(summary)
     end = upper_end(drawn)

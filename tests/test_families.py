@@ -3,6 +3,7 @@ few steps, saved, loaded back, and answers as it did."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from finetune import data, events, model
+from finetune import catalog, config, data, events, model
 from finetune.config import RunConfig
 from finetune.errors import ModelError
 from finetune.predict import Predictor
@@ -73,6 +74,48 @@ def test_a_family_trains_and_answers(
     assert isinstance(stream[-1], events.Finished)
     tokenizer, _, _ = prepared(chosen, toy_pairs)
     assert tokenizer.pad_token is not None
+    model.save(model.plain(tuned), tokenizer, tmp_path / "best")
+    first = ("the cat sees a dog .", "a cat sees the dog .")
+    found = Predictor(tmp_path / "best", 32, precision="fp32").pair(*first).logits
+    with torch.no_grad():
+        wanted = tuned.eval()(**tokenizer(*first, return_tensors="pt")).logits[0]
+    assert found == pytest.approx(wanted.tolist(), abs=1e-4)
+
+
+# The architecture of each checkpoint that is offered.
+OFFERED = {
+    catalog.BUNDLED_CHECKPOINT: "Bert",
+    "bert-base-uncased": "Bert",
+    "distilbert-base-uncased": "DistilBert",
+    "roberta-base": "Roberta",
+}
+
+
+def test_every_offered_checkpoint_is_of_a_family_tried_here() -> None:
+    assert list(OFFERED) == [one.name for one in catalog.CHECKPOINTS]
+    assert set(OFFERED.values()) <= FAMILIES.keys()
+
+
+@pytest.mark.parametrize(
+    ("preset", "family"),
+    [
+        *itertools.product(config.PRESETS, dict.fromkeys(OFFERED.values())),
+        *(("Small GPU (LoRA)", name) for name in FAMILIES if name not in OFFERED.values()),
+    ],
+)
+def test_every_preset_trains_and_answers(
+    preset: str, family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    folder = write(tmp_path / family, family)
+    chosen = toy_config.changed(**config.preset(preset)).changed(
+        checkpoint=str(folder), max_steps=2, max_length=32
+    )
+    tokenizer, before, _ = prepared(chosen, toy_pairs)
+    head = {name: one.clone() for name, one in before.named_parameters() if one.requires_grad}
+    stream, tuned = fit(chosen, toy_pairs)
+    assert isinstance(stream[-1], events.Finished)
+    learned = {name for name, one in tuned.named_parameters() if one.requires_grad}
+    assert learned == head.keys()
     model.save(model.plain(tuned), tokenizer, tmp_path / "best")
     first = ("the cat sees a dog .", "a cat sees the dog .")
     found = Predictor(tmp_path / "best", 32, precision="fp32").pair(*first).logits
