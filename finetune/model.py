@@ -155,6 +155,7 @@ def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         target_modules=asked or "all-linear",
+        modules_to_save=_head(model),
     )
     try:
         return get_peft_model(model, lora)
@@ -166,6 +167,18 @@ def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
             f"no such layers.",
             f"Choose among: {', '.join(names)}.",
         ) from error
+
+
+def _head(model: PreTrainedModel) -> list[str]:
+    """The layers outside the pretrained encoder, by name: new, and so trained whole under LoRA.
+
+    peft itself knows only `classifier` and `score`.
+    """
+    return [
+        name
+        for name, layer in model.named_children()
+        if name != model.base_model_prefix and list(layer.parameters())
+    ]
 
 
 def plain(model: Any) -> PreTrainedModel:
