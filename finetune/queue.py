@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from finetune import jsonfile
 from finetune.errors import StoreError
 
 _MIDDLE = 10**12  # there is room in front
@@ -71,15 +72,8 @@ class Queue:
         found = {}
         with contextlib.suppress(OSError):
             for name in os.listdir(self._begun):
-                found[name] = self._mark(name)
+                found[name] = jsonfile.read(self._begun / name)
         return found
-
-    def _mark(self, run_id: str) -> dict[str, Any]:
-        try:
-            known = json.loads((self._begun / run_id).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return known if isinstance(known, dict) else {}
 
     def begin(self, run_id: str) -> None:
         """A run waits no longer: a worker is about to be started for it.
