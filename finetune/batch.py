@@ -27,7 +27,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from finetune import calibration, curves, decision, errands, events, files, hashes, intervals, seen
+from finetune import (
+    calibration,
+    checkpoints,
+    curves,
+    decision,
+    errands,
+    events,
+    files,
+    hashes,
+    intervals,
+    seen,
+)
 from finetune.batches import Asked, Batch, checked
 from finetune.decision import Decision
 from finetune.errors import FinetuneError
@@ -218,8 +229,7 @@ def judge(
     """
     from finetune.scoring import Scorer
 
-    config = run.config()
-    scorer = Scorer(run.best, config.max_length, paired=bool(asked.sentence2))
+    scorer = Scorer(run.best, checkpoints.length_of(run), paired=bool(asked.sentence2))
     table = files.open_table(path, asked.file)
     chosen = decision.read(run.best)
     known = seen.of(run)

@@ -255,7 +255,7 @@ def _values(known: Known) -> list[str]:
         f"LEARNING_RATE = {chosen.learning_rate!r}",
         f"BATCH_SIZE = {chosen.per_device_train_batch_size * known.processes}",
         f"EVAL_BATCH_SIZE = {chosen.per_device_eval_batch_size}",
-        f"MAX_LENGTH = {chosen.max_length}",
+        f"MAX_LENGTH = {checkpoints.length_of(known.run)}",
         f"SEED = {chosen.seed}",
     ]
     if chosen.max_steps <= 0:

@@ -3,19 +3,34 @@ few steps, saved, loaded back, and answers as it did."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from finetune import catalog, config, data, events, model
+from finetune import (
+    catalog,
+    checkpoints,
+    config,
+    data,
+    estimate,
+    events,
+    examination,
+    jobs,
+    model,
+    onnx,
+)
 from finetune.config import RunConfig
-from finetune.errors import ModelError
+from finetune.errors import ConfigError, ModelError
 from finetune.predict import Predictor
+from finetune.store import RunStore
 from tests import toys
 from tests.test_knobs import fit, losses, prepared
 
@@ -153,6 +168,96 @@ def test_padding_does_not_change_an_answer(
         alone = classifier(**tokenizer(short, return_tensors="pt")).logits[0]
         both = classifier(**tokenizer([short, long], padding=True, return_tensors="pt")).logits[0]
     assert torch.allclose(alone, both, atol=1e-4)
+
+
+# Others whose positions begin at the padding token's number, or are said otherwise.
+MORE: dict[str, dict[str, Any]] = {
+    "Camembert": SMALL,
+    "Data2VecText": SMALL,
+    "IBert": SMALL,
+    "Luke": {**SMALL, "entity_vocab_size": 5, "entity_emb_size": 8},
+    "RobertaPreLayerNorm": SMALL,
+    "XLMRobertaXL": SMALL,
+    "Esm": {**SMALL, "position_embedding_type": "absolute"},
+    "MegatronBert": SMALL,
+    "RemBert": {**SMALL, "input_embedding_size": 16, "output_embedding_size": 16},
+}
+UNLIMITED = {"DebertaV2", "ModernBert", "Llama"}  # their positions are none of the weights'
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_checkpoint_reads_as_many_tokens_as_is_said(family: str, padding: int) -> None:
+    values = {"vocab_size": 40, "pad_token_id": padding, **(FAMILIES | MORE)[family]}
+    made = getattr(transformers, f"{family}Config")(**values)
+    most = checkpoints.most_tokens(made.to_dict())
+    assert most is not None
+    assert most <= 66
+    torch.manual_seed(0)
+    classifier = getattr(transformers, f"{family}ForSequenceClassification")(made).eval()
+
+    def answer(length: int) -> None:
+        with torch.no_grad():
+            classifier(torch.full((1, length), 7), attention_mask=torch.ones(1, length).long())
+
+    answer(most)
+    if family not in UNLIMITED:
+        with pytest.raises((IndexError, RuntimeError)):
+            answer(most + 1)
+
+
+def test_some_checkpoints_limit_nothing() -> None:
+    for kind in ("T5", "XLNet", "Bloom", "Funnel"):
+        made = getattr(transformers, f"{kind}Config")()
+        assert checkpoints.most_tokens(made.to_dict()) is None
+    assert checkpoints.most_tokens({"model_type": "t5", "n_positions": 512}) is None
+    assert checkpoints.most_tokens({"model_type": "roberta", "max_position_embeddings": 514}) == 512
+    for odd in ({}, {"max_position_embeddings": "many"}, {"max_position_embeddings": [9]}):
+        assert checkpoints.most_tokens(odd) is None
+
+
+def test_what_roberta_reads_is_said_everywhere(
+    tmp_path: Path, toy_config: RunConfig, toy_pairs_folder: Path, toy_pairs: data.Pairs
+) -> None:
+    """65 of its 66 positions are for text; a text as long as that is trained on and answered."""
+    folder = write(tmp_path / "roberta", "Roberta")
+    store = RunStore(tmp_path / "runs")
+    files = {one.stem: one for one in toy_pairs_folder.glob("*.csv")}
+    dataset = store.uploads.add(files)
+    long = toy_config.changed(checkpoint=str(folder), dataset=dataset, max_length=66, max_steps=2)
+    words = r"max_length is 66, but .*roberta reads at most 65 tokens; lower it"
+    for ask in (jobs.start, estimate.of):
+        with pytest.raises(ConfigError, match=words):
+            ask(store, long)
+    with pytest.raises(ConfigError, match=words):
+        model.load(str(folder), ["no", "yes"], 66)
+    (found,) = examination.examine(long, store.root).blocked
+    assert re.search("max_length is 66, but .*roberta reads at most 65 tokens", found.title)
+    fits = long.changed(max_length=65)
+    assert not examination.examine(fits, store.root).blocked
+    assert estimate.of(store, fits).memory
+    longest = "the cat sees a dog . " * 20
+    pairs = dataclasses.replace(
+        toy_pairs,
+        splits={
+            name: datasets.Dataset.from_dict(
+                {"sentence1": [longest] * 8, "sentence2": [longest] * 8, "label": [0, 1] * 4}
+            )
+            for name in ("train", "validation")
+        },
+    )
+    stream, tuned = fit(fits, pairs)
+    assert isinstance(stream[-1], events.Finished)
+    tokenizer, _, _ = prepared(fits, pairs)
+    # A run of the version that said 66.
+    run = store.create(long)
+    model.save(tuned, tokenizer, run.best)
+    assert checkpoints.length_of(run) == 65
+    answer = Predictor(run.best, checkpoints.length_of(run), precision="fp32").pair(longest, "cat")
+    assert answer.tokens == 65
+    onnx.export(run.best, tmp_path / "model.onnx", 65)
+    with pytest.raises(ModelError, match="reads from 2 to 65"):
+        onnx.export(run.best, tmp_path / "model.onnx", 66)
 
 
 def test_layers_that_share_weights_cannot_be_frozen_apart(
