@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from finetune import jsonfile
 from finetune.errors import ConfigError
 
 MOST = {"name": 120, "tags": 200, "note": 5000}  # characters, of all tags together
@@ -66,12 +67,12 @@ class About:
         Never raises: a damaged file must not keep a person from their run on their own machine.
         """
         try:
-            known = json.loads(text)
+            known = jsonfile.parse(text)
             kept: dict[str, Any] = {
                 name: _typed(name, known[name]) for name in _FIELDS if name in known
             }
             return cls(**kept)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return cls()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from finetune import caches, catalog, decision, errands, events, outcomes
+from finetune import caches, catalog, checkpoints, decision, errands, events, outcomes
 from finetune.config import RunConfig
 from finetune.errors import DataError, FinetuneError, StoreError
 from finetune.outcomes import Swapped
@@ -104,7 +104,7 @@ def both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> None:
     chosen = table.take(rows)
     first, second = (chosen.column(name).to_pylist() for name in ("sentence1", "sentence2"))
     step = fold(run.tail()[0]).saved_step or 0
-    scorer = Scorer(run.best, run.config().max_length)
+    scorer = Scorer(run.best, checkpoints.length_of(run))
     given = scorer.scores(first, second)
     if stop():
         return
@@ -132,7 +132,7 @@ def open_test(run: Run) -> events.Opened:
         raise DataError("These pairs have no test split.", "Bring a test file, or choose others.")
     table = pairs.splits["test"].with_format("arrow")[:]
     second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
-    scorer = Scorer(run.best, config.max_length, paired=second is not None)
+    scorer = Scorer(run.best, checkpoints.length_of(run), paired=second is not None)
     logits = scorer.scores(table.column("sentence1").to_pylist(), second)
     labels = np.asarray(table.column("label").to_numpy(), np.int64)
     step = summary.saved_step or 0

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from finetune import (
     calibration,
+    checkpoints,
     curves,
     decision,
     errands,
@@ -229,8 +230,7 @@ def judge(
     """
     from finetune.scoring import Scorer
 
-    config = run.config()
-    scorer = Scorer(run.best, config.max_length, paired=bool(asked.sentence2))
+    scorer = Scorer(run.best, checkpoints.length_of(run), paired=bool(asked.sentence2))
     table = files.open_table(path, asked.file)
     chosen = decision.read(run.best)
     known = seen.of(run)

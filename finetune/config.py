@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from finetune import catalog
+from finetune import catalog, jsonfile
 from finetune.errors import ConfigError
 
 
@@ -505,7 +505,7 @@ class RunConfig:
             ConfigError: for text that is not a JSON object, and as `from_dict`.
         """
         try:
-            values = json.loads(text)
+            values = jsonfile.parse(text)
         except ValueError as error:
             raise ConfigError({"config.json": f"is not JSON: {error}"}) from None
         if not isinstance(values, dict):

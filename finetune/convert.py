@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from finetune import conversions, errands, events
+from finetune import checkpoints, conversions, errands, events
 from finetune.store import Run
 from finetune.summary import fold
 
@@ -36,7 +36,7 @@ def _convert(run: Run) -> None:
 
     to = conversions.made(run)
     to.parent.mkdir(exist_ok=True)
-    onnx.export(run.best, to, run.config().max_length)
+    onnx.export(run.best, to, checkpoints.length_of(run))
     for path in run.best.iterdir():  # the tokenizer and the classes, to read its input and output
         if path.is_file() and path.suffix in (".json", ".txt", ".model"):
             shutil.copy2(path, to.parent / path.name)

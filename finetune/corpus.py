@@ -22,7 +22,7 @@ import pyarrow as pa
 from datasets import ClassLabel, Dataset, Features, Value
 from filelock import FileLock
 
-from finetune import catalog, child_process, hashes, sources, visitors
+from finetune import catalog, child_process, hashes, jsonfile, sources, visitors
 from finetune.config import SOURCE_FIELDS, RunConfig
 from finetune.errors import DataError, some
 from finetune.hashes import Integers
@@ -197,7 +197,7 @@ def _name(config: RunConfig) -> str:
 def kept(folder: Path) -> Corpus | None:
     """The corpus in a folder; None where there is none, or one of another version."""
     try:
-        known = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+        known = jsonfile.read(folder / "corpus.json")
         known["columns"] = Columns(**known["columns"])
         return Corpus(folder=folder, **known)
     except (OSError, ValueError, TypeError, KeyError):

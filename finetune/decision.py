@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from finetune import jsonfile
 from finetune.errors import DataError, StoreError
 from finetune.store import write_atomically
 
@@ -58,7 +59,7 @@ def cooled(threshold: float, temperature: float) -> float:
 
 def read(folder: Path) -> Decision:
     """What was chosen for the model in a folder; nothing where it cannot be read."""
-    found = _config(folder).get(KEY)
+    found = jsonfile.read(folder / "config.json").get(KEY)
     if not isinstance(found, dict):
         return Decision()
     positive = found.get("positive")
@@ -77,7 +78,7 @@ def write(folder: Path, **values: Any) -> Decision:
         StoreError: when there is no model or its folder cannot be written.
     """
     changed = replace(read(folder), **values).check()
-    known = _config(folder)
+    known = jsonfile.read(folder / "config.json")
     if not known:
         raise StoreError("This run has no saved model.", "It is there after the first evaluation.")
     chosen = {name: value for name, value in asdict(changed).items() if value not in (None, "")}
@@ -86,14 +87,6 @@ def write(folder: Path, **values: Any) -> Decision:
         known[KEY] = chosen
     write_atomically(folder / "config.json", json.dumps(known, indent=2, sort_keys=True) + "\n")
     return changed
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _number(value: object) -> float | None:

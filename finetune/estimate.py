@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import statistics
 import struct
@@ -19,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from finetune import catalog, checkpoints, devices, looks
+from finetune import catalog, checkpoints, devices, jsonfile, looks
 from finetune import lengths as sampling
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.errors import FinetuneError
@@ -165,11 +164,15 @@ def of(store: RunStore, chosen: RunConfig) -> Estimate:
 
     Args:
         store: as the one who asks sees it: nobody else's runs or files are looked at.
+
+    Raises:
+        ConfigError: when `max_length` is more than the checkpoint reads.
     """
     try:
         looks.check_source(store, chosen)
     except FinetuneError:
         return Estimate()
+    checkpoints.check_length(chosen.checkpoint, chosen.max_length)
     looked = _report_of(store, chosen)
     report, _ = looked
     runs = list(_runs(store))
@@ -362,7 +365,7 @@ def _config(path: Path) -> RunConfig | None:
 @lru_cache(maxsize=128)
 def _parsed(path: str, version: tuple[int, int]) -> Report | None:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        return Report.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        return Report.from_dict(jsonfile.read(Path(path)))
     return None
 
 
@@ -625,7 +628,7 @@ def shape_of(checkpoint: str) -> Shape | None:
 @lru_cache(maxsize=32)
 def _shape(folder: str, version: tuple[int, int]) -> Shape | None:
     try:
-        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        config = jsonfile.read(Path(folder) / "config.json")
         tensors: dict[str, list[int]] = {}
         for path in Path(folder).glob("*.safetensors"):
             tensors |= _header(path)
@@ -636,7 +639,7 @@ def _shape(folder: str, version: tuple[int, int]) -> Shape | None:
     hidden = _number(config, "hidden_size", "dim", "n_embd", "d_model")
     flat = {name: size for name, size in tensors.items() if len(size) == 2}
     linear = [(size[0], size[1]) for name, size in flat.items() if "embed" not in name]
-    if not sizes:
+    if not sizes or not config:
         return None
     return Shape(
         parameters=sum(sizes.values()),
@@ -671,7 +674,7 @@ def _header(path: Path) -> dict[str, list[int]]:
         (size,) = struct.unpack("<Q", file.read(8))
         if size > _MOST_HEADER:
             raise ValueError(f"{path} has a header of {size} bytes")
-        header = json.loads(file.read(size))
+        header = jsonfile.parse(file.read(size))
     return {
         name: told["shape"]
         for name, told in header.items()

@@ -24,7 +24,7 @@ from finetune import lengths as measuring
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.corpus import Corpus, Keys
 from finetune.data import Arrangement
-from finetune.errors import DataError, some
+from finetune.errors import ConfigError, DataError, some
 from finetune.hashes import Integers
 from finetune.labels import positive_class
 from finetune.report import Example, Finding, Lengths, Report, Severity, SplitFacts
@@ -158,7 +158,7 @@ def examine(
     return replace(
         found,
         lengths=lengths,
-        findings=_gravest_first([*findings, *_cut(lengths)]),
+        findings=_gravest_first([*findings, *_cut(lengths), *_too_long(config)]),
         seconds=time.monotonic() - began,
     )
 
@@ -582,6 +582,13 @@ def _cut(lengths: Lengths) -> Iterator[Finding]:
             f"Rows longer than max_length ({lengths.max_length} tokens): {lengths.cut:.1%}", count,
             f"Their ends are cut off; the longest has {lengths.longest} tokens.",
         )  # fmt: skip
+
+
+def _too_long(config: RunConfig) -> Iterator[Finding]:
+    try:
+        checkpoints.check_length(config.checkpoint, config.max_length)
+    except ConfigError as error:
+        yield Finding("too_long", "blocks", error.fact, 0, "Training would fail at a long row.")
 
 
 # -- the splits ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from finetune import devices, events, launch, looks, scheduler, workers
+from finetune import checkpoints, devices, events, launch, looks, scheduler, workers
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.queue import Queue
@@ -74,6 +74,7 @@ def _check(store: RunStore, config: RunConfig) -> None:
     config.check()
     launch.processes(config)
     looks.check_source(store, config)
+    checkpoints.check_length(config.checkpoint, config.max_length)
     if not store.visitor.alone:
         _check_machine(config)
     report = looks.look(looks.examination(store, config)).report

@@ -42,17 +42,14 @@ def load(
         attn_implementation: `auto`, or one that the model must have.
 
     Raises:
-        ModelError: when there is no such checkpoint, it has no safetensors weights, the Hub does
-            not answer, or it reads fewer than `max_length` tokens.
+        ConfigError: when it reads fewer than `max_length` tokens.
+        ModelError: when there is no such checkpoint, it has no safetensors weights or no tokenizer,
+            or the Hub does not answer.
     """
     source = checkpoints.resolve(checkpoint)
     try:
         config = AutoConfig.from_pretrained(source)
-        limit = getattr(config, "max_position_embeddings", None)
-        if limit and max_length > limit:
-            raise ModelError(
-                f"max_length is {max_length} but {checkpoint} reads at most {limit}.", "Lower it."
-            )
+        checkpoints.check_length(checkpoint, max_length, config.to_dict())
         if dropout >= 0:
             _set_dropout(config, dropout)
         config.num_labels = len(labels)
@@ -60,6 +57,7 @@ def load(
         config.label2id = {name: index for index, name in enumerate(labels)}
         config.problem_type = "single_label_classification"
         tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer.model_max_length = max_length  # saved with the weights, as `length_of` reads it
         if tokenizer.pad_token is None:  # decoders of text have none
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         if getattr(config, "pad_token_id", None) is None:
@@ -155,6 +153,7 @@ def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         target_modules=asked or "all-linear",
+        modules_to_save=_head(model),
     )
     try:
         return get_peft_model(model, lora)
@@ -166,6 +165,18 @@ def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
             f"no such layers.",
             f"Choose among: {', '.join(names)}.",
         ) from error
+
+
+def _head(model: PreTrainedModel) -> list[str]:
+    """The layers outside the pretrained encoder, by name: new, and so trained whole under LoRA.
+
+    peft itself knows only `classifier` and `score`.
+    """
+    return [
+        name
+        for name, layer in model.named_children()
+        if name != model.base_model_prefix and list(layer.parameters())
+    ]
 
 
 def plain(model: Any) -> PreTrainedModel:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import DataCollatorWithPadding
 
-from finetune import model
+from finetune import checkpoints, model
 from finetune.errors import FinetuneError, ModelError
 
 TOLERANCE = 1e-4  # of a logit
@@ -65,7 +65,7 @@ def export(folder: Path, to: Path, max_length: int) -> Exported:
             from PyTorch's by more than 1e-4, or the file cannot be written.
     """
     tokenizer, classifier = model.load_saved(folder)
-    limit = getattr(classifier.config, "max_position_embeddings", None)
+    limit = checkpoints.most_tokens(classifier.config.to_dict())
     if max_length < 2 or (limit and max_length > limit):
         raise ModelError(
             f"max_length is {max_length} but the model reads from 2 to {limit or 'any'} tokens.",

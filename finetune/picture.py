@@ -51,8 +51,10 @@ def _scores(axes: Any, summary: Summary) -> None:
         found = [one for one in summary.validation if score in one.metrics]
         steps, values = [one.step for one in found], [one.metrics[score] for one in found]
         axes.plot(
-            steps, values, label=name, color=_COLOURS[score], marker=_MARKS[score], markersize=5
-        )
+            steps, values, label=name, color=_COLOURS[score], marker=_MARKS[score], markersize=5,
+            clip_on=False,
+        )  # fmt: skip
+    axes.set_ylim(top=min(1.0, axes.get_ylim()[1]))
     if summary.best is not None:
         axes.axvline(summary.best.step, color="#64748b", linestyle=":", label="kept")
     if summary.validation:

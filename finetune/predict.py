@@ -7,7 +7,6 @@ together are computed together. Knows no page and no run's history.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -22,10 +21,10 @@ import numpy as np
 import psutil
 import torch
 
-from finetune import calibration, decision, hashes, model
+from finetune import calibration, checkpoints, decision, hashes, jsonfile, model
 from finetune.decision import Decision
 from finetune.errors import DataError, ModelError
-from finetune.scoring import Precision, Scorer, Together
+from finetune.scoring import Precision, Scorer, Together, set_own_threads
 
 if TYPE_CHECKING:
     from finetune.explain import Explanation
@@ -260,7 +259,7 @@ def _probabilities(logits: Any, way: Way, known: Decision) -> Any:
 
 def _stand_aside() -> None:
     """One thread, after whatever else runs here: several wait for each other on busy cores."""
-    torch.set_num_threads(1)
+    set_own_threads(1)
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
@@ -376,10 +375,8 @@ def _reads(name: str, folder: Path) -> int:
     Raises:
         ModelError: when it is none.
     """
-    try:
-        known = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{name} has no config.json.", "Choose another model.") from error
+    if not (known := jsonfile.read(folder / "config.json")):
+        raise ModelError(f"{name} has no config.json.", "Choose another model.")
     architectures = known.get("architectures") or []
     if not any(str(one).endswith("ForSequenceClassification") for one in architectures):
         shown = ", ".join(map(str, architectures)) or "unknown"
@@ -387,9 +384,7 @@ def _reads(name: str, folder: Path) -> int:
             f"{name} is no sequence classifier; its architecture is {shown}.",
             "Choose one for text-classification.",
         )
-    limit = known.get("max_position_embeddings")
-    offset = 2 if str(known.get("model_type")) in ("roberta", "xlm-roberta", "camembert") else 0
-    return max(8, min(512, int(limit) - offset if isinstance(limit, int) and limit > 0 else 512))
+    return min(checkpoints.USUAL, checkpoints.most_tokens(known) or checkpoints.USUAL)
 
 
 class _Held:

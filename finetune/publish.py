@@ -26,7 +26,7 @@ from typing import Any, cast
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, snapshot_download
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from finetune import card, catalog, demo, outcomes, picture, uploads
+from finetune import card, catalog, checkpoints, demo, outcomes, picture, uploads
 from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import (
     Account,
@@ -644,7 +644,7 @@ def _compare(run: Run, summary: Summary, folder: Path) -> Verified:
     labels = []
     for place in (run.best, folder):
         scorer = Scorer(
-            place, run.config().max_length, summary.paired, "fp32", "cpu", threads=1, aside=True
+            place, checkpoints.length_of(run), summary.paired, "fp32", "cpu", threads=1, aside=True
         )
         try:
             scored.append(scorer.scores(first, second))
@@ -717,7 +717,7 @@ def _with_demo(
 ) -> Pushed:
     """What was pushed, with the demo or why there is none: the model is there either way."""
     files = demo.files(
-        plan.full, summary.paired, run.config().max_length, card.EXAMPLES, plan.licence
+        plan.full, summary.paired, checkpoints.length_of(run), card.EXAMPLES, plan.licence
     )
     space: Any = wanted.hardware
     try:

@@ -10,12 +10,12 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from finetune.errors import DataError, ModelError
 
 Precision = Literal["auto", "fp32", "bf16"]
 Row = tuple[str, str | None]
+T = TypeVar("T")
 WINDOW = 1024  # pairs sorted by length at a time: enough that a batch hardly needs padding
 # Characters of a window: a tokenizer takes about 100 bytes for each until it is done.
 _CHARACTERS = 2**20
@@ -116,7 +117,7 @@ class Scorer:
         aside: bool = False,
     ) -> None:
         self.device = _device(device)
-        self.threads = (threads or torch.get_num_threads()) if self.device.type == "cpu" else 1
+        self.threads = (threads or default_threads()) if self.device.type == "cpu" else 1
         self._pool = ThreadPoolExecutor(self.threads, "score", _stand_aside if aside else None)
         self._paired, self._max_length = paired, max_length
         self._tokenizing = threading.Lock()  # a tokenizer that is set anew while it reads refuses
@@ -316,7 +317,7 @@ class Scorer:
 
     def _compute(self, rows: dict[str, list[list[int]]], threads: int) -> NDArray[np.float32]:
         if self.device.type == "cpu" and torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)  # of this thread's own team
+            set_own_threads(threads)
         inputs, mask = self._padded(rows)
         with torch.inference_mode():
             if self.quick:
@@ -342,6 +343,33 @@ class Scorer:
             made[mask] = np.fromiter(itertools.chain.from_iterable(column), np.int64)
             inputs[name] = torch.from_numpy(made).to(self.device)
         return inputs, torch.from_numpy(mask).long()
+
+
+_changing_threads = threading.Lock()
+
+
+def set_own_threads(threads: int) -> None:
+    """Let PyTorch compute with so many threads where the calling thread asks it to.
+
+    `torch.set_num_threads` sets that for the calling thread, and for all that are still to come:
+    the latter is put back, or the next model would take this thread's number for the machine's.
+    """
+    with _changing_threads:
+        default = _in_new_thread(torch.get_num_threads)
+        torch.get_num_threads()  # the first question takes the default, also after a number was set
+        torch.set_num_threads(threads)
+        _in_new_thread(lambda: torch.set_num_threads(default))
+
+
+def default_threads() -> int:
+    """How many threads PyTorch computes with unless told otherwise."""
+    with _changing_threads:
+        return _in_new_thread(torch.get_num_threads)
+
+
+def _in_new_thread(ask: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(ask).result()
 
 
 def _device(asked: str) -> torch.device:

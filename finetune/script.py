@@ -255,7 +255,7 @@ def _values(known: Known) -> list[str]:
         f"LEARNING_RATE = {chosen.learning_rate!r}",
         f"BATCH_SIZE = {chosen.per_device_train_batch_size * known.processes}",
         f"EVAL_BATCH_SIZE = {chosen.per_device_eval_batch_size}",
-        f"MAX_LENGTH = {chosen.max_length}",
+        f"MAX_LENGTH = {checkpoints.length_of(known.run)}",
         f"SEED = {chosen.seed}",
     ]
     if chosen.max_steps <= 0:
@@ -472,6 +472,15 @@ def _adapted(known: Known) -> list[str]:
         targets = f"[{', '.join(map(_quoted, asked))}]" if asked else '"all-linear"'
         given = ['task_type="SEQ_CLS"', f"r={chosen.lora_r}", f"lora_alpha={chosen.lora_alpha}"]
         given += [f"lora_dropout={chosen.lora_dropout!r}", f"target_modules={targets}"]
+        given.append("modules_to_save=head")
+        lines += [
+            "# What is not of the pretrained encoder is new, and trained whole.",
+            "head = [",
+            "    name",
+            "    for name, layer in model.named_children()",
+            "    if name != model.base_model_prefix and list(layer.parameters())",
+            "]",
+        ]
         return [*lines, *_call("lora = LoraConfig", given), "model = get_peft_model(model, lora)"]
     if chosen.freeze_embeddings or chosen.frozen_layers:
         lines.append("model.get_input_embeddings().requires_grad_(False)")

@@ -26,7 +26,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import errno
-import json
 import os
 import re
 import secrets
@@ -40,7 +39,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from finetune import events, uploads
+from finetune import events, jsonfile, uploads
 from finetune.about import About
 from finetune.caches import cache, writable
 from finetune.config import RunConfig
@@ -241,7 +240,7 @@ class Run:
         path = self.folder / "config.json"
         try:
             return _config(str(path), _version(path))
-        except (OSError, ConfigError, UnicodeDecodeError) as error:
+        except (OSError, ConfigError, UnicodeDecodeError, RecursionError) as error:
             raise StoreError(
                 f"{path.name} of run {self.id} cannot be read: {error}",
                 "Its model, log and events are still there; start a new run to train again.",
@@ -373,11 +372,7 @@ class Run:
 
     def read_json(self, path: Path) -> dict[str, Any]:
         """A JSON object of this folder; empty when it is missing or unreadable."""
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return value if isinstance(value, dict) else {}
+        return jsonfile.read(path)
 
 
 def _version(path: Path) -> tuple[int, int, int]:

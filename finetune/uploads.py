@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from finetune import jsonfile
 from finetune.errors import DataError
 from finetune.visitors import ALONE, NOBODY, Limits, Visitor
 
@@ -211,11 +212,8 @@ class Uploads:
         Raises:
             DataError: when there is no such upload.
         """
-        try:
-            known = json.loads((self._folder(name) / "upload.json").read_text(encoding="utf-8"))
-            return {str(split): str(text) for split, text in known.items()}
-        except (OSError, ValueError, AttributeError):
-            return {}
+        known = jsonfile.read(self._folder(name) / "upload.json")
+        return {str(split): str(text) for split, text in known.items()}
 
     def _folder(self, name: str) -> Path:
         upload = name.removeprefix(PREFIX)

@@ -12,11 +12,14 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from playwright.sync_api import Browser, Page, expect
 
-from finetune import events
+from finetune import events, history, picture
+from finetune.config import RunConfig
+from finetune.store import RunStore
 from finetune.summary import fold
-from finetune.ui import charts, form, theme
+from finetune.ui import charts, compare, form, theme
 from finetune.ui.charts import Series
 from tests.test_browser import app, browser, fill, page
 from tests.test_page import story
@@ -85,6 +88,35 @@ def test_what_a_chart_carries_is_bounded() -> None:
     ]
     for line in values(charts.loss_chart(fold(many))):
         assert len(line["x"].split()) == len(line["y"].split()) <= charts.POINTS + 1
+
+
+def upper_end(drawn: str) -> float:
+    (box,) = re.findall(r'data-box="([^"]*)"', drawn)
+    return float(box.split()[2])
+
+
+@pytest.mark.parametrize("baseline", [0.5, 0.97, 1.0])
+def test_the_axis_of_scores_ends_at_one_at_the_latest(store: RunStore, baseline: float) -> None:
+    run = store.create(RunConfig())
+    for event in story()[:-2]:
+        run.append(event)
+    levels = {"constant": {"accuracy": baseline, "f1": baseline}}
+    run.append(events.Compared(baselines=levels))
+    for step, score in ((9, baseline), (10, 0.75)):
+        metrics = {"accuracy": score, "f1": score, "loss": 1.4}
+        run.append(events.Evaluated(step=step, epoch=1.0, metrics=metrics, seconds=0.1, best=False))
+    summary = store.summary(run)
+    drawn = charts.score_chart(summary)
+    end = upper_end(drawn)
+    assert baseline <= end <= 1
+    assert float(re.findall(r'class="ft-y"[^>]*>([\d.]+)<', drawn)[-1]) <= end
+    one = compare.Compared(history.row(store, run), summary)
+    ends = [upper_end(part) for part in compare.view([one], {}).split("<figure")[1:]]
+    assert len(ends) == 4
+    assert max(ends[1], ends[2]) <= 1 < ends[3]  # a loss may be more
+    axes = Figure().subplots()
+    picture._scores(axes, summary)
+    assert axes.get_ylim()[1] <= 1
 
 
 def test_each_baseline_has_a_swatch_with_the_dashes_of_its_line() -> None:

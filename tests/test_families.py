@@ -3,20 +3,36 @@ few steps, saved, loaded back, and answers as it did."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import re
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 import transformers
 from transformers import PreTrainedTokenizerFast
 
-from finetune import data, events, model
+from finetune import (
+    catalog,
+    checkpoints,
+    config,
+    data,
+    estimate,
+    events,
+    examination,
+    jobs,
+    model,
+    onnx,
+)
 from finetune.config import RunConfig
-from finetune.errors import ModelError
+from finetune.errors import ConfigError, ModelError
 from finetune.predict import Predictor
+from finetune.store import RunStore
 from tests import toys
-from tests.test_knobs import fit, prepared
+from tests.test_knobs import fit, losses, prepared
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SMALL: dict[str, Any] = {
@@ -63,6 +79,15 @@ def write(folder: Path, family: str) -> Path:
     return folder
 
 
+def answers_as(tuned: Any, tokenizer: Any, saved: Path) -> None:
+    """See that a saved model answers as the one in memory."""
+    first = ("the cat sees a dog .", "a cat sees the dog .")
+    found = Predictor(saved, 32, precision="fp32").pair(*first).logits
+    with torch.no_grad():
+        wanted = tuned.eval()(**tokenizer(*first, return_tensors="pt")).logits[0]
+    assert found == pytest.approx(wanted.tolist(), abs=1e-4)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_trains_and_answers(
     family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: data.Pairs
@@ -74,11 +99,61 @@ def test_a_family_trains_and_answers(
     tokenizer, _, _ = prepared(chosen, toy_pairs)
     assert tokenizer.pad_token is not None
     model.save(model.plain(tuned), tokenizer, tmp_path / "best")
-    first = ("the cat sees a dog .", "a cat sees the dog .")
-    found = Predictor(tmp_path / "best", 32, precision="fp32").pair(*first).logits
-    with torch.no_grad():
-        wanted = tuned.eval()(**tokenizer(*first, return_tensors="pt")).logits[0]
-    assert found == pytest.approx(wanted.tolist(), abs=1e-4)
+    answers_as(tuned, tokenizer, tmp_path / "best")
+
+
+# The architecture of each checkpoint that is offered.
+OFFERED = {
+    catalog.BUNDLED_CHECKPOINT: "Bert",
+    "bert-base-uncased": "Bert",
+    "distilbert-base-uncased": "DistilBert",
+    "roberta-base": "Roberta",
+}
+
+
+def test_every_offered_checkpoint_is_of_a_family_tried_here() -> None:
+    assert list(OFFERED) == [one.name for one in catalog.CHECKPOINTS]
+    assert set(OFFERED.values()) <= FAMILIES.keys()
+
+
+@pytest.mark.parametrize(
+    ("preset", "family"), itertools.product(config.PRESETS, dict.fromkeys(OFFERED.values()))
+)
+def test_every_preset_trains_and_answers(
+    preset: str, family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    folder = write(tmp_path / family, family)
+    chosen = toy_config.changed(**config.preset(preset)).changed(
+        checkpoint=str(folder), max_steps=2, max_length=32, mixed_precision="no"
+    )
+    stream, tuned = fit(chosen, toy_pairs)
+    assert isinstance(stream[-1], events.Finished)
+    assert losses(stream)
+    tokenizer, _, _ = prepared(chosen, toy_pairs)
+    model.save(model.plain(tuned), tokenizer, tmp_path / "best")
+    answers_as(tuned, tokenizer, tmp_path / "best")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lora_trains_the_new_layers_whole(
+    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    chosen = toy_config.changed(
+        checkpoint=str(write(tmp_path / family, family)), use_lora=True, max_steps=2, max_length=32
+    )
+    tokenizer, before, _ = prepared(chosen.changed(use_lora=False), toy_pairs)
+    new = {
+        name: one.clone()
+        for name, one in before.named_parameters()
+        if not name.startswith(before.base_model_prefix)
+    }
+    _, tuned = fit(chosen, toy_pairs)
+    after = model.plain(tuned)
+    assert new
+    for name, one in after.named_parameters():
+        assert name not in new or not torch.equal(one, new[name]), name
+    model.save(after, tokenizer, tmp_path / "best")
+    answers_as(tuned, tokenizer, tmp_path / "best")
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Llama", "Bert"])
@@ -93,6 +168,96 @@ def test_padding_does_not_change_an_answer(
         alone = classifier(**tokenizer(short, return_tensors="pt")).logits[0]
         both = classifier(**tokenizer([short, long], padding=True, return_tensors="pt")).logits[0]
     assert torch.allclose(alone, both, atol=1e-4)
+
+
+# Others whose positions begin at the padding token's number, or are said otherwise.
+MORE: dict[str, dict[str, Any]] = {
+    "Camembert": SMALL,
+    "Data2VecText": SMALL,
+    "IBert": SMALL,
+    "Luke": {**SMALL, "entity_vocab_size": 5, "entity_emb_size": 8},
+    "RobertaPreLayerNorm": SMALL,
+    "XLMRobertaXL": SMALL,
+    "Esm": {**SMALL, "position_embedding_type": "absolute"},
+    "MegatronBert": SMALL,
+    "RemBert": {**SMALL, "input_embedding_size": 16, "output_embedding_size": 16},
+}
+UNLIMITED = {"DebertaV2", "ModernBert", "Llama"}  # their positions are none of the weights'
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_checkpoint_reads_as_many_tokens_as_is_said(family: str, padding: int) -> None:
+    values = {"vocab_size": 40, "pad_token_id": padding, **(FAMILIES | MORE)[family]}
+    made = getattr(transformers, f"{family}Config")(**values)
+    most = checkpoints.most_tokens(made.to_dict())
+    assert most is not None
+    assert most <= 66
+    torch.manual_seed(0)
+    classifier = getattr(transformers, f"{family}ForSequenceClassification")(made).eval()
+
+    def answer(length: int) -> None:
+        with torch.no_grad():
+            classifier(torch.full((1, length), 7), attention_mask=torch.ones(1, length).long())
+
+    answer(most)
+    if family not in UNLIMITED:
+        with pytest.raises((IndexError, RuntimeError)):
+            answer(most + 1)
+
+
+def test_some_checkpoints_limit_nothing() -> None:
+    for kind in ("T5", "XLNet", "Bloom", "Funnel"):
+        made = getattr(transformers, f"{kind}Config")()
+        assert checkpoints.most_tokens(made.to_dict()) is None
+    assert checkpoints.most_tokens({"model_type": "t5", "n_positions": 512}) is None
+    assert checkpoints.most_tokens({"model_type": "roberta", "max_position_embeddings": 514}) == 512
+    for odd in ({}, {"max_position_embeddings": "many"}, {"max_position_embeddings": [9]}):
+        assert checkpoints.most_tokens(odd) is None
+
+
+def test_what_roberta_reads_is_said_everywhere(
+    tmp_path: Path, toy_config: RunConfig, toy_pairs_folder: Path, toy_pairs: data.Pairs
+) -> None:
+    """65 of its 66 positions are for text; a text as long as that is trained on and answered."""
+    folder = write(tmp_path / "roberta", "Roberta")
+    store = RunStore(tmp_path / "runs")
+    files = {one.stem: one for one in toy_pairs_folder.glob("*.csv")}
+    dataset = store.uploads.add(files)
+    long = toy_config.changed(checkpoint=str(folder), dataset=dataset, max_length=66, max_steps=2)
+    words = r"max_length is 66, but .*roberta reads at most 65 tokens; lower it"
+    for ask in (jobs.start, estimate.of):
+        with pytest.raises(ConfigError, match=words):
+            ask(store, long)
+    with pytest.raises(ConfigError, match=words):
+        model.load(str(folder), ["no", "yes"], 66)
+    (found,) = examination.examine(long, store.root).blocked
+    assert re.search("max_length is 66, but .*roberta reads at most 65 tokens", found.title)
+    fits = long.changed(max_length=65)
+    assert not examination.examine(fits, store.root).blocked
+    assert estimate.of(store, fits).memory
+    longest = "the cat sees a dog . " * 20
+    pairs = dataclasses.replace(
+        toy_pairs,
+        splits={
+            name: datasets.Dataset.from_dict(
+                {"sentence1": [longest] * 8, "sentence2": [longest] * 8, "label": [0, 1] * 4}
+            )
+            for name in ("train", "validation")
+        },
+    )
+    stream, tuned = fit(fits, pairs)
+    assert isinstance(stream[-1], events.Finished)
+    tokenizer, _, _ = prepared(fits, pairs)
+    # A run of the version that said 66.
+    run = store.create(long)
+    model.save(tuned, tokenizer, run.best)
+    assert checkpoints.length_of(run) == 65
+    answer = Predictor(run.best, checkpoints.length_of(run), precision="fp32").pair(longest, "cat")
+    assert answer.tokens == 65
+    onnx.export(run.best, tmp_path / "model.onnx", 65)
+    with pytest.raises(ModelError, match="reads from 2 to 65"):
+        onnx.export(run.best, tmp_path / "model.onnx", 66)
 
 
 def test_layers_that_share_weights_cannot_be_frozen_apart(

@@ -25,6 +25,7 @@ FLOORS = [
         "probes",
         "peek",
         "hashes",
+        "jsonfile",
     },
     {
         "about",
@@ -97,7 +98,7 @@ LIGHT = [
     "intervals", "curves", "calibration", "slices", "probes", "outcomes", "decision", "analysis",
     "assessments", "batches", "corrections", "export", "deploy", "script", "hub", "hub_errors", "hub_access",
     "picture", "demo", "card", "pushes", "conversions", "space", "peek", "estimate", "glance",
-    "hashes", "seen", "lengths", "identities", "child_process", "files",
+    "hashes", "seen", "lengths", "identities", "child_process", "files", "jsonfile",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 LATE = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from finetune import catalog, checkpoints, model
-from finetune.errors import ModelError
+from finetune.errors import ConfigError, ModelError
 from finetune.sources import LABELS
 from tests import toys
 from tests.hub import LoopbackHub
@@ -32,7 +32,7 @@ def test_a_checkpoint_that_is_not_there_is_named() -> None:
 
 
 def test_a_length_beyond_the_checkpoints_is_refused(toy_checkpoint: Path) -> None:
-    with pytest.raises(ModelError, match=r"max_length is 65 .* at most 64\. Lower it"):
+    with pytest.raises(ConfigError, match=r"max_length is 65, .* at most 64 tokens; lower it"):
         model.load(str(toy_checkpoint), LABELS, 65)
 
 

@@ -13,9 +13,12 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune import catalog, decision, predict
-from finetune.errors import DataError, ModelError
-from finetune.predict import MAX_CHARACTERS, Predictor, Shelf, Way
+from finetune import batch, batches, catalog, checkpoints, decision, model, predict
+from finetune.config import RunConfig
+from finetune.errors import DataError, ModelError, StoreError
+from finetune.predict import MAX_CHARACTERS, Prediction, Predictor, Shelf, Way
+from finetune.store import Run, RunStore
+from finetune.ui.models import Models
 from tests import toys
 from tests.hub import LoopbackHub
 
@@ -34,9 +37,9 @@ def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) ->
     one, two = "the cat sees a dog .", "a cat sees the dog ."
     answer = predictor.pair(one, two)
     tokenizer = AutoTokenizer.from_pretrained(toy_checkpoint)
-    model = AutoModelForSequenceClassification.from_pretrained(toy_checkpoint).eval()
+    classifier = AutoModelForSequenceClassification.from_pretrained(toy_checkpoint).eval()
     with torch.no_grad():
-        logits = model(**tokenizer(one, two, return_tensors="pt")).logits[0]
+        logits = classifier(**tokenizer(one, two, return_tensors="pt")).logits[0]
     assert answer.logits == pytest.approx(logits.tolist(), abs=1e-5)
     assert list(answer.probabilities.values()) == pytest.approx(
         logits.softmax(-1).tolist(), abs=1e-5
@@ -81,6 +84,20 @@ def test_a_model_is_loaded_once_and_again_when_it_changed(
     shutil.rmtree(folder)
     with pytest.raises(ModelError, match="no saved model"):
         got(shelf, folder)
+
+
+def test_an_explanation_leaves_the_next_model_its_threads(toy_checkpoint: Path) -> None:
+    there_are = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        shelf = Shelf()
+        with shelf.using(toy_checkpoint, 32) as held:
+            held.why("the cat sees a dog .", "a cat sees the dog .")
+        shelf.free()
+        with ThreadPoolExecutor(1) as caller:
+            assert caller.submit(got, shelf, toy_checkpoint).result().scorer.threads == 3
+    finally:
+        torch.set_num_threads(there_are)
 
 
 def test_a_model_in_use_is_not_taken_away(
@@ -247,6 +264,53 @@ def test_a_model_that_does_not_fit_is_said(
         got(Shelf(), toy_checkpoint)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['{"of_a_later_version": 1, "max_length": 24}', "{", "[" * 100_000, '{"max_length": "long"}',
+     '{"max_length": 24, "seed": [], "learning_rate": -1}'],
+    ids=["unknown key", "damaged", "nested", "odd length", "odd values"],
+)  # fmt: skip
+def test_a_model_answers_whatever_is_in_its_runs_configuration(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path, text: str
+) -> None:
+    """Page, endpoint and file alike: what it reads goes with the model."""
+    run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=24))
+    model.save(*reversed(model.load(str(toy_checkpoint), ["no", "yes"], 24)), run.best)
+    before = ask(store, run)
+    assert (before.tokens, before.cut) == (24, 29)
+    (run.folder / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(StoreError, match=r"config\.json of run"):
+        run.config()
+    after = ask(store, run)
+    assert (after.tokens, after.logits) == (24, pytest.approx(before.logits))
+    rows = tmp_path / "rows.csv"
+    rows.write_text(f"sentence1,sentence2\n{LONG},the cat\n", encoding="utf-8")
+    asked = batches.Asked(run.id, rows.name, "sentence1", "sentence2")
+    report, whole = batch.judge(run, asked, rows, tmp_path / "judged.csv")
+    assert (whole, report["rows"], report["errors"]) == (True, 1, 0)
+
+
+def test_an_earlier_versions_model_without_its_configuration_reads_what_it_can(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    """Its tokenizer does not say how it was trained."""
+    run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=24))
+    shutil.copytree(toy_checkpoint, run.best)
+    assert checkpoints.length_of(run) == 24
+    (run.folder / "config.json").write_text("{", encoding="utf-8")
+    assert checkpoints.length_of(run) == 64
+    (run.best / "config.json").write_text('{"model_type": "t5"}', encoding="utf-8")
+    assert checkpoints.length_of(run) == 512
+
+
+LONG = "the cat sees a dog . " * 8
+
+
+def ask(store: RunStore, run: Run) -> Prediction:
+    with Models(store).using(store, run.id) as found:
+        return found.pair(LONG, "the cat")
+
+
 def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
     hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +331,11 @@ def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
     with pytest.raises(ModelError, match=r"ada/wordy has 0\.0 GB; a visitor may load"):
         predict.from_hub("ada/wordy", anonymous=True)
     assert predict.from_hub("ada/wordy", anonymous=False)[1] == 64
+    known = {"architectures": ["RobertaForSequenceClassification"], "model_type": "roberta",
+             "max_position_embeddings": 514}  # fmt: skip
+    hub.add_repo("ada/roberta", files={"config.json": json.dumps(known).encode(),
+                                       "model.safetensors": b"x"})  # fmt: skip
+    assert predict.from_hub("ada/roberta", anonymous=True)[1] == 512
     hub.add_repo("ada/more", files=files | {"more/vocab.txt": b"word " * 200_000})
     assert predict.from_hub("ada/more", anonymous=True)[1] == 64
     hub.add_repo("ada/pickle", files={"pytorch_model.bin": b"x", "config.json": b"{}"})

@@ -6,6 +6,7 @@ import itertools
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,27 @@ def test_a_family_without_quick_layers_knows_bf16_too(family: str, tmp_path: Pat
     made = Scorer(folder, 32, precision="bf16")
     assert not made.quick
     assert np.abs(made.scores(FIRST, SECOND) - plain(folder)).max() < 0.02
+
+
+def test_every_model_computes_with_the_threads_there_are(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever loads it: what the threads of another model compute with is theirs alone."""
+    there_are = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for _ in range(3):
+            with ThreadPoolExecutor(1) as caller:
+                made = caller.submit(Scorer, checkpoint, 32, precision="fp32").result()
+                made.scores(FIRST, SECOND)
+                made.free()
+                assert made.threads == 3
+                assert caller.submit(torch.get_num_threads).result() == 3
+        with ThreadPoolExecutor(1) as own:
+            own.submit(scoring.set_own_threads, 1).result()
+            assert own.submit(torch.get_num_threads).result() == 1
+    finally:
+        torch.set_num_threads(there_are)
 
 
 def test_lengths_and_what_is_cut_are_said(scorer: Scorer) -> None:

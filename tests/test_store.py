@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from finetune import events
+from finetune import decision, estimate, events, history, jobs
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, NoSuchRun, StoreError
 from finetune.store import Run, RunStore, default_root, write_atomically
+from finetune.ui import models
+from finetune.ui.history import table
+from finetune.visitors import Visitor
 
 
 def test_a_run_is_its_folder(store: RunStore) -> None:
@@ -100,6 +103,50 @@ def test_a_corrupt_configuration_is_said(store: RunStore) -> None:
     with pytest.raises(StoreError, match=r"config\.json"):
         run.config()
     assert run.title() == run.id
+
+
+DEEP = b"[" * 100_000
+DAMAGE: dict[str, bytes] = {
+    "nested deeply": DEEP,
+    "nested deeply within": b'{"tags": ' + DEEP + b"]" * 100_000 + b"}",
+    "nested as deeply as can be read": b'{"name": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "no text": b"\xff\xfe\x00",
+    "no object": b"[1, 2]",
+    "empty": b"",
+    "null": b"null",
+    "odd values": b'{"pid": {}, "born": [], "devices": 7, "owner": [], "name": {}, "signal": []}',
+    "numbers that are none": b'{"created": NaN, "number": Infinity, "pid": NaN}',
+    "numbers too large": b'{"created": 1' + b"0" * 400 + b', "pid": 1' + b"0" * 400 + b"}",
+}
+
+
+@pytest.mark.parametrize("name", ["config.json", "about.json", "job.json", "best/config.json"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -> None:
+    """Every list of runs there is, with one whose file is damaged and one that is whole."""
+    whole, damaged = store.create(RunConfig(name="whole")), store.create(RunConfig())
+    for run in (whole, damaged):
+        run.best.mkdir()
+        (run.best / "config.json").write_text("{}", encoding="utf-8")
+        run.append(events.Started(device="CPU", processes=1))
+    (damaged.folder / name).write_bytes(DAMAGE[damage])
+    ids = {whole.id, damaged.id}
+    assert {run.id for run in store.runs()} == ids
+    assert {jobs.summary(store, run).status for run in store.runs()} <= {"running", "interrupted"}
+    rows = history.rows(store)
+    assert {row.id for row in rows} == ids
+    drawn = table([*rows], "", "created", True)
+    assert whole.title() == "whole"
+    assert whole.id in drawn
+    assert damaged.id in drawn
+    update, some = models.choices(store, None)
+    assert some
+    assert {value for _, value in update["choices"]} == ids
+    assert estimate.of(store, RunConfig()).steps
+    assert decision.read(damaged.best) == decision.Decision()
+    mine = store.seen_by(Visitor(("somebody",)))
+    assert damaged.id not in {run.id for run in mine.runs()}  # what cannot be read is nobody's
+    assert mine.create(RunConfig()).id in {run.id for run in mine.runs()}
 
 
 def test_delete_removes_the_folder_and_nothing_else(store: RunStore) -> None:

@@ -101,7 +101,7 @@ def score_chart(summary: Summary) -> str:
     )
     return chart(
         say("Validation accuracy and F1"), lines, summary.total_steps, empty, look=look,
-        epoch=steps_an_epoch(summary),
+        epoch=steps_an_epoch(summary), most=1.0,
     )  # fmt: skip
 
 
@@ -120,6 +120,7 @@ def chart(
     look: str = "",
     cursor: float | None = None,
     epoch: int = 0,
+    most: float = math.inf,
 ) -> str:
     """A chart of some lines from 0 to `last_x` or to where the points end.
 
@@ -133,6 +134,7 @@ def chart(
         look: one sentence that says what to look for.
         cursor: where an upright line stands.
         epoch: how many steps are one, to be told beside the step; 0 where that says nothing.
+        most: the greatest value there can be, where the vertical axis ends at the latest.
     """  # fmt: skip
     across = across or say("step")
     heights = [y for line in lines for _, y in line.points]
@@ -142,7 +144,7 @@ def chart(
         return _figure(title, title, "", body)
     right = max([last_x, 1.0, *(x for line in lines for x, _ in line.points)])
     ends = (0.0, 1.0, _ticks(0, 1, 5)) if share else None
-    low, high, ticks = ends or _axis(min(heights + levels), max(heights + levels))
+    low, high, ticks = ends or _axis(min(heights + levels), max(heights + levels), most)
     box = _Box(right, low, high)
     marks = "".join(_marks(line, box) for line in lines)
     drawn = "".join(_line(line, box) for line in lines)
@@ -305,12 +307,12 @@ def _words(box: _Box, ticks: Sequence[float]) -> str:
     return beside + below
 
 
-def _axis(low: float, high: float) -> tuple[float, float, list[float]]:
-    """Round bounds around the data, and round numbers between them."""
+def _axis(low: float, high: float, most: float) -> tuple[float, float, list[float]]:
+    """Round bounds around the data, the upper not above `most`, and round numbers between them."""
     room = (high - low) * 0.06 or abs(high) * 0.1 or 0.1
     step = _step(high - low + 2 * room, 4)
     bottom = math.floor((low - room / 2) / step + 1e-9) * step
-    top = math.ceil((high + room / 2) / step - 1e-9) * step
+    top = min(most, math.ceil((high + room / 2) / step - 1e-9) * step)
     if low >= 0:  # no loss and no score is below
         bottom = max(0.0, bottom)
     return bottom, top, _ticks(bottom, top, 5)

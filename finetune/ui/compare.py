@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,7 @@ def _chart(runs: Sequence[Compared], title: str, metric: str) -> str:
     return charts.chart(
         title, lines, last, say("None of these runs has come so far."),
         epoch=epochs.pop() if len(epochs) == 1 else 0,
+        most=1.0 if metric in ("f1", "accuracy") else math.inf,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from finetune import catalog, jobs, visitors
+from finetune import catalog, checkpoints, jobs, visitors
 from finetune.store import RunStore
 from finetune.summary import Summary
 from finetune.ui import ways
@@ -98,7 +98,7 @@ class Models:
             return self._shelf.using(folder, max_length, None, device)
         run = store.get(name)
         paired = jobs.summary(store, run).paired
-        return self._shelf.using(run.best, run.config().max_length, paired, device)
+        return self._shelf.using(run.best, checkpoints.length_of(run), paired, device)
 
     def _busy(self) -> bool:
         """Whether a training has the accelerator, which must not be shared with it."""
