@@ -27,7 +27,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from finetune import calibration, curves, decision, errands, events, files, hashes, intervals, seen
+from finetune import (
+    caches,
+    calibration,
+    curves,
+    decision,
+    errands,
+    events,
+    files,
+    hashes,
+    intervals,
+    seen,
+)
 from finetune.batches import Asked, Batch, checked
 from finetune.decision import Decision
 from finetune.errors import FinetuneError
@@ -96,6 +107,7 @@ class Tally:
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 judged, 1 failed."""
+    caches.ensure()
     parser = argparse.ArgumentParser(prog="python -m finetune.batch", description=__doc__)
     parser.add_argument("--folder", type=Path, help="a batch's folder, as the page makes it")
     parser.add_argument("--run", help="a run's id, or its folder")
