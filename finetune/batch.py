@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from finetune import (
+    caches,
     calibration,
     checkpoints,
     curves,
@@ -108,6 +109,7 @@ class Tally:
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 judged, 1 failed."""
+    caches.ensure()
     parser = argparse.ArgumentParser(prog="python -m finetune.batch", description=__doc__)
     parser.add_argument("--folder", type=Path, help="a batch's folder, as the page makes it")
     parser.add_argument("--run", help="a run's id, or its folder")

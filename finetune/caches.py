@@ -1,4 +1,4 @@
-"""Where the libraries keep what they download and make: a folder that can be written.
+"""What the libraries find in the environment: a cache that can be written, threads that sleep.
 
 Standard library only; where runs are kept is `store`'s business.
 """
@@ -11,11 +11,16 @@ from pathlib import Path
 
 
 def ensure() -> None:
-    """Point `HF_HOME` to a temporary folder where its own place cannot be written.
+    """Set what the libraries read once; call it before torch and Hugging Face's are imported.
 
-    So it is for who has no home, as in a container. Call it before Hugging Face's libraries are
-    imported: they read it once.
+    OpenMP's threads sleep while they wait for each other (torch brings libgomp, where this is also
+    a `GOMP_SPINCOUNT` of 0). Those that spin take the processor from the one they wait for, at
+    every small operation, as soon as anything else wants a core. A value from outside stays.
+
+    `HF_HOME` becomes a temporary folder where its own place cannot be written, as in a container
+    without a home.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not writable(Path(os.environ.get("HF_HOME") or cache() / "huggingface")):
         os.environ["HF_HOME"] = str(Path(tempfile.gettempdir()) / "finetune-huggingface")
 

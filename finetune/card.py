@@ -282,7 +282,7 @@ def _source(facts: Facts) -> str:
     if known is not None:
         return known.label.split(" (")[0]
     own = uploads.is_upload(dataset) or catalog.on_disk(dataset)
-    return str(not own and facts.data.get("source") or f"own {facts.noun}")
+    return str((not own and facts.data.get("source")) or f"own {facts.noun}")
 
 
 def _code(value: object) -> str:

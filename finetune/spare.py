@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from finetune import workers
+from finetune import caches, workers
 from finetune.store import Run
 
 WAIT = 3600.0  # seconds without work after which it ends
@@ -23,6 +23,7 @@ READY, RUN, TAKEN = "ready", "run", "taken"
 
 def main() -> int:
     """Wait in a folder for the path of a run, and carry that run out."""
+    caches.ensure()
     # Known from the start: an app that ends while this imports must not leave it waiting.
     parent = int(os.environ.get(workers.STARTED_BY) or os.getppid())
     parser = argparse.ArgumentParser(prog="python -m finetune.spare", description=__doc__)

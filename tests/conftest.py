@@ -7,9 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
 
 from tests.hub import LoopbackHub
@@ -25,6 +23,10 @@ os.environ["HF_UPDATE_DOWNLOAD_COUNTS"] = "0"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_DISABLE_XET"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Toys are faster on one thread than on two that wait for each other, the more so with other tests
+# beside them. Read when torch is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "SPACE_ID", "SYSTEM"):
     os.environ.pop(name, None)
 
@@ -35,7 +37,6 @@ from finetune.config import RunConfig
 from finetune.store import Run, RunStore
 from tests import toys
 
-_BEGAN = time.monotonic()
 GLUE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "glue"
 
 
@@ -63,28 +64,6 @@ def hub() -> Iterator[LoopbackHub]:
     ):
         kept.clear()
     HUB.part_size = 0
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--budget", type=float, default=0, metavar="SECONDS",
-        help="begin no test after so many, and leave the rest out; where to begin follows the date",
-    )  # fmt: skip
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With a budget another test module is the first each day, so that none is always left out."""
-    if config.getoption("--budget") and items:
-        modules = list(dict.fromkeys(item.path for item in items))
-        first = modules[date.today().toordinal() % len(modules)]
-        at = next(place for place, item in enumerate(items) if item.path == first)
-        items[:] = items[at:] + items[:at]
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    budget = item.config.getoption("--budget")
-    if budget and time.monotonic() - _BEGAN > budget:
-        pytest.skip(f"the budget of {budget:g} s is spent; run it by itself")
 
 
 def pytest_sessionfinish() -> None:

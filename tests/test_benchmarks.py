@@ -60,9 +60,9 @@ def test_prediction_is_measured_on_the_same_pairs(
     assert float(exact.rsplit(" ", 1)[1]) < 1e-4
 
 
-@pytest.mark.long
-def test_fifty_visitors_watch_and_ask_without_an_error(
-    store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], None]
+@pytest.mark.parametrize("clients", [10, pytest.param(50, marks=pytest.mark.long)])
+def test_visitors_watch_and_ask_without_an_error(
+    store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], None], clients: int
 ) -> None:
     """The load benchmark's crowd, for some seconds, while a run writes ten events a second."""
     run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=32))
@@ -72,7 +72,7 @@ def test_fifty_visitors_watch_and_ask_without_an_error(
     adopt(run)
     made = page.build(store)
     _, url, _ = page.launch(made, store, prevent_thread_lock=True, quiet=True)
-    crowd = load.Crowd(url, run.id, run.id, clients=50, asking=2.0)
+    crowd = load.Crowd(url, run.id, run.id, clients=clients, asking=2.0)
     try:
         with crowd.there():
             for step in range(1, 61):
@@ -87,10 +87,10 @@ def test_fifty_visitors_watch_and_ask_without_an_error(
         made.close()
         Queue(store.root).end(run.id)
     assert crowd.failures == []
-    assert len(crowd.polls) > 100
-    assert len(crowd.answers) > 50
+    assert len(crowd.polls) > 2 * clients
+    assert len(crowd.answers) > clients
     assert all(mine and mine[-1][1] > 20 for mine in crowd.sights)  # all saw the run go on
-    assert len(load._delays(run, crowd.sights)) > 1000
+    assert len(load._delays(run, crowd.sights)) > 20 * clients
 
 
 @pytest.mark.long

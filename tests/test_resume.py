@@ -28,8 +28,6 @@ from finetune.store import Run, RunStore
 from finetune.summary import fold
 from tests.test_knobs import prepared
 
-KILLS = 20
-
 
 class Saver:
     """Checkpoints of a run in this process, as the worker keeps them."""
@@ -225,14 +223,17 @@ def live(folder: Path) -> None:
     train.main(["--run", str(folder)])
 
 
-@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kills", "epochs"), [(3, 6), pytest.param(20, 30, marks=pytest.mark.long)]
+)
 @pytest.mark.timeout(400)
-def test_killed_at_twenty_random_moments_it_ends_with_the_same_weights(
-    toy_config: RunConfig, store: RunStore
+def test_killed_at_random_moments_it_ends_with_the_same_weights(
+    toy_config: RunConfig, store: RunStore, kills: int, epochs: int
 ) -> None:
     chosen = toy_config.changed(
-        max_train_samples=160, max_eval_samples=16, num_train_epochs=30, eval_steps=7, save_steps=3
-    )
+        max_train_samples=160, max_eval_samples=16, num_train_epochs=epochs, eval_steps=7,
+        save_steps=3,
+    )  # fmt: skip
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["finetune.loop", "finetune.model", "finetune.batching"])
 
@@ -246,7 +247,7 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_same_weights(
     process.join(120)
     assert store.summary(whole).status == "finished", store.summary(whole).error
     draw, moments = random.Random(3), []
-    for _ in range(KILLS):
+    for _ in range(kills):
         process = begin(run)
         before, steps = len(run.tail()[0]), draw.randint(1, 25)
         while process.is_alive() and _taken(run, before) < steps:
@@ -263,7 +264,7 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_same_weights(
     process.join(120)
     ended = store.summary(run)
     assert ended.status == "finished", (ended.error, moments)
-    assert len(moments) >= KILLS // 2, moments
+    assert len(moments) >= kills // 2, moments
     weights = [load_file(one.best / "model.safetensors") for one in (whole, run)]
     assert same(*weights), moments
     assert [e.metrics for e in ended.validation] == [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune import archive, data, events, seen
+from finetune import archive, caches, data, events, seen
 from finetune.config import PRESETS, RunConfig
 from finetune.store import Run, RunStore
 
@@ -62,6 +65,41 @@ def test_help_answers_without_torch() -> None:
     )
     assert "--learning_rate" in done.stdout
     assert "| torch" not in done.stderr
+
+
+def test_threads_that_wait_sleep_unless_a_person_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, store: RunStore, toy_checkpoint: Path
+) -> None:
+    """What torch's own OpenMP says of itself in a run from a terminal and in the page."""
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
+    training = command(
+        store,
+        RunConfig(checkpoint=str(toy_checkpoint), max_steps=1, max_length=32),
+        [sys.executable],
+    )
+    assert spin_counts(training) == {"0"}
+    assert spin_counts([sys.executable, "-c", "import app, torch"]) == {"0"}
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    caches.ensure()
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+def spin_counts(words: list[str]) -> set[str]:
+    """How often a thread looks before it sleeps; libgomp prints it when it is loaded."""
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(re.findall(r"GOMP_SPINCOUNT = '(\w+)'", done.stderr))
+
+
+@pytest.mark.parametrize("program", ["assess", "batch", "examine", "spare", "train"])
+def test_every_program_that_computes_sets_it_before_torch(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setattr(sys, "argv", ["", "--help"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"finetune.{program}").main()
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
 def test_wrong_options_are_named_before_anything_starts(store: RunStore) -> None:
