@@ -69,7 +69,8 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
     folder = examination(store, config)
     if look(folder).report is not None and not again:
         return folder
-    errands.start(store, folder, _KIND, {"config.json": config.to_json()})
+    files = {"config.json": config.to_json(), "owner": store.visitor.name}
+    errands.start(store, folder, _KIND, files)
     _forget_old(folder.folder.parent)
     return folder
 
@@ -94,6 +95,14 @@ def examination(store: RunStore, config: RunConfig) -> Run:
     values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
     name = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
     return Run(store.root / "examinations" / name)
+
+
+def asked_by(folder: Run) -> str:
+    """Who asked for an examination first; empty on one's own machine."""
+    try:
+        return (folder.folder / "owner").read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def check_source(store: RunStore, config: RunConfig) -> None:

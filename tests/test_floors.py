@@ -54,6 +54,7 @@ FLOORS = [
         "decision",
         "seen",
         "glance",
+        "hub_allowance",
     }
     | {"hub", "picture", "demo"},
     {"corpus", "lengths", "looks", "scheduler", "analysis", "assessments", "batches", "script"}
@@ -89,7 +90,7 @@ LIGHT = [
     "intervals", "curves", "calibration", "slices", "probes", "outcomes", "decision", "analysis",
     "assessments", "batches", "corrections", "export", "deploy", "script", "hub",
     "picture", "demo", "card", "pushes", "conversions", "space", "peek", "estimate", "glance",
-    "hashes", "seen", "lengths",
+    "hashes", "seen", "lengths", "hub_allowance",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 LATE = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
