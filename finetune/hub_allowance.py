@@ -84,11 +84,9 @@ def _sizes(kind: str, repo: str, revision: str) -> dict[str, int]:
     if not catalog.hub_answers():
         return {}
     api = HfApi(endpoint=catalog.endpoint())
+    ask = api.dataset_info if kind == "dataset" else api.model_info
     try:
-        told = api.repo_info(
-            repo, repo_type=kind, revision=revision or None, files_metadata=True, token=False,
-            timeout=10,
-        )  # fmt: skip
+        told = ask(repo, revision=revision or None, files_metadata=True, token=False, timeout=10)
     except Exception:  # each library has errors of its own
         return {}
     return {one.rfilename: one.size or 0 for one in told.siblings or []}
