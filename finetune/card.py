@@ -559,7 +559,9 @@ def _data(facts: Facts) -> str:
 
 
 def _found(findings: Sequence[Finding]) -> str:
-    shown = [f"- {_plain(one.title.rstrip('.'))} ({_counted(one.count, 'row')})." for one in findings]
+    shown = [
+        f"- {_plain(one.title.rstrip('.'))} ({_counted(one.count, 'row')})." for one in findings
+    ]
     if not shown:
         return ""
     more = len(shown) - _MOST_FINDINGS

@@ -576,6 +576,13 @@ DATA_FIELDS: tuple[str, ...] = (
 )
 
 
+def too_many_steps(config: RunConfig, total: int, most: int) -> ConfigError:
+    """The error of a run that would take more steps than one may."""
+    name = "max_steps" if config.max_steps > 0 else "num_train_epochs"
+    problem = f"makes {total:,} steps, and a run may take {most:,} here; lower it"
+    return ConfigError({name: problem})
+
+
 def knobs() -> dict[str, Knob]:
     """Field name -> its knob, in the order of declaration."""
     return {field.name: field.metadata["knob"] for field in dataclasses.fields(RunConfig)}

@@ -236,6 +236,11 @@ def steps(chosen: RunConfig, pairs: int, about: bool = False) -> Steps:
     return Steps(pairs, per_epoch, total, -(-total // every), about)
 
 
+def known_steps(store: RunStore, chosen: RunConfig) -> Steps | None:
+    """The steps of a configuration, as far as they are known from what lies here."""
+    return _steps(chosen, _report_of(store, chosen)[0], list(_runs(store)))
+
+
 def _steps(
     chosen: RunConfig, report: Report | None, runs: list[tuple[Run, RunConfig, Summary]]
 ) -> Steps | None:

@@ -201,12 +201,16 @@ class Resumed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
-    """The run ended early because someone asked; the best model so far is kept, or `discarded`."""
+    """The run ended early because someone asked; the best model so far is kept, or `discarded`.
+
+    `reason` says why, where it was no person.
+    """
 
     kind: ClassVar[str] = "stopped"
     step: int
     seconds: float
     discarded: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from finetune import caches, config, errands, events, glance, looks, uploads
+from finetune import caches, config, errands, events, glance, hub_allowance, looks, uploads
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError
 from finetune.report import Report
@@ -63,6 +63,8 @@ def carry_out(folder: Run, chosen: RunConfig, root: Path) -> int:
         def partly(report: Report) -> None:
             write_atomically(folder.folder / looks.PARTIAL, report.to_json())
 
+        hub_allowance.count_dataset(root, looks.asked_by(folder), chosen)
+        hub_allowance.count_checkpoint(root, looks.asked_by(folder), chosen.checkpoint, False)
         report = examine(chosen, root, Teller(folder), partly)
         write_atomically(folder.folder / "report.json", report.to_json())
         return events.Finished(step=0, seconds=report.seconds)

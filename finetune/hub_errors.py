@@ -275,7 +275,9 @@ def refusal(kind: Kind, name: str, found: Cause, revision: str = "") -> Finetune
     return made(words.fact.format(**values), remedy)
 
 
-def explained(kind: Kind, name: str, error: BaseException, revision: str = "") -> FinetuneError | None:
+def explained(
+    kind: Kind, name: str, error: BaseException, revision: str = ""
+) -> FinetuneError | None:
     """As `refusal`, of a client's error; None where the table has no fact for it."""
     found = cause(error)
     known = found.name and TABLE[found.name].fact

@@ -12,8 +12,8 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from finetune import checkpoints, devices, events, launch, looks, scheduler, workers
-from finetune.config import RunConfig
+from finetune import checkpoints, devices, estimate, events, launch, looks, scheduler, workers
+from finetune.config import RunConfig, too_many_steps
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
@@ -57,7 +57,9 @@ def start_all(
         try:
             for config, group in zip(configs, groups or [""] * len(configs), strict=True):
                 run_id = store.new_id()
-                queue.add(run_id)  # first, or a reader would see a run that nothing will start
+                queue.add(
+                    run_id, store.visitor.name
+                )  # first, or a reader would see a run that nothing will start
                 made.append(Run(store.root / run_id))
                 store.create(config, run_id, group)
         except FinetuneError:
@@ -77,6 +79,7 @@ def _check(store: RunStore, config: RunConfig) -> None:
     checkpoints.check_length(config.checkpoint, config.max_length)
     if not store.visitor.alone:
         _check_machine(config)
+        _check_steps(store, config)
     report = looks.look(looks.examination(store, config)).report
     if report is not None and report.blocked:
         raise DataError(report.blocked[0].title, f"{report.blocked[0].action} See Data.")
@@ -100,6 +103,19 @@ def _check_machine(config: RunConfig) -> None:
         raise ConfigError(problems)
 
 
+def _check_steps(store: RunStore, config: RunConfig) -> None:
+    """See that a visitor's run takes no more steps than it may, where they are known by now; the
+    worker sees to the others.
+
+    Raises:
+        ConfigError: when it would.
+    """
+    most, found = Limits.of_environment().run_steps, estimate.known_steps(store, config)
+    total = found.total if found and not found.about else config.max_steps
+    if total > most:
+        raise too_many_steps(config, total, most)
+
+
 def _check_share(store: RunStore, more: int, places: int) -> None:
     """See that a visitor may have so many runs and places in the queue more.
 
@@ -120,6 +136,11 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
             "Delete one under Runs, or use a copy of this app of your own.",
         )
     queue = set(Queue(store.root).waiting())
+    if len(queue) + places > limits.queue:
+        raise JobError(
+            f"{len(queue)} runs wait already, and the queue has {limits.queue} places.",
+            "Try again later, or use a copy of this app of your own.",
+        )
     waiting = sum(run.id in queue for run in runs)
     if waiting + places > limits.waiting:
         raise JobError(
@@ -144,8 +165,23 @@ def resume(store: RunStore, run: Run) -> None:
         if run.id not in Queue(store.root).waiting():
             run.config()
             _check_share(store, 0, 1)
-            Queue(store.root).add(run.id)
+            _check_time(store, run)
+            Queue(store.root).add(run.id, run.about().owner)
     scheduler.dispatch(store)
+
+
+def _check_time(store: RunStore, run: Run) -> None:
+    """See that a visitor's run was not worked on as long as it may be.
+
+    Raises:
+        JobError: when it was.
+    """
+    most = Limits.of_environment().run_minutes
+    if not store.visitor.alone and store.summary(run).worked >= 60 * most:
+        raise JobError(
+            f"This run was worked on for {most} minutes, as long as a run may be.",
+            "Start one of fewer steps, or use a copy of this app of your own.",
+        )
 
 
 def to_front(store: RunStore, run: Run) -> None:
@@ -159,11 +195,15 @@ def to_front(store: RunStore, run: Run) -> None:
     with workers.changing(store):
         if not Queue(store.root).place(run.id):
             raise JobError("The run does not wait any more.")
-        Queue(store.root).add(run.id, first=True)
+        Queue(store.root).add(run.id, run.about().owner, first=True)
 
 
 def stop(
-    store: RunStore, run: Run, discard: bool = False, patience: float = 4.0, limit: float = 30.0
+    store: RunStore,
+    run: Run,
+    discard: bool = False,
+    patience: float = workers.PATIENCE,
+    limit: float = workers.LIMIT,
 ) -> None:
     """Ask a run to end; or take it out of the queue, where it waits.
 
@@ -260,7 +300,8 @@ def summary(store: RunStore, run: Run) -> Summary:
     if scheduler.lost(store, run):
         return replace(known, status="waiting")
     if run.stop_requested():
-        return replace(known, status="stopped", ended=_changed(run))
+        ended = _changed(run)
+        return replace(known, status="stopped", ended=ended, error=run.stop_reason())
     error, remedy = _cause(run)
     return replace(known, status="interrupted", ended=_changed(run), error=error, remedy=remedy)
 

@@ -71,7 +71,8 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
     if look(folder).report is not None and not again:
         _check_right(config)
         return folder
-    errands.start(store, folder, _KIND, {"config.json": located(config).to_json()})
+    files = {"config.json": located(config).to_json(), "owner": store.visitor.name}
+    errands.start(store, folder, _KIND, files)
     _forget_old(folder.folder.parent)
     return folder
 
@@ -108,6 +109,14 @@ def located(config: RunConfig) -> RunConfig:
         checkpoint=catalog.located(config.checkpoint),
         accelerate_config=file and os.path.abspath(os.path.expanduser(file)),
     )
+
+
+def asked_by(folder: Run) -> str:
+    """Who asked for an examination first; empty on one's own machine."""
+    try:
+        return (folder.folder / "owner").read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def check_source(store: RunStore, config: RunConfig) -> None:

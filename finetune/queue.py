@@ -1,7 +1,12 @@
 """The runs that wait, in their order, and those that were begun: a folder of small files.
 
-    <root>/.queue/waiting/<order>-<run id>
+    <root>/.queue/waiting/<turn>.<order>-<run id>
     <root>/.queue/begun/<run id>
+    <root>/.queue/turn                  that of the run begun last
+
+Owners take turns: each run of an owner has the turn after that of their run before it, the first
+the present turn. Runs of one turn go in the order in which they came; both kinds of files hold the
+turn and the owner. (Start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996.)
 
 Each change is one rename, so whoever is killed leaves the one state or the other. Who may change
 it when, and whether a begun run still lives, is `scheduler`'s business.
@@ -28,41 +33,50 @@ class Queue:
     def __init__(self, root: Path) -> None:
         self._waiting = root / ".queue" / "waiting"
         self._begun = root / ".queue" / "begun"
+        self._turn = root / ".queue" / "turn"
 
     def waiting(self) -> list[str]:
         """The ids that wait, the next first."""
-        return [run_id for _, run_id in self._entries()]
+        return [_run_id(path) for *_, path in self._entries()]
 
     def place(self, run_id: str) -> int:
         """The place of a waiting run, from 1; 0 when it does not wait."""
         ids = self.waiting()
         return ids.index(run_id) + 1 if run_id in ids else 0
 
-    def add(self, run_id: str, first: bool = False) -> None:
-        """Put a run at the end, or in front; one that waits already is moved.
+    def add(self, run_id: str, owner: str = "", first: bool = False) -> None:
+        """Put a run at the end of its owner's turns, or before all; one that waits is moved.
 
         Raises:
             StoreError: when the folder cannot be written.
         """
         entries = self._entries()
-        orders = [order for order, _ in entries] or [_MIDDLE]
+        former = self._find(run_id)
+        orders = [order for _, order, _ in entries] or [_MIDDLE]
         order = min(orders) - 1 if first else max(orders) + 1
-        former = next((self._path(*entry) for entry in entries if entry[1] == run_id), None)
+        turn = entries[0][0] if first and entries else self._next_turn(owner)
+        path = self._waiting / f"{turn}.{order}-{run_id}"
         try:
-            if former is not None:
-                os.replace(former, self._path(order, run_id))
-                return
             self._waiting.mkdir(parents=True, exist_ok=True)
-            self._path(order, run_id).touch()
+            if former is not None:
+                os.replace(former, path)
+            path.write_text(f"{turn}\n{owner}", encoding="utf-8")
         except OSError as error:
             raise _unwritable(self._waiting, error) from error
 
+    def _next_turn(self, owner: str) -> int:
+        """The turn of the next run that this owner adds."""
+        known = [*self._waiting.glob("*-*"), *self._begun.glob("*")]
+        told = [_read(path) for path in known]
+        theirs = [turn for turn, whose in told if whose == owner]
+        return max(_read(self._turn)[0], *(turn + 1 for turn in theirs), 0)
+
     def remove(self, run_id: str) -> bool:
         """Take a run out; whether it was waiting."""
-        found = [self._path(*entry) for entry in self._entries() if entry[1] == run_id]
-        for path in found:
-            path.unlink(missing_ok=True)
-        return bool(found)
+        found = self._find(run_id)
+        if found is not None:
+            found.unlink(missing_ok=True)
+        return found is not None
 
     def begun(self) -> list[str]:
         """The ids of those begun and not noted as ended."""
@@ -76,13 +90,14 @@ class Queue:
         Raises:
             StoreError: when the folder cannot be written; then it still waits.
         """
-        former = next((self._path(*one) for one in self._entries() if one[1] == run_id), None)
+        former = self._find(run_id)
         try:
             self._begun.mkdir(parents=True, exist_ok=True)
             if former is None:
                 (self._begun / run_id).touch()
-            else:
-                os.replace(former, self._begun / run_id)
+                return
+            os.replace(former, self._begun / run_id)
+            self._turn.write_text(str(_read(self._begun / run_id)[0]), encoding="utf-8")
         except OSError as error:
             raise _unwritable(self._begun, error) from error
 
@@ -90,17 +105,29 @@ class Queue:
         """A begun run has ended."""
         (self._begun / run_id).unlink(missing_ok=True)
 
-    def _entries(self) -> list[tuple[int, str]]:
+    def _find(self, run_id: str) -> Path | None:
+        return next((path for *_, path in self._entries() if _run_id(path) == run_id), None)
+
+    def _entries(self) -> list[tuple[int, int, Path]]:
         found = []
         with contextlib.suppress(OSError):
             for name in os.listdir(self._waiting):
-                order, _, run_id = name.partition("-")
-                if order.isdecimal():
-                    found.append((int(order), run_id))
+                turn, _, order = name.partition("-")[0].rpartition(".")
+                if order.isdecimal() and (turn or "0").isdecimal():
+                    found.append((int(turn or 0), int(order), self._waiting / name))
         return sorted(found)
 
-    def _path(self, order: int, run_id: str) -> Path:
-        return self._waiting / f"{order}-{run_id}"
+
+def _run_id(path: Path) -> str:
+    return path.name.partition("-")[2]
+
+
+def _read(path: Path) -> tuple[int, str]:
+    """The turn that a file tells, and the owner."""
+    with contextlib.suppress(OSError, ValueError):
+        turn, _, owner = path.read_text(encoding="utf-8").partition("\n")
+        return int(turn or 0), owner
+    return 0, ""
 
 
 def _unwritable(folder: Path, error: OSError) -> StoreError:

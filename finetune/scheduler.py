@@ -17,11 +17,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from finetune import devices, events, workers
+from finetune import devices, events, visitors, workers
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
 from finetune.summary import ENDED
+from finetune.visitors import Limits
 from finetune.workers import alive
 
 _log = logging.getLogger("finetune.scheduler")
@@ -62,7 +63,7 @@ def sweep(store: RunStore) -> None:
         if alive(run):
             continue
         if lost(store, run):
-            queue.add(run_id, first=True)
+            queue.add(run_id, run.about().owner, first=True)
         queue.end(run_id)
 
 
@@ -150,7 +151,7 @@ def _begin(store: RunStore, run: Run, given: tuple[str, ...]) -> None:
     try:
         workers.spawn(run, devices=given, cwd=cwd, about_to=lambda: queue.begin(run.id))
     except FinetuneError:
-        queue.add(run.id, first=True)
+        queue.add(run.id, run.about().owner, first=True)
         queue.end(run.id)
         raise
 
@@ -166,6 +167,19 @@ def running(store: RunStore) -> list[Run]:
     """The runs whose worker lives, everybody's."""
     begun = (Run(store.root / run_id) for run_id in Queue(store.root).begun())
     return [run for run in begun if alive(run)]
+
+
+def _end_overdue(store: RunStore) -> None:
+    """Stop visitors' runs that were worked on as long as one may be; their best models stay."""
+    most = Limits.of_environment().run_minutes
+    for run in running(store) if visitors.shared() else ():
+        known = store.summary(run)
+        limited = run.about().owner and not run.stop_requested() and known.status not in ENDED
+        if limited and known.worked_by(time.time()) > 60 * most:
+            run.request_stop(
+                reason=f"It was worked on for {most} minutes, as long as a run may be."
+            )
+            workers.end(run, workers.PATIENCE, workers.LIMIT)
 
 
 _one_thread = threading.RLock()
@@ -289,6 +303,7 @@ class Scheduler:
         try:
             if Queue(self._store.root).waiting() and not running(self._store):
                 self._release()
+            _end_overdue(self._store)
             _dispatch(self._store)
             going_on = running(self._store)
             for run in going_on:

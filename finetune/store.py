@@ -329,9 +329,13 @@ class Run:
         lines = whole.split(b"\n")
         return [e for e in map(events.from_json, lines) if e is not None], offset + len(whole)
 
-    def request_stop(self, discard: bool = False) -> None:
-        """Ask the worker to stop at its next step, and to keep the best model or to discard it."""
-        write_atomically(self.stop_file, "discard\n" if discard else "keep\n")
+    def request_stop(self, discard: bool = False, reason: str = "") -> None:
+        """Ask the worker to stop at its next step, and to keep the best model or to discard it.
+
+        Args:
+            reason: why, where no person asked for it.
+        """
+        write_atomically(self.stop_file, ("discard\n" if discard else "keep\n") + reason)
 
     def stop_requested(self) -> bool:
         """Whether someone asked this run to stop, or has removed it."""
@@ -339,10 +343,17 @@ class Run:
 
     def discard_requested(self) -> bool:
         """Whether its model shall not be kept."""
+        return self._stop_told()[0] == "discard"
+
+    def stop_reason(self) -> str:
+        """Why it was asked to stop; empty where a person did."""
+        return self._stop_told()[2].strip()
+
+    def _stop_told(self) -> tuple[str, str, str]:
         try:
-            return self.stop_file.read_text(encoding="utf-8").strip() == "discard"
+            return self.stop_file.read_text(encoding="utf-8").partition("\n")
         except OSError:
-            return False
+            return "", "", ""
 
     def discard(self) -> None:
         """Remove the model and the checkpoints; the events and the log stay."""

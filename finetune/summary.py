@@ -220,6 +220,7 @@ def apply(summary: Summary, event: Event) -> Summary:
                 since=0.0,
                 early=isinstance(event, events.Finished) and event.early,
                 discarded=isinstance(event, events.Stopped) and event.discarded,
+                error=event.reason if isinstance(event, events.Stopped) else "",
                 saved_step=None
                 if isinstance(event, events.Stopped) and event.discarded
                 else summary.saved_step,

@@ -26,12 +26,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from finetune import caches, catalog, config, devices, events, launch, uploads, workers
-from finetune.config import RunConfig
+from finetune import caches, catalog, config, devices, events, launch, uploads, visitors, workers
+from finetune.config import RunConfig, too_many_steps
 from finetune.errors import ConfigError, FinetuneError, StoreError
 from finetune.events import Event
 from finetune.store import Run, RunStore, default_root
 from finetune.summary import ENDED, MAJORITY, fold
+from finetune.visitors import Limits
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -199,8 +200,8 @@ def work(run: Run, bar: bool) -> int:
             run.mend()
         with contextlib.closing(stages(run, stop)) as stream:
             for event in stream:
-                if isinstance(event, events.Stopped) and run.discard_requested():
-                    event = dataclasses.replace(event, discarded=True)
+                if isinstance(event, events.Stopped):
+                    event = _as_asked(run, event)
                 run.append(event)
                 if launch.is_main():
                     show(event)
@@ -211,7 +212,7 @@ def work(run: Run, bar: bool) -> int:
         return 0
     except Terminated:
         seconds = fold(run.tail()[0]).worked_by(time.time())
-        ended: Event = events.Stopped(step=0, seconds=seconds, discarded=run.discard_requested())
+        ended: Event = _as_asked(run, events.Stopped(step=0, seconds=seconds))
         if not launch.is_alone() and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except FinetuneError as error:
@@ -226,6 +227,11 @@ def work(run: Run, bar: bool) -> int:
     with contextlib.suppress(StoreError):  # a full disk or a deleted folder: it has been shown
         _end(run, ended)
     return 0 if isinstance(ended, events.Stopped) else 1
+
+
+def _as_asked(run: Run, event: events.Stopped) -> events.Stopped:
+    """The event with what was asked of the run, and why."""
+    return dataclasses.replace(event, discarded=run.discard_requested(), reason=run.stop_reason())
 
 
 _LOST = events.Failed(
@@ -295,10 +301,13 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     resume = _latest(run, accelerator)
     stop.check()
 
-    from finetune import batching, data, loop, memory, metrics, model, trackers
+    from finetune import batching, data, hub_allowance, loop, memory, metrics, model, trackers
 
     tracker = trackers.Tracker(accelerator, chosen, run.public_title())
     yield events.Entered(phase="download", detail=chosen.dataset)
+    if launch.is_main():
+        hub_allowance.count_dataset(run.folder.parent, run.about().owner, chosen)
+        hub_allowance.count_checkpoint(run.folder.parent, run.about().owner, chosen.checkpoint)
     with accelerator.main_process_first():
         pairs = data.load(chosen, run.folder.parent)
     if resume is not None:
@@ -339,6 +348,7 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     pairs = dataclasses.replace(pairs, splits={}, numbers={})
     shared = len(batches.train) / accelerator.num_processes
     per_epoch, total = loop.steps(chosen, -int(-shared // 1))
+    _check_steps(run, total)
     yield events.Prepared(
         train_examples=len(batches.train.dataset),  # type: ignore[arg-type]
         validation_examples=sum(pairs.counts["validation"]),
@@ -530,6 +540,17 @@ def _latest(run: Run, accelerator: Accelerator) -> Path | None:
     return Path(told[1]) if told[1] else None
 
 
+def _check_steps(run: Run, total: int) -> None:
+    """See that a visitor's run takes no more steps than it may.
+
+    Raises:
+        ConfigError: when it would.
+    """
+    most = Limits.of_environment().run_steps
+    if visitors.shared() and run.about().owner and total > most:
+        raise too_many_steps(run.config(), total, most)
+
+
 def _check_unchanged(run: Run, fingerprint: str) -> None:
     """A Hub dataset may have a new commit since the run began, and half of each is neither.
 
@@ -686,7 +707,8 @@ def describe(event: Event) -> str:
         case events.Resumed():
             return f"going on from step {event.step}"
         case events.Stopped():
-            return f"stopped at step {event.step}" + ", model discarded" * event.discarded
+            said = f"stopped at step {event.step}" + ", model discarded" * event.discarded
+            return f"{said} {event.reason}".strip()
         case events.Failed():
             return f"failed: {event.error} {event.remedy}".strip()
         case events.Finished():

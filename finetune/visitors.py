@@ -45,6 +45,13 @@ class Visitor:
         """Whether what belongs to `owner` is theirs to see."""
         return self.alone or owner in self.names
 
+    @property
+    def admin(self) -> bool:
+        """Whether they look after a shared app: its Space's author, or in `FINETUNE_ADMINS`."""
+        author = os.environ.get("SPACE_AUTHOR_NAME") or os.environ.get("SPACE_ID", "").split("/")[0]
+        named = [author, *os.environ.get("FINETUNE_ADMINS", "").split(",")]
+        return any(f"user:{name.strip()}" in self.names for name in named if name.strip())
+
 
 ALONE = Visitor(alone=True)
 
@@ -77,6 +84,10 @@ class Limits:
         upload_bytes: of uploaded files, together.
         all_upload_bytes: of the uploaded files of all visitors.
         new_visitors: identities issued to one address in an hour; six times as many in a day.
+        hub_bytes: of the Hub's datasets and checkpoints, in a day.
+        run_minutes: that a run is worked on.
+        run_steps: that a run takes.
+        queue: places in the queue, of all visitors together.
     """
 
     runs: int = 20
@@ -84,16 +95,24 @@ class Limits:
     upload_bytes: int = 500 * 2**20
     all_upload_bytes: int = 10_000 * 2**20
     new_visitors: int = 10
+    hub_bytes: int = 5000 * 2**20
+    run_minutes: int = 240
+    run_steps: int = 100_000
+    queue: int = 40
 
     @classmethod
     def of_environment(cls) -> Limits:
-        """From `FINETUNE_MAX_RUNS`, `FINETUNE_MAX_UPLOAD_MB` and the others of the README."""
+        """Each as its `FINETUNE_MAX_...` says it; the README names them."""
         return cls(
             runs=_number("FINETUNE_MAX_RUNS", cls.runs),
             waiting=_number("FINETUNE_MAX_WAITING", cls.waiting),
             upload_bytes=_megabytes("FINETUNE_MAX_UPLOAD_MB", cls.upload_bytes),
             all_upload_bytes=_megabytes("FINETUNE_MAX_ALL_UPLOADS_MB", cls.all_upload_bytes),
             new_visitors=_number("FINETUNE_MAX_NEW_VISITORS", cls.new_visitors),
+            hub_bytes=_megabytes("FINETUNE_MAX_HUB_MB", cls.hub_bytes),
+            run_minutes=_number("FINETUNE_MAX_RUN_MINUTES", cls.run_minutes),
+            run_steps=_number("FINETUNE_MAX_RUN_STEPS", cls.run_steps),
+            queue=_number("FINETUNE_MAX_QUEUE", cls.queue),
         )
 
 

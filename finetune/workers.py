@@ -31,6 +31,7 @@ from finetune.store import Run, RunStore, write_atomically
 
 _SOURCE = Path(__file__).resolve().parent.parent
 TRAIN = "finetune.train"  # what carries a run out
+PATIENCE, LIMIT = 4.0, 30.0  # seconds until a run that shall stop gets SIGTERM, and SIGKILL
 STARTED_BY = "FINETUNE_STARTED_BY"  # tells a worker the pid of who started it
 LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its launcher, holds
 

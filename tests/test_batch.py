@@ -393,7 +393,8 @@ def test_others_start_while_a_file_is_copied(
         toys.copy_model(run.best, visitor.create(RunConfig(max_length=32)).best)
     left = store.root / "batches" / ".new-of-an-app-that-was-killed"
     left.mkdir(parents=True)
-    real, copied = shutil.copyfile, []
+    real = shutil.copyfile
+    copied: list[Path] = []
 
     def slow(source: Path, target: Path) -> None:
         if not copied:

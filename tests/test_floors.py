@@ -59,6 +59,7 @@ FLOORS = [
         "decision",
         "seen",
         "glance",
+        "hub_allowance",
     }
     | {"hub", "picture", "demo"},
     {"corpus", "lengths", "looks", "scheduler", "analysis", "assessments", "batches", "script"}
@@ -98,7 +99,7 @@ LIGHT = [
     "intervals", "curves", "calibration", "slices", "probes", "outcomes", "decision", "analysis",
     "assessments", "batches", "corrections", "export", "deploy", "script", "hub", "hub_errors", "hub_access",
     "picture", "demo", "card", "pushes", "conversions", "space", "peek", "estimate", "glance",
-    "hashes", "seen", "lengths", "identities", "child_process", "files", "jsonfile",
+    "hashes", "seen", "lengths", "identities", "child_process", "files", "jsonfile", "hub_allowance",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 LATE = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for

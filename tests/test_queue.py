@@ -34,11 +34,12 @@ from finetune.config import RunConfig
 from finetune.errors import ConfigError, JobError, NoSuchRun, StoreError
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
+from finetune.ui.status import status_html
 from tests.stand_in import HOLD, LATE, LINGER, write
 from tests.test_jobs import until
 
 ROOT = Path(__file__).resolve().parent.parent
-ENDLESS = 1_000_000
+ENDLESS = 100_000
 
 
 @pytest.fixture
@@ -130,6 +131,7 @@ def test_what_lies_about_in_the_queue_is_ignored(stand_in: RunStore) -> None:
     waiting = stand_in.root / ".queue" / "waiting"
     (waiting / "notes.txt").write_text("")
     (waiting / "7-20200101-000000-unknownrun").write_text("")
+    (waiting / "x.7-20200101-000000-unknownrun").write_text("x")
     (stand_in.root / ".queue" / "begun").mkdir()
     (stand_in.root / ".queue" / "begun" / "damaged").write_text("{")
     run = jobs.start(stand_in, brief())
@@ -767,7 +769,7 @@ def test_a_visitor_has_so_many_runs_and_places(
         jobs.resume(ada, again)
     jobs.delete(ada, ended)
     waiting = jobs.start(bob, brief())
-    assert jobs.place(bob, waiting) == (2, 2)  # behind Ada's
+    assert jobs.place(bob, waiting) == (1, 2)  # before hers: one of hers trains
     with pytest.raises(JobError, match="goes in order"):
         jobs.to_front(bob, waiting)
     with pytest.raises(JobError, match="1 of your runs wait already"):
@@ -788,3 +790,121 @@ def test_a_visitor_has_so_many_runs_and_places(
             jobs.start(bob, brief(checkpoint=wrong))
         with pytest.raises(ConfigError, match="is on this machine's disk"):
             jobs.start(bob, brief(dataset=wrong))
+
+
+def by(store: RunStore, monkeypatch: pytest.MonkeyPatch, *names: str) -> list[RunStore]:
+    """The store as each of these visitors of a shared app sees it."""
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    return [store.seen_by(visitors.visitor(user=name)) for name in names]
+
+
+def test_owners_take_turns(
+    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, hold: Callable[[int | None], None]
+) -> None:
+    ada, bob, cy = by(stand_in, monkeypatch, "ada", "bob", "cy")
+    hold(0)
+    first, *hers = jobs.start_all(ada, [brief() for _ in range(4)])
+    his, theirs = jobs.start_all(bob, [brief(), brief()]), jobs.start(cy, brief())
+    assert status(ada, first) == "running"
+    order = [his[0], theirs, hers[0], his[1], hers[1], hers[2]]
+    assert [jobs.place(stand_in, run)[0] for run in order] == [1, 2, 3, 4, 5, 6]
+    hold(None)
+    going = scheduler.Scheduler(stand_in, every=0.05)
+    going.start()
+    try:
+        until(lambda: all(status(stand_in, run) == "finished" for run in order))
+    finally:
+        going.close()
+    began = [jobs.summary(stand_in, run).began for run in order]
+    assert began == sorted(began)
+
+
+def test_who_comes_later_is_not_always_first(tmp_path: Path) -> None:
+    """However many newcomers there are, a turn that was begun comes to its end."""
+    queue = Queue(tmp_path)
+    for name in ("a1", "a2"):
+        queue.add(name, "ada")
+    queue.begin("a1")
+    queue.add("b1", "bob")
+    queue.add("a3", "ada")
+    assert queue.waiting() == ["b1", "a2", "a3"]
+    queue.begin("b1")
+    queue.end("a1")
+    queue.begin("a2")
+    queue.add("c1", "cy")  # of the turn that is now
+    queue.add("b2", "bob")  # his run still trains, of the turn before
+    assert queue.waiting() == ["c1", "b2", "a3"]
+    queue.add("a3", "ada", first=True)
+    assert queue.waiting() == ["a3", "c1", "b2"]
+
+
+def test_the_queue_has_so_many_places_for_all(
+    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, hold: Callable[[int | None], None]
+) -> None:
+    ada, bob = by(stand_in, monkeypatch, "ada", "bob")
+    monkeypatch.setenv("FINETUNE_MAX_QUEUE", "3")
+    hold(0)
+    jobs.start(ada, brief())
+    jobs.start_all(ada, [brief(), brief()])
+    with pytest.raises(JobError, match="2 runs wait already, and the queue has 3 places"):
+        jobs.start_all(bob, [brief(), brief()])
+    assert jobs.start(bob, brief())
+    ended = bob.create(brief())
+    ended.append(events.Stopped(step=0, seconds=0.0))
+    with pytest.raises(JobError, match="3 runs wait already"):
+        jobs.resume(bob, ended)
+
+
+def test_a_visitors_run_takes_so_many_steps(
+    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ada,) = by(stand_in, monkeypatch, "ada")
+    monkeypatch.setenv("FINETUNE_MAX_RUN_STEPS", "500")
+    with pytest.raises(ConfigError, match="max_steps makes 501 steps, and a run may take 500"):
+        jobs.start(ada, brief(501))
+    with pytest.raises(ConfigError, match="num_train_epochs makes 657 steps"):  # of 1,746 pairs
+        jobs.start(ada, RunConfig(num_train_epochs=3, per_device_train_batch_size=8))
+    assert ada.runs() == []
+    assert jobs.start(ada, brief(500))
+    assert jobs.start(stand_in, brief(501))  # by who looks after the machine
+
+
+def test_a_visitors_run_is_worked_on_for_so_long(
+    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, hold: Callable[[int | None], None]
+) -> None:
+    """It stops as by Stop: with its best model, and it says why."""
+    (ada,) = by(stand_in, monkeypatch, "ada")
+    hold(12)
+    run = jobs.start(ada, brief(40))
+    until(lambda: jobs.summary(ada, run).step == 12)
+    going = scheduler.Scheduler(stand_in, every=0.05)
+    going.start()
+    try:
+        hold(13)
+        until(lambda: jobs.summary(ada, run).step == 13)  # it has not had its time
+        assert not run.stop_requested()
+        monkeypatch.setenv("FINETUNE_MAX_RUN_MINUTES", "0")
+        until(lambda: status(ada, run) == "stopped")
+        ended = jobs.summary(ada, run)
+        assert ended.error == "It was worked on for 0 minutes, as long as a run may be."
+        assert (ended.discarded, ended.saved_step, run.has_model()) == (False, 10, True)
+        assert ended.error in status_html(run, ended)
+        with pytest.raises(JobError, match="This run was worked on for 0 minutes"):
+            jobs.resume(ada, run)
+        own = jobs.start(stand_in, brief())
+        hold(None)
+        until(lambda: status(stand_in, own) == "finished")  # whose is nobody's has no limit
+        jobs.resume(stand_in, run)
+        until(lambda: jobs.summary(ada, run).status in ("stopped", "finished"))
+    finally:
+        going.close()
+
+
+def test_why_it_was_stopped_is_known_of_a_worker_that_said_nothing(store: RunStore) -> None:
+    run = store.create(brief())
+    run.append(events.Started(device="none"))
+    run.request_stop(reason="It took too long.")
+    assert (status(store, run), jobs.summary(store, run).error) == ("stopped", "It took too long.")
+    assert not run.discard_requested()
+    run.request_stop(discard=True)
+    assert (run.discard_requested(), run.stop_reason()) == (True, "")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune import archive, caches, data, events, seen
+from finetune import archive, caches, data, events, seen, visitors
 from finetune.config import PRESETS, RunConfig
 from finetune.store import Run, RunStore
 
@@ -204,3 +204,22 @@ def _until(condition: object, seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
+
+
+def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
+    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the number of pairs was not known when it was started."""
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("FINETUNE_MAX_RUN_STEPS", "5")
+    chosen = RunConfig(
+        checkpoint=str(toy_checkpoint), max_length=32, num_train_epochs=3, max_train_samples=16
+    ).changed(per_device_train_batch_size=8, gradient_accumulation_steps=1)
+    mine = store.seen_by(visitors.visitor(user="ada"))
+    for run, status in ((mine.create(chosen), "failed"), (store.create(chosen), "finished")):
+        command = [sys.executable, "-m", "finetune.train", "--run", str(run.folder)]
+        subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+        ended = store.summary(run)
+        assert ended.status == status, run.log_tail()
+        assert ended.step == (6 if status == "finished" else 0)
+        assert ("makes 6 steps, and a run may take 5 here" in ended.error) is (status == "failed")

@@ -6,6 +6,8 @@ import json
 import os
 import secrets
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,14 +20,26 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from starlette.requests import Request
 
-from finetune import errands, identities, jobs, looks, scheduler, visitors, workers
+from finetune import (
+    errands,
+    hub_allowance,
+    identities,
+    jobs,
+    looks,
+    scheduler,
+    visitors,
+    workers,
+)  # fmt: skip
 from finetune.config import RunConfig
-from finetune.errors import DataError, NoSuchRun, StoreError
+from finetune.errors import DataError, ModelError, NoSuchRun, StoreError
 from finetune.identities import Identities
+from finetune.queue import Queue
 from finetune.store import Run, RunStore
-from finetune.ui import data, page, visit
+from finetune.ui import data, page, runs, visit
 from finetune.visitors import Visitor
 from tests import toys
+from tests.hub import LoopbackHub
+from tests.test_jobs import until
 from tests.test_page import story
 
 NAME = "Adas-secret-name"
@@ -470,3 +484,125 @@ def test_a_program_is_a_visitor_too(
     assert [run.id for run in RunStore(hers.folder.parent).runs()] == [hers.id]
     for one in (his, mine, nobody, another):
         one.close()
+
+
+def by_name(name: str) -> gr.Request:
+    session = {"oauth_info": {"userinfo": {"preferred_username": name}}}
+    return gr.Request(Request({"type": "http", "headers": [], "session": session}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "admins"),
+    [
+        ({"SPACE_ID": "ada/x"}, {"ada"}),
+        ({"SPACE_ID": "org/x", "SPACE_AUTHOR_NAME": "bob"}, {"bob"}),
+        ({"SPACE_ID": "ada/x", "FINETUNE_ADMINS": "bob, cy"}, {"ada", "bob", "cy"}),
+        ({"FINETUNE_VISITORS": "1"}, set()),
+        ({"FINETUNE_VISITORS": "1", "FINETUNE_ADMINS": " ,bob"}, {"bob"}),
+    ],
+)
+def test_who_looks_after_a_shared_app(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], admins: set[str]
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    found = {name for name in ("", "ada", "bob", "cy") if visitors.visitor(user=name).admin}
+    assert found == admins
+    assert not Visitor(("browser:ada", "ada")).admin  # only a sign-in proves a name
+
+
+def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
+    store: RunStore, ada: str, hers: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_ADMINS", "root")
+    tab = runs.RunsTab(store)
+    with gr.Blocks():
+        tab.draw()
+    chosen: dict[str, Any] = {"at": -1.0, "runs": [], "full": False}
+    root, bob = by_name("root"), by_name("bob")
+    waiting = store.seen_by(visitors.visitor(secret=ada)).create(RunConfig(name="in the queue"))
+    Queue(store.root).add(waiting.id)
+    monkeypatch.setattr(scheduler, "dispatch", lambda store: None)
+
+    def everybodys(who: gr.Request, opened: Run, wanted: bool = True) -> dict[str, Any]:
+        view = {**runs.blank(), "opened": opened.id}
+        return dict(tab.on_everybody(who, view, chosen, {}, "", wanted)[0])
+
+    shown = tab.on_everybody(root, runs.blank(), chosen, {}, "", True)
+    assert NAME in shown[2]
+    assert hers.about().owner[8:16] in shown[2]  # whose it is
+    for who, wanted in ((bob, True), (root, False)):
+        hidden = tab.on_everybody(who, runs.blank(), chosen, {}, "", wanted)
+        assert NAME not in str(hidden)
+        view = {**runs.blank(), "everybody": wanted, "opened": hers.id}
+        assert NOTHING in tab.on_stop(who, view)
+        assert NOTHING in tab.on_sure(who, view, chosen, {}, "", hers.id)[-1]
+    view = everybodys(root, waiting)
+    assert view["opened"] == waiting.id
+    assert NOTHING in tab.on_resume(root, {**view, "opened": hers.id})  # that is its owner's
+    assert tab.on_stop(root, view) == ""
+    assert jobs.summary(store, waiting).status == "stopped"
+    view = everybodys(root, hers)
+    assert tab.on_sure(root, view, chosen, {}, "", hers.id)[-1] == ""
+    assert [run.id for run in store.runs()] == [waiting.id]
+    boxes = [tab.on_open(who, runs.blank(), chosen, {}, "")[-1] for who in (root, bob)]
+    assert [box["visible"] for box in boxes] == [True, False]
+
+
+def test_what_is_fetched_of_the_hub_counts(
+    store: RunStore, ada: str, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datasets and checkpoints, each once a day, and of them what is fetched."""
+    monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "3")
+    mega = b"x" * 2**20
+    hub.add_repo("ada/pairs", "dataset", {"small/train.csv": mega, "large/train.csv": mega * 4})
+    hub.add_repo(
+        "ada/model",
+        files={"model.safetensors": mega * 2, "vocab.txt": mega[:1000], "tf_model.h5": mega * 9},
+    )
+    hub.add_repo("ada/more", files={"model.safetensors": mega})
+    owner = visitors.visitor(secret=ada).name
+    small = RunConfig(dataset="ada/pairs", dataset_config_name="small")
+
+    def dataset(config: RunConfig, who: str = owner) -> None:
+        hub_allowance.count_dataset(store.root, who, config)
+
+    def checkpoint(name: str, who: str = owner, weights: bool = True) -> None:
+        hub_allowance.count_checkpoint(store.root, who, name, weights)
+
+    with pytest.raises(DataError, match=r"ada/pairs large has 4 MB\. A visitor may fetch 3 MB"):
+        dataset(small.changed(dataset_config_name="large"))
+    with pytest.raises(DataError, match="ada/pairs has 5 MB"):
+        dataset(small.changed(dataset_config_name=""))
+    dataset(small)
+    checkpoint("ada/model", weights=False)
+    with pytest.raises(ModelError, match=r"ada/model has 2 MB.* you have fetched 1 MB"):
+        checkpoint("ada/model")
+    checkpoint("ada/more")
+    for _ in range(3):  # it lies here now
+        dataset(small)
+        checkpoint("ada/more")
+    checkpoint("ada/model", "user:bob")  # another's share is another's
+    dataset(small.changed(dataset_config_name="large"), "")  # nobody's, on the machine itself
+    dataset(RunConfig())
+    checkpoint(RunConfig().checkpoint)
+    checkpoint("ada/none")  # whoever fetches it is told
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 25 * 3600)
+    checkpoint("ada/model")
+
+
+def test_runs_and_examinations_are_counted_before_they_fetch(
+    store: RunStore, ada: str, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "0")
+    hub.add_repo("ada/pairs", "dataset", {"train.csv": b"sentence1,sentence2,label\na,b,1\n"})
+    mine = store.seen_by(visitors.visitor(secret=ada))
+    run = mine.create(RunConfig(dataset="ada/pairs"))
+    command = [sys.executable, "-m", "finetune.train", "--run", str(run.folder)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+    assert "ada/pairs has 0 MB. A visitor may fetch 0 MB" in store.summary(run).error
+    look = looks.examine(mine, run.config())
+    until(lambda: not looks.look(look).running)
+    assert "A visitor may fetch 0 MB" in looks.look(look).error
+    assert not [one for one in hub.requests if "train.csv" in str(one)]

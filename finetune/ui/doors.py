@@ -59,7 +59,9 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
     async def watch(request: Request) -> Response:
         words.answer(request)
         try:
-            run = _run(store, request)
+            mine = visit.mine(store, request)
+            shown = store.everyone if mine.visitor.admin else mine
+            run = shown.get(request.path_params["run_id"])
         except FinetuneError as error:
             return PlainTextResponse(str(error), 404)
         found = (store.everyone, run, request.query_params)

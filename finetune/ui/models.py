@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from finetune import catalog, checkpoints, jobs, visitors
+from finetune import catalog, checkpoints, hub_allowance, jobs, visitors
 from finetune.store import RunStore
 from finetune.summary import Summary
 from finetune.ui import ways
@@ -94,6 +94,7 @@ class Models:
             self._shelf = predict.Shelf()
         device = "cpu" if self._busy() else ""
         if catalog.is_hub_id(name):
+            hub_allowance.count_checkpoint(store.root, store.visitor.name, str(name))
             folder, max_length = predict.from_hub(str(name), anonymous=visitors.shared())
             return self._shelf.using(folder, max_length, None, device)
         run = store.get(name)

@@ -10,12 +10,12 @@ import hashlib
 import html
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
 
-from finetune import about, analysis, config, history, jobs
+from finetune import about, analysis, config, history, jobs, visitors
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.store import Run, RunStore
@@ -34,8 +34,10 @@ SHOWN = 300  # rows; a filter finds the rest
 
 
 def blank() -> View:
-    """Nothing opened, the newest first."""
-    return {"by": "created", "descending": True, "opened": "", "comparing": False}
+    """Nothing opened, the newest first; of everybody's only where an admin asks for them."""
+    return {
+        "by": "created", "descending": True, "opened": "", "comparing": False, "everybody": False,
+    }  # fmt: skip
 
 
 @dataclass
@@ -63,6 +65,10 @@ class RunsTab:
             self.filter = gr.Textbox(
                 label="Find", placeholder="words of name, status, pairs, checkpoint, tags",
                 elem_id="runs-filter", max_lines=1, scale=4, min_width=220,
+            )  # fmt: skip
+            self.everybody = gr.Checkbox(
+                False, label="Everybody's runs", visible=False, elem_id="runs-everybody",
+                scale=1, min_width=150,
             )  # fmt: skip
             self.compare = gr.Button(
                 "Compare", elem_id="compare-runs", interactive=False, scale=1, min_width=130
@@ -137,6 +143,7 @@ class RunsTab:
         opened = self.table.click(self.on_table, here, all_, trigger_mode="multiple", **quick)
         self.evaluation.wire(self.view, opened)
         self.compare.click(self.on_compare, here, all_, **quick)
+        self.everybody.input(self.on_everybody, [*here, self.everybody], all_, **quick)
         # None of these writes what is looked at: an answer may be late, after another click.
         ticked = [*self.list[1:], *self.parts]
         # Each is sent: the others of Gradio's modes drop a click, or what was clicked.
@@ -174,14 +181,28 @@ class RunsTab:
         return {
             "fn": self.on_open,
             "inputs": here,
-            "outputs": [*self.list[1:], *self.parts],
+            "outputs": [*self.list[1:], *self.parts, self.everybody],
         }
 
     def on_open(
         self, request: gr.Request, view: View, chosen: Chosen, seen: Any, text: str
     ) -> list[Any]:
         """The tab was opened: all is shown at once."""
-        return self.on_tick(request, view, chosen, {}, text)
+        admin = visit.visitor(request).admin
+        return [*self.on_tick(request, view, chosen, {}, text), gr.update(visible=admin)]
+
+    def on_everybody(
+        self, request: gr.Request, view: View, chosen: Chosen, seen: Any, text: str, all_: bool
+    ) -> list[Any]:
+        """Everybody's runs shall be shown, or one's own again; for who looks after the app."""
+        view = {**view, "everybody": bool(all_)}
+        store = self._store(request, view)
+        return self._all(store, view, chosen, seen, text, self._kept(), "")
+
+    def _store(self, request: gr.Request, view: View) -> RunStore:
+        """The runs that are shown: the visitor's, or everybody's where an admin asks for them."""
+        store = visit.mine(self.store, request)
+        return store.everyone if view.get("everybody") and store.visitor.admin else store
 
     def on_table(
         self,
@@ -195,7 +216,7 @@ class RunsTab:
         """Something in the table was clicked: a head or a run."""
         told = event._data if isinstance(event._data, dict) else {}
         act, what = told.get("do"), str(told.get("what", ""))
-        store, view = visit.mine(self.store, request), {**blank(), **view}
+        store, view = self._store(request, view), {**blank(), **view}
         message: Any = ""
         if not _later(told, view):
             return [gr.skip()] * (len(self.list) + len(self.parts) + len(self.words) + 2)
@@ -220,7 +241,7 @@ class RunsTab:
         at, named = told.get("at"), told.get("runs")
         if not isinstance(at, int | float) or not isinstance(named, list):
             return chosen, gr.skip()
-        store, runs = visit.mine(self.store, request), []
+        store, runs = self._store(request, {"everybody": True}), []
         for name in named[: compare.MOST]:
             with contextlib.suppress(NoSuchRun):  # deleted meanwhile, by another page
                 runs.append(store.get(str(name)).id)
@@ -240,18 +261,18 @@ class RunsTab:
     ) -> list[Any]:
         """Compare was pressed: the chosen runs beside each other, in place of the one."""
         view = {**view, "comparing": True}
-        store = visit.mine(self.store, request)
+        store = self._store(request, view)
         return self._all(store, view, chosen, seen, text, self._kept(), "")
 
     def on_tick(
         self, request: gr.Request, view: View, chosen: Chosen, seen: Any, text: str
     ) -> list[Any]:
         """What has changed since this browser was last told."""
-        return self._refresh(visit.mine(self.store, request), view, chosen, seen, text)[1:]
+        return self._refresh(self._store(request, view), view, chosen, seen, text)[1:]
 
     def on_resume(self, request: gr.Request, view: View) -> str:
         """Resume was pressed: the run goes on, or waits for its turn."""
-        return self._act(request, view, jobs.resume)
+        return self._act(request, _own(view), jobs.resume)
 
     def on_stop(self, request: gr.Request, view: View) -> str:
         """Stop was pressed, or a waiting run is taken out of the queue."""
@@ -263,7 +284,7 @@ class RunsTab:
 
     def on_front(self, request: gr.Request, view: View) -> str:
         """A waiting run becomes the next."""
-        return self._act(request, view, jobs.to_front)
+        return self._act(request, _own(view), jobs.to_front)
 
     def on_save(
         self, request: gr.Request, view: View, name: str, tags: str, note: str, run_id: str
@@ -275,12 +296,12 @@ class RunsTab:
             words = about.tags_of(str(tags or ""))
             run.describe(name=str(name or "").strip(), tags=words, note=str(note or ""))
 
-        return self._act(request, {**view, "opened": run_id}, save)
+        return self._act(request, _own({**view, "opened": run_id}), save)
 
     def on_delete(self, request: gr.Request, view: View) -> tuple[Any, Any, Any]:
         """Delete was pressed: ask first, and remember about which run."""
         try:
-            run = visit.mine(self.store, request).get(view["opened"])
+            run = self._store(request, view).get(view["opened"])
         except Exception as error:
             return gr.update(visible=True), edge.said(error), ""
         text = say(
@@ -293,7 +314,7 @@ class RunsTab:
         self, request: gr.Request, view: View, chosen: Chosen, seen: Any, text: str, doomed: str
     ) -> list[Any]:
         """The run that was asked about shall be deleted, whichever is opened by now."""
-        store = visit.mine(self.store, request)
+        store = self._store(request, view)
         message = self._act(request, {**view, "opened": doomed}, jobs.delete)
         if not message and view["opened"] == doomed:
             view = {**view, "opened": ""}
@@ -311,7 +332,7 @@ class RunsTab:
 
     def _act(self, request: gr.Request, view: View, act: Callable[[RunStore, Run], Any]) -> str:
         try:
-            store = visit.mine(self.store, request)
+            store = self._store(request, view)
             act(store, store.get(view["opened"]))
         except Exception as error:
             return edge.said(error)
@@ -344,6 +365,8 @@ class RunsTab:
     ) -> list[Any]:
         seen = dict(seen) if isinstance(seen, dict) else {}
         rows = history.rows(store)
+        if _everybodys(store):
+            rows = [replace(one, tags=(*_whose(store, one.id), *one.tags)) for one in rows]
         ids = {one.id for one in rows}
         opened = view["opened"] if view["opened"] in ids else ""
         ticked = [one for one in chosen["runs"] if one in ids]
@@ -414,8 +437,10 @@ class RunsTab:
             "config": run.id,
             "checkpoints": (run.id, summary.count, summary.status),
             "links": (run.id, run.has_model()),
-            "buttons": (run.id, summary.status, place, run.stop_requested()),
-        }
+            "buttons": (
+                run.id, summary.status, place, run.stop_requested(), _everybodys(store),
+            ),
+        }  # fmt: skip
         fresh, now = _fresh(marks, seen)
         parts = [
             (value() if callable(value) else value) if name in fresh else gr.skip()
@@ -444,6 +469,22 @@ watch('value', () => {
   if (part) part.focus({preventScroll: true});
 });
 """
+
+
+def _own(view: View) -> View:
+    """What is looked at, of one's own runs alone."""
+    return {**view, "everybody": False}
+
+
+def _everybodys(store: RunStore) -> bool:
+    """Whether an admin looks at everybody's runs, to stop or delete them."""
+    return store.visitor.alone and visitors.shared()
+
+
+def _whose(store: RunStore, run_id: str) -> list[str]:
+    """The user's name, or a browser's in short; nothing of a run that is nobody's."""
+    kind, _, name = Run(store.root / run_id).about().owner.partition(":")
+    return [name if kind == "user" else f"{kind} {name[:8]}"] if name else []
 
 
 def _later(told: dict[str, Any], view: View) -> bool:
@@ -492,10 +533,10 @@ def _pressable(store: RunStore, run: Run, summary: Summary, place: int) -> list[
     running = summary.status == "running"
     asked = run.stop_requested()
     shown = (
-        (summary.status in jobs.RESUMABLE, True),
+        (summary.status in jobs.RESUMABLE and not _everybodys(store), True),
         (running, not asked),
         (running, not asked),
-        (place > 1 and store.visitor.alone, True),
+        (place > 1 and store.visitor.alone and not _everybodys(store), True),
         (place > 0, True),
     )
     return [gr.update(visible=visible, interactive=active) for visible, active in shown]

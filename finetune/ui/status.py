@@ -251,23 +251,27 @@ def _like_a_constant(summary: Summary) -> bool:
 
 
 def _stopped(summary: Summary) -> str:
+    reason = f"<b>{html.escape(summary.error)}</b> " if summary.error else ""
+    return _good(reason + _kept(summary))
+
+
+def _kept(summary: Summary) -> str:
+    """What is left of a run that was stopped, and what can be done with it."""
     if summary.discarded:
-        return _good(say("Stopped, and its model was discarded. <b>Resume</b> begins it anew."))
+        return say("Stopped, and its model was discarded. <b>Resume</b> begins it anew.")
     if summary.saved_step is None:
-        return _good(say("Stopped before training began: <b>Resume</b> begins it."))
+        return say("Stopped before training began: <b>Resume</b> begins it.")
     if summary.validation:
         text = say(
             "The model of step {step:,} is kept: try it under <b>Predict</b>, or <b>Resume</b> the "
             "run.",
             step=summary.saved_step,
         )
-        return _good(text + ways.row(ways.to("predict", say("Try it"))))
-    return _good(
-        say(
-            "The model of step {step:,} is kept. It was stopped before the first evaluation: "
-            "scores unknown. <b>Resume</b> goes on.",
-            step=summary.saved_step,
-        )
+        return text + ways.row(ways.to("predict", say("Try it")))
+    return say(
+        "The model of step {step:,} is kept. It was stopped before the first evaluation: "
+        "scores unknown. <b>Resume</b> goes on.",
+        step=summary.saved_step,
     )
 
 
