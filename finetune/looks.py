@@ -24,6 +24,7 @@ from finetune.errors import ConfigError, DataError, StoreError
 from finetune.glance import Glance
 from finetune.report import Report
 from finetune.store import Run, RunStore
+from finetune.visitors import NOBODY
 from finetune.workers import worker
 
 _ID = re.compile(r"[0-9a-f]{24}")
@@ -64,7 +65,8 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
         again: examine anew, since a source may have changed.
 
     Raises:
-        ConfigError, DataError: as `check_source`.
+        ConfigError, DataError: as `check_source`; DataError also when nobody known asks for what
+            was not examined before.
         JobError: when too many are going on, or no process can be started.
         StoreError: when the folder cannot be made.
     """
@@ -72,6 +74,8 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
     folder = examination(store, config)
     if look(folder).report is not None and not again:
         return folder
+    if not store.visitor.may_start:
+        raise DataError(*NOBODY)
     errands.start(store, folder, _KIND, {"config.json": config.to_json()})
     _forget_old(folder.folder.parent)
     return folder
