@@ -23,6 +23,7 @@ from finetune.errors import ConfigError, DataError, StoreError
 from finetune.glance import Glance
 from finetune.report import Report
 from finetune.store import Run, RunStore
+from finetune.visitors import NOBODY
 
 _ID = re.compile(r"[0-9a-f]{24}")
 _KIND = Kind("finetune.examine", "examinations/*", 3, "examinations are going on")
@@ -62,7 +63,8 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
         again: examine anew, since a source may have changed.
 
     Raises:
-        ConfigError, DataError: as `check_source`.
+        ConfigError, DataError: as `check_source`; DataError also when nobody known asks for what
+            was not examined before.
         JobError: when too many are going on, or no process can be started.
         StoreError: when the folder cannot be made.
     """
@@ -71,6 +73,8 @@ def examine(store: RunStore, config: RunConfig, again: bool = False) -> Run:
     if look(folder).report is not None and not again:
         _check_right(config)
         return folder
+    if not store.visitor.may_start:
+        raise DataError(*NOBODY)
     files = {"config.json": located(config).to_json(), "owner": store.visitor.name}
     errands.start(store, folder, _KIND, files)
     _forget_old(folder.folder.parent)

@@ -36,6 +36,9 @@ from finetune.identities import Identities
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
 from finetune.ui import data, page, runs, visit
+from finetune.ui.api import Api
+from finetune.ui.models import Models
+from finetune.ui.predict import PredictTab
 from finetune.visitors import Visitor
 from tests import toys
 from tests.hub import LoopbackHub
@@ -261,6 +264,31 @@ def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
         for _, process in (bundled, hers):
             process.kill()
             process.wait(10)
+
+
+def test_nobody_causes_no_fetch_from_the_hub(
+    store: RunStore, shared: None, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a model to ask, by the tab or the endpoints, nor pairs or a checkpoint to look at."""
+    monkeypatch.setattr(errands, "start", lambda *values: pytest.fail("a process was started"))
+    models, tab = Models(store), data.DataTab(store)
+    api, ask = Api(store, models), PredictTab(store)
+    ask.loaded = models
+    nobody, refused = asks("x" * 43), "keeps no cookies"
+    for act in (api.predict, api.explain):
+        with pytest.raises(gr.Error, match=refused):
+            act(nobody, "ada/classifier", "a", "b")
+    assert refused in ask.on_ask(nobody, "ada/classifier", "a", "b", False, False, False)[0]
+    question = '{"id": "x", "run": "ada/classifier", "sentences": ["a", "b"], "ways": [0, 0, 0]}'
+    assert refused in ask.on_why(nobody, question)
+    for values in (
+        {"dataset": "ada/pairs"}, {"dataset": "glue/mrpc"}, {"checkpoint": "ada/bert"}, {},
+    ):  # fmt: skip
+        wanted = RunConfig().changed(**values)
+        asked = [getattr(wanted, name) for name in data.LOOKED_AT]
+        for look in (tab.on_examine, tab.on_examine_again):
+            assert refused in look(nobody, "", *asked)[1]
+    assert hub.requests == []
 
 
 def test_a_visitor_uploads_so_much(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from finetune import catalog, checkpoints, hub_allowance, jobs, visitors
+from finetune.errors import ModelError
 from finetune.store import RunStore
 from finetune.summary import Summary
 from finetune.ui import ways
@@ -86,7 +87,7 @@ class Models:
 
         Raises:
             NoSuchRun: when it is neither.
-            ModelError: when it cannot be loaded.
+            ModelError: when it cannot be loaded, or nobody known asks for one of the Hub.
         """
         from finetune import predict
 
@@ -94,6 +95,8 @@ class Models:
             self._shelf = predict.Shelf()
         device = "cpu" if self._busy() else ""
         if catalog.is_hub_id(name):
+            if not store.visitor.may_start:
+                raise ModelError(*visitors.NOBODY)
             hub_allowance.count_checkpoint(store.root, store.visitor.name, str(name))
             folder, max_length = predict.from_hub(str(name), anonymous=visitors.shared())
             return self._shelf.using(folder, max_length, None, device)

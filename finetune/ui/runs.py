@@ -188,7 +188,7 @@ class RunsTab:
         self, request: gr.Request, view: View, chosen: Chosen, seen: Any, text: str
     ) -> list[Any]:
         """The tab was opened: all is shown at once."""
-        admin = visit.visitor(request).admin
+        admin = visit.visitor(self.store, request).admin
         return [*self.on_tick(request, view, chosen, {}, text), gr.update(visible=admin)]
 
     def on_everybody(
