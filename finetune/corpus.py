@@ -142,9 +142,9 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
     folder = root / "data" / _name(config)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        known = kept(folder)
-        if known is not None and not sources.moved(config, known.revision):
-            return known
+        for known in (kept(folder), _of_the_same_commit(config, root)):
+            if known is not None and not sources.moved(config, known.revision):
+                return known
         source = sources.open_source(config, root)
         columns = sources.choose(source, config)
         aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
@@ -162,6 +162,13 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     return Corpus(**{**corpus.__dict__, "folder": folder})
+
+
+def _of_the_same_commit(config: RunConfig, root: Path) -> Corpus | None:
+    """What was read as the newest of a Hub dataset, where that was the commit asked for."""
+    newest = config.changed(dataset_revision="")
+    found = kept(root / "data" / _name(newest)) if config.dataset_revision else None
+    return found if found is not None and found.revision == config.dataset_revision else None
 
 
 def _name(config: RunConfig) -> str:

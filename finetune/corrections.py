@@ -105,7 +105,7 @@ def as_upload(store: RunStore, run: Run) -> RunConfig:
     known, config = read(run), run.config()
     if not known:
         raise DataError("No label was corrected yet.", "Choose another class for one first.")
-    pairs = data.load(config, run.folder.parent)
+    pairs = data.load(run.config_as_begun(), run.folder.parent)
     kept, now = _table(run), pairs.splits["validation"]
     if now.num_rows != kept.num_rows or now["label"][:] != kept.column("label").to_pylist():
         raise DataError("The pairs have changed since this run.", "Examine them anew.")

@@ -138,14 +138,9 @@ def _pairs(known: Known, store: RunStore) -> dict[str, Any]:
     """
     from finetune import data
 
-    revision = known.prepared.data.get("revision", "")
-    asked = [known.config]
-    if revision and revision != known.config.dataset_revision:
-        asked.append(known.config.changed(dataset_revision=revision))
-    for config in asked:
-        found = data.load(config, store.root)
-        if found.fingerprint == known.prepared.fingerprint:
-            return {name: found.splits[name] for name in known.prepared.data["rows"]}
+    found = data.load(known.run.config_as_begun(), store.root)
+    if found.fingerprint == known.prepared.fingerprint:
+        return {name: found.splits[name] for name in known.prepared.data["rows"]}
     raise DataError(
         f"The pairs have changed since run {known.run.id} (fingerprint {found.fingerprint[:12]}, "
         f"it was {known.prepared.fingerprint[:12]}).",

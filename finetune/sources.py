@@ -241,9 +241,7 @@ def _named_files(described: Any, files: bool = False) -> Iterator[str]:
 
 def _download(repo: str, name: str, revision: str) -> DatasetDict:
     def load() -> Any:
-        return load_dataset(
-            repo, name or None, revision=revision or None, token=hub_access.token()
-        )
+        return load_dataset(repo, name or None, revision=revision or None, token=hub_access.token())
 
     try:
         found = hub_errors.retried(load)

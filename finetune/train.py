@@ -300,7 +300,7 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     tracker = trackers.Tracker(accelerator, chosen, run.public_title())
     yield events.Entered(phase="download", detail=chosen.dataset)
     with accelerator.main_process_first():
-        pairs = data.load(chosen, run.folder.parent)
+        pairs = data.load(run.config_as_begun(), run.folder.parent)
     if resume is not None:
         _check_unchanged(run, pairs.fingerprint)
     if launch.is_main():
