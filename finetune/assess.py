@@ -80,7 +80,7 @@ def beside(
     """
     from finetune import baselines
 
-    pairs = _pairs(run, chosen)
+    pairs = _pairs(run)
     return baselines.measure(pairs, chosen.checkpoint, chosen.max_length, half, stop)
 
 
@@ -94,7 +94,7 @@ def both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> None:
     from finetune.scoring import Scorer
 
     if outcomes.examples(run) is None:
-        _pairs(run, run.config())
+        _pairs(run)
     table = outcomes.examples(run)
     if table is None or "sentence2" not in table.column_names:
         raise DataError("These are single sentences: they have no order.")
@@ -122,8 +122,8 @@ def open_test(run: Run) -> events.Opened:
     from finetune import data, intervals
     from finetune.scoring import Scorer
 
-    summary, config = fold(run.tail()[0]), run.config()
-    pairs = data.load(config, run.folder.parent)
+    summary = fold(run.tail()[0])
+    pairs = data.load(run.config_as_begun(), run.folder.parent)
     if summary.prepared and pairs.fingerprint != summary.prepared.fingerprint:
         raise DataError(
             "The pairs have changed since this run was trained.", "Start a new run on them."
@@ -157,11 +157,11 @@ def open_test(run: Run) -> events.Opened:
     return opened
 
 
-def _pairs(run: Run, chosen: RunConfig) -> Any:
+def _pairs(run: Run) -> Any:
     """The run's pairs, whose validation examples are kept beside their logits."""
     from finetune import data
 
-    pairs = data.load(chosen, run.folder.parent)
+    pairs = data.load(run.config_as_begun(), run.folder.parent)
     prepared = fold(run.tail()[0]).prepared
     if prepared is not None and prepared.fingerprint not in ("", pairs.fingerprint):
         raise DataError("The pairs have changed since this run began.", "Start a new run on them.")

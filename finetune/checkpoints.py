@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from finetune import catalog, config, jsonfile
+from finetune import catalog, config, hub_access, hub_errors, jsonfile, visitors
 from finetune.errors import ConfigError, ModelError
 from finetune.store import Run
 
@@ -60,11 +60,13 @@ def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
 
 def here(checkpoint: str) -> Path | None:
     """Where a checkpoint's files lie already, unverified and without asking the Hub; None where
-    they do not."""
+    they do not, or a visitor may not read them."""
     if checkpoint == catalog.BUNDLED_CHECKPOINT:
         spec = importlib.util.find_spec(BUNDLED_PACKAGE)
         where = spec.submodule_search_locations if spec is not None else None
         return Path(where[0]) / "model" if where else None
+    if visitors.shared() and not catalog.may_be_fetched(checkpoint):
+        return None
     if (folder := Path(checkpoint)).is_dir():
         return folder
     from huggingface_hub import try_to_load_from_cache
@@ -74,7 +76,11 @@ def here(checkpoint: str) -> Path | None:
     for name in (checkpoint, offered.repo if offered else ""):
         with contextlib.suppress(HFValidationError):
             if name and isinstance(path := try_to_load_from_cache(name, "config.json"), str):
-                return Path(path).parent
+                everybodys = offered or not visitors.shared()
+                return (
+                    Path(path).parent if everybodys or hub_access.granted("checkpoint", name)
+                    else None
+                )  # fmt: skip
     return None
 
 
@@ -82,9 +88,33 @@ def resolve(checkpoint: str) -> str:
     """The folder or Hub id that the Hugging Face libraries know a checkpoint by.
 
     Raises:
-        ModelError: as `bundled_folder`.
+        ModelError: as `bundled_folder`, and where the Hub would not give it to a visitor, or does
+            not answer: the libraries' cache does not say who may read what is in it.
     """
-    return str(bundled_folder()) if checkpoint == catalog.BUNDLED_CHECKPOINT else checkpoint
+    if checkpoint == catalog.BUNDLED_CHECKPOINT:
+        return str(bundled_folder())
+    if visitors.shared():
+        _check_right(checkpoint)
+    return checkpoint
+
+
+def _check_right(checkpoint: str) -> None:
+    if not catalog.may_be_fetched(checkpoint):
+        raise ModelError(
+            f"{checkpoint!r} is no name of the Hub.",
+            "Give it as owner/name: this machine's disk is not its visitors'.",
+        )
+    if catalog.checkpoint(checkpoint) is not None:  # offered, and so everybody's
+        return
+    if not catalog.hub_answers():
+        raise hub_errors.refusal("checkpoint", checkpoint, hub_errors.Cause("silent"))
+    try:
+        hub_access.info("checkpoint", checkpoint)
+    except Exception as error:
+        raise (
+            hub_errors.explained("checkpoint", checkpoint, error)
+            or hub_errors.refusal("checkpoint", checkpoint, hub_errors.Cause("silent"))
+        ) from error
 
 
 def most_tokens(known: Mapping[str, Any]) -> int | None:

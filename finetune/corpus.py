@@ -143,8 +143,7 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
     folder = root / "data" / _name(config)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        known = kept(folder)
-        if known is not None and not sources.moved(config, known.revision):
+        if (known := _current(config, root)) is not None:
             return known
         source = sources.open_source(config, root)
         columns = sources.choose(source, config)
@@ -170,8 +169,7 @@ def ensure(config: RunConfig, root: Path) -> None:
 
     Args, Raises: as `read`.
     """
-    known = kept(root / "data" / _name(config))
-    if known is None or sources.moved(config, known.revision):
+    if _current(config, root) is None:
         child_process.call(
             "finetune.corpus:_read", config.to_json(), str(root),
             about="The source of these pairs", seconds=_SECONDS, memory=_MEMORY,
@@ -180,6 +178,19 @@ def ensure(config: RunConfig, root: Path) -> None:
 
 def _read(config: str, root: str) -> None:
     read(RunConfig.from_json(config), Path(root))
+
+
+def _current(config: RunConfig, root: Path) -> Corpus | None:
+    """What was read of a source, where that is still what it has."""
+    found = (kept(root / "data" / _name(config)), _of_the_same_commit(config, root))
+    return next((one for one in found if one and not sources.moved(config, one.revision)), None)
+
+
+def _of_the_same_commit(config: RunConfig, root: Path) -> Corpus | None:
+    """What was read as the newest of a Hub dataset, where that was the commit asked for."""
+    newest = config.changed(dataset_revision="")
+    found = kept(root / "data" / _name(newest)) if config.dataset_revision else None
+    return found if found is not None and found.revision == config.dataset_revision else None
 
 
 def _name(config: RunConfig) -> str:

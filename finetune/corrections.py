@@ -102,9 +102,10 @@ def as_upload(store: RunStore, run: Run) -> RunConfig:
     """
     from finetune import corpus, data
 
-    known, config = read(run), run.config()
+    known = read(run)
     if not known:
         raise DataError("No label was corrected yet.", "Choose another class for one first.")
+    config = run.config_as_begun()
     corpus.ensure(config, run.folder.parent)
     pairs = data.load(config, run.folder.parent)
     kept, now = _table(run), pairs.splits["validation"]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from finetune import checkpoints, curves, data, intervals, sources
+from finetune import checkpoints, curves, data, hub_errors, intervals, sources
 from finetune import corpus as reading
 from finetune import lengths as measuring
 from finetune.config import NO_COLUMN, RunConfig
@@ -551,7 +551,8 @@ def _no_tokenizer(checkpoint: str, error: Exception) -> str:
             "the Hub does not answer: choose another checkpoint under Train, or press Examine "
             "again when it does."
         )
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    known = hub_errors.explained("checkpoint", checkpoint, error)
+    reason = (known.fact if known else hub_errors.first_line(error))[:200].rstrip(".")
     return (
         f"The lengths are missing, for the tokenizer of {checkpoint} cannot be loaded ({reason}): "
         "choose another checkpoint under Train, and press Examine again."
@@ -561,7 +562,8 @@ def _no_tokenizer(checkpoint: str, error: Exception) -> str:
 def _tokenizer(checkpoint: str) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(checkpoints.resolve(checkpoint))
+    source = checkpoints.resolve(checkpoint)
+    return hub_errors.retried(lambda: AutoTokenizer.from_pretrained(source))
 
 
 def _token_counts(corpus: Corpus, split: str, rows: Integers, tokenizer: Any) -> Iterable[int]:

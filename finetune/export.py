@@ -138,15 +138,11 @@ def _pairs(known: Known, store: RunStore) -> dict[str, Any]:
     """
     from finetune import corpus, data
 
-    revision = known.prepared.data.get("revision", "")
-    asked = [known.config]
-    if revision and revision != known.config.dataset_revision:
-        asked.append(known.config.changed(dataset_revision=revision))
-    for config in asked:
-        corpus.ensure(config, store.root)
-        found = data.load(config, store.root)
-        if found.fingerprint == known.prepared.fingerprint:
-            return {name: found.splits[name] for name in known.prepared.data["rows"]}
+    config = known.run.config_as_begun()
+    corpus.ensure(config, store.root)
+    found = data.load(config, store.root)
+    if found.fingerprint == known.prepared.fingerprint:
+        return {name: found.splits[name] for name in known.prepared.data["rows"]}
     raise DataError(
         f"The pairs have changed since run {known.run.id} (fingerprint {found.fingerprint[:12]}, "
         f"it was {known.prepared.fingerprint[:12]}).",

@@ -25,7 +25,7 @@ from finetune import catalog, visitors
 from finetune.errors import DataError, FinetuneError, ModelError
 
 T = TypeVar("T")
-Kind = Literal["dataset", "checkpoint"]
+Kind = Literal["dataset", "checkpoint", "model"]
 LONGEST_PAUSE = 60  # seconds the Hub may ask for that are waited; beyond, the person is told
 _TRIES = 4
 
@@ -84,7 +84,7 @@ TABLE = {
     ),
     "silent": Words(
         "{What} could not be read: the Hub at {endpoint} does not answer.",
-        "Check the network and try again, or use the bundled {bundled}.",
+        "Check the network and try again, or {instead}.",
         _NETWORK,
     ),
     "cut": Words(
@@ -97,12 +97,17 @@ TABLE = {
         "Free some space and {again}.",
     ),
     "read-only": Words(
-        "{What} cannot be kept: {path} cannot be written.",
+        "{What} cannot be kept: {path} is on a disk that can only be read.",
         "Choose a folder that can be, with HF_HOME.",
         "Choose a folder that can be written, with TMPDIR or HF_HOME, and {again}.",
     ),
     "no file": Words(
         "", "", "There is no such repository, or the token may not see it.",
+    ),
+    "not allowed": Words(
+        "{What} cannot be had: this user may not use {path}.",
+        "Give the right to it, or choose another folder with HF_HOME.",
+        "Give the right to it, or choose another folder with TMPDIR or HF_HOME, and {again}.",
     ),
     "refused": Words(
         "{What} cannot be read: the Hub refused with status {status}.",
@@ -139,6 +144,11 @@ TABLE = {
         "Choose a model with safetensors weights.",
     ),
 }  # fmt: skip
+_INSTEAD = {
+    "dataset": "use the bundled pairs or your own files",
+    "checkpoint": "use the bundled checkpoint",
+    "model": "choose a run",
+}
 _OF_STATUS = {
     400: "refused", 401: "token", 402: "unpaid", 403: "forbidden", 404: "missing", 409: "taken",
     412: "behind", 413: "large", 429: "pause",
@@ -209,7 +219,7 @@ def cause(error: BaseException) -> Cause:
 
 _DISK = {
     errno.ENOSPC: "full", errno.EDQUOT: "full",
-    errno.EROFS: "read-only", errno.EACCES: "read-only", errno.EPERM: "read-only",
+    errno.EROFS: "read-only", errno.EACCES: "not allowed", errno.EPERM: "not allowed",
 }  # fmt: skip
 
 
@@ -254,7 +264,7 @@ def refusal(kind: Kind, name: str, found: Cause, revision: str = "") -> Finetune
     """The error that tells why a dataset or a checkpoint cannot be had, of a cause that has a fact
     in the table."""
     words = TABLE[found.name]
-    what = f"the Hub dataset {name}" if kind == "dataset" else f"the checkpoint {name}"
+    what = f"the {'Hub ' * (kind == 'dataset')}{kind} {name}"
     values = {
         "what": what,
         "What": what[0].upper() + what[1:],
@@ -266,7 +276,7 @@ def refusal(kind: Kind, name: str, found: Cause, revision: str = "") -> Finetune
         "page": f"{catalog.endpoint()}/{'datasets/' * (kind == 'dataset')}{name}",
         "endpoint": catalog.endpoint(),
         "of_time": f" of {duration(found.pause)}" * bool(found.pause),
-        "bundled": "pairs or your own files" if kind == "dataset" else "checkpoint",
+        "instead": _INSTEAD[kind],
     }
     remedy = words.remedy.format(**values)
     if visitors.shared() and found.name in NO_RIGHT:

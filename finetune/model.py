@@ -7,6 +7,7 @@ comes with a checkpoint is never run.
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from finetune import checkpoints
+from finetune import checkpoints, hub_errors
 from finetune.config import RunConfig
 from finetune.errors import ModelError, some
+from finetune.hub_errors import retried
 
 
 def load(
@@ -47,8 +49,10 @@ def load(
             or the Hub does not answer.
     """
     source = checkpoints.resolve(checkpoint)
+    # Else pickles are sent to be converted, and weights read that nobody has merged.
+    os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = retried(lambda: AutoConfig.from_pretrained(source))
         checkpoints.check_length(checkpoint, max_length, config.to_dict())
         if dropout >= 0:
             _set_dropout(config, dropout)
@@ -56,7 +60,7 @@ def load(
         config.id2label = dict(enumerate(labels))
         config.label2id = {name: index for index, name in enumerate(labels)}
         config.problem_type = "single_label_classification"
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = retried(lambda: AutoTokenizer.from_pretrained(source))
         tokenizer.model_max_length = max_length  # saved with the weights, as `length_of` reads it
         if tokenizer.pad_token is None:  # decoders of text have none
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
@@ -65,21 +69,44 @@ def load(
         chosen = (
             {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
         )
-        model = AutoModelForSequenceClassification.from_pretrained(
-            source,
-            config=config,
-            use_safetensors=True,
-            dtype="float32",
-            ignore_mismatched_sizes=True,  # a head of another task is replaced
-            **chosen,
+        model = retried(
+            lambda: AutoModelForSequenceClassification.from_pretrained(
+                source,
+                config=config,
+                use_safetensors=True,
+                dtype="float32",
+                ignore_mismatched_sizes=True,  # a head of another task is replaced
+                **chosen,
+            )
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except ModelError:
+        raise
+    except Exception as error:  # of the Hub's clients, and of what reads the files
+        if (known := hub_errors.explained("checkpoint", checkpoint, error)) is not None:
+            raise known from error
+        if not isinstance(error, OSError | ValueError | KeyError | ImportError):
+            raise
         raise ModelError(
-            f"The checkpoint {checkpoint!r} cannot be loaded: {_first_line(error)}",
-            "Check its name and the network; it must be a text encoder with safetensors "
-            "weights. The bundled checkpoint needs no network.",
+            f"The checkpoint {checkpoint!r} cannot be loaded: {hub_errors.first_line(error)}",
+            "Check its name; it must be a text encoder with safetensors weights.",
         ) from error
+    _check_finite(checkpoint, model)
     return tokenizer, model
+
+
+def _check_finite(checkpoint: str, model: PreTrainedModel) -> None:
+    """See that no weight is infinite or not a number: no learning rate would help then.
+
+    Raises:
+        ModelError: naming what is not.
+    """
+    broken = [name for name, one in model.named_parameters() if not one.isfinite().all()]
+    if broken:
+        raise ModelError(
+            f"The checkpoint {checkpoint!r} has weights that are not finite numbers: "
+            f"{some(broken, 3)}.",
+            "Download it again, or choose another one.",
+        )
 
 
 def attention(asked: str, device: torch.device, half: bool, max_length: int) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 import torch
 
-from finetune import calibration, checkpoints, decision, hashes, jsonfile, model
+from finetune import calibration, checkpoints, decision, hashes, hub_errors, jsonfile, model
 from finetune.decision import Decision
 from finetune.errors import DataError, ModelError
 from finetune.scoring import Precision, Scorer, Together, set_own_threads
@@ -320,11 +320,14 @@ def from_hub(name: str, anonymous: bool) -> tuple[Path, int]:
             safetensors weights, does not fit into memory, or the Hub does not answer.
     """
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
 
     token = False if anonymous else None
     try:
-        info = HfApi().model_info(name, files_metadata=True, token=token, timeout=10)
+        info = hub_errors.retried(
+            lambda: HfApi().model_info(name, files_metadata=True, token=token, timeout=10)
+        )
+        if anonymous and info.gated:  # its files may lie in the cache all the same
+            raise hub_errors.Gated
         sizes = {
             one.rfilename: one.size or 0
             for one in info.siblings or []
@@ -357,14 +360,10 @@ def from_hub(name: str, anonymous: bool) -> tuple[Path, int]:
         )  # fmt: skip
     except ModelError:
         raise
-    except HfHubHTTPError as error:
-        code = error.response.status_code if error.response is not None else 0
-        why = {401: "is not there, or private", 403: "is gated", 404: "is not there"}
-        said = why.get(code, f"cannot be had: the Hub answered {code}")
-        raise ModelError(f"The model {name!r} {said}.", "Check its id, as owner/name.") from error
-    except Exception as error:  # no network: each library has errors of its own
-        raise ModelError(
-            f"The Hub does not answer for {name!r}.", "Check the network, or choose a run."
+    except Exception as error:  # each library has errors of its own
+        raise hub_errors.explained("model", name, error) or ModelError(
+            f"The model {name!r} cannot be had: {hub_errors.first_line(error)}",
+            "Check its id, as owner/name, or choose a run.",
         ) from error
     return folder, _reads(name, folder)
 

@@ -246,6 +246,18 @@ class Run:
                 "Its model, log and events are still there; start a new run to train again.",
             ) from error
 
+    def config_as_begun(self) -> RunConfig:
+        """Its configuration, a Hub dataset at the commit that its pairs were first read at: the
+        dataset may have another one since.
+
+        Raises:
+            StoreError: as `config`.
+        """
+        chosen = self.config()
+        prepared = fold(self.tail()[0]).prepared
+        revision = prepared.data.get("revision") if prepared is not None else ""
+        return chosen.changed(dataset_revision=str(revision)) if revision else chosen
+
     def about(self) -> About:
         """Whose it is and what is said of it; nobody's and nothing where that cannot be read."""
         path = self.folder / "about.json"

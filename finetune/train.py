@@ -309,7 +309,7 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         hub_allowance.count_dataset(run.folder.parent, run.about().owner, chosen)
         hub_allowance.count_checkpoint(run.folder.parent, run.about().owner, chosen.checkpoint)
     with accelerator.main_process_first():
-        pairs = data.load(chosen, run.folder.parent)
+        pairs = data.load(run.config_as_begun(), run.folder.parent)
     if resume is not None:
         _check_unchanged(run, pairs.fingerprint)
     if launch.is_main():

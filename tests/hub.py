@@ -56,7 +56,7 @@ class Commit:
 
 @dataclass
 class Repo:
-    """A repository with the files of its head."""
+    """A repository with the files of its head, and of the commits before it."""
 
     id: str
     kind: str = "model"
@@ -64,15 +64,23 @@ class Repo:
     gated: bool = False
     files: dict[str, bytes] = field(default_factory=dict)
     commits: list[Commit] = field(default_factory=list)
+    earlier: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by commit
     space: Space | None = None
 
     @property
     def head(self) -> str:
         return self.commits[-1].sha if self.commits else "0" * 40
 
+    def at(self, revision: str) -> tuple[str, dict[str, bytes]]:
+        """The commit that a known revision stands for, and its files."""
+        known = self.earlier.get(revision)
+        return (self.head, self.files) if known is None else (revision, known)
+
     def commit(
         self, message: str, changes: dict[str, bytes | None], description: str = ""
     ) -> Commit:
+        if self.commits:
+            self.earlier[self.head] = dict(self.files)
         for path, content in changes.items():
             if content is None:
                 self.files.pop(path, None)
@@ -641,7 +649,7 @@ class Handler(BaseHTTPRequestHandler):
                 "_id": "0" * 24,
                 "id": repo,
                 "modelId": repo,
-                "sha": found.head,
+                "sha": found.at(revision)[0],
                 "private": found.private,
                 "gated": "auto" if found.gated else False,
                 "disabled": False,
@@ -649,8 +657,8 @@ class Handler(BaseHTTPRequestHandler):
                 "likes": 0,
                 "tags": [],
                 "siblings": [
-                    {"rfilename": path} | ({"size": len(found.files[path])} if sizes else {})
-                    for path in sorted(found.files)
+                    {"rfilename": path} | ({"size": len(content)} if sizes else {})
+                    for path, content in sorted(found.at(revision)[1].items())
                 ],
                 "lastModified": "2026-01-01T00:00:00.000Z",
                 "createdAt": "2026-01-01T00:00:00.000Z",
@@ -665,20 +673,21 @@ class Handler(BaseHTTPRequestHandler):
         found = self.hub.find(kind, repo, self.user)
         self._known(found, revision)
         prefix = f"{path}/" if path else ""
-        inside = [name for name in sorted(found.files) if name.startswith(prefix)]
+        files = found.at(revision)[1]
+        inside = [name for name in sorted(files) if name.startswith(prefix)]
         if path and not inside:
             raise Refused(404, "EntryNotFound", f"{path} does not exist")
         folders = sorted({_parent(name) for name in inside} - {"", path or ""})
-        self._json([*map(_folder, folders), *(_file(name, found) for name in inside)])
+        self._json([*map(_folder, folders), *(_file(name, files) for name in inside)])
 
     def paths_info(self, kind: str, repo: str, revision: str) -> None:
         found = self.hub.find(kind, repo, self.user)
         wanted = _form(self.body, self.headers.get("Content-Type", ""))
-        answer = []
+        answer, files = [], found.at(revision)[1]
         for path in wanted:
-            if path in found.files:
-                answer.append(_file(path, found))
-            elif any(name.startswith(f"{path}/") for name in found.files):
+            if path in files:
+                answer.append(_file(path, files))
+            elif any(name.startswith(f"{path}/") for name in files):
                 answer.append(_folder(path))
         self._json(answer)
 
@@ -703,11 +712,12 @@ class Handler(BaseHTTPRequestHandler):
         owner = self.user is not None and repo.split("/")[0] == self.user.name
         if found.gated and not owner:
             raise Refused(403 if self.user else 401, "GatedRepo", f"{repo} is gated")
-        if path not in found.files:
+        commit, files = found.at(revision)
+        if path not in files:
             raise Refused(404, "EntryNotFound", f"{path} does not exist")
-        content = found.files[path]
+        content = files[path]
         etag = hashlib.sha256(content).hexdigest()
-        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": found.head, "Accept-Ranges": "bytes"}
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         if _mode(path, len(content)) == "lfs":
             self.hub.uploads[etag] = content
             headers["X-Linked-Etag"] = f'"{etag}"'
@@ -747,8 +757,8 @@ def _folder(path: str) -> dict[str, Any]:
     return {"type": "directory", "oid": "0" * 40, "size": 0, "path": path}
 
 
-def _file(path: str, repo: Repo) -> dict[str, Any]:
-    content = repo.files[path]
+def _file(path: str, files: dict[str, bytes]) -> dict[str, Any]:
+    content = files[path]
     entry: dict[str, Any] = {
         "type": "file",
         "oid": hashlib.sha1(content).hexdigest(),

@@ -24,8 +24,10 @@ from finetune import (
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.errors import DataError, JobError
 from finetune.store import Run, RunStore
+from finetune.summary import fold
 from finetune.uploads import Uploads
 from tests import toys
+from tests.hub import LoopbackHub
 from tests.test_jobs import until
 
 
@@ -128,6 +130,51 @@ def test_corrected_labels_become_pairs_to_train_on(store: RunStore, run: Run) ->
     assert corrections.read(run) == {}
     with pytest.raises(DataError, match="No label was corrected"):
         corrections.as_upload(store, run)
+
+
+def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path
+) -> None:
+    def rows(count: int, seed: int) -> bytes:
+        found = toys.rows(count, seed)
+        return (
+            "sentence1,sentence2,label\n" + "".join(f"{a},{b},{c}\n" for a, b, c in found)
+        ).encode()
+
+    repo = hub.add_repo(
+        "ada/moving", "dataset", {"train.csv": rows(48, 0), "test.csv": rows(12, 1)}
+    )
+    made = store.create(
+        RunConfig(
+            dataset="ada/moving", checkpoint=str(toy_checkpoint), max_length=32, max_steps=4,
+            mixed_precision="no",
+        )
+    )  # fmt: skip
+    command = [sys.executable, "-m", "finetune.train", "--run", str(made.folder)]
+
+    def trained() -> events.Prepared:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        prepared = fold(made.tail()[0]).prepared
+        assert prepared is not None
+        return prepared
+
+    first = trained()
+    assert made.config_as_begun().dataset_revision == repo.head
+    assert len(list((store.root / "data").glob("*/"))) == 1  # read once
+    repo.commit("other rows", {"train.csv": rows(60, 2), "test.csv": rows(9, 3)})
+    assert data.load(made.config(), store.root).fingerprint != first.fingerprint
+    shutil.rmtree(made.predictions)
+    assess.both_orders(made)
+    assess.open_test(made)
+    labels = first.labels
+    table = outcomes.examples(made)
+    assert table is not None
+    was = labels[table.column("label").to_pylist()[0]]
+    corrections.change(made, 0, labels[1 - labels.index(was)], labels)
+    assert corrections.as_upload(store, made).dataset.startswith("upload/")
+    assert trained().fingerprint == first.fingerprint
+    assert made.config().dataset_revision == ""
 
 
 def test_what_cannot_be_measured_is_said(store: RunStore, toy_checkpoint: Path) -> None:

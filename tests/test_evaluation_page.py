@@ -249,7 +249,7 @@ def test_a_classifier_of_the_hub_is_asked(
     evaluated(app, toy_checkpoint, 1, 3.0)
     open_predict(page)
     chooser = page.locator("#predict-run input")
-    for name, said in (("ada/nothing", "is not there"), ("ada/toy-pairs", "")):
+    for name, said in (("ada/nothing", "no model 'ada/nothing' on the Hub"), ("ada/toy-pairs", "")):
         chooser.fill(name)
         chooser.press("Enter")
         page.locator("#sentence1 textarea").fill("the cat sees a dog .")

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import hashlib
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,8 @@ from finetune.errors import ConfigError, ModelError
 from finetune.sources import LABELS
 from tests import toys
 from tests.hub import LoopbackHub
+
+INVALID = "Invalid credentials in Authorization header"
 
 
 def test_the_bundled_checkpoint_is_the_official_one() -> None:
@@ -42,8 +47,85 @@ def test_pickled_weights_are_refused(toy_checkpoint: Path, tmp_path: Path) -> No
     _, classifier = model.load(str(toy_checkpoint), LABELS, 32)
     (folder / "model.safetensors").unlink()
     torch.save(classifier.state_dict(), folder / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="safetensors"):
+    with pytest.raises(ModelError, match="no safetensors weights, and others can run code"):
         model.load(str(folder), LABELS, 32)
+
+
+def test_weights_that_are_no_numbers_are_said_before_training(
+    toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(toy_checkpoint, folder := tmp_path / "broken")
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    toys.overwrite(folder, lambda weights: weights[name].fill_(float("nan")))
+    with pytest.raises(ModelError, match=f"not finite numbers: {name}.*Download it again"):
+        model.load(str(folder), LABELS, 32)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "remedy"),
+    [
+        ((403, {"X-Error-Code": "GatedRepo"}), "is gated", "Accept its terms at http"),
+        ((401, {"X-Error-Message": INVALID}), "does not accept this machine's token", "Sign in an"),
+        ((401, {"X-Error-Code": "RepoNotFound"}), "There is no checkpoint '{}'", "Check its name"),
+        ((429, {"Retry-After": "600"}), "the Hub asks for a pause of 10 minutes", "after it"),
+        ((503, {}), "the Hub has a fault .status 503.", "Try again in a while"),
+        ("cut", "The download of the checkpoint {} broke off", "what has come is kept"),
+        ("pickle", "no safetensors weights", "save it as safetensors where you trust it"),
+    ],
+)
+def test_why_a_checkpoint_is_not_to_be_had(
+    hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch,
+    fault: Any, said: str, remedy: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    name = f"ada/why-{hashlib.sha256(remedy.encode()).hexdigest()[:8]}"  # is in no cache
+    repo = hub.add_repo(name, files=toy_checkpoint)
+    if fault == "pickle":
+        repo.files["pytorch_model.bin"] = repo.files.pop("model.safetensors")
+    elif fault == "cut":
+        hub.fail("GET", "/lfs/", 0, times=99, cut=True, after=1000)
+    else:
+        hub.fail("", "/resolve/", fault[0], times=99, headers=fault[1])
+    with pytest.raises(ModelError, match=said.format(name)) as caught:
+        model.load(name, LABELS, 32)
+    assert remedy in caught.value.remedy
+
+
+def test_a_pause_that_the_hub_asks_for_is_waited_for(
+    hub: LoopbackHub, toy_checkpoint: Path
+) -> None:
+    hub.add_repo("ada/paused", files=toy_checkpoint)
+    hub.fail("", "/resolve/.*config.json", 429, headers={"Retry-After": "1"})
+    hub.fail("GET", "/lfs/", 503, headers={"Retry-After": "1"})
+    model.load("ada/paused", LABELS, 32)
+    assert {status for _, _, status in hub.requests} > {429, 503}
+
+
+def test_visitors_get_no_checkpoint_that_the_hub_would_not_give_them(
+    hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The libraries answer from their cache where the Hub refuses."""
+    names = ("ada/hidden", "ada/locked-up", "ada/public")
+    hub.add_repo("ada/hidden", files=toy_checkpoint, private=True)
+    hub.add_repo("ada/locked-up", files=toy_checkpoint, gated=True)
+    hub.add_repo("ada/public", files=toy_checkpoint)
+    monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
+    for name in names:
+        model.load(name, LABELS, 32)
+        assert checkpoints.here(name) is not None
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    assert [checkpoints.here(name) is not None for name in names] == [False, False, True]
+    for name, said in (
+        ("ada/hidden", "There is no checkpoint 'ada/hidden' on the Hub, or it is private"),
+        ("ada/locked-up", "ada/locked-up is gated"),
+        (str(toy_checkpoint), "is no name of the Hub"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            model.load(name, LABELS, 32)
+    model.load("ada/public", LABELS, 32)
+    monkeypatch.setattr(catalog, "hub_answers", lambda timeout=2.0: False)
+    with pytest.raises(ModelError, match="does not answer"):
+        model.load("ada/public", LABELS, 32)
 
 
 def test_a_head_of_another_task_is_replaced(toy_checkpoint: Path) -> None:
@@ -119,7 +201,7 @@ def test_no_network_halfway_is_said_and_a_second_try_works(
     name = on_hub(hub, "ada/cut-for-good", large_checkpoint)
     hub.fail("GET", "/lfs/", 0, cut=True, after=12_000_000)
     hub.fail("GET", "/lfs/", 0, cut=True, times=100)
-    with pytest.raises(ModelError, match=r"'ada/cut-for-good' cannot be loaded.* network"):
+    with pytest.raises(ModelError, match=r"ada/cut-for-good broke off.* network"):
         model.load(name, LABELS, 32)
     hub.faults.clear()
     _, classifier = model.load(name, LABELS, 32)

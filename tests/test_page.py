@@ -7,6 +7,7 @@ import dataclasses
 import html
 import itertools
 import json
+import math
 import os
 import re
 import shlex
@@ -513,7 +514,7 @@ def test_charts_say_what_they_show() -> None:
 )
 def test_any_points_lie_within_the_axis(points: list[charts.Point]) -> None:
     low, high = min(y for _, y in points), max(y for _, y in points)
-    bottom, top, ticks = charts._axis(low, high)
+    bottom, top, ticks = charts._axis(low, high, math.inf)
     slack = 1e-6 * (top - bottom)
     assert bottom - slack <= low <= high <= top + slack
     assert 2 <= len(ticks) <= 12

@@ -341,8 +341,13 @@ def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
     hub.add_repo("ada/pickle", files={"pytorch_model.bin": b"x", "config.json": b"{}"})
     with pytest.raises(ModelError, match="no safetensors weights"):
         predict.from_hub("ada/pickle", anonymous=True)
-    with pytest.raises(ModelError, match="is not there"):
+    with pytest.raises(ModelError, match="no model 'ada/none' on the Hub, or it is private"):
         predict.from_hub("ada/none", anonymous=True)
     assert not any(token for token in hub.tokens_seen)
+    hub.add_repo("ada/locked", files=files, gated=True)
+    monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
+    assert predict.from_hub("ada/locked", anonymous=False)[1] == 64  # and is in the cache now
+    with pytest.raises(ModelError, match="ada/locked is gated"):
+        predict.from_hub("ada/locked", anonymous=True)
     for name in ("../x", "/etc/passwd", "a/b/c", "a b/c", 7, None, "x"):
         assert not catalog.is_hub_id(name)

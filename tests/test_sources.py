@@ -238,7 +238,7 @@ def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
         (tmp_path / folder / "train.csv").write_bytes(_csv(40))
     monkeypatch.setattr(sources, "load_dataset", None)
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    visitor = store.seen_by(visitors.visitor(secret="s" * 43))
+    visitor = store.seen_by(visitors.visitor(browser="browser:ada"))
     monkeypatch.delenv("FINETUNE_VISITORS")
     for name in [*packaged_modules._PACKAGED_DATASETS_MODULES, "imdb", *LOCAL]:
         config = RunConfig(dataset=name)
@@ -390,7 +390,7 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
 
     by_owner = examined()
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    mine = store.seen_by(visitors.visitor(secret="s" * 43))
+    mine = store.seen_by(visitors.visitor(browser="browser:ada"))
     with pytest.raises(DataError, match="There is no such examination"):
         looks.get(mine, by_owner)
     assert looks.look(looks.examination(mine, config)).report is None

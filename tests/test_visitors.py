@@ -548,7 +548,7 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
         tab.draw()
     chosen: dict[str, Any] = {"at": -1.0, "runs": [], "full": False}
     root, bob = by_name("root"), by_name("bob")
-    waiting = store.seen_by(visitors.visitor(secret=ada)).create(RunConfig(name="in the queue"))
+    waiting = visit.mine(store, asks(ada)).create(RunConfig(name="in the queue"))
     Queue(store.root).add(waiting.id)
     monkeypatch.setattr(scheduler, "dispatch", lambda store: None)
 
@@ -589,7 +589,7 @@ def test_what_is_fetched_of_the_hub_counts(
         files={"model.safetensors": mega * 2, "vocab.txt": mega[:1000], "tf_model.h5": mega * 9},
     )
     hub.add_repo("ada/more", files={"model.safetensors": mega})
-    owner = visitors.visitor(secret=ada).name
+    owner = visit.visitor(store, asks(ada)).name
     small = RunConfig(dataset="ada/pairs", dataset_config_name="small")
 
     def dataset(config: RunConfig, who: str = owner) -> None:
@@ -625,7 +625,7 @@ def test_runs_and_examinations_are_counted_before_they_fetch(
 ) -> None:
     monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "0")
     hub.add_repo("ada/pairs", "dataset", {"train.csv": b"sentence1,sentence2,label\na,b,1\n"})
-    mine = store.seen_by(visitors.visitor(secret=ada))
+    mine = visit.mine(store, asks(ada))
     run = mine.create(RunConfig(dataset="ada/pairs"))
     command = [sys.executable, "-m", "finetune.train", "--run", str(run.folder)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 1
