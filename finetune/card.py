@@ -282,7 +282,7 @@ def _source(facts: Facts) -> str:
     if known is not None:
         return known.label.split(" (")[0]
     own = uploads.is_upload(dataset) or catalog.on_disk(dataset)
-    return str(not own and facts.data.get("source") or f"own {facts.noun}")
+    return str((not own and facts.data.get("source")) or f"own {facts.noun}")
 
 
 def _code(value: object) -> str:
@@ -371,8 +371,8 @@ def _results(facts: Facts) -> str:
     lines = [
         "## Results",
         "",
-        f"On {prepared.validation_examples:,} validation {facts.noun}{where} after step {best.step} of "
-        f"{prepared.total_steps}, the best by {_measure(facts)} of "
+        f"On {prepared.validation_examples:,} validation {facts.noun}{where} after step "
+        f"{best.step} of {prepared.total_steps}, the best by {_measure(facts)} of "
         f"{_counted(len(summary.validation), 'evaluation')}.{ended} The model was "
         "chosen on them, so the figures flatter it somewhat; intervals are of 95%.",
         "",
@@ -558,7 +558,8 @@ def _data(facts: Facts) -> str:
 
 
 def _found(findings: Sequence[Finding]) -> str:
-    shown = [f"- {_plain(one.title.rstrip('.'))} ({_counted(one.count, 'row')})." for one in findings]
+    titles = [(_plain(one.title.rstrip(".")), one.count) for one in findings]
+    shown = [f"- {title} ({_counted(count, 'row')})." for title, count in titles]
     if not shown:
         return ""
     more = len(shown) - _MOST_FINDINGS
