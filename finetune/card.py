@@ -372,8 +372,8 @@ def _results(facts: Facts) -> str:
     lines = [
         "## Results",
         "",
-        f"On {prepared.validation_examples:,} validation {facts.noun}{where} after step {best.step} of "
-        f"{prepared.total_steps}, the best by {_measure(facts)} of "
+        f"On {prepared.validation_examples:,} validation {facts.noun}{where} after step "
+        f"{best.step} of {prepared.total_steps}, the best by {_measure(facts)} of "
         f"{_counted(len(summary.validation), 'evaluation')}.{ended} The model was "
         "chosen on them, so the figures flatter it somewhat; intervals are of 95%.",
         "",
@@ -559,9 +559,8 @@ def _data(facts: Facts) -> str:
 
 
 def _found(findings: Sequence[Finding]) -> str:
-    shown = [
-        f"- {_plain(one.title.rstrip('.'))} ({_counted(one.count, 'row')})." for one in findings
-    ]
+    titles = [(_plain(one.title.rstrip(".")), one.count) for one in findings]
+    shown = [f"- {title} ({_counted(count, 'row')})." for title, count in titles]
     if not shown:
         return ""
     more = len(shown) - _MOST_FINDINGS

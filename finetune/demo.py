@@ -30,7 +30,7 @@ import gradio as gr
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-MODEL = "{model}"
+MODEL = {code}
 tokenizer = AutoTokenizer.from_pretrained(MODEL)
 model = AutoModelForSequenceClassification.from_pretrained(MODEL).eval()
 
@@ -53,8 +53,8 @@ demo = gr.Interface(
 {examples}
     ],
     cache_examples=False,
-    title="{title}",
-    description="The model is [{model}](https://huggingface.co/{model}).",
+    title={title},
+    description="The model is [`{model}`](https://huggingface.co/{model}).",
     flagging_mode="never",
     api_name="classify",
 )
@@ -73,12 +73,12 @@ sdk_version: {gradio}
 python_version: "3.12"
 app_file: app.py
 {licence}models:
-  - {model}
+  - {code}
 ---
 
-# {title}
+# `{name}` demo
 
-Try [{model}](https://huggingface.co/{model}), a text classifier tuned with Finetune: {what} in,
+Try [`{model}`](https://huggingface.co/{model}), a text classifier tuned with Finetune: {what} in,
 the probability of each class out.
 """
 
@@ -101,10 +101,11 @@ def files(
     """
     names = ["sentence1", "sentence2"] if paired else ["sentence1"]
     given = [list(pair[: len(names)]) for pair in examples]
-    title = f"{model.split('/')[-1]} demo"
+    title = json.dumps(f"{model.split('/')[-1]} demo")
     app = _APP.format(
         mark=MARK,
         model=model,
+        code=json.dumps(model),
         arguments=", ".join(f"{name}: str" for name in names),
         names=", ".join(names),
         max_length=max_length,
@@ -115,8 +116,10 @@ def files(
     readme = _README.format(
         title=title,
         gradio=_version("gradio") or "6.31.0",
-        licence=f"license: {licence}\n" if licence else "",
+        licence=f"license: {json.dumps(licence)}\n" if licence else "",
         model=model,
+        code=json.dumps(model),
+        name=model.split("/")[-1],
         what="two sentences" if paired else "a sentence",
     )
     return {"app.py": app, "requirements.txt": _requirements(), "README.md": readme}

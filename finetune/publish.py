@@ -12,22 +12,31 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import hashlib
 import io
 import json
 import os
 import re
-import secrets
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, ModelCard, snapshot_download
+import numpy as np
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    ModelCard,
+    ModelInfo,
+    snapshot_download,
+)
 from huggingface_hub.utils.tqdm import disable_progress_bars
+from numpy.typing import NDArray
 
-from finetune import card, catalog, checkpoints, demo, outcomes, picture, uploads
-from finetune.errors import Cancelled, FinetuneError, PublishError
+from finetune import card, catalog, checkpoints, demo, hashes, outcomes, picture, uploads
+from finetune.calibration import probabilities
+from finetune.errors import Cancelled, FinetuneError, ModelError, PublishError, StoreError, some
 from finetune.hub import (
     Account,
     Hub,
@@ -37,17 +46,19 @@ from finetune.hub import (
     repo_id,
     sleep_time,
     stored_token,
+    undecided,
 )  # fmt: skip
-from finetune.store import Run
+from finetune.store import Run, plain_title
 from finetune.summary import ENDED, Summary
 
 __all__ = [
-    "Account", "Exists", "Plan", "Progress", "Pushed", "Verified", "Wanted", "account", "check",
-    "push", "repo_id", "stored_token", "suggested_name", "verify",
+    "Account", "Billed", "Exists", "Plan", "Progress", "Pushed", "Verified", "Wanted", "account",
+    "check", "push", "repo_id", "stored_token", "suggested_name", "verify",
 ]  # fmt: skip
 
-PAIRS = 20  # validation pairs that the model from the Hub is asked, and the one here
+PAIRS = 20  # validation pairs that the model here is asked before a push, and the Hub's after it
 TOLERANCE = 1e-4  # of a logit, between the two
+_DRIFT = 0.1  # of probability, between the model here in fp32 and its evaluation, perhaps in bf16
 _SMALL = 2**20  # bytes, up to which a file is read at once rather than streamed
 # What `from_pretrained` may read beside the card, never in a folder: of an earlier model, it would
 # be mixed with this one.
@@ -70,6 +81,7 @@ class Wanted:
         demo: whether to make a Space too, `<name>-demo`, in which anybody can try the model.
         hardware: of that Space, as the Hub names it; some is billed.
         update: whether a repository that holds something already gets a new commit.
+        pays: whether a new Space may be on hardware that is billed.
     """
 
     name: str
@@ -78,6 +90,7 @@ class Wanted:
     demo: bool = False
     hardware: str = "cpu-basic"
     update: bool = False
+    pays: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,7 @@ class Plan:
         demo_exists: whether that is there.
         hardware: of a Space that is made, with its price as far as the Hub tells it and when it
             sleeps; empty for one that is there, which keeps its own.
+        billed: whether that is.
     """
 
     account: Account
@@ -116,6 +130,7 @@ class Plan:
     demo: str = ""
     demo_exists: bool = False
     hardware: str = ""
+    billed: bool = False
 
     @property
     def size(self) -> int:
@@ -195,6 +210,21 @@ class Exists(PublishError):
         self.full = full
 
 
+class Billed(PublishError):
+    """A demo Space would be billed, and nobody has agreed to its price.
+
+    Args:
+        plan: of the push.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(
+            f"The demo Space would be billed: {plan.hardware}. Nothing was sent.",
+            "Press Check to see the price, and push then; or choose cpu-basic, which is free.",
+        )
+        self.plan = plan
+
+
 Told = Callable[[Progress], None]
 
 
@@ -253,6 +283,7 @@ def push(
     Raises:
         Cancelled: when the end was wanted, and nothing was committed.
         Exists: when the repository holds something and is not to be updated.
+        Billed: when a demo Space would be, and that was not agreed to.
         PublishError: when something is wrong with the run, the token, the name or the Hub's
             answer. It says whether a repository was left behind empty.
     """
@@ -261,17 +292,22 @@ def push(
     with contextlib.ExitStack() as opened:
         contents = _contents(run, summary)
         plan = _plan(run, summary, wanted, hub, contents)
-        if plan.held and not wanted.update:
-            raise Exists(plan.full)
+        if plan.billed and not wanted.pays:
+            raise Billed(plan)
         sending = _Sending(hub, plan, told)
         contents["README.md"] = _card(run, summary, plan)
         sending.open(contents, opened)
-        commit = sending.carry_out(f"Fine-tuned with Finetune: {run.public_title()}"[:200])
+        commit = sending.arrived()
+        if plan.held and not wanted.update and not commit:
+            raise Exists(plan.full)
+        here = _answers_here(run, summary)
+        commit = commit or sending.carry_out(f"Fine-tuned with Finetune: {_title(run)}"[:200])
     progress = replace(sending.progress, doing="loading it back to compare")
     told(progress)
     pushed = Pushed(f"{catalog.endpoint()}/{plan.full}", commit, sending.created)
     if verified:
-        pushed = replace(pushed, verified=verify(run, summary, plan.full, commit, token, stopped))
+        verified_now = verify(run, summary, plan.full, commit, token, stopped, here)
+        pushed = replace(pushed, verified=verified_now)
     if plan.demo and stopped():
         return replace(pushed, demo_problem="You cancelled before it was made.")
     if plan.demo:
@@ -300,6 +336,11 @@ def _contents(run: Run, summary: Summary) -> dict[str, bytes | Path]:
     if (drawn := picture.curves(summary)) is not None:
         files[card.PICTURE] = drawn
     return files
+
+
+def _title(run: Run) -> str:
+    """What a run is called, without the names of a person's files."""
+    return run.about().name or plain_title(card.public(run.config()))
 
 
 def _metrics(summary: Summary) -> dict[str, Any]:
@@ -366,7 +407,7 @@ def _beside(plan: Plan, hub: Hub) -> Plan:
     return replace(
         plan,
         exists=True,
-        head=info.sha if info.sha and set(info.sha) != {"0"} else "",
+        head=_head(info),
         private=bool(info.private),
         held=len(set(held) - {".gitattributes"}),
         replaced=sorted(set(held) & set(plan.files)),
@@ -375,6 +416,11 @@ def _beside(plan: Plan, hub: Hub) -> Plan:
             and any(fnmatch.fnmatch(path, kind) for kind in _OF_A_MODEL)
         ),
     )  # fmt: skip
+
+
+def _head(info: ModelInfo) -> str:
+    """The latest commit; empty where there is none."""
+    return info.sha if info.sha and set(info.sha) != {"0"} else ""
 
 
 def _hub_licence(run: Run, hub: Hub) -> str:
@@ -449,7 +495,8 @@ class _Sending:
         self._streams: dict[str, _Stream] = {}
         self._done = 0  # bytes of files that are there whole
         self._now: _Stream | None = None
-        self._mark = secrets.token_hex(8)
+        self._mark = ""
+        self._parent = plan.head
         hub.beat = self._beat
 
     def open(self, contents: dict[str, bytes | Path], opened: contextlib.ExitStack) -> None:
@@ -467,6 +514,10 @@ class _Sending:
             stream.sent = 0
         total = sum(one.upload_info.size for one in self._operations)
         self.progress = replace(self.progress, total=total)
+        digest = hashlib.sha256()
+        for one in sorted(self._operations, key=lambda one: one.path_in_repo):
+            digest.update(f"{one.path_in_repo} {one.upload_info.sha256.hex()}\n".encode())
+        self._mark = digest.hexdigest()[:32]
 
     def _opened(self, path: str, content: bytes | Path, opened: contextlib.ExitStack) -> Any:
         """Something to read a file's content from; the large ones are counted."""
@@ -497,6 +548,11 @@ class _Sending:
             stoppable=False,
         )  # fmt: skip
         self.created = True
+        # What the new repository holds: of two commits on it, one of them late, one arrives.
+        info = self.hub.call(
+            f"Looking into {full}", lambda: self.hub.api.model_info(full), self._left
+        )
+        self._parent = _head(info)
 
     @property
     def _left(self) -> str:
@@ -504,7 +560,11 @@ class _Sending:
         return made if self.created else ""
 
     def _commit(self, message: str) -> str:
-        """Upload what the Hub does not have, then make one commit of all; its sha."""
+        """Upload what the Hub does not have, then make one commit of all; its sha.
+
+        The commit's description is a mark of its content: a commit that was given up too early is
+        known by it when it has arrived after all.
+        """
         self._upload()
         self._tell("committing")
         hub, plan = self.hub, self.plan
@@ -515,17 +575,24 @@ class _Sending:
                 f"The push to {plan.full}",
                 lambda: hub.api.create_commit(
                     plan.full, operations=operations, commit_message=message,
-                    commit_description=f"Push {self._mark}", parent_commit=plan.head or None,
+                    commit_description=f"Push {self._mark}", parent_commit=self._parent or None,
                 ),
                 self._left,
                 stoppable=False,
             )  # fmt: skip
         except PublishError as error:
-            if isinstance(error, Refused) and error.status < 500:
+            overtaken = isinstance(error, Refused) and error.status == 412
+            if not overtaken and not undecided(error):
                 raise
-            if landed := self._landed():
-                return landed
-            raise
+            with contextlib.suppress(PublishError):
+                if commit := self._landed():
+                    return commit
+            if overtaken:
+                raise
+            raise PublishError(
+                f"{error.fact} The commit may still arrive.",
+                "Wait a minute and push again: what has arrived by then is not sent twice.",
+            ) from None
         self._tell("committed", self.progress.total)
         return str(made.oid)
 
@@ -552,15 +619,21 @@ class _Sending:
             self._done, self._now = self._done + size, None
             self._tell(self.progress.doing)
 
-    def _landed(self) -> str:
-        """The commit, where it was made although its answer was lost; else empty."""
-        with contextlib.suppress(PublishError):
-            found = self.hub.call(
-                "Looking for the commit", lambda: self.hub.api.list_repo_commits(self.plan.full)
-            )
-            for one in found[:10]:
-                if self._mark in one.message:
-                    return str(one.commit_id)
+    def arrived(self) -> str:
+        """The head of the repository, where that is a push of the very same files; else empty."""
+        head = self.plan.head
+        return self._landed(head) if head else ""
+
+    def _landed(self, head: str = "") -> str:
+        """The commit of these files since what was there before, or as `head`; empty for none."""
+        found = self.hub.call(
+            "Looking for the commit", lambda: self.hub.api.list_repo_commits(self.plan.full)
+        )
+        for one in found[: 1 if head else 10]:
+            if not head and one.commit_id == self._parent:
+                break
+            if self._mark in one.message:
+                return str(one.commit_id)
         return ""
 
     def _tell(self, doing: str, sent: int | None = None) -> None:
@@ -579,13 +652,27 @@ class _Sending:
 # The proof.
 
 
+@dataclass(frozen=True)
+class Answers:
+    """What a model says of the pairs it is asked here.
+
+    Args:
+        labels: the names of its classes.
+        logits: of shape (pairs, classes).
+    """
+
+    labels: list[str]
+    logits: NDArray[np.float32]
+
+
 def verify(
     run: Run,
     summary: Summary,
     full: str,
     commit: str,
     token: str | None,
-    stopped: Callable[[], bool] = never,
+    stopped: Callable[[], bool],
+    here: Answers,
 ) -> Verified:
     """Load a pushed model from the Hub and ask it what the one here is asked.
 
@@ -596,11 +683,12 @@ def verify(
         commit: its sha.
         token: used for these calls only.
         stopped: whether nobody waits for it any more.
+        here: of the model here.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="finetune-verify-") as folder:
             _fetch(Path(folder), full, commit, token, stopped)
-            return _compare(run, summary, Path(folder))
+            return _compare(here, _answers(run, summary, Path(folder)))
     except Cancelled:
         return Verified(0, 0.0, "It was not loaded back: you cancelled that.")
     except FinetuneError as error:
@@ -634,32 +722,78 @@ def _bytes_in(folder: Path) -> int:
     return total
 
 
-def _compare(run: Run, summary: Summary, folder: Path) -> Verified:
-    import numpy as np
+def _answers(run: Run, summary: Summary, folder: Path) -> Answers:
+    """Load a model and score the pairs.
 
+    Raises:
+        ModelError: when it cannot be loaded, or answers with what is no number.
+    """
     from finetune.scoring import Scorer
 
-    first, second = _asked(run, summary.paired)
-    scored = []
-    labels = []
-    for place in (run.best, folder):
-        scorer = Scorer(
-            place, checkpoints.length_of(run), summary.paired, "fp32", "cpu", threads=1, aside=True
+    scorer = Scorer(
+        folder, checkpoints.length_of(run), summary.paired, "fp32", "cpu", threads=1, aside=True
+    )
+    try:
+        return Answers(scorer.labels, scorer.scores(*_asked(run, summary.paired)))
+    finally:
+        scorer.free()
+
+
+def _answers_here(run: Run, summary: Summary) -> Answers:
+    """What the model in `best/` says, after which it may be pushed.
+
+    Raises:
+        PublishError: when it is damaged: it cannot be scored, or says something else than it did
+            in its evaluation.
+    """
+    try:
+        here = _answers(run, summary, run.best)
+    except ModelError as error:
+        raise PublishError(f"{error.fact} Nothing was sent.", error.remedy) from None
+    except Exception as error:  # damage raises whatever its bytes lead to
+        reason = " ".join(str(error).split())[:300].rstrip(". ") or type(error).__name__
+        raise PublishError(
+            f"The saved model cannot be scored: {reason}. Nothing was sent.", "Train it again."
+        ) from None
+    learned = (
+        [hashes.printable(name) for name in summary.prepared.labels] if summary.prepared else []
+    )
+    problem = ""
+    if learned and here.labels != learned:
+        problem = f"its classes are {some(here.labels)}, and it has learned {some(learned)}"
+    elif (drift := _drift(run, summary, here)) > _DRIFT:
+        problem = f"its probabilities differ from those of its evaluation by {drift:.2f} on average"
+    if problem:
+        raise PublishError(
+            f"The saved model is damaged: {problem}. Nothing was sent.", "Train it again."
         )
-        try:
-            scored.append(scorer.scores(first, second))
-            labels.append(scorer.labels)
-        finally:
-            scorer.free()
-    if labels[0] != labels[1]:
+    return here
+
+
+def _drift(run: Run, summary: Summary, here: Answers) -> float:
+    """The mean total variation between a model's answers and those of its evaluation; 0 where the
+    latter were not kept."""
+    if summary.best is None or outcomes.examples(run) is None:
+        return 0.0
+    try:
+        known = outcomes.scored(run, summary.best.step).logits[: len(here.logits)]
+    except StoreError:
+        return 0.0
+    apart = np.abs(probabilities(known) - probabilities(here.logits))
+    return float(apart.sum(axis=1).mean() / 2)
+
+
+def _compare(here: Answers, there: Answers) -> Verified:
+    pairs = len(here.logits)
+    if here.labels != there.labels:
         return Verified(
-            len(first), 0.0, f"Its classes are {labels[1]}, those of the model here {labels[0]}."
+            pairs, 0.0, f"Its classes are {there.labels}, those of the model here {here.labels}."
         )
-    apart = float(np.abs(scored[0] - scored[1]).max()) if len(first) else 0.0
+    apart = float(np.abs(here.logits - there.logits).max()) if pairs else 0.0
     if not apart <= TOLERANCE:
         problem = f"A logit differs by {apart:.3g}; {TOLERANCE:g} is allowed."
-        return Verified(len(first), apart, problem)
-    return Verified(len(first), apart)
+        return Verified(pairs, apart, problem)
+    return Verified(pairs, apart)
 
 
 def _asked(run: Run, paired: bool) -> tuple[list[str], list[str] | None]:
@@ -668,9 +802,9 @@ def _asked(run: Run, paired: bool) -> tuple[list[str], list[str] | None]:
     if table is None or not table.num_rows:
         first, second = (list(one) for one in zip(*card.EXAMPLES, strict=True))
         return first, second if paired else None
-    some = table.slice(0, PAIRS)
+    part = table.slice(0, PAIRS)
     names = ("sentence1", "sentence2") if paired else ("sentence1",)
-    columns = [cast(list[str], some.column(name).to_pylist()) for name in names]
+    columns = [cast(list[str], part.column(name).to_pylist()) for name in names]
     return columns[0], columns[1] if paired else None
 
 
@@ -692,7 +826,10 @@ def _demo_plan(plan: Plan, wanted: Wanted, hub: Hub) -> Plan:
             f"The Space {space} exists and is something else.", "Choose another repository name."
         )
     plan = replace(plan, demo=space, demo_exists=exists)
-    return plan if exists else replace(plan, hardware=_hardware(wanted.hardware, hub))
+    if exists:
+        return plan
+    billed = sleep_time(wanted.hardware) is not None
+    return replace(plan, hardware=_hardware(wanted.hardware, hub), billed=billed)
 
 
 def _hardware(name: str, hub: Hub) -> str:
@@ -751,5 +888,6 @@ def _with_demo(
             if free
             else error.remedy
         )
-        return replace(pushed, demo_problem=f"{error.fact} {remedy}")
+        late = " It may still arrive." if undecided(error) else ""
+        return replace(pushed, demo_problem=f"{error.fact}{late} {remedy}")
     return replace(pushed, demo=f"{catalog.endpoint()}/spaces/{plan.demo}")

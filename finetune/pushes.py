@@ -19,7 +19,7 @@ from typing import Literal
 
 from finetune import publish
 from finetune.errors import Cancelled, FinetuneError, JobError
-from finetune.publish import Exists, Plan, Progress, Pushed, Told, Wanted
+from finetune.publish import Billed, Exists, Plan, Progress, Pushed, Told, Wanted
 from finetune.store import Run, RunStore
 from finetune.summary import Summary
 
@@ -67,7 +67,8 @@ class Pushes:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], _Push] = {}
-        self._seen: dict[tuple[str, str, str], None] = {}  # visitor, run, repository
+        # visitor, run, and what a check has shown: a repository, or the price of a demo Space
+        self._seen: dict[tuple[str, str, str], None] = {}
         self._lock = threading.Lock()
 
     def start(
@@ -76,7 +77,8 @@ class Pushes:
         """Begin to push, unless this run is being pushed already.
 
         A repository that holds something is updated where a check has shown it to this visitor for
-        this run, or a push of theirs has put the run there.
+        this run, or a push of theirs has put the run there. A demo Space is billed where a check
+        has shown the price.
 
         Args:
             store: as the one who pushes sees it.
@@ -110,6 +112,8 @@ class Pushes:
         """
         if plan.held:
             self._see(_names(store), run, plan.full)
+        if plan.billed:
+            self._see(_names(store), run, _price(plan))
 
     def state(self, store: RunStore, run: Run) -> State | None:
         """The latest push of a run by whoever asks; None where there was none."""
@@ -153,14 +157,20 @@ class Pushes:
         self, push: _Push, names: Sequence[str], run: Run, summary: Summary, token: str | None,
         told: Told,
     ) -> Pushed:  # fmt: skip
-        """Push; where the name was given without its namespace, whose it is shows only here."""
+        """Push. Whether a check has shown what is replaced and what is billed is known here only:
+        the name may have been given without its namespace, and the price is the Hub's."""
         wanted, stopped = push.state.wanted, push.stop.is_set
-        try:
-            return publish.push(run, summary, wanted, token, told, stopped)
-        except Exists as error:
-            if not self._knows(names, run, error.full):
-                raise
-        return publish.push(run, summary, replace(wanted, update=True), token, told, stopped)
+        while True:
+            try:
+                return publish.push(run, summary, wanted, token, told, stopped)
+            except Exists as error:
+                if not self._knows(names, run, error.full):
+                    raise
+                wanted = replace(wanted, update=True)
+            except Billed as error:
+                if not self._knows(names, run, _price(error.plan)):
+                    raise
+                wanted = replace(wanted, pays=True)
 
     def _carry_out(
         self, push: _Push, names: Sequence[str], run: Run, summary: Summary, token: str | None
@@ -179,6 +189,10 @@ class Pushes:
         except Exception as error:
             end = replace(push.state, status="failed", error=_apology(error))
         push.state = replace(end, cancelling=False, ended=time.time())
+
+
+def _price(plan: Plan) -> str:
+    return f"{plan.demo}: {plan.hardware}"
 
 
 def _names(store: RunStore) -> Sequence[str]:

@@ -64,6 +64,7 @@ def hub() -> Iterator[LoopbackHub]:
     ):
         kept.clear()
     HUB.part_size = 0
+    HUB.first_commit = False
 
 
 def pytest_sessionfinish() -> None:

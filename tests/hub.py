@@ -138,6 +138,7 @@ class Fault:
     cut: bool = False
     after: int = 0
     lost: bool = False
+    gate: threading.Event | None = None
 
 
 class Server(ThreadingHTTPServer):
@@ -167,6 +168,7 @@ class LoopbackHub:
         buckets: id -> whether it is private.
         requests: (method, path, status) of every request answered.
         uploads: sha256 -> content of every large file sent.
+        first_commit: whether a new repository has a commit, as on the Hub.
         part_size: bytes of a part of a larger file; 0 to take every file whole.
         targets: the whole address of every request, its query included.
         tokens_seen: every bearer token sent.
@@ -185,6 +187,7 @@ class LoopbackHub:
         self.uploads: dict[str, bytes] = {}
         self.parts: dict[tuple[str, int], bytes] = {}
         self.part_size = 0
+        self.first_commit = False
         self.faults: list[Fault] = []
         handler = type("Bound", (Handler,), {"hub": self})
         self._server = Server(("127.0.0.1", 0), handler)
@@ -265,6 +268,12 @@ class LoopbackHub:
         """Answer the next requests whose path matches late."""
         self.faults.append(Fault("", re.compile(path), 0, times, {}, b"", seconds))
 
+    def hold(self, path: str) -> threading.Event:
+        """Let the next request whose path matches wait until the event is set."""
+        gate = threading.Event()
+        self.faults.append(Fault("", re.compile(path), 0, 1, {}, b"", gate=gate))
+        return gate
+
     def fault_for(self, method: str, path: str) -> Fault | None:
         for fault in self.faults:
             if fault.times and fault.method in ("", method) and fault.path.search(path):
@@ -313,6 +322,8 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if fault is not None:
                 time.sleep(fault.seconds)
+            if fault is not None and fault.gate is not None:
+                fault.gate.wait(60)
             self.cut_after = fault.after if fault is not None else 0
             if fault is not None and fault.cut and not fault.after:
                 self._hang_up()
@@ -443,6 +454,8 @@ class Handler(BaseHTTPRequestHandler):
         made = Repo(repo_id, kind, bool(private))
         if kind == "space":
             made.space = self._new_space(wanted)
+        if self.hub.first_commit:
+            made.commit("initial commit", {".gitattributes": b""})
         self.hub.repos[kind, repo_id] = made
         self.user.made.add(repo_id)
         self._json(where)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from gradio_client import Client
+from markdown_it import MarkdownIt
 
 from finetune import card, demo, publish
 from finetune.config import RunConfig
@@ -39,10 +40,23 @@ def run(store: RunStore, toy_checkpoint: Path, hub: LoopbackHub) -> Run:
 
 
 def push(
-    store: RunStore, run: Run, token: str = PRO, hardware: str = "cpu-basic", update: bool = False
-) -> publish.Pushed:
-    wanted = Wanted("pairs", demo=True, hardware=hardware, update=update)
+    store: RunStore, run: Run, token: str = PRO, hardware: str = "cpu-basic", update: bool = False,
+    pays: bool = False,
+) -> publish.Pushed:  # fmt: skip
+    wanted = Wanted("pairs", demo=True, hardware=hardware, update=update, pays=pays)
     return publish.push(run, store.summary(run), wanted, token, verified=False)
+
+
+def test_nothing_that_is_given_is_code_or_markup() -> None:
+    for model in ("ada/__init__", "ada/a_b_c", "ada/null", "ada/1e5"):
+        files = demo.files(model, True, 64, card.EXAMPLES, "no")
+        front = yaml.safe_load(files["README.md"].split("---\n")[1])
+        assert (front["models"], front["license"]) == ([model], "no")
+        body = MarkdownIt("commonmark").render(files["README.md"].split("---\n")[2])
+        assert f"<h1><code>{model[4:]}</code> demo</h1>" in body
+        assert f">{model}</code></a>" in body.replace("<code>", "")
+        assert "<strong>" not in body
+        compile(files["app.py"], "app.py", "exec")
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -71,14 +85,17 @@ def test_it_is_pushed_beside_the_model_and_updated(
     assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
     assert plan.hardware == ""  # only a new one gets the chosen
     assert "gets a new commit, and keeps its hardware" in pushed.plan(plan)
-    assert push(store, run, hardware="t4-small", update=True).demo == done.demo
+    assert push(store, run, hardware="t4-small").demo == done.demo
     assert (space.space, len(space.commits)) == (Space("gradio"), 2)
 
 
 def test_a_billed_one_sleeps_when_nobody_is_there(
     store: RunStore, run: Run, hub: LoopbackHub
 ) -> None:
-    push(store, run, hardware="t4-small")
+    with pytest.raises(publish.Billed, match=r"would be billed: Nvidia T4 - small, 0\.40 USD"):
+        push(store, run, hardware="t4-small")
+    assert hub.repos == {}
+    push(store, run, hardware="t4-small", pays=True)
     made = hub.repos["space", "ada/pairs-demo"].space
     assert made == Space("gradio", "t4-small", sleep_time=3600)
     kinds = ("cpu-basic", "zero-a10g", "cpu-upgrade")
@@ -88,7 +105,7 @@ def test_a_billed_one_sleeps_when_nobody_is_there(
 def test_a_cancel_after_the_push_makes_none(store: RunStore, run: Run, hub: LoopbackHub) -> None:
     seen: list[publish.Progress] = []
     done = publish.push(
-        run, store.summary(run), Wanted("pairs", demo=True, hardware="t4-small"), PRO, seen.append,
+        run, store.summary(run), Wanted("pairs", demo=True), PRO, seen.append,
         lambda: bool(seen) and seen[-1].doing.startswith("loading it back"),
     )  # fmt: skip
     assert done.commit == hub.repos["model", "ada/pairs"].head

@@ -31,6 +31,7 @@ from finetune import hub as hubs
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, PublishError
 from finetune.publish import Wanted
+from finetune.scoring import Scorer
 from finetune.store import Run, RunStore
 from finetune.ui import pushed
 from tests import toys
@@ -98,6 +99,7 @@ def test_what_is_there_is_replaced_only_where_that_is_wanted(
     before = dict(repo.files)
     plan = publish.check(run, store.summary(run), Wanted("pairs"), TOKEN)
     assert plan.held == len(before) - 1
+    run.append(events.Finished(step=8, seconds=9.0))
     hub.requests.clear()
     with pytest.raises(publish.Exists, match=r"ada/pairs exists already\. Press Check") as caught:
         push(store, run)
@@ -409,6 +411,81 @@ def test_a_commit_whose_answer_is_lost_is_found(
     assert [one.sha for one in hub.repos["model", "ada/pairs"].commits] == [done.commit]
 
 
+def held_back(
+    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> threading.Event:
+    """Push until the Hub has not answered the commit for too long; what lets it go on."""
+    gate = hub.hold(COMMIT)
+
+    def told(progress: publish.Progress) -> None:
+        if progress.doing == "committing":
+            monkeypatch.setattr(hubs, "PATIENCE", 0.2)
+
+    with pytest.raises(PublishError, match=r"The commit may still arrive\. Wait a minute and push"):
+        push(store, run, told=told)
+    monkeypatch.undo()
+    return gate
+
+
+def test_a_commit_that_arrives_late_is_not_made_again(
+    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = held_back(store, run, hub, monkeypatch)
+    repo = hub.repos["model", "ada/pairs"]
+    assert not repo.commits
+    gate.set()
+    until(lambda: bool(repo.commits))
+    done = push(store, run)
+    assert [one.sha for one in repo.commits] == [done.commit]
+    assert push(store, run, update=True).commit == done.commit  # nor is the same pushed again
+    run.append(events.Finished(step=8, seconds=9.0))
+    with pytest.raises(publish.Exists):
+        push(store, run)
+
+
+def test_of_a_late_commit_and_a_new_one_only_one_is_made(
+    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.first_commit = True
+    gate = held_back(store, run, hub, monkeypatch)
+    repo = hub.repos["model", "ada/pairs"]
+    done = push(store, run)
+    gate.set()
+    until(lambda: any(status == 412 for _, _, status in hub.requests))
+    assert [one.sha for one in repo.commits[1:]] == [done.commit]
+
+
+def test_a_commit_that_arrives_while_one_pushes_anew_is_taken(
+    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.first_commit = True
+    gate = held_back(store, run, hub, monkeypatch)
+    repo = hub.repos["model", "ada/pairs"]
+
+    def told(progress: publish.Progress) -> None:
+        if progress.doing == "committing":
+            gate.set()
+            until(lambda: len(repo.commits) == 2)
+
+    assert push(store, run, told=told).commit == repo.head
+    assert len(repo.commits) == 2
+
+
+def test_what_was_pushed_before_is_not_taken_for_what_is(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    """The same files, then others, then the same again, whose commit fails."""
+    push(store, run)
+    repo = hub.repos["model", "ada/pairs"]
+    repo.commit("from elsewhere", {"README.md": b"theirs"})
+    hub.fail("POST", COMMIT, 500, ALWAYS)
+    with pytest.raises(PublishError, match=r"status 500\..*may still arrive"):
+        push(store, run, update=True)
+    hub.faults.clear()
+    push(store, run, update=True)
+    assert len(repo.commits) == 3
+
+
 def test_a_cancel_ends_it_before_the_commit_and_what_was_sent_stays(
     store: RunStore, large: Run, hub: LoopbackHub
 ) -> None:
@@ -570,6 +647,69 @@ def test_what_was_pushed_is_loaded_back_and_compared(
     found = push(store, run, verified=True, told=told, update=True).verified
     assert found is not None
     assert found.problem == "A logit differs by 0.001; 0.0001 is allowed."
+
+
+def scored(run: Run) -> Run:
+    """With a model that is sure, and the predictions of its evaluation as training keeps them."""
+    toys.overwrite(run.best, lambda tensors: tensors["classifier.weight"].mul_(200))
+    rows = toys.rows(30)
+    texts = {"sentence1": [one[0] for one in rows], "sentence2": [one[1] for one in rows]}
+    labels = np.array([one[2] for one in rows])
+    outcomes.save_examples(run, "validation", pa.table({**texts, "label": labels}))
+    scorer = Scorer(run.best, 32, True, "fp32", "cpu", threads=1)
+    outcomes.save_scored(run, 8, scorer.scores(*texts.values()) + 0.05, labels)
+    scorer.free()
+    return run
+
+
+def shuffled(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["classifier.weight"] *= -1
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (
+        lambda best: os.truncate(best / "model.safetensors", 5000), "cannot be loaded"
+    ),
+    "empty": (lambda best: os.truncate(best / "model.safetensors", 0), "cannot be loaded"),
+    "no config": (
+        lambda best: (best / "config.json").write_bytes(b"\0" * 300), "cannot be loaded"
+    ),
+    "another shape": (
+        lambda best: rewrite(best, vocab_size=3, hidden_size=30), "cannot be"
+    ),
+    "other classes": (
+        lambda best: rewrite(best, id2label={"0": "x", "1": "y"}), "classes are x, y, and it has"
+    ),
+    "not numbers": (
+        lambda best: toys.overwrite(best, lambda all: all["classifier.bias"].fill_(np.nan)),
+        "cannot be loaded|numbers that are none",
+    ),
+    "other weights": (lambda best: toys.overwrite(best, shuffled), "is damaged.*evaluation by 0"),
+}  # fmt: skip
+
+
+def rewrite(best: Path, **values: Any) -> None:
+    known = json.loads((best / "config.json").read_text())
+    (best / "config.json").write_text(json.dumps({**known, **values}))
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_model_is_not_sent(
+    store: RunStore, run: Run, hub: LoopbackHub, damage: str
+) -> None:
+    scored(run)
+    push(store, run)
+    good = hub.repos["model", "ada/pairs"]
+    before = dict(good.files)
+    harm, words = DAMAGE[damage]
+    harm(run.best)
+    hub.requests.clear()
+    for name in ("pairs", "another"):
+        with pytest.raises(PublishError, match=f"{words}.*Nothing was sent"):
+            push(store, run, name, update=True)
+    assert (good.files, len(good.commits)) == (before, 1)
+    assert ("model", "ada/another") not in hub.repos
+    assert not [one for one in hub.requests if one[0] == "PUT" or PREUPLOAD in one[1]]
 
 
 @pytest.mark.parametrize(

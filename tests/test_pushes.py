@@ -23,7 +23,7 @@ from finetune.ui.publish import PublishTab
 from finetune.visitors import Visitor
 from tests import toys
 from tests.conftest import TOKEN
-from tests.hub import LoopbackHub
+from tests.hub import LoopbackHub, Space
 from tests.test_page import story
 
 WANTED = Wanted("ada/pairs")
@@ -181,12 +181,39 @@ def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
     assert pushed_to(first, "pairs") == "done"
     assert pushed_to(second, "ada/pairs") == "ada/pairs exists already."
     assert pushed_to(second, "pairs") == "ada/pairs exists already."
-    assert len(hub.repos["model", "ada/pairs"].commits) == 3
+    assert len(hub.repos["model", "ada/pairs"].commits) == 1  # the same is not pushed again
     check(second)
     assert pushed_to(second, "pairs") == "done"
     hub.add_repo("ada/other", files={"README.md": b"mine"})
     assert pushed_to(second, "ada/other") == "ada/other exists already."
     assert pushed_to(second, "ada/pairs") == "done"  # after a failed one
+
+
+def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
+    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "verify", lambda *_: Verified(0, 0.0))
+    known, run = Pushes(), tuned(store, toy_checkpoint)
+    wanted = Wanted("pairs", demo=True, hardware="t4-small")
+
+    def push() -> State:
+        known.start(store, run, store.summary(run), wanted, TOKEN)
+        return ended(known, store, run)
+
+    assert "0.40 USD an hour" in push().error
+    assert hub.repos == {}
+    free = publish.check(run, store.summary(run), replace(wanted, hardware="cpu-basic"), TOKEN)
+    known.checked(store, run, free)
+    assert "pressing Push agrees" not in pushed.plan(free)
+    assert push().status == "failed"
+    plan = publish.check(run, store.summary(run), wanted, TOKEN)
+    known.checked(store, run, plan)
+    assert "0.40 USD an hour" in pushed.plan(plan)
+    assert "pressing Push agrees to that price" in pushed.plan(plan)
+    assert push().status == "done"
+    assert hub.repos["space", "ada/pairs-demo"].space == Space(
+        "gradio", "t4-small", sleep_time=3600
+    )
 
 
 def test_one_visitors_check_is_not_anothers(store: RunStore, run: Run) -> None:
@@ -203,7 +230,7 @@ def test_one_visitors_check_is_not_anothers(store: RunStore, run: Run) -> None:
 
 
 def tuned(store: RunStore, toy_checkpoint: Path) -> Run:
-    made = store.create(RunConfig(max_length=32))
+    made = store.create(RunConfig(max_length=32, name=f"run {len(store.runs())}"))
     for event in story():
         made.append(event)
     toys.copy_model(toy_checkpoint, made.best)

@@ -43,6 +43,8 @@ def plan(found: Plan) -> str:
                 hardware=html.escape(found.hardware),
             )
         )
+    if found.billed:
+        lines.append(say("The Hub bills you for it; pressing Push agrees to that price."))
     items = "".join(f"<li>{line}</li>" for line in lines)
     return edge.good(say("Nothing was sent yet. Push will do this:") + f"<ul>{items}</ul>")
 
