@@ -27,7 +27,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from finetune import calibration, curves, decision, errands, events, files, hashes, intervals, seen
+from finetune import (
+    calibration,
+    curves,
+    decision,
+    disk,
+    errands,
+    events,
+    files,
+    hashes,
+    intervals,
+    seen,
+)
 from finetune.batches import Asked, Batch, checked
 from finetune.decision import Decision
 from finetune.errors import FinetuneError
@@ -233,7 +244,7 @@ def judge(
     if known is not None:
         tally.trained = tally.validated = 0
     whole = True
-    with _writer(out, table, answer.columns) as writer:
+    with disk.writing(out), _writer(out, table, answer.columns) as writer:
         try:
             for window in _windows(_rows(table, asked)):
                 lines = answer(window, tally)

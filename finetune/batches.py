@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from finetune import errands, files, uploads, workers
+from finetune import disk, errands, files, uploads, workers
 from finetune.errors import DataError, JobError, StoreError
 from finetune.store import Run, RunStore, write_atomically
 from finetune.summary import fold
@@ -179,7 +179,7 @@ def start(store: RunStore, asked: Asked, path: Path) -> Batch:
             workers.spawn(batch, "finetune.batch", "--folder")
         except OSError as error:
             shutil.rmtree(batch.folder, ignore_errors=True)
-            raise StoreError(f"The file cannot be kept: {error.strerror}.") from error
+            raise disk.failure("The file", error, StoreError) from error
     return batch
 
 

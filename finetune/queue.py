@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from finetune import disk
 from finetune.errors import StoreError
 
 _MIDDLE = 10**12  # there is room in front
@@ -120,7 +121,4 @@ class Queue:
 
 
 def _unwritable(folder: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"The queue {folder} cannot be written: {error.strerror or error}.",
-        "Free some space or choose another folder with FINETUNE_RUNS.",
-    )
+    return disk.failure(f"The queue {folder}", error, StoreError)

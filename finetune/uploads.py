@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from finetune import disk
 from finetune.errors import DataError
 from finetune.visitors import ALONE, Limits, Visitor
 
@@ -154,9 +155,7 @@ class Uploads:
             shutil.rmtree(aside, ignore_errors=True)
             if (folder / "upload.json").is_file():
                 return  # another process kept the same files at the same moment
-            raise DataError(
-                f"The upload cannot be kept: {error.strerror or error}.", "Free some space."
-            ) from error
+            raise disk.failure("The upload", error, DataError) from error
         except DataError:
             shutil.rmtree(aside, ignore_errors=True)
             raise

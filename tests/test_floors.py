@@ -25,6 +25,7 @@ FLOORS = [
         "probes",
         "peek",
         "hashes",
+        "disk",
     },
     {
         "about",
@@ -68,6 +69,7 @@ FLOORS = [
 # Neighbours that build on each other, each for a reason.
 NEIGHBOURS = {
     ("peek", "events"),  # is one
+    ("disk", "errors"),  # says why a file cannot be written
     ("config", "catalog"),  # the defaults are names of the catalogue
     ("store", "config"),  # a run folder holds a configuration
     ("store", "summary"),  # and folds its events
@@ -89,7 +91,7 @@ LIGHT = [
     "intervals", "curves", "calibration", "slices", "probes", "outcomes", "decision", "analysis",
     "assessments", "batches", "corrections", "export", "deploy", "script", "hub",
     "picture", "demo", "card", "pushes", "conversions", "space", "peek", "estimate", "glance",
-    "hashes", "seen", "lengths",
+    "hashes", "seen", "lengths", "disk",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 LATE = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
