@@ -103,7 +103,7 @@ def both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> None:
         rows = np.sort(np.random.default_rng(0).choice(rows, MOST_SWAPPED, replace=False))
     chosen = table.take(rows)
     first, second = (chosen.column(name).to_pylist() for name in ("sentence1", "sentence2"))
-    step = fold(run.tail()[0]).saved_step or 0
+    step = run.summary().saved_step or 0
     scorer = Scorer(run.best, checkpoints.length_of(run))
     given = scorer.scores(first, second)
     if stop():
@@ -122,7 +122,7 @@ def open_test(run: Run) -> events.Opened:
     from finetune import data, intervals
     from finetune.scoring import Scorer
 
-    summary = fold(run.tail()[0])
+    summary = run.summary()
     pairs = data.load(run.config_as_begun(), run.folder.parent)
     if summary.prepared and pairs.fingerprint != summary.prepared.fingerprint:
         raise DataError(

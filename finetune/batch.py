@@ -33,6 +33,7 @@ from finetune import (
     checkpoints,
     curves,
     decision,
+    disk,
     errands,
     events,
     files,
@@ -246,7 +247,7 @@ def judge(
     if known is not None:
         tally.trained = tally.validated = 0
     whole = True
-    with _writer(out, table, answer.columns) as writer:
+    with disk.writing(out), _writer(out, table, answer.columns) as writer:
         try:
             for window in _windows(_rows(table, asked)):
                 lines = answer(window, tally)

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from finetune import child_process, errands, uploads, workers
+from finetune import child_process, disk, errands, uploads, workers
 from finetune.errors import DataError, FinetuneError, JobError, StoreError
 from finetune.store import Run, RunStore, write_atomically
 from finetune.summary import fold
@@ -176,7 +176,7 @@ def start(store: RunStore, asked: Asked, path: Path) -> Batch:
         for folder in (aside.folder, batch.folder):
             shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):
-            raise StoreError(f"The file cannot be kept: {error.strerror}.") from error
+            raise disk.failure("The file", error, StoreError) from error
         raise
     finally:
         if lock >= 0:
@@ -213,7 +213,7 @@ def _reserve(store: RunStore, asked: Asked, size: int) -> tuple[Batch, int]:
             write_atomically(aside.folder / "asked.json", json.dumps(asdict(made)) + "\n")
             lock = workers.hold(aside.lock_file)
         except OSError as error:
-            raise StoreError(f"The file cannot be kept: {error.strerror}.") from error
+            raise disk.failure("The file", error, StoreError) from error
     assert lock is not None, "nobody else knows the name"
     return aside, lock
 

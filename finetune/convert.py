@@ -13,7 +13,6 @@ from pathlib import Path
 
 from finetune import checkpoints, conversions, errands, events
 from finetune.store import Run
-from finetune.summary import fold
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     run = Run(place.folder.parent.parent)
 
     def work() -> events.Event:
-        step = fold(run.tail()[0]).saved_step or 0
+        step = run.summary().saved_step or 0
         _convert(run)
         return events.Finished(step=step, seconds=0.0)
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from datasets import ClassLabel, Dataset, Features, Value
 from filelock import FileLock
 
-from finetune import catalog, child_process, hashes, jsonfile, sources, visitors
+from finetune import catalog, child_process, disk, hashes, jsonfile, sources, visitors
 from finetune.config import SOURCE_FIELDS, RunConfig
 from finetune.errors import DataError, some
 from finetune.hashes import Integers
@@ -155,10 +155,7 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(aside, folder)
         except OSError as error:
-            raise DataError(
-                f"What was read cannot be kept in {root}: {error.strerror or error}.",
-                "Free some space, or choose another folder with FINETUNE_RUNS.",
-            ) from error
+            raise disk.failure(f"What was read, in {root},", error, DataError) from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     return Corpus(**{**corpus.__dict__, "folder": folder})

@@ -3,11 +3,12 @@ plain probabilities, or calibrated ones.
 
 Kept with the model, under the key `finetune` of its `config.json`, which other programs ignore:
 
-    "finetune": {"threshold": 0.43, "temperature": 1.31}
+    "finetune": {"threshold": 0.43, "temperature": 1.31, "step": 400}
 
 `threshold`: of two classes the positive one is the answer when softmax(logits)[positive] reaches
 it. `temperature`: calibrated probabilities are softmax(logits / temperature); it changes no
-answer, and the threshold is of the plain probability. Knows no torch and no page.
+answer, and the threshold is of the plain probability. `step`: optimizer steps the model has taken,
+written when it is saved (`model.save`), not chosen. Knows no torch and no page.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any
 
 from finetune import jsonfile
 from finetune.errors import DataError, StoreError
-from finetune.store import write_atomically
+from finetune.store import NOTES, write_atomically
 
-KEY = "finetune"
+KEY = NOTES
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def write(folder: Path, **values: Any) -> Decision:
     if not known:
         raise StoreError("This run has no saved model.", "It is there after the first evaluation.")
     chosen = {name: value for name, value in asdict(changed).items() if value not in (None, "")}
-    known.pop(KEY, None)
+    if isinstance(before := known.pop(KEY, None), dict) and "step" in before:
+        chosen["step"] = before["step"]
     if chosen:
         known[KEY] = chosen
     write_atomically(folder / "config.json", json.dumps(known, indent=2, sort_keys=True) + "\n")

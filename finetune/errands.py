@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from finetune import events, workers
+from finetune import disk, events, workers
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.events import Event
 from finetune.store import Run, RunStore, write_atomically
@@ -87,7 +87,7 @@ def start(store: RunStore, place: Run, kind: Kind, files: Mapping[str, str] | No
         try:
             place.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{place.folder} cannot be made: {error.strerror}.") from error
+            raise disk.failure(place.folder, error, StoreError) from error
         try:
             for name, text in (files or {}).items():
                 write_atomically(place.folder / name, text)
@@ -162,6 +162,10 @@ def carry_out(
     except FinetuneError as error:
         place.append(events.Failed(error=error.fact, remedy=error.remedy))
     except Exception as error:
+        if disk.is_full(error):
+            full = disk.failure("What was made", error, StoreError)
+            place.append(events.Failed(error=full.fact, remedy=full.remedy))
+            return 1
         traceback.print_exc()
         text = (str(error).strip().splitlines() or [""])[0][:300]
         place.append(events.Failed(error=f"{type(error).__name__}: {text}", remedy=remedy))

@@ -17,7 +17,6 @@ from finetune.archive import Pipe
 from finetune.errors import DataError, StoreError
 from finetune.script import FILE, FOLDER, Known
 from finetune.store import Run, RunStore
-from finetune.summary import fold
 
 REQUIREMENTS = "requirements.txt"
 _ROWS = 10_000  # of pairs written at a time
@@ -64,7 +63,7 @@ def requirements(run: Run) -> str:
 
 
 def _known(run: Run) -> Known:
-    summary = fold(run.tail()[0])
+    summary = run.summary()
     started, prepared = summary.started, summary.prepared
     if started is None or prepared is None:
         raise StoreError(

@@ -52,8 +52,9 @@ class Hooks:
 
     Args:
         should_stop: whether someone asked for an end; asked after every step.
-        save_best: writes the unwrapped model; called when an evaluation was the best so far, with
-            its whole weights where the ranks each hold a part (FSDP, DeepSpeed), else None.
+        save_best: takes the step and writes the unwrapped model; called when an evaluation was the
+            best so far, with its whole weights where the ranks each hold a part (FSDP, DeepSpeed),
+            else None.
         save_predictions: takes the step, logits (examples, classes) and labels (examples,); called
             before the evaluation is told of.
         intervals: takes the same logits and labels; score -> the ends of its interval.
@@ -63,7 +64,9 @@ class Hooks:
     """
 
     should_stop: Callable[[], bool] = lambda: False
-    save_best: Callable[[PreTrainedModel, Weights | None], None] = lambda model, weights: None
+    save_best: Callable[[int, PreTrainedModel, Weights | None], None] = (
+        lambda step, model, weights: None
+    )
     save_predictions: Callable[[int, Logits, Labels], None] = lambda step, logits, labels: None
     intervals: Callable[[Logits, Labels], dict[str, list[float]]] = lambda logits, labels: {}
     save_checkpoint: Callable[[int, Callable[[Path], None]], None] = lambda step, write: None
@@ -469,7 +472,8 @@ class _Loop:
         weights = (
             self.accelerator.get_state_dict(self.model) if is_sharded(self.accelerator) else None
         )
-        self.hooks.save_best(self.accelerator.unwrap_model(self.model), weights)
+        plain = self.accelerator.unwrap_model(self.model)
+        self.hooks.save_best(self.progress.step, plain, weights)
         yield Saved(step=self.progress.step)
 
     def checkpoint(self) -> Iterator[Event]:

@@ -7,6 +7,7 @@ comes with a checkpoint is never run.
 from __future__ import annotations
 
 import copy
+import json
 import os
 import shutil
 from pathlib import Path
@@ -21,10 +22,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from finetune import checkpoints, hub_errors
+from finetune import checkpoints, disk, hub_errors
 from finetune.config import RunConfig
 from finetune.errors import ModelError, some
 from finetune.hub_errors import retried
+from finetune.store import NOTES
 
 
 def load(
@@ -218,24 +220,34 @@ def save(
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     weights: dict[str, torch.Tensor] | None = None,
+    step: int | None = None,
 ) -> None:
     """Write a plain `from_pretrained` folder, aside first, so that a reader never sees a half.
 
+    After a crash at any moment `disk.standing` finds the former model or this one, whole.
+
     Args:
         weights: those to write in place of the model's own, which may be parts.
+        step: optimizer steps it has taken, written into its `config.json`.
 
     Raises:
-        OSError: when the disk is full or the folder cannot be written; what was there stays.
+        OSError: when the folder above is gone, which is not made again, or the disk is full;
+            what was there stays. safetensors has an exception of its own for that.
     """
-    aside, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
-    for leftover in (aside, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    model.save_pretrained(aside, state_dict=weights)
-    tokenizer.save_pretrained(aside)
-    if folder.exists():
-        folder.rename(old)
-    aside.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    aside = folder.with_name(folder.name + ".new")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir()
+        model.save_pretrained(aside, state_dict=weights)
+        tokenizer.save_pretrained(aside)
+        if step is not None:
+            path = aside / "config.json"
+            config = json.loads(path.read_text(encoding="utf-8"))
+            config[NOTES] = {"step": step}  # and no threshold of a checkpoint it began with
+            path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        disk.replace_folder(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def load_saved(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import DataCollatorWithPadding
 
-from finetune import checkpoints, model
+from finetune import checkpoints, disk, model
 from finetune.errors import FinetuneError, ModelError
 
 TOLERANCE = 1e-4  # of a logit
@@ -82,9 +82,7 @@ def export(folder: Path, to: Path, max_length: int) -> Exported:
         for path in sorted(aside.iterdir(), reverse=True):  # the weights before what names them
             os.replace(path, to.with_name(path.name))
     except OSError as error:
-        raise ModelError(
-            f"{to} cannot be written: {error.strerror or error}.", "Free some space."
-        ) from error
+        raise disk.failure(to, error, ModelError, "") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return Exported(to, names, size, worst)

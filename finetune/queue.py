@@ -18,6 +18,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from finetune import disk
 from finetune.errors import StoreError
 
 _MIDDLE = 10**12  # there is room in front
@@ -131,7 +132,4 @@ def _read(path: Path) -> tuple[int, str]:
 
 
 def _unwritable(folder: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"The queue {folder} cannot be written: {error.strerror or error}.",
-        "Free some space or choose another folder with FINETUNE_RUNS.",
-    )
+    return disk.failure(f"The queue {folder}", error, StoreError)

@@ -9,7 +9,8 @@
         .lock           held by the worker while it lives: one run, one worker; .rank-lock by the
                         first of several processes
         STOP            its presence asks the worker to stop
-        checkpoints/    what a run needs to go on, one folder a step; gone when it has finished
+        checkpoints/    what a run needs to go on, one folder a step, with the best model of that
+                        moment; gone when it has finished
         best/           the best model so far, a plain `from_pretrained` folder
         predictions/    validation logits of each evaluation, one .npz a step
         seen/           numbers of the training and validation pairs (`seen`)
@@ -39,7 +40,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from finetune import events, jsonfile, uploads
+from finetune import disk, events, jsonfile, uploads
 from finetune.about import About
 from finetune.caches import cache, writable
 from finetune.config import RunConfig
@@ -51,6 +52,7 @@ from finetune.visitors import ALONE, Visitor
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_-]{8,24}")
 
 
+NOTES = "finetune"  # the key of a saved model's `config.json` that other programs ignore
 _READ = 4 * 2**20  # bytes of events folded at a time
 
 
@@ -96,18 +98,7 @@ def write_atomically(path: Path, text: str) -> None:
         os.replace(aside, path)
     except OSError as error:
         aside.unlink(missing_ok=True)
-        raise StoreError(
-            f"{path} cannot be written: {error.strerror or error}.",
-            "Free some space or choose another folder with FINETUNE_RUNS.",
-        ) from error
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        raise disk.failure(path, error, StoreError) from error
 
 
 class Run:
@@ -149,7 +140,46 @@ class Run:
 
     @property
     def best(self) -> Path:
-        return self.folder / "best"
+        """The best model; the former one, where a crash came while it was replaced."""
+        return disk.standing(self.folder / "best")
+
+    def kept_step(self) -> int | None:
+        """Optimizer steps that the model in `best/` has taken; None where there is no model, or it
+        does not say, being of an earlier version."""
+        return _kept_step(self.best)
+
+    def summary(self) -> Summary:
+        """The fold over all of the run's events, about the model that lies in `best/`."""
+        return self.as_kept(fold(self.tail()[0]))
+
+    def as_kept(self, summary: Summary) -> Summary:
+        """The same about the model that lies in `best/`: after a crash or before a run goes on,
+        that may be another than the last that the events tell of."""
+        if not self.has_model():
+            return replace(summary, saved_step=None)
+        step = self.kept_step()
+        return summary if step is None else replace(summary, saved_step=step)
+
+    def rewind(self, checkpoint: Path | None) -> None:
+        """Make `best/` what it was when a checkpoint was written, for the run goes on from there;
+        empty where there was no model yet, or no checkpoint.
+
+        Raises:
+            StoreError: when it cannot be written; then it stays as it is.
+        """
+        then = checkpoint / "best" if checkpoint is not None else None
+        step = _kept_step(then) if then is not None else None
+        if step == self.kept_step():
+            return
+        best = self.folder / "best"
+        if then is None or step is None:
+            disk.remove_folder(best)
+            return
+        aside = best.with_name("best.new")
+        shutil.rmtree(aside, ignore_errors=True)
+        with disk.writing("The best model"):
+            disk.link_folder(then, aside)
+            disk.replace_folder(aside, best)
 
     @property
     def checkpoints_folder(self) -> Path:
@@ -184,15 +214,14 @@ class Run:
         Raises:
             OSError: when the disk is full; the earlier checkpoints are untouched.
         """
-        aside = self.being_written
-        final = self.checkpoints_folder / f"step-{step:09d}"
-        for path in (*aside.rglob("*"), aside):
-            _to_disk(path)
-        if final.exists():  # the same step, written before a resume
-            shutil.rmtree(aside)
-        else:
-            os.replace(aside, final)
-            _to_disk(self.checkpoints_folder)
+        name = f"step-{step:09d}"
+        if same := sorted(self.checkpoints_folder.glob(f"{name}*/")):  # written before a resume
+            name += f".{int(same[-1].suffix[1:] or 0) + 1:03d}"
+        if self.has_model():
+            disk.link_folder(self.best, self.being_written / "best")
+        disk.sync_folder(self.being_written)
+        os.replace(self.being_written, self.checkpoints_folder / name)
+        disk.sync(self.checkpoints_folder)
         for old in self.checkpoints()[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
 
@@ -202,12 +231,16 @@ class Run:
         Raises:
             StoreError: when the folder cannot be written.
         """
-        found = self.checkpoints()
-        step = int(found[-1].name.rpartition("-")[2]) if found else 0
+        step = self.checkpoint_step()
         self.stop_file.unlink(missing_ok=True)
         self.mend()
         self.append(events.Resumed(step=step))
         return step
+
+    def checkpoint_step(self) -> int:
+        """The step that the run would go on from: its last checkpoint's, or 0."""
+        found = self.checkpoints()
+        return int(found[-1].stem.rpartition("-")[2]) if found else 0
 
     def mend(self) -> None:
         """End a line that a killed worker left half written, or the next would be lost with it.
@@ -223,9 +256,7 @@ class Run:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise StoreError(
-                f"{self.events_file} cannot be written: {error.strerror or error}."
-            ) from error
+            raise disk.failure(self.events_file, error, StoreError) from error
 
     @property
     def predictions(self) -> Path:
@@ -314,9 +345,8 @@ class Run:
             finally:
                 os.close(handle)
         except OSError as error:
-            raise StoreError(
-                f"{self.events_file} cannot be written: {error.strerror or error}.",
-                "Free some space; the model saved last is kept.",
+            raise disk.failure(
+                self.events_file, error, StoreError, "; the model saved last is kept"
             ) from error
 
     def tail(self, offset: int = 0, most: int = -1) -> tuple[list[Event], int]:
@@ -349,6 +379,10 @@ class Run:
         """
         write_atomically(self.stop_file, ("discard\n" if discard else "keep\n") + reason)
 
+    def exists(self) -> bool:
+        """Whether the run is there: a library may have made the folder of a deleted one again."""
+        return (self.folder / "config.json").is_file()
+
     def stop_requested(self) -> bool:
         """Whether someone asked this run to stop, or has removed it."""
         return self.stop_file.exists() or not self.folder.is_dir()
@@ -369,8 +403,8 @@ class Run:
 
     def discard(self) -> None:
         """Remove the model and the checkpoints; the events and the log stay."""
-        for folder in (self.best, self.checkpoints_folder):
-            shutil.rmtree(folder, ignore_errors=True)
+        disk.remove_folder(self.folder / "best")
+        shutil.rmtree(self.checkpoints_folder, ignore_errors=True)
 
     def log_tail(self, size: int = 20_000) -> str:
         """The last `size` bytes of the worker's output."""
@@ -407,6 +441,21 @@ def _version(path: Path) -> tuple[int, int, int]:
 def _config(path: str, version: tuple[int, int, int]) -> RunConfig:
     """Parsed once a file: a page asks for it every second, and a list for hundreds."""
     return RunConfig.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+def _kept_step(model: Path) -> int | None:
+    path = model / "config.json"
+    try:
+        return _noted_step(str(path), _version(path))
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _noted_step(path: str, version: tuple[int, int, int]) -> int | None:
+    notes = jsonfile.read(Path(path)).get(NOTES)
+    step = notes.get("step") if isinstance(notes, dict) else None
+    return step if type(step) is int else None
 
 
 @lru_cache(maxsize=4096)
@@ -502,11 +551,9 @@ class RunStore:
             os.replace(aside, run.folder)
         except (OSError, StoreError) as error:
             shutil.rmtree(aside, ignore_errors=True)
-            reason = getattr(error, "strerror", None) or error
-            raise StoreError(
-                f"The run folder {run.folder} cannot be made: {reason}",
-                "Free some space, or choose a folder that can be written with FINETUNE_RUNS.",
-            ) from error
+            if isinstance(error, StoreError):
+                raise
+            raise disk.failure(f"The run folder {run.folder}", error, StoreError) from error
         return run
 
     def called(self, config: RunConfig) -> str:
@@ -537,7 +584,7 @@ class RunStore:
         if not isinstance(run_id, str) or not _ID.fullmatch(run_id):
             raise NoSuchRun
         run = Run(self.root / run_id)
-        if not (run.folder / "config.json").is_file() or not self._shows(run):
+        if not run.exists() or not self._shows(run):
             raise NoSuchRun
         return run
 
@@ -555,14 +602,15 @@ class RunStore:
             return
         for name in names:
             run = Run(self.root / name)
-            if _ID.fullmatch(name) and (run.folder / "config.json").is_file() and self._shows(run):
+            if _ID.fullmatch(name) and run.exists() and self._shows(run):
                 yield run
 
     def summary(self, run: Run) -> Summary:
         """The fold over the run's events.
 
         Reads only what is new since this store last looked; the cache is a convenience, a fresh
-        store gives the same answer. A log that shrank is read anew.
+        store gives the same answer. A log that shrank is read anew. Which model is kept is asked
+        of `best/` each time.
         """
         with self._locks.setdefault(run.id, threading.Lock()):
             offset, summary = self._folded.get(run.id, (0, Summary()))
@@ -575,7 +623,7 @@ class RunStore:
                     break
                 summary, offset = fold(fresh, summary), after
             self._folded[run.id] = (offset, summary)
-            return summary
+        return run.as_kept(summary)
 
     def delete(self, run: Run) -> None:
         """Remove a run folder and all in it.

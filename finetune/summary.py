@@ -73,9 +73,10 @@ class Summary:
     (appended, not copied), so that folding n events costs n, not n squared. `trained` are the
     seconds it was worked on before `since`, when its worker took it up; `since` is 0 while it has
     none. Where it ended by itself `trained` is as a clock counts them that nobody sets. `latest` is
-    when its worker was last heard of. `opened` are the times somebody looked at the test set.
-    `reached` is the last step that an evaluation, a model or the run's end was told of: losses are
-    told every few steps only.
+    when its worker was last heard of. `bests` are the evaluations that were the best so far, by
+    step, those among them that a resumed run does again. `opened` are the times somebody looked at
+    the test set. `reached` is the last step that an evaluation, a model or the run's end was told
+    of: losses are told every few steps only.
     """
 
     status: Status = "waiting"
@@ -88,6 +89,7 @@ class Summary:
     validation: list[events.Evaluated] = field(default_factory=list)
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     opened: tuple[events.Opened, ...] = ()
+    bests: dict[int, events.Evaluated] = field(default_factory=dict)
     saved_step: int | None = None
     reached: int = 0
     error: str = ""
@@ -119,8 +121,8 @@ class Summary:
 
     @property
     def best(self) -> events.Evaluated | None:
-        """The evaluation of the model kept in `best/`."""
-        return next((one for one in reversed(self.validation) if one.best), None)
+        """The evaluation of the model kept in `best/`; None where it was not evaluated."""
+        return self.bests.get(self.saved_step) if self.saved_step is not None else None
 
     @property
     def worked(self) -> float:
@@ -180,7 +182,11 @@ def apply(summary: Summary, event: Event) -> Summary:
             now.train.append(event)
             return now if now.phase == "train" else replace(now, phase="train", detail="")
         case events.Evaluated():
+            while now.validation and now.validation[-1].step >= event.step:
+                now.validation.pop()  # a worker was killed before it could keep that it was done
             now.validation.append(event)
+            if event.best:
+                now.bests[event.step] = event
             return replace(now, reached=max(now.reached, event.step))
         case events.Compared():
             return replace(now, baselines=summary.baselines | event.baselines)

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
-import errno
 import gc
 import os
 import platform
@@ -26,7 +25,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from finetune import caches, catalog, config, devices, events, launch, uploads, visitors, workers
+from finetune import (
+    caches,
+    catalog,
+    config,
+    devices,
+    disk,
+    events,
+    launch,
+    uploads,
+    visitors,
+    workers,
+)  # fmt: skip
 from finetune.config import RunConfig, too_many_steps
 from finetune.errors import ConfigError, FinetuneError, StoreError
 from finetune.events import Event
@@ -73,7 +83,9 @@ class StopSwitch:
     def __call__(self) -> bool:
         if not launch.is_alone() and os.getppid() != self._parent:
             raise Terminated  # the launcher was killed, and nobody else would end its processes
-        return self._signalled or (self._run is not None and self._run.stop_requested())
+        run = self._run
+        asked = run is not None and (run.stop_requested() or not run.exists())
+        return self._signalled or asked
 
     def check(self) -> None:
         """Between two phases.
@@ -182,6 +194,9 @@ class _Unwritten(Run):
     def append(self, event: Event) -> None:
         pass
 
+    def exists(self) -> bool:
+        return True
+
     def stop_requested(self) -> bool:
         return False
 
@@ -190,7 +205,7 @@ def work(run: Run, bar: bool) -> int:
     """Carry out a run to its end, writing every event; the exit status.
 
     Errors become a `Failed` event: what a person can mend in words, a bug by its name, with the
-    traceback in the log.
+    traceback in the log. A run that is deleted meanwhile is stopped.
     """
     stop = StopSwitch(run)
     stop.install()
@@ -198,6 +213,7 @@ def work(run: Run, bar: bool) -> int:
     try:
         if launch.is_main():
             run.mend()
+            _note_earlier_life(run)
         with contextlib.closing(stages(run, stop)) as stream:
             for event in stream:
                 if isinstance(event, events.Stopped):
@@ -215,11 +231,11 @@ def work(run: Run, bar: bool) -> int:
         ended: Event = _as_asked(run, events.Stopped(step=0, seconds=seconds))
         if not launch.is_alone() and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
-    except FinetuneError as error:
-        ended = events.Failed(error=error.fact, remedy=error.remedy)
     except Exception as error:
-        traceback.print_exc()
-        ended = _unexpected(error, run.config())
+        ended = _failed(error, run)
+    finally:
+        if not run.exists():
+            shutil.rmtree(run.folder, ignore_errors=True)
     if launch.is_main():
         show(ended)
         if isinstance(ended, events.Stopped) and ended.discarded:
@@ -238,6 +254,7 @@ _LOST = events.Failed(
     error="A process of this run has ended without a word, perhaps for want of memory.",
     remedy="The log may say more; Resume goes on from the last checkpoint.",
 )
+_RESUME = " and press Resume: nothing saved is lost"
 _PATIENCE = 3.0  # seconds in which a rank that knows the cause can write it down
 
 
@@ -257,6 +274,24 @@ def _end(run: Run, ended: Event) -> None:
     run.append(ended)
 
 
+def _note_earlier_life(run: Run) -> None:
+    """Say from where the run goes on, where its last worker was killed and nobody has said it: what
+    came after is done again."""
+    at = run.checkpoint_step()
+    if fold(run.tail()[0]).step > at:
+        run.append(events.Resumed(step=at))
+
+
+def _failed(error: Exception, run: Run) -> Event:
+    """What a run's error comes to; nothing is wrong where the run was deleted."""
+    if not run.exists():
+        return events.Stopped(step=0, seconds=0.0)
+    if isinstance(error, FinetuneError):
+        return events.Failed(error=error.fact, remedy=error.remedy)
+    traceback.print_exc()
+    return _unexpected(error, run.config())
+
+
 def _unexpected(error: Exception, chosen: RunConfig) -> events.Failed:
     text = str(error).strip().splitlines() or [""]
     if launch.lost_contact(error):
@@ -267,12 +302,9 @@ def _unexpected(error: Exception, chosen: RunConfig) -> events.Failed:
         return events.Failed(
             error=f"The device ran out of memory: {text[0][:200]}", remedy=memory.remedy(chosen)
         )
-    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-    if full or "no space left" in str(error).lower():  # safetensors and torch say it in words
-        return events.Failed(
-            error="The disk is full.",
-            remedy="Free some space and press Resume: nothing saved is lost.",
-        )
+    if disk.is_full(error):
+        said = disk.failure("A file of the run", error, StoreError, _RESUME)
+        return events.Failed(error=said.fact, remedy=said.remedy)
     return events.Failed(
         error=f"{type(error).__name__}: {text[0][:300]}",
         remedy="The log has the details.",
@@ -365,6 +397,8 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
             pairs.counts["train"], pairs.counts["validation"], pairs.positive
         ),
     )
+    if launch.is_main():
+        run.rewind(resume)
     stop.looping = True
     gc.collect()
     gc.freeze()  # what the imports made stays, and is not looked through again at every step
@@ -585,7 +619,8 @@ def _hooks(
 
     def save_predictions(step: int, logits: loop.Logits, labels: loop.Labels) -> None:
         if accelerator.is_main_process:
-            outcomes.save_scored(run, step, logits, labels)
+            with disk.writing("The predictions", StoreError, _RESUME):
+                outcomes.save_scored(run, step, logits, labels)
 
     def spread(logits: loop.Logits, labels: loop.Labels) -> dict[str, list[float]]:
         found = intervals.bootstrap(
@@ -593,17 +628,19 @@ def _hooks(
         )
         return {name: [one.low, one.high] for name, one in found.items()}
 
-    def save_best(classifier: Any, weights: loop.Weights | None) -> None:
-        model.save(model.plain(classifier), tokenizer, run.best, weights)
+    def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:
+        with disk.writing("The best model", StoreError, _RESUME):
+            model.save(model.plain(classifier), tokenizer, run.folder / "best", weights, step)
 
     def save_checkpoint(step: int, write: Callable[[Path], None]) -> None:
-        if accelerator.is_main_process:
-            run.begin_checkpoint()
-        accelerator.wait_for_everyone()
-        write(run.being_written)
-        accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            run.end_checkpoint(step, run.config().save_total_limit)
+        with disk.writing("The checkpoint", StoreError, _RESUME):
+            if accelerator.is_main_process:
+                run.begin_checkpoint()
+            accelerator.wait_for_everyone()
+            write(run.being_written)
+            accelerator.wait_for_everyone()
+            if accelerator.is_main_process:
+                run.end_checkpoint(step, run.config().save_total_limit)
 
     if not accelerator.is_main_process:
         return loop.Hooks(should_stop=stop, save_checkpoint=save_checkpoint)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune import jsonfile
+from finetune import disk, jsonfile
 from finetune.errors import DataError
 from finetune.visitors import ALONE, NOBODY, Limits, Visitor
 
@@ -156,9 +156,7 @@ class Uploads:
         except OSError as error:
             if (folder / "upload.json").is_file():
                 return  # another process kept the same files at the same moment
-            raise DataError(
-                f"The upload cannot be kept: {error.strerror or error}.", "Free some space."
-            ) from error
+            raise disk.failure("The upload", error, DataError) from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from finetune import catalog, process, visitors
+from finetune import catalog, disk, process, visitors
 from finetune.errors import JobError, StoreError
 from finetune.store import Run, RunStore, write_atomically
 
@@ -51,10 +51,7 @@ def changing(store: RunStore) -> Iterator[None]:
     except Timeout:
         raise JobError("Another run is just being started.", "Try again in a moment.") from None
     except OSError as error:
-        raise StoreError(
-            f"{store.root} cannot be written: {error.strerror or error}.",
-            "Free some space or choose another folder with FINETUNE_RUNS.",
-        ) from error
+        raise disk.failure(store.root, error, StoreError) from error
 
 
 def alive(run: Run) -> bool:

@@ -26,6 +26,7 @@ FLOORS = [
         "peek",
         "hashes",
         "jsonfile",
+        "disk",
     },
     {
         "about",
@@ -78,6 +79,7 @@ NEIGHBOURS = {
     ("hub_errors", "catalog"),  # names the Hub's address
     ("hub_access", "catalog"),
     ("hub_access", "hub_errors"),  # what it refuses is told in those words
+    ("disk", "errors"),  # says why a file cannot be written
     ("config", "catalog"),  # the defaults are names of the catalogue
     ("store", "config"),  # a run folder holds a configuration
     ("store", "summary"),  # and folds its events
@@ -99,7 +101,7 @@ LIGHT = [
     "intervals", "curves", "calibration", "slices", "probes", "outcomes", "decision", "analysis",
     "assessments", "batches", "corrections", "export", "deploy", "script", "hub", "hub_errors", "hub_access",
     "picture", "demo", "card", "pushes", "conversions", "space", "peek", "estimate", "glance",
-    "hashes", "seen", "lengths", "identities", "child_process", "files", "jsonfile", "hub_allowance",
+    "hashes", "seen", "lengths", "identities", "child_process", "files", "jsonfile", "hub_allowance", "disk",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 LATE = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for

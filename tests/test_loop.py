@@ -179,7 +179,7 @@ def test_the_stream_tells_the_whole_story(toy_config: RunConfig, toy_pairs: data
     saved: list[int] = []
     kept: dict[int, Any] = {}
     hooks = loop.Hooks(
-        save_best=lambda model, weights: saved.append(1),
+        save_best=lambda step, model, weights: saved.append(1),
         save_predictions=lambda step, logits, labels: kept.update({step: (logits, labels)}),
     )
     stream, _ = fit(toy_config, toy_pairs, hooks)
@@ -250,7 +250,7 @@ def test_stop_before_an_evaluation_keeps_the_present_model(
 ) -> None:
     saved: list[Any] = []
     hooks = loop.Hooks(
-        should_stop=stop_after(2), save_best=lambda model, weights: saved.append(model)
+        should_stop=stop_after(2), save_best=lambda step, model, weights: saved.append(model)
     )
     stream, _ = fit(toy_config, toy_pairs, hooks)
     end = [(type(e), getattr(e, "detail", getattr(e, "step", None))) for e in stream[-4:]]
@@ -299,7 +299,7 @@ def test_stop_after_an_evaluation_keeps_the_best(
 ) -> None:
     saved: list[Any] = []
     hooks = loop.Hooks(
-        should_stop=stop_after(14), save_best=lambda model, weights: saved.append(model)
+        should_stop=stop_after(14), save_best=lambda step, model, weights: saved.append(model)
     )
     stream, _ = fit(toy_config, toy_pairs, hooks)
     assert isinstance(stream[-1], events.Stopped)

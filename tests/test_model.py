@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from finetune import catalog, checkpoints, model
+from finetune import catalog, checkpoints, disk, model
 from finetune.errors import ConfigError, ModelError
 from finetune.sources import LABELS
+from finetune.store import Run
 from tests import toys
 from tests.hub import LoopbackHub
 
@@ -142,6 +146,78 @@ def test_what_is_saved_is_what_is_loaded(toy_checkpoint: Path, tmp_path: Path) -
     _, loaded = model.load_saved(tmp_path / "best")
     assert torch.equal(classifier(**inputs).logits, loaded(**inputs).logits)
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+DISK_CALLS = [(Path, "mkdir"), (Path, "rename"), (os, "fsync"), (shutil, "rmtree")]
+
+
+def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
+    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off before each call that changes what is on the disk, and after the last."""
+    tokenizer, classifier = model.load(str(toy_checkpoint), LABELS, 32)
+    calls, limit = 0, 10**9
+
+    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > limit:
+                raise Crash
+            return real(*given, **named)
+
+        return call
+
+    for owner, name in DISK_CALLS:
+        monkeypatch.setattr(owner, name, counting(getattr(owner, name)))
+    run = Run(tmp_path / "run")
+    os.mkdir(run.folder)
+    place = run.folder / "best"
+    model.save(classifier, tokenizer, place, step=1)
+    calls = 0
+    model.save(classifier, tokenizer, place, step=2)
+    steps, total = [], calls
+    assert total > 8
+    for limit in range(total + 1):
+        calls = 0
+        with contextlib.suppress(Crash):
+            model.save(classifier, tokenizer, place, step=2 + limit)
+        calls = -(10**9)
+        assert run.has_model()
+        model.load_saved(run.best)
+        steps.append(run.kept_step())
+    assert steps[0] == 2  # the former
+    assert steps[-1] == 2 + total  # the new one
+    assert steps == sorted(steps, key=int)
+    assert [path.name for path in run.folder.iterdir()] == ["best"]
+
+
+def test_a_save_waits_for_the_disk_before_it_shows_the_model(
+    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, classifier = model.load(str(toy_checkpoint), LABELS, 32)
+    synced: set[Path] = set()
+    monkeypatch.setattr(disk, "sync", synced.add)
+    rename = Path.rename
+
+    def checked(path: Path, to: Path) -> Path:
+        assert {path, *path.rglob("*")} <= synced
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", checked)
+    model.save(classifier, tokenizer, tmp_path / "best")
+    assert tmp_path in synced
+
+
+def test_a_folder_that_is_gone_is_not_made_again(toy_checkpoint: Path, tmp_path: Path) -> None:
+    tokenizer, classifier = model.load(str(toy_checkpoint), LABELS, 32)
+    with pytest.raises(FileNotFoundError):
+        model.save(classifier, tokenizer, tmp_path / "gone" / "best")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:

@@ -600,7 +600,7 @@ def test_a_disk_that_is_full_loses_nothing(
                 file.write(b"x" * 512)
         until(lambda: workers.worker(run) is None, 60)
         ended = jobs.summary(store, run)
-        assert (ended.status, "The disk is full" in ended.error) in {
+        assert (ended.status, "disk is full" in ended.error) in {
             ("interrupted", True),
             ("failed", True),
         }

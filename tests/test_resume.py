@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
-from finetune import data, events, jobs, loop, metrics, train, workers
+from finetune import data, events, jobs, loop, metrics, model, train, workers
 from finetune.config import RunConfig
 from finetune.errors import JobError
 from finetune.store import Run, RunStore
@@ -107,6 +107,15 @@ def test_the_rest_is_as_if_it_had_never_ended(
     assert again
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Many short lives of a tiny model: threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def life(
     chosen: RunConfig, pairs: data.Pairs, run: Run, stop_after: int | None = None
 ) -> tuple[dict[str, torch.Tensor], list[events.Event]]:
@@ -147,6 +156,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_stop_after_any_event_loses_nothing(
     schedule: str, toy_config: RunConfig, toy_pairs: data.Pairs, store: RunStore
@@ -164,6 +174,96 @@ def test_a_stop_after_any_event_loses_nothing(
         found, rest = life(chosen, toy_pairs, run)
         assert told(first) + told(rest) == told(whole), (count, whole[count - 1])
         assert same(found, wanted), (count, whole[count - 1])
+
+
+def worked(
+    chosen: RunConfig,
+    pairs: data.Pairs,
+    run: Run,
+    at: dict[int, dict[str, torch.Tensor]],
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[events.Event]:
+    """One life of a worker: its events, each written into the run, its models and checkpoints too.
+
+    Args:
+        at: where the weights of each evaluated step are put.
+    """
+    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = train.make_accelerator(chosen)
+    tokenizer, classifier, batches = prepared(chosen, pairs)
+    found = run.checkpoints()
+    resume = found[-1] if found else None
+
+    def scored(step: int, logits: Any, labels: Any) -> None:
+        at[step] = {name: value.clone() for name, value in classifier.state_dict().items()}
+
+    def save_best(step: int, best: Any, weights: Any) -> None:
+        model.save(best, tokenizer, run.folder / "best", weights, step)
+
+    train._note_earlier_life(run)
+    run.rewind(resume)
+    hooks = loop.Hooks(
+        should_stop=stop, save_best=save_best, save_predictions=scored, save_checkpoint=Saver(run)
+    )
+    metric = metrics.AccuracyAndF1(pairs.labels)
+    for event in loop.fit(chosen, accelerator, classifier, batches, metric, hooks, resume):
+        run.append(event)
+        yield event
+
+
+def assert_described(
+    run: Run, at: dict[int, dict[str, torch.Tensor]], scores: dict[int, dict[str, float]]
+) -> None:
+    """What is said of the kept model is true of the weights that lie there."""
+    said = RunStore(run.folder.parent).summary(run)
+    if not run.has_model():
+        assert said.best is said.saved_step is None
+        return
+    step = said.saved_step
+    assert step is not None
+    if step in at:
+        assert same(load_file(run.best / "model.safetensors"), at[step])
+    if step in {e.step for e in run.tail()[0] if isinstance(e, events.Evaluated)}:
+        assert said.best is not None
+        assert (said.best.step, said.best.metrics) == (step, scores[step])
+    else:  # a stop saved it as it was
+        assert said.best is None
+
+
+RISING = {"max_steps": 6, "eval_steps": 2, "save_steps": 3, "metric_for_best_model": "loss"}
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
+    toy_config: RunConfig, toy_pairs: data.Pairs, store: RunStore
+) -> None:
+    """Killed after each event; said right then, when the run shall go on, while it does until it is
+    stopped soon after, and at its end. The last checkpoint is older than some of the models."""
+    chosen = toy_config.changed(**RISING)
+    at: dict[int, dict[str, torch.Tensor]] = {}
+    whole = store.create(chosen)
+    stream = list(worked(chosen, toy_pairs, whole, at))
+    scores = {e.step: e.metrics for e in stream if isinstance(e, events.Evaluated)}
+    assert sum(isinstance(e, events.Saved) for e in stream) >= 3
+    for count in range(1, len(stream)):
+        run = store.create(chosen)
+        life = worked(chosen, toy_pairs, run, {})
+        for _ in range(count):
+            next(life)
+        assert_described(run, at, scores)
+        life.close()
+        run.resume()
+        assert_described(run, at, scores)
+        begun: list[events.Event] = []
+        for event in worked(chosen, toy_pairs, run, {}, lambda: len(begun) > 3):
+            begun.append(event)
+            assert_described(run, at, scores)
+        run.resume()
+        assert isinstance(list(worked(chosen, toy_pairs, run, {}))[-1], events.Finished)
+        assert_described(run, at, scores)
+        assert run.kept_step() == whole.kept_step(), count
+        ended = store.summary(run)
+        assert [e.step for e in ended.validation] == list(scores)
 
 
 def test_the_fold_forgets_what_is_done_again() -> None:
@@ -200,7 +300,8 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     with pytest.raises(OSError, match="No space left") as caught:
         fit(chosen, toy_pairs, run)
     failed = train._unexpected(caught.value, chosen)
-    assert (failed.error, "Resume" in failed.remedy) == ("The disk is full.", True)
+    assert failed.error.endswith("cannot be written: the disk is full.")
+    assert failed.remedy == "Free some space and press Resume: nothing saved is lost."
     assert [path.name for path in run.checkpoints()] == ["step-000000003"]
     monkeypatch.setattr(Run, "end_checkpoint", real)
     assert same(fit(chosen, toy_pairs, run)[0], wanted)

@@ -192,10 +192,11 @@ def test_a_run_deleted_under_its_worker_ends_it(store: RunStore, toy_checkpoint:
     try:
         _until(lambda: bool(store.runs()) and bool(losses(store.runs()[0])))
         store.delete(store.runs()[0])
-        assert process.wait(20) == 1
+        assert process.wait(20) == 0
     finally:
         process.kill()
     assert store.runs() == []
+    assert not list(store.root.glob("2*"))
 
 
 def _until(condition: object, seconds: float = 60.0) -> None:

@@ -1,0 +1,152 @@
+"""Writing folders that are whole after a crash, and saying in words why a file cannot be written.
+
+Libraries raise errors of their own for one and the same full disk: `OSError`, or in torch,
+safetensors and numpy an exception that has only words. `writing` makes one error of them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from finetune.errors import FinetuneError, StoreError
+
+_Error = TypeVar("_Error", bound=FinetuneError)
+
+ELSEWHERE = ", or choose another folder with FINETUNE_RUNS"
+_CAUSES = {
+    errno.ENOSPC: ("the disk is full", "Free some space"),
+    errno.EDQUOT: ("the disk quota is used up", "Free some space"),
+    errno.EFBIG: ("it would be larger than this process may write", "Raise that limit (ulimit -f)"),
+    errno.EROFS: ("the disk is read-only", "Make it writable"),
+    errno.EACCES: ("permission denied", "Give this user the right to write there"),
+    errno.EPERM: ("operation not permitted", "Give this user the right to write there"),
+    errno.EIO: ("the disk reports an error", "Check the disk"),
+}
+_PERMISSION = (errno.EACCES, errno.EPERM)  # may be of reading too, unlike the others
+_NUMBER = re.compile(r"(?:os error |\[errno )(\d+)", re.IGNORECASE)
+# torch's zip writer, and numpy's `tofile`: a short write, of which they give no cause.
+_SHORT = re.compile(r"no space left|inline_container|PytorchStreamWriter|requested and \d+ written")
+
+
+def cause(error: BaseException) -> int | None:
+    """The error number of a failed write, whichever library failed; None for any other error."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, OSError) and chain.errno in _CAUSES:
+            return chain.errno
+        text = str(chain)
+        numbers = [int(number) for number in _NUMBER.findall(text)]
+        numbers += [code for code in _CAUSES if f"strerror: {os.strerror(code)}" in text]
+        if known := [number for number in numbers if number in _CAUSES]:
+            return known[0]
+        if _SHORT.search(text) and "open file failed" not in text:
+            return errno.ENOSPC
+        chain = chain.__cause__
+    return None
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a file could not be written for want of room, or of a disk that takes it."""
+    return cause(error) not in (None, *_PERMISSION)
+
+
+def failure(
+    what: object, error: BaseException, kind: type[_Error], otherwise: str = ELSEWHERE
+) -> _Error:
+    """An error for people: what cannot be written, why, and what to do about it.
+
+    Args:
+        what: the file or folder.
+        kind: the class of the error.
+        otherwise: what the remedy ends with.
+    """
+    plain = getattr(error, "strerror", None) or str(error)
+    why, remedy = _CAUSES.get(cause(error) or 0, (plain, "See that it can be written"))
+    return kind(f"{what} cannot be written: {why}.", f"{remedy}{otherwise}.")
+
+
+@contextlib.contextmanager
+def writing(
+    what: object, kind: type[FinetuneError] = StoreError, otherwise: str = ELSEWHERE
+) -> Iterator[None]:
+    """Turn what any library raises when it cannot write into an error for people.
+
+    Raises:
+        kind: as `failure`; other errors pass unchanged.
+    """
+    try:
+        yield
+    except FinetuneError:
+        raise
+    except Exception as error:
+        if cause(error) is None and not isinstance(error, OSError):
+            raise
+        raise failure(what, error, kind, otherwise) from error
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until all that is in a folder is on the disk."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """Put a folder in the place of another, once all that is in it is on the disk.
+
+    No system renames one folder over another that has files. The former is renamed aside first:
+    after a crash between the two it is there, where `standing` finds it.
+    """
+    sync_folder(new)
+    former = _former(folder)
+    if folder.exists():
+        shutil.rmtree(former, ignore_errors=True)
+        folder.rename(former)
+    new.rename(folder)
+    sync(folder.parent)
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def standing(folder: Path) -> Path:
+    """Where a folder is that `replace_folder` writes: itself, or the former after a crash."""
+    former = _former(folder)
+    return former if not folder.exists() and former.exists() else folder
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that `replace_folder` writes, and the former; no part of it can be seen."""
+    gone = folder.with_name(f".{folder.name}.gone")
+    for leftover in (_former(folder), gone):
+        shutil.rmtree(leftover, ignore_errors=True)
+    if folder.exists():
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _former(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.former")
+
+
+def link_folder(folder: Path, to: Path) -> None:
+    """The same files in another folder: linked, or copied where the disk has no links."""
+    to.mkdir()
+    for path in filter(Path.is_file, folder.iterdir()):
+        try:
+            os.link(path, to / path.name)
+        except OSError:
+            shutil.copy2(path, to / path.name)
