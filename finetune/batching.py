@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset, concatenate_datasets
@@ -15,9 +16,12 @@ from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from finetune import checkpoints
 from finetune.config import RunConfig
 from finetune.data import Pairs
-from finetune.errors import DataError
+from finetune.errors import DataError, ModelError
+
+_LOOKED_AT = 1000  # rows of which it is seen whether the tokenizer knows them
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,34 @@ def lengths(tokenised: Dataset) -> list[int]:
     for batch in tokenised.with_format("arrow").iter(10_000):
         found += pc.list_value_length(batch.column("input_ids")).to_pylist()
     return found
+
+
+def check(
+    batches: Batches, tokenizer: PreTrainedTokenizerBase, checkpoint: str, embeddings: int
+) -> None:
+    """See that a checkpoint's tokenizer knows the pairs, and its weights all of their tokens.
+
+    Args:
+        checkpoint: what the configuration calls it.
+        embeddings: of how many tokens its weights know.
+
+    Raises:
+        ModelError: when one does not.
+    """
+    train: Any = batches.train.dataset
+    drawn = np.random.default_rng(0).permutation(len(train))[:_LOOKED_AT]
+    rows = train.with_format("arrow")[np.sort(drawn)].column("input_ids").to_pylist()
+    checkpoints.check_known(checkpoint, tokenizer, rows)
+    for split in (train, batches.validation.dataset):
+        for batch in split.with_format("arrow").iter(10_000):
+            largest = pc.max(pc.list_flatten(batch.column("input_ids"))).as_py()
+            if largest is not None and largest >= embeddings:
+                raise ModelError(
+                    f"The tokenizer of {checkpoint} makes token {largest:,}, and its weights know "
+                    f"{embeddings:,}, from 0.",
+                    "They do not belong together: choose another checkpoint, or bring the "
+                    "tokenizer that its weights were trained with.",
+                )
 
 
 def build(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> Batches:

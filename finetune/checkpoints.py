@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ _COUNTED_FROM_PADDING = {
     "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke",
     "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 }  # fmt: skip
+_FEWEST = 3  # tokens besides the special ones: some that are made without files have two
 USUAL = 512  # tokens that a model is given where nothing says how many
 
 
@@ -153,6 +154,44 @@ def check_length(checkpoint: str, max_length: int, known: Mapping[str, Any] | No
     if most is not None and max_length > most:
         problem = f"is {max_length}, but {checkpoint} reads at most {most} tokens; lower it"
         raise ConfigError({"max_length": problem})
+
+
+_NO_TOKENIZER = (
+    "See that its own tokenizer (tokenizer.json, vocab.txt or the like) lies beside its weights, "
+    "and that it was made for the language of the text."
+)
+
+
+def check_tokenizer(checkpoint: str, tokenizer: Any) -> None:
+    """See that a tokenizer has a vocabulary: where the files are missing, the library makes one of
+    special tokens alone.
+
+    Raises:
+        ModelError: when it has none.
+    """
+    if len(tokenizer) - len(set(tokenizer.all_special_ids)) < _FEWEST:
+        raise ModelError(f"The tokenizer of {checkpoint} knows no words.", _NO_TOKENIZER)
+
+
+def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) -> None:
+    """See that a tokenizer knows the text it is used on.
+
+    Args:
+        rows: token ids of some of the text, special ones included.
+
+    Raises:
+        ModelError: when at least half of most rows is the unknown token, or nothing.
+    """
+    special, unknown = set(tokenizer.all_special_ids), tokenizer.unk_token_id
+    unread = sum(
+        sum(one not in special for one in ids) <= sum(one == unknown for one in ids) for ids in rows
+    )
+    if unread > len(rows) / 2:
+        raise ModelError(
+            f"The tokenizer of {checkpoint} does not know the text: of {unread:,} of the "
+            f"{len(rows):,} rows looked at, half or more is its unknown token or nothing.",
+            _NO_TOKENIZER,
+        )
 
 
 def length_of(run: Run) -> int:

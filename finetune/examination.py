@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,14 @@ from finetune import lengths as measuring
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.corpus import Corpus, Keys
 from finetune.data import Arrangement
-from finetune.errors import ConfigError, DataError, some
+from finetune.errors import ConfigError, DataError, ModelError, some
 from finetune.hashes import Integers
 from finetune.labels import positive_class
 from finetune.report import Example, Finding, Lengths, Report, Severity, SplitFacts
 
 SHOWN = 5  # examples of a finding
 TOKENISED = 10_000  # rows whose lengths are measured
+KNOWN = 1000  # rows of which it is seen whether the tokenizer knows them
 RARE = 10  # rows; a class with fewer in train is called rare
 SHORT = 200  # characters of a sentence in an example
 # How far the 95% interval of an accuracy of one half may reach to either side. Above 0.1 (fewer
@@ -154,11 +155,16 @@ def examine(
         seconds=time.monotonic() - began,
     )
     partly(found)
-    lengths = _lengths(corpus, arranged, config, told)
+    findings += _too_long(config)
+    try:
+        lengths = _lengths(corpus, arranged, config, told)
+    except ModelError as error:
+        lengths = Lengths(note=f"The lengths are missing. {error.fact}")
+        findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
     return replace(
         found,
         lengths=lengths,
-        findings=_gravest_first([*findings, *_cut(lengths), *_too_long(config)]),
+        findings=_gravest_first([*findings, *_cut(lengths)]),
         seconds=time.monotonic() - began,
     )
 
@@ -518,7 +524,11 @@ def _matches(batch: pa.RecordBatch, paired: bool, pattern: str) -> Integers:
 
 def _lengths(corpus: Corpus, arranged: Arrangement, config: RunConfig, told: Told) -> Lengths:
     """Lengths in tokens of the training rows, or of a random part of them; why there are none
-    where the tokenizer is not to be had, for all else holds without."""
+    where the tokenizer is not to be had, for all else holds without.
+
+    Raises:
+        ModelError: when there is a tokenizer, and it does not know the text.
+    """
     split, rows = arranged.rows["train"]
     if not len(rows):
         return Lengths(note="There is no row to measure.")
@@ -527,12 +537,19 @@ def _lengths(corpus: Corpus, arranged: Arrangement, config: RunConfig, told: Tol
         tokenizer = _tokenizer(config.checkpoint)
     except Exception as error:  # the libraries raise whatever their readers do
         return Lengths(note=_no_tokenizer(config.checkpoint, error))
+    checkpoints.check_tokenizer(config.checkpoint, tokenizer)
     told("measuring lengths in tokens", 0, 0)
     taken = rows
     if len(rows) > TOKENISED:
         draw = np.random.default_rng(config.data_seed)
         taken = np.sort(draw.choice(rows, TOKENISED, replace=False))
-    found = np.fromiter(_token_counts(corpus, split, taken, tokenizer), np.int64, len(taken))
+    lengths, looked_at, every = [], [], -(-len(taken) // KNOWN)
+    for row, ids in enumerate(_token_ids(corpus, split, taken, tokenizer)):
+        lengths.append(len(ids))
+        if row % every == 0:
+            looked_at.append(ids)
+    checkpoints.check_known(config.checkpoint, tokenizer, looked_at)
+    found = np.array(lengths, np.int64)
     return Lengths(
         bins=measuring.bins(found),
         rows=len(taken),
@@ -566,14 +583,14 @@ def _tokenizer(checkpoint: str) -> Any:
     return hub_errors.retried(lambda: AutoTokenizer.from_pretrained(source))
 
 
-def _token_counts(corpus: Corpus, split: str, rows: Integers, tokenizer: Any) -> Iterable[int]:
+def _token_ids(corpus: Corpus, split: str, rows: Integers, tokenizer: Any) -> Iterator[list[int]]:
     most = 100_000  # characters; a longer one is beyond any model anyway
     for batch in corpus.some(split, rows):
         sentences = [
             [text[:most] for text in batch.column(name).to_pylist()]
             for name in (("sentence1", "sentence2") if corpus.paired else ("sentence1",))
         ]
-        yield from map(len, tokenizer(*sentences, truncation=False, verbose=False)["input_ids"])
+        yield from tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]
 
 
 def _cut(lengths: Lengths) -> Iterator[Finding]:

@@ -63,6 +63,7 @@ def load(
         config.label2id = {name: index for index, name in enumerate(labels)}
         config.problem_type = "single_label_classification"
         tokenizer = retried(lambda: AutoTokenizer.from_pretrained(source))
+        checkpoints.check_tokenizer(checkpoint, tokenizer)
         tokenizer.model_max_length = max_length  # saved with the weights, as `length_of` reads it
         if tokenizer.pad_token is None:  # decoders of text have none
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
@@ -256,7 +257,7 @@ def load_saved(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTrainedM
     Weights that are missing would be drawn at random, and each load would answer otherwise.
 
     Raises:
-        ModelError: when the folder is gone or damaged, or has not all of the weights.
+        ModelError: when the folder is gone or damaged, or has not all of the weights or no words.
     """
     if not (Path(folder) / "config.json").is_file():
         raise ModelError(
@@ -271,6 +272,7 @@ def load_saved(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTrainedM
         raise ModelError(
             f"The saved model cannot be loaded: {_first_line(error)}", "Train it again."
         ) from error
+    checkpoints.check_tokenizer("this model", tokenizer)
     if missing := sorted(found["missing_keys"]):
         raise ModelError(
             f"The saved model cannot be loaded: its file has no weights for {some(missing, 3)}.",

@@ -122,8 +122,9 @@ class Scorer:
         self._paired, self._max_length = paired, max_length
         self._tokenizing = threading.Lock()  # a tokenizer that is set anew while it reads refuses
         self._tokenizer, self._model = model.load_saved(folder)
-        known = self._model.get_input_embeddings().weight.numel()  # looked up, not multiplied by
-        self._weights = self._model.num_parameters() - known
+        table = self._model.get_input_embeddings().weight  # looked up, not multiplied by
+        self._weights = self._model.num_parameters() - table.numel()
+        self._known = len(table)
         names = self._model.config.id2label
         self.labels: list[str] = [hashes.printable(str(names[at])) for at in range(len(names))]
         half = precision == "bf16" or (precision == "auto" and devices.computes_bf16(self.device))
@@ -341,6 +342,12 @@ class Scorer:
         for name, column in rows.items():
             made = np.full(mask.shape, fill.get(name, 0), np.int64)
             made[mask] = np.fromiter(itertools.chain.from_iterable(column), np.int64)
+            if name == "input_ids" and made.max() >= self._known:
+                raise ModelError(
+                    f"The tokenizer of this model makes token {made.max():,}, and its weights know "
+                    f"{self._known:,}, from 0.",
+                    "They do not belong together: choose another model.",
+                )
             inputs[name] = torch.from_numpy(made).to(self.device)
         return inputs, torch.from_numpy(mask).long()
 

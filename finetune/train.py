@@ -369,6 +369,8 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     yield events.Entered(phase="tokenise", detail=f"{len(pairs.splits['train'])} pairs")
     with accelerator.main_process_first():
         batches = batching.build(pairs, tokenizer, chosen)
+        embeddings = len(classifier.get_input_embeddings().weight)
+        batching.check(batches, tokenizer, chosen.checkpoint, embeddings)
     stop.check()
     if chosen.auto_find_batch_size:
         yield events.Entered(phase="start", detail="finding the largest batch that fits")

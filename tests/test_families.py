@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import datasets
 import pytest
 import torch
 import transformers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from finetune import (
+    batching,
     catalog,
     checkpoints,
     config,
@@ -258,6 +261,72 @@ def test_what_roberta_reads_is_said_everywhere(
     onnx.export(run.best, tmp_path / "model.onnx", 65)
     with pytest.raises(ModelError, match="reads from 2 to 65"):
         onnx.export(run.best, tmp_path / "model.onnx", 66)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_without_its_tokenizer_is_refused(
+    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs_folder: Path
+) -> None:
+    """Of most kinds the library makes one of special tokens alone, and says nothing."""
+    folder = write(tmp_path / family, family)
+    for path in folder.glob("token*"):
+        path.unlink()
+    with pytest.raises(ModelError, match=r"knows no words|cannot be loaded: Couldn't instantiate"):
+        model.load(str(folder), ["no", "yes"], 32)
+    with pytest.raises(ModelError, match=r"knows no words|cannot be loaded: Couldn't instantiate"):
+        Predictor(folder, 32)
+    store = RunStore(tmp_path / "runs")
+    dataset = store.uploads.add({one.stem: one for one in toy_pairs_folder.glob("*.csv")})
+    chosen = toy_config.changed(checkpoint=str(folder), dataset=dataset)
+    found = examination.examine(chosen, store.root)
+    if "Couldn't instantiate" not in found.lengths.note:
+        (blocked,) = found.blocked
+        assert blocked.kind == "tokenizer"
+        assert f"The tokenizer of {folder} knows no words" in blocked.title
+
+
+def test_a_tokenizer_of_another_language_is_refused(tmp_path: Path, toy_config: RunConfig) -> None:
+    """Most of the text is its unknown token; here and there a word is known."""
+    folder = write(tmp_path / "bert", "Bert")
+    pairs = tmp_path / "pairs.csv"
+    with pairs.open("w", encoding="utf-8") as file:
+        file.write("sentence1,sentence2,label\n")
+        for at in range(60):
+            known = "the cat sees a dog" if at < 20 else "quem viu a vaca"
+            file.write(f"{known} {at},{known} ali {at},{at % 2}\n")
+    store = RunStore(tmp_path / "runs")
+    dataset = store.uploads.add({"train": pairs})
+    chosen = toy_config.changed(checkpoint=str(folder), dataset=dataset)
+    words = r"does not know the text: of \d+ of the \d+ rows looked at, half or more"
+    (blocked,) = examination.examine(chosen, store.root).blocked
+    assert re.search(words, blocked.title)
+    run = store.create(chosen)
+    subprocess.run([sys.executable, "-m", "finetune.train", "--run", str(run.folder)])
+    failed = store.summary(run)
+    assert failed.status == "failed"
+    assert re.search(words, failed.error)
+    assert not failed.step
+
+
+def test_more_tokens_than_embeddings_are_said(
+    tmp_path: Path, toy_config: RunConfig, toy_pairs: data.Pairs
+) -> None:
+    """The last words of the vocabulary have no place in the weights."""
+    folder = write(tmp_path / "bert", "Bert")
+    known = AutoModelForSequenceClassification.from_pretrained(folder)
+    known.resize_token_embeddings(20)
+    known.save_pretrained(folder)
+    chosen = toy_config.changed(checkpoint=str(folder))
+    tokenizer, classifier, batches = prepared(chosen, toy_pairs)
+    batching.check(batches, tokenizer, str(folder), 26)
+    with pytest.raises(ModelError, match=r"bert makes token 25, and its weights know 20, from 0"):
+        batching.check(
+            batches, tokenizer, str(folder), len(classifier.get_input_embeddings().weight)
+        )
+    predictor = Predictor(folder, 32)
+    assert predictor.pair("the cat", "a dog").label
+    with pytest.raises(ModelError, match="makes token 25, and its weights know 20"):
+        predictor.pair("the cat leaves", "a dog")
 
 
 def test_layers_that_share_weights_cannot_be_frozen_apart(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import random
 import shutil
+import string
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 ANIMALS = ["cat", "dog", "owl", "fox", "hen", "bee", "ant", "cow"]
 VERBS = ["sees", "hears", "follows", "likes", "finds", "helps"]
 CONTRARY = ["misses", "loses", "fears", "leaves"]
+# Any other text is spelt.
+LETTERS = [
+    *(one for one in string.ascii_lowercase if one != "a"),
+    *string.digits,
+    *",!?'-:;()$%/&",
+    *(f"##{one}" for one in string.ascii_lowercase + string.digits),
+]
 WORDS = ["the", "a", ".", *ANIMALS, *VERBS, *CONTRARY]
 
 
@@ -83,7 +91,11 @@ def write_checkpoint(
         attention_probs_dropout_prob=dropout,
         id2label=dict(enumerate(LABELS)),
     )
-    BertForSequenceClassification(config).save_pretrained(folder)
+    classifier = BertForSequenceClassification(config)
+    if not words:  # what it does with the toys' own words is the same with letters and without
+        vocabulary |= {piece: len(vocabulary) + at for at, piece in enumerate(LETTERS)}
+        classifier.resize_token_embeddings(len(vocabulary), mean_resizing=False)
+    classifier.save_pretrained(folder)
     BertTokenizer(vocab=vocabulary).save_pretrained(folder)
     return folder
 
