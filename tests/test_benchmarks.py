@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -63,7 +64,8 @@ def test_prediction_is_measured_on_the_same_pairs(
 
 
 def test_a_client_computes_with_the_threads_it_is_given() -> None:
-    before, seen = torch.get_num_threads(), set()
+    before = torch.get_num_threads()
+    seen: set[int] = set()
     try:
         for threads in (before + 1, before):
             prediction._rate(lambda at: seen.add(torch.get_num_threads()), 1, 0.01, threads)
@@ -76,10 +78,15 @@ def test_a_product_is_made_in_the_precision_it_is_named_by(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made, randn = [], torch.randn
-    monkeypatch.setattr(torch, "randn", lambda *given, **how: made.append(how) or randn(*given))
+
+    def noted(*size: int, dtype: torch.dtype, **how: Any) -> torch.Tensor:
+        made.append(dtype)
+        return randn(*size, dtype=dtype, **how)
+
+    monkeypatch.setattr(torch, "randn", noted)
     for precision in ("bf16", "fp32"):
         assert training._matmul_rate(precision, 8, 0.001) > 0
-    assert [how["dtype"] for how in made] == [torch.bfloat16, torch.float32]
+    assert made == [torch.bfloat16, torch.float32]
 
 
 def test_a_halt_counts_as_long_as_it_lasts() -> None:

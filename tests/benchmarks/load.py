@@ -285,7 +285,8 @@ def _steps(run: Run) -> list[tuple[float, int]]:
 
 def _taken(steps: list[tuple[float, int]], began: float, ended: float) -> float:
     """How many steps were taken between two moments, parts of a step included."""
-    first, last = np.interp([began, ended], *zip(*steps, strict=True))
+    times, numbers = zip(*steps, strict=True)
+    first, last = np.interp([began, ended], times, numbers)
     return float(last - first)
 
 
