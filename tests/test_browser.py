@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ from playwright.sync_api import APIResponse, Browser, Page, Route, expect, sync_
 
 from finetune import config, workers
 from finetune.config import RunConfig
+from finetune.queue import Queue
 from finetune.store import RunStore
 from finetune.ui import form
 from finetune.ui.train import TrainTab
@@ -65,12 +68,28 @@ class App:
             if (worker := workers.worker(run)) is not None:
                 worker.kill()
 
+    def empty(self) -> None:
+        """End what it has started but the worker that waits, and take away all that is kept."""
+        queue = Queue(self.store.root)
+        for name in queue.waiting():
+            queue.remove(name)
+        for run in self.store.runs():
+            workers.kill(run)
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "finetune.spare" not in child.cmdline():
+                    child.kill()
+                    child.wait(10)
+        for path in self.store.root.iterdir():
+            while path.is_dir() and path.name != ".spare":  # the app may just write there
+                shutil.rmtree(path, ignore_errors=True)
+
 
 @pytest.fixture
-def app(tmp_path: Path, hub: LoopbackHub) -> Iterator[App]:
-    made = App(tmp_path / "runs")
-    yield made
-    made.end()
+def app(running: App, hub: LoopbackHub) -> Iterator[App]:
+    """An app that has no runs and no files yet; its process is the module's."""
+    yield running
+    running.empty()
 
 
 # A busy machine is not a fault of the page; what never comes fails all the same.

@@ -24,6 +24,7 @@ import pyarrow as pa
 from finetune import events, outcomes
 from finetune.config import RunConfig
 from finetune.store import Run, RunStore
+from tests.benchmarks import machine
 
 ALLOWED = 10.0  # seconds
 EVALUATIONS = (100, 200, 300, 400, 500)
@@ -41,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.store:
         print(json.dumps(measure(RunStore(given.store))))
         return 0
+    print(machine.described())
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore(folder)
         for seed in (0, 1):

@@ -1,8 +1,9 @@
 """Does a file of a million pairs fit where one of fifty thousand does?
 
 Two CSV files of made pairs, of 50,000 and of 1,000,000 rows. Each is examined and then trained on
-for a few steps by the real workers, and judged whole by a small model; the largest resident memory
-of each process is taken (Linux, `VmHWM`). The ratio is the peak at 50,000 rows over the peak at
+for a few steps by the real workers, and judged whole by a toy of two layers (a real model has the
+same rows and takes hours over them); the largest resident memory of each process is taken (Linux,
+`VmHWM`). The ratio is the peak at 50,000 rows over the peak at
 1,000,000, of the worst of them: 1 means that the rows cost nothing, 0.8 that they cost a quarter
 more.
 
@@ -27,6 +28,7 @@ import psutil
 from finetune.config import RunConfig
 from finetune.store import RunStore
 from tests import toys
+from tests.benchmarks import machine
 
 SMALL = 50_000
 WORDS = [a + b for a in ("ba", "ke", "li", "mo", "nu", "pra", "so", "ti") for b in "bdfglmnrstvx"]
@@ -99,6 +101,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     large = parser.parse_args().rows
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    print(machine.described())
+    print(
+        "judge: by an untrained toy of two layers; its own memory is that much less than a model's"
+    )
     print(f"{'worker':<10}{'rows':>12}{'MiB':>8}{'seconds':>10}")
     with tempfile.TemporaryDirectory() as folder:
         peaks: dict[str, list[float]] = {"examine": [], "again": [], "train": [], "judge": []}

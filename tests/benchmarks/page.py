@@ -45,6 +45,7 @@ from finetune.config import RunConfig
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
 from finetune.ui import live
+from tests.benchmarks import machine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BARE = """
@@ -92,6 +93,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="of starting, and of opening")
     parser.add_argument("--events", type=int, default=80, help="steps written while one watches")
     given = parser.parse_args()
+    print(machine.described())
     os.environ |= {"HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False"}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

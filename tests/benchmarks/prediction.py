@@ -5,8 +5,8 @@ is not at hand) reads MRPC's validation pairs, several times over, each time ane
 `pipeline("text-classification", batch_size=32)` in fp32, the `Scorer` as it chooses, and the
 `Scorer` in fp32; they take turns in one process, in the other order every other round, and medians
 count. Then one pair at a time, the sides taking turns at every tenth, and fifty threads that ask
-`Together`, against the pipeline asked one by one. Last, whether the answers are the same: labels,
-and in fp32 the logits.
+`Together`, against the pipeline asked one by one, both with as many threads of torch's. Last,
+whether the answers are the same: labels, and in fp32 the logits.
 
     python -m tests.benchmarks.prediction [--model FOLDER] [--rounds 3] [--repeat 10]
 """
@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks import machine
+
 MRPC = Path(__file__).resolve().parents[3] / "shared" / "data" / "glue" / "mrpc"
 MAX_LENGTH, CLIENTS = 128, 50
 
@@ -40,6 +42,7 @@ def main() -> None:
     parser.add_argument("--alone", type=int, default=100, help="pairs asked one by one")
     parser.add_argument("--seconds", type=float, default=5.0, help="of fifty clients, a round")
     given = parser.parse_args()
+    print(machine.described())
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         files = _files(given.mrpc)
@@ -172,33 +175,46 @@ def _crowd(sides: Sides, rounds: int, seconds: float) -> None:
 
     together = Together(sides.scorer)
     rates: dict[str, list[float]] = {"pipeline": [], "together": []}
+    threads = sides.scorer.threads
     for _ in range(rounds):
-        rates["pipeline"].append(_rate(lambda at: sides.pipeline(sides.rows[at]), 1, seconds))
+        rates["pipeline"].append(
+            _rate(lambda at: sides.pipeline(sides.rows[at]), 1, seconds, threads)
+        )
         rates["together"].append(
-            _rate(lambda at: together.ask(*(of[at] for of in sides.texts)), CLIENTS, seconds)
+            _rate(
+                lambda at: together.ask(*(of[at] for of in sides.texts)), CLIENTS, seconds, threads
+            )
         )
     together.close()
     plain, ours = (statistics.median(found) for found in rates.values())
     print(
         f"{CLIENTS} clients: pipeline one by one {plain:.1f} pairs/s, together {ours:.1f}: "
-        f"{ours / plain:.2f} times it"
+        f"{ours / plain:.2f} times it; threads of each: {threads}"
     )
 
 
-def _rate(ask: Callable[[int], Any], clients: int, seconds: float) -> float:
-    """Answers a second that so many clients get, each asking again once it is answered."""
+def _rate(ask: Callable[[int], Any], clients: int, seconds: float, threads: int) -> float:
+    """Answers a second that so many clients get, each asking again once it is answered.
+
+    Args:
+        threads: of torch's, that a client computes with; what another thread was told last would
+            be a new one's number.
+    """
+    import torch
+
     numbers, ends, answered = itertools.count(), time.perf_counter() + seconds, [0] * clients
 
     def client(which: int) -> None:
-        while time.perf_counter() < ends:
+        torch.set_num_threads(threads)
+        while not answered[which] or time.perf_counter() < ends:
             ask(next(numbers) % 400)
             answered[which] += 1
 
     began = time.perf_counter()
-    threads = [threading.Thread(target=client, args=(which,)) for which in range(clients)]
-    for thread in threads:
+    asking = [threading.Thread(target=client, args=(which,)) for which in range(clients)]
+    for thread in asking:
         thread.start()
-    for thread in threads:
+    for thread in asking:
         thread.join()
     return sum(answered) / (time.perf_counter() - began)
 

@@ -7,8 +7,10 @@ the embeddings frozen, no dropout, plain attention, lengths rounded to 8. Each m
 process of its own, the sides alternate, and the median of training samples a second counts. The
 ratio is Recommended over the published loop.
 
-Then, at batch 32, the FLOP/s of Recommended's matrix products over the rate of a large bf16 product
-measured in the same process, before and after it; with `--compile`, with torch_compile on as well.
+Then, at batch 32, the FLOP/s of Recommended's matrix products over the rate of a large product in
+the same precision, measured in the same process before and after it; with `--compile`, with
+torch_compile on as well. Where the hardware has no bf16, Recommended and `Trainer` train in fp32,
+and the product is one in fp32: emulated it would take minutes.
 
     python -m tests.benchmarks.training [--train_file MRPC.parquet] [--steps 120] [--rounds 3]
 """
@@ -28,6 +30,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks import machine
+
 BATCH, RATE, SEED, MAX_LENGTH = 8, 5e-5, 42, 128
 WARM = 10  # steps before the clock starts
 
@@ -46,6 +50,7 @@ def main() -> None:
             measured = (SIDES | USED)[given.side]
             print(json.dumps(measured(Path(folder), given.train_file, given.steps)))
         return
+    print(machine.described())
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     for number in range(given.rounds):
         order = list(SIDES)[:: 1 if number % 2 else -1]
@@ -60,7 +65,8 @@ def main() -> None:
         used = _measure(side, given.train_file, min(given.steps, 40))
         print(
             f"batch 32, {side}: {used['achieved'] / 1e9:.0f} GFLOP/s of "
-            f"{used['matmul'] / 1e9:.0f} (MFU {used['achieved'] / used['matmul']:.2f})"
+            f"{used['matmul'] / 1e9:.0f} in {used['precision']} "
+            f"(MFU {used['achieved'] / used['matmul']:.2f})"
         )
     print(f"training: ratio {medians['recommended'] / medians['course']:.2f}")
 
@@ -201,11 +207,11 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
 
 def utilisation(
     folder: Path, train_file: Path | None, steps: int, compiled: bool = False
-) -> dict[str, float]:
-    """FLOP/s of Recommended's matrix products at batch 32, and of a large bf16 product."""
+) -> dict[str, Any]:
+    """FLOP/s of Recommended's matrix products at batch 32, and of a large product like them."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    from finetune import loop, train
+    from finetune import devices, loop, train
     from finetune.config import RunConfig
 
     chosen = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
@@ -223,7 +229,8 @@ def utilisation(
         optimizer.step()
         optimizer.zero_grad()
 
-    rates = [_matmul_rate()]
+    precision = "bf16" if devices.computes_bf16() else "fp32"
+    rates = [_matmul_rate(precision)]
     model.train()
     taken = [batch for batch, _ in zip(loader, range(WARM + steps), strict=False)]
     for batch in taken[:WARM]:
@@ -232,20 +239,25 @@ def utilisation(
     for batch in taken[WARM:]:
         step(batch)
     seconds = time.perf_counter() - began
-    rates.append(_matmul_rate())
+    rates.append(_matmul_rate(precision))
     inner = accelerator.unwrap_model(model, keep_torch_compile=False)  # whose products are seen
     with FlopCounterMode(display=False) as counter:
         for batch in taken[WARM:]:
             accelerator.backward(inner(**batch).loss)
-    return {"achieved": counter.get_total_flops() / seconds, "matmul": statistics.mean(rates)}
+    return {
+        "achieved": counter.get_total_flops() / seconds,
+        "matmul": statistics.mean(rates),
+        "precision": precision,
+    }
 
 
-def _matmul_rate(size: int = 2048, seconds: float = 2.0) -> float:
-    """FLOP/s of a square bf16 product."""
+def _matmul_rate(precision: str, size: int = 2048, seconds: float = 2.0) -> float:
+    """FLOP/s of a square product in `bf16` or `fp32`."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    one = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    one = torch.randn(size, size, device=device, dtype=dtype)
     for _ in range(3):
         one @ one
     count, began = 0, time.perf_counter()
