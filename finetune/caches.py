@@ -9,13 +9,17 @@ import os
 import tempfile
 from pathlib import Path
 
+from finetune import logs
+
 
 def ensure() -> None:
-    """Point `HF_HOME` to a temporary folder where its own place cannot be written.
+    """Point `HF_HOME` to a temporary folder where its own place cannot be written, and let the
+    libraries' logs hold no signed address.
 
     So it is for who has no home, as in a container. Call it before Hugging Face's libraries are
     imported: they read it once.
     """
+    logs.hide_signatures()
     if not writable(Path(os.environ.get("HF_HOME") or cache() / "huggingface")):
         os.environ["HF_HOME"] = str(Path(tempfile.gettempdir()) / "finetune-huggingface")
 

@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from finetune import catalog, hashes, sources, visitors
 from finetune.config import SOURCE_FIELDS, RunConfig
-from finetune.errors import DataError, some
+from finetune.errors import DataError, remedy_of_disk, some
 from finetune.hashes import Integers
 from finetune.labels import Vocabulary
 from finetune.sources import Columns, Source
@@ -157,7 +157,9 @@ def read(config: RunConfig, root: Path, told: Told = lambda split, rows: None) -
         except OSError as error:
             raise DataError(
                 f"What was read cannot be kept in {root}: {error.strerror or error}.",
-                "Free some space, or choose another folder with FINETUNE_RUNS.",
+                remedy_of_disk(
+                    error, "Free some space, or choose another folder with FINETUNE_RUNS."
+                ),
             ) from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from finetune import events, workers
+from finetune import events, logs, workers
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.events import Event
 from finetune.store import Run, RunStore, write_atomically
@@ -162,7 +161,7 @@ def carry_out(
     except FinetuneError as error:
         place.append(events.Failed(error=error.fact, remedy=error.remedy))
     except Exception as error:
-        traceback.print_exc()
-        text = (str(error).strip().splitlines() or [""])[0][:300]
+        logs.print_traceback()
+        text = (logs.unsigned(str(error)).strip().splitlines() or [""])[0][:300]
         place.append(events.Failed(error=f"{type(error).__name__}: {text}", remedy=remedy))
     return 1

@@ -14,6 +14,7 @@
 Each names the value that is wrong and what to do about it.
 """
 
+import errno
 from collections.abc import Sequence
 
 
@@ -76,6 +77,20 @@ class PublishError(FinetuneError):
 
 class Cancelled(PublishError):
     """Whoever pushed asked for its end, and nothing was committed."""
+
+
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def remedy_of_disk(error: BaseException, full: str) -> str:
+    """What to do about a failed write.
+
+    Args:
+        full: what to do where the disk is full; it does not help where it can only be read.
+    """
+    if isinstance(error, OSError) and error.errno in _READ_ONLY:
+        return "Choose a folder that can be written with FINETUNE_RUNS."
+    return full
 
 
 def some(names: Sequence[object], most: int = 8) -> str:

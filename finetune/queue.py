@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from finetune.errors import StoreError
+from finetune.errors import StoreError, remedy_of_disk
 
 _MIDDLE = 10**12  # there is room in front
 
@@ -122,5 +122,5 @@ class Queue:
 def _unwritable(folder: Path, error: OSError) -> StoreError:
     return StoreError(
         f"The queue {folder} cannot be written: {error.strerror or error}.",
-        "Free some space or choose another folder with FINETUNE_RUNS.",
+        remedy_of_disk(error, "Free some space or choose another folder with FINETUNE_RUNS."),
     )

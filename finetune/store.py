@@ -43,7 +43,7 @@ from finetune import events, uploads
 from finetune.about import About
 from finetune.caches import cache, writable
 from finetune.config import RunConfig
-from finetune.errors import ConfigError, DataError, NoSuchRun, StoreError
+from finetune.errors import ConfigError, DataError, NoSuchRun, StoreError, remedy_of_disk
 from finetune.events import Event
 from finetune.summary import Summary, fold
 from finetune.visitors import ALONE, Visitor
@@ -98,7 +98,7 @@ def write_atomically(path: Path, text: str) -> None:
         aside.unlink(missing_ok=True)
         raise StoreError(
             f"{path} cannot be written: {error.strerror or error}.",
-            "Free some space or choose another folder with FINETUNE_RUNS.",
+            remedy_of_disk(error, "Free some space or choose another folder with FINETUNE_RUNS."),
         ) from error
 
 
@@ -312,7 +312,7 @@ class Run:
         except OSError as error:
             raise StoreError(
                 f"{self.events_file} cannot be written: {error.strerror or error}.",
-                "Free some space; the model saved last is kept.",
+                remedy_of_disk(error, "Free some space; the model saved last is kept."),
             ) from error
 
     def tail(self, offset: int = 0, most: int = -1) -> tuple[list[Event], int]:

@@ -19,14 +19,13 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Generator
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from finetune import caches, catalog, config, devices, events, launch, uploads, workers
+from finetune import caches, catalog, config, devices, events, launch, logs, uploads, workers
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, FinetuneError, StoreError
 from finetune.events import Event
@@ -217,7 +216,7 @@ def work(run: Run, bar: bool) -> int:
     except FinetuneError as error:
         ended = events.Failed(error=error.fact, remedy=error.remedy)
     except Exception as error:
-        traceback.print_exc()
+        logs.print_traceback()
         ended = _unexpected(error, run.config())
     if launch.is_main():
         show(ended)
@@ -252,7 +251,7 @@ def _end(run: Run, ended: Event) -> None:
 
 
 def _unexpected(error: Exception, chosen: RunConfig) -> events.Failed:
-    text = str(error).strip().splitlines() or [""]
+    text = logs.unsigned(str(error)).strip().splitlines() or [""]
     if launch.lost_contact(error):
         return _LOST
     if any(words in str(error).lower() for words in ("out of memory", "can't allocate memory")):
@@ -388,7 +387,7 @@ def _note_seen(run: Run, pairs: Pairs) -> None:
     try:
         seen.keep(run, pairs.numbers)
     except OSError:
-        traceback.print_exc()
+        logs.print_traceback()
 
 
 def _beside(
@@ -403,7 +402,7 @@ def _beside(
         half = accelerator.mixed_precision == "bf16"
         yield events.Compared(baselines=assess.beside(run, chosen, half, stop))
     except Exception:
-        traceback.print_exc()
+        logs.print_traceback()
 
 
 def _both_orders(
@@ -420,7 +419,7 @@ def _both_orders(
 
         assess.both_orders(run, stop)
     except Exception:
-        traceback.print_exc()
+        logs.print_traceback()
 
 
 def _batch(run: Run, resume: Path | None) -> RunConfig | None:
@@ -560,7 +559,7 @@ def _hooks(
         try:
             yield peek.at(batch, tokenizer, pairs.labels)
         except Exception:  # the run is whole without it
-            traceback.print_exc()
+            logs.print_traceback()
 
     def save_predictions(step: int, logits: loop.Logits, labels: loop.Labels) -> None:
         if accelerator.is_main_process:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.errors import DataError
+from finetune.errors import DataError, remedy_of_disk
 from finetune.visitors import ALONE, Limits, Visitor
 
 PREFIX = "upload/"
@@ -155,7 +155,8 @@ class Uploads:
             if (folder / "upload.json").is_file():
                 return  # another process kept the same files at the same moment
             raise DataError(
-                f"The upload cannot be kept: {error.strerror or error}.", "Free some space."
+                f"The upload cannot be kept: {error.strerror or error}.",
+                remedy_of_disk(error, "Free some space."),
             ) from error
         except DataError:
             shutil.rmtree(aside, ignore_errors=True)

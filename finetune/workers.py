@@ -23,7 +23,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from finetune import catalog, process, visitors
-from finetune.errors import JobError, StoreError
+from finetune.errors import JobError, StoreError, remedy_of_disk
 from finetune.store import Run, RunStore, write_atomically
 
 _SOURCE = Path(__file__).resolve().parent.parent
@@ -48,7 +48,7 @@ def changing(store: RunStore) -> Iterator[None]:
     except OSError as error:
         raise StoreError(
             f"{store.root} cannot be written: {error.strerror or error}.",
-            "Free some space or choose another folder with FINETUNE_RUNS.",
+            remedy_of_disk(error, "Free some space or choose another folder with FINETUNE_RUNS."),
         ) from error
 
 
