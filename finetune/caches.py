@@ -9,6 +9,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from finetune import logs
+
 
 def ensure() -> None:
     """Set what the libraries read once; call it before torch and Hugging Face's are imported.
@@ -18,8 +20,9 @@ def ensure() -> None:
     every small operation, as soon as anything else wants a core. A value from outside stays.
 
     `HF_HOME` becomes a temporary folder where its own place cannot be written, as in a container
-    without a home.
+    without a home. The libraries' logs hold no signed address.
     """
+    logs.hide_signatures()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not writable(Path(os.environ.get("HF_HOME") or cache() / "huggingface")):
         os.environ["HF_HOME"] = str(Path(tempfile.gettempdir()) / "finetune-huggingface")

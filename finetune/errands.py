@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from finetune import disk, events, workers
+from finetune import disk, events, logs, workers
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.events import Event
 from finetune.store import Run, RunStore, write_atomically
@@ -166,7 +165,7 @@ def carry_out(
             full = disk.failure("What was made", error, StoreError)
             place.append(events.Failed(error=full.fact, remedy=full.remedy))
             return 1
-        traceback.print_exc()
-        text = (str(error).strip().splitlines() or [""])[0][:300]
+        logs.print_traceback()
+        text = (logs.unsigned(str(error)).strip().splitlines() or [""])[0][:300]
         place.append(events.Failed(error=f"{type(error).__name__}: {text}", remedy=remedy))
     return 1

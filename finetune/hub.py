@@ -292,15 +292,16 @@ class Hub:
                 f"Check the network and {self._again}; {self._kept}.",
             )
         return PublishError(
-            f"{what}: the Hub has asked for a pause of {hub_errors.duration(self._pause)}, and for {PATIENCE:g} "
-            f"seconds nothing has got on.{left}",
+            f"{what}: the Hub has asked for a pause of {hub_errors.duration(self._pause)}, and "
+            f"for {PATIENCE:g} seconds nothing has got on.{left}",
             f"Wait as long and {self._again}; {self._kept}.",
         )
 
     def _asked_to_pause(self, what: str, left: str) -> Refused:
         return Refused(
             f"{what} was refused with status 429.{left}",
-            f"The Hub asks for a pause of {hub_errors.duration(self._pause)}; {self._again} after it.",
+            f"The Hub asks for a pause of {hub_errors.duration(self._pause)}; "
+            f"{self._again} after it.",
             429,
         )
 

@@ -1,4 +1,4 @@
-"""Why the Hub, or a client of it, gave nothing: one table from cause to words, and what to try again.
+"""Why the Hub, or a client of it, gave nothing: one table from cause to words, and when to retry.
 
 Used where a dataset or a checkpoint is read and where something is sent.
 """
@@ -21,7 +21,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils._http import parse_ratelimit_headers
 
-from finetune import catalog, visitors
+from finetune import catalog, logs, visitors
 from finetune.errors import DataError, FinetuneError, ModelError
 
 T = TypeVar("T")
@@ -316,9 +316,4 @@ def retried(read: Callable[[], T]) -> T:
 def first_line(error: BaseException) -> str:
     """What an error says first, without what only signed addresses hold."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return unsigned(line)[:300]
-
-
-def unsigned(text: str) -> str:
-    """A text whose addresses have lost their queries, which hold signatures."""
-    return re.sub(r"(https?://[^\s'\"<>?]+)\?[^\s'\"<>)]+", "\\1?\u2026", text)
+    return logs.unsigned(line)[:300]

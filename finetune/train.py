@@ -18,7 +18,6 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Generator
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +32,7 @@ from finetune import (
     disk,
     events,
     launch,
+    logs,
     uploads,
     visitors,
     workers,
@@ -288,12 +288,12 @@ def _failed(error: Exception, run: Run) -> Event:
         return events.Stopped(step=0, seconds=0.0)
     if isinstance(error, FinetuneError):
         return events.Failed(error=error.fact, remedy=error.remedy)
-    traceback.print_exc()
+    logs.print_traceback()
     return _unexpected(error, run.config())
 
 
 def _unexpected(error: Exception, chosen: RunConfig) -> events.Failed:
-    text = str(error).strip().splitlines() or [""]
+    text = logs.unsigned(str(error)).strip().splitlines() or [""]
     if launch.lost_contact(error):
         return _LOST
     if any(words in str(error).lower() for words in ("out of memory", "can't allocate memory")):
@@ -434,7 +434,7 @@ def _note_seen(run: Run, pairs: Pairs) -> None:
     try:
         seen.keep(run, pairs.numbers)
     except OSError:
-        traceback.print_exc()
+        logs.print_traceback()
 
 
 def _beside(
@@ -449,7 +449,7 @@ def _beside(
         half = accelerator.mixed_precision == "bf16"
         yield events.Compared(baselines=assess.beside(run, chosen, half, stop))
     except Exception:
-        traceback.print_exc()
+        logs.print_traceback()
 
 
 def _both_orders(
@@ -466,7 +466,7 @@ def _both_orders(
 
         assess.both_orders(run, stop)
     except Exception:
-        traceback.print_exc()
+        logs.print_traceback()
 
 
 def _batch(run: Run, resume: Path | None) -> RunConfig | None:
@@ -617,7 +617,7 @@ def _hooks(
         try:
             yield peek.at(batch, tokenizer, pairs.labels)
         except Exception:  # the run is whole without it
-            traceback.print_exc()
+            logs.print_traceback()
 
     def save_predictions(step: int, logits: loop.Logits, labels: loop.Labels) -> None:
         if accelerator.is_main_process:

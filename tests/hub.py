@@ -26,6 +26,7 @@ from tests.oidc import Provider
 
 LFS_SUFFIXES = (".safetensors", ".bin", ".onnx", ".parquet", ".png")
 LFS_SIZE = 5 * 2**20
+SIGNED = "X-Amz-Signature=0f1e2d3c4b5a"  # ends every address of the storage, as the Hub's does
 
 
 HARDWARE = {"cpu-basic": ("CPU Basic", 0), "t4-small": ("Nvidia T4 - small", 6667)}
@@ -735,7 +736,7 @@ class Handler(BaseHTTPRequestHandler):
             self.hub.uploads[etag] = content
             headers["X-Linked-Etag"] = f'"{etag}"'
             headers["X-Linked-Size"] = str(len(content))
-            self._send(302, b"", {**headers, "Location": f"{self.hub.storage}/lfs/{etag}"})
+            self._send(302, b"", {**headers, "Location": f"{self.hub.storage}/lfs/{etag}?{SIGNED}"})
             return
         self._ranged(content, headers)
 

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = [
     {
         "errors",
+        "logs",
         "events",
         "sheets",
         "visitors",
@@ -75,6 +76,7 @@ FLOORS = [
 # Neighbours that build on each other, each for a reason.
 NEIGHBOURS = {
     ("peek", "events"),  # is one
+    ("caches", "logs"),  # is prepared with the same call
     ("catalog", "uploads"),  # an upload is a dataset too
     ("hub_errors", "catalog"),  # names the Hub's address
     ("hub_access", "catalog"),
@@ -99,9 +101,10 @@ LIGHT = [
     "uploads", "jobs", "publish", "checkpoints", "launch", "visitors", "process", "devices",
     "caches", "about", "queue", "workers", "errands", "looks", "sweep", "archive", "history",
     "intervals", "curves", "calibration", "slices", "probes", "outcomes", "decision", "analysis",
-    "assessments", "batches", "corrections", "export", "deploy", "script", "hub", "hub_errors", "hub_access",
+    "assessments", "batches", "corrections", "export", "deploy", "script", "hub",
     "picture", "demo", "card", "pushes", "conversions", "space", "peek", "estimate", "glance",
     "hashes", "seen", "lengths", "identities", "child_process", "files", "jsonfile", "hub_allowance", "disk",
+    "hub_errors", "hub_access", "logs",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 LATE = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for

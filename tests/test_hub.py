@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import urllib.request
 from pathlib import Path
 
+import httpx2
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi, hf_hub_download
 from huggingface_hub.errors import (
@@ -16,7 +18,8 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from finetune import catalog
+from finetune import catalog, hub_errors
+from finetune.hub import Hub
 from tests.conftest import TOKEN
 from tests.hub import LoopbackHub
 
@@ -43,6 +46,53 @@ def test_a_folder_goes_up_as_one_commit_and_comes_down_the_same(
     )
     assert Path(down).read_bytes() == weights
     assert {one.path for one in client.list_repo_tree("ada/first")} == set(repo.files)
+
+
+ADDRESS = (
+    "https://hub/ada/x.git/info/lfs/objects/verify",
+    "https://hub/api/models/ada/x/commit/main",
+)
+
+
+def _answered(status: int, url: str, headers: dict[str, str]) -> HfHubHTTPError:
+    request = httpx2.Request("POST", url)
+    return HfHubHTTPError("no", response=httpx2.Response(status, headers=headers, request=request))
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "words"),
+    [
+        (_answered(404, ADDRESS[0], {}), "not arrived", "which sends it anew"),
+        (_answered(409, ADDRESS[1], {}), "raced", "changed by another commit"),
+        (_answered(409, "https://hub/api/repos/create", {}), "taken", "choose another name"),
+        (_answered(404, "https://hub/api/models/ada/x", {}), "missing", "no such repository"),
+        (OSError(errno.ENOSPC, "No space left on device"), "full", "Free some space"),
+        (OSError(errno.EROFS, "Read-only file system"), "read-only", "that can be written"),
+        (PermissionError(errno.EACCES, "no", "/kept"), "not allowed", "Give the right"),
+        (httpx2.ConnectError("refused"), "silent", "Check the network"),
+        (httpx2.RemoteProtocolError("cut"), "cut", "Check the network"),
+    ],
+)
+def test_why_the_hub_gave_nothing(error: Exception, cause: str, words: str) -> None:
+    outer = RuntimeError("of another library")
+    outer.__cause__ = error
+    assert hub_errors.cause(outer).name == cause
+    assert words in hub_errors.TABLE[cause].sending
+    told = Hub(TOKEN)._refused(outer, "Sending", "")
+    assert words in told.remedy
+    assert ("Free some space" in told.remedy) == (cause == "full")
+    for kind in ("dataset", "checkpoint", "model"):
+        read = hub_errors.explained(kind, "ada/x", outer)  # type: ignore[arg-type]
+        assert read is not None
+        assert "ada/x" in read.fact
+        assert read.remedy
+
+
+def test_a_push_waits_for_a_short_pause_that_the_hub_asks_for(hub: LoopbackHub) -> None:
+    hub.fail("GET", "/api/whoami", 429, headers={"Retry-After": "1"})
+    hub.fail("GET", "/api/whoami", 503, headers={"Retry-After": "1"})
+    assert Hub(TOKEN).account().name == "ada"
+    assert [status for _, path, status in hub.requests if "whoami" in path] == [429, 503, 200]
 
 
 def test_a_name_that_is_taken_is_said_and_may_be_accepted(hub: LoopbackHub) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,7 @@ def parquet(columns: dict[str, list[object]], classes: dict[str, list[str]] | No
     return buffer.getvalue()
 
 
+INVALID = "Invalid credentials in Authorization header"
 NAMES = ("sentence1", "sentence2", "label")
 
 
@@ -242,16 +245,17 @@ def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
     monkeypatch.delenv("FINETUNE_VISITORS")
     for name in [*packaged_modules._PACKAGED_DATASETS_MODULES, "imdb", *LOCAL]:
         config = RunConfig(dataset=name)
-        for act in (
-            lambda: data.load(config, tmp_path),
-            lambda: sources.open_source(config, tmp_path),
-            lambda: looks.examine(store, config),
-            lambda: looks.examine(visitor, config),
-            lambda: jobs.start(store, config),
-            lambda: jobs.start(visitor, config),
-        ):
+        acts: list[tuple[Callable[..., object], tuple[object, ...]]] = [
+            (data.load, (config, tmp_path)),
+            (sources.open_source, (config, tmp_path)),
+            (looks.examine, (store, config)),
+            (looks.examine, (visitor, config)),
+            (jobs.start, (store, config)),
+            (jobs.start, (visitor, config)),
+        ]
+        for act, given in acts:
             with pytest.raises(DataError, match=r"is a path|There is no dataset"):
-                act()
+                act(*given)
         for command in (train.main, examine.main):
             assert command([f"--dataset={name}", "--runs", str(store.root)]) == 2, name
             assert "is a path" in (said := capsys.readouterr().err) or "There is no dataset" in said
@@ -353,8 +357,7 @@ def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_would_not_give_them(
         try:
             load(tmp_path, name, **values)
         except DataError as error:
-            assert error.remedy
-            return True
+            return bool(error.remedy)
         return False
 
     silent = lambda timeout=2.0: False  # noqa: E731
@@ -424,6 +427,45 @@ def test_a_nested_column_is_no_sentence(hub: LoopbackHub, tmp_path: Path) -> Non
     assert load(tmp_path, "ada/nested").origin["columns"]["sentence2"] == "sentence2"
     with pytest.raises(DataError, match="The column 'answers' is nested"):
         load(tmp_path, "ada/nested", sentence2_column="answers")
+
+
+@pytest.mark.parametrize(
+    ("path", "fault", "said", "remedy"),
+    [
+        (".", (401, {"X-Error-Message": INVALID}), "does not accept this machine's token", "auth"),
+        (".", (429, {"Retry-After": "600"}), "asks for a pause of 10 minutes", "after it"),
+        (".", (503, {}), r"has a fault .status 503.", "in a while"),
+        ("/train.csv", (429, {"Retry-After": "600"}), "asks for a pause of 10 minutes", "after it"),
+        ("/train.csv", (503, {}), r"has a fault .status 503.", "in a while"),
+        ("/train.csv", (403, {}), "this machine's token may not", "read access"),
+        ("/train.csv", "cut", "The download of .* broke off", "what has come is kept"),
+    ],
+)
+def test_why_a_dataset_is_not_to_be_had(
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    path: str, fault: Any, said: str, remedy: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    rows = _csv(40) + f"{path},{said},yes\n".encode()  # which lie in no cache
+    hub.add_repo("ada/faulty", "dataset", {"train.csv": rows})
+    if fault == "cut":
+        hub.fail("GET", path, 0, times=99, cut=True, after=100)
+    else:
+        hub.fail("", f"^/(api|datasets)/.*{path}", fault[0], times=999, headers=fault[1])
+    with pytest.raises(DataError, match=said) as caught:
+        load(tmp_path, "ada/faulty")
+    assert remedy in caught.value.remedy
+
+
+def test_a_dataset_is_had_after_a_pause_that_the_hub_asks_for(
+    hub: LoopbackHub, tmp_path: Path, capsys: Any
+) -> None:
+    hub.add_repo("ada/patient", "dataset", {"train.csv": _csv(41)})
+    hub.fail("GET", "/api/datasets/ada/patient", 429, headers={"Retry-After": "1"})
+    hub.fail("", "/train.csv", 503, headers={"Retry-After": "1"})
+    assert load(tmp_path, "ada/patient").splits["train"]
+    assert {429, 503} < {status for _, _, status in hub.requests}
+    assert "asking again in 1 second" in capsys.readouterr().out
 
 
 def test_only_one_process_reads_a_source(hub: LoopbackHub, tmp_path: Path) -> None:

@@ -166,11 +166,18 @@ def test_a_write_replaces_whole_or_not_at_all(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
+    def read_only(*_: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError, match="the disk is full"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.json"]
+    monkeypatch.setattr(os, "fsync", read_only)
+    with pytest.raises(StoreError, match="Read-only") as caught:
+        write_atomically(path, "new")
+    assert caught.value.remedy == "Choose a folder that can be written with FINETUNE_RUNS."
 
 
 def test_a_folder_that_is_a_file_is_said(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune import archive, caches, data, events, seen, visitors
+from finetune import archive, caches, data, events, hub_errors, logs, seen, visitors
 from finetune.config import PRESETS, RunConfig
 from finetune.store import Run, RunStore
+from tests.hub import SIGNED, LoopbackHub
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -96,6 +97,32 @@ def test_every_program_that_computes_sets_it_before_torch(
     with pytest.raises(SystemExit):
         importlib.import_module(f"finetune.{program}").main()
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_no_signed_address_stands_in_the_log(
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The libraries log the address of each download that breaks off."""
+    files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
+    hub.add_repo("ada/signed", files=files)
+    hub.fail("GET", "^/lfs/", 0, cut=True, after=1000)
+    hub.fail("GET", "^/lfs/", 403, times=99)
+    run = store.create(RunConfig(checkpoint="ada/signed", max_length=32))
+    done = subprocess.run(
+        [sys.executable, "-m", "finetune.train", "--run", str(run.folder)],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    said = done.stdout + done.stderr + run.events_file.read_text()
+    assert done.returncode == 1
+    assert "Error while downloading from http" in said
+    assert SIGNED not in said
+    assert any(SIGNED in target for target in hub.targets)
+    try:
+        raise ValueError(f"{hub.url}/a?{SIGNED}")
+    except ValueError:
+        logs.print_traceback()
+    assert "/a?\u2026" in (said := capsys.readouterr().err)
+    assert SIGNED not in said + hub_errors.first_line(OSError(f"no {hub.url}/a?{SIGNED}"))
 
 
 def test_wrong_options_are_named_before_anything_starts(store: RunStore) -> None:
