@@ -1,9 +1,9 @@
 """A finished run on the Hub: what a push would do, the push as one commit, and the proof.
 
-Free of torch until what was pushed is loaded back: the weights are files to it. A token is an
-argument of one call and is kept nowhere; it must not reach a file, a log, an event or an error's
-text. A push that fails or is cancelled has changed no repository, except that a new one may be
-there and empty; what was uploaded by then is not sent again.
+Free of torch until the model is scored, before the push and after it. A token is an argument of one
+call and is kept nowhere; it must not reach a file, a log, an event or an error's text. A push that
+fails or is cancelled has changed no repository, except that a new one may be there and empty, and
+that a commit which the Hub did not confirm may arrive late; what was uploaded is not sent again.
 
 Source: https://huggingface.co/docs/huggingface_hub/guides/upload
 """

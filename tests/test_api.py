@@ -155,6 +155,8 @@ def test_a_model_is_published_by_a_program(url: str, finished: Run, hub: Loopbac
     assert pushed["created"]
     assert pushed["url"].endswith("/ada/from-a-program")
     again = (finished.id, "from-a-program", "hub-token-of-ada")
+    assert client.predict(*again, api_name="/publish")["commit"] == pushed["commit"]
+    hub.repos["model", "ada/from-a-program"].commit("by hand", {"LICENSE": b"mine"})
     with pytest.raises(AppError, match=r"ada/from-a-program exists already\. Send update as True"):
         client.predict(*again, api_name="/publish")
     assert not client.predict(*again, update=True, api_name="/publish")["created"]
