@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune import data, examination, files, uploads
+from finetune import data, examination, files
 from finetune.config import RunConfig
 from finetune.errors import DataError, FinetuneError
 from finetune.report import Report
@@ -352,7 +353,7 @@ def test_an_upload_that_breaks_leaves_nothing(
     def broken(*given: Any) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(uploads.shutil, "copyfile", broken)
+    monkeypatch.setattr(shutil, "copyfile", broken)
     with pytest.raises(KeyError):
         Uploads(tmp_path / "uploads").add({"train": tmp_path / "a.csv"})
     assert list((tmp_path / "uploads").iterdir()) == []
