@@ -146,9 +146,7 @@ def _cards(summary: Summary) -> str:
         value = f"{shown.metrics[name]:.3f}" if shown and name in shown.metrics else "\u2013"
         cards.append(_card(best_title if best else title, value, _beside(summary, name)))
     where = f"{best.step:,}" if best else "\u2013"
-    cards.append(
-        _card(say("best step"), where, say("the model kept") if best else say("none yet"))
-    )
+    cards.append(_card(say("best step"), where, say("the model kept") if best else say("none yet")))
     return f'<div class="ft-cards">{"".join(cards)}</div>'
 
 
