@@ -255,7 +255,8 @@ def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
         run.resume()
         assert_described(run, at, scores)
         begun: list[events.Event] = []
-        for event in worked(chosen, toy_pairs, run, {}, lambda: len(begun) > 3):
+        stopped = worked(chosen, toy_pairs, run, {}, lambda begun=begun: len(begun) > 3)
+        for event in stopped:
             begun.append(event)
             assert_described(run, at, scores)
         run.resume()
@@ -264,6 +265,41 @@ def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
         assert run.kept_step() == whole.kept_step(), count
         ended = store.summary(run)
         assert [e.step for e in ended.validation] == list(scores)
+
+
+@pytest.mark.parametrize("writes", ["save_best", "save_checkpoint"])
+def test_a_run_deleted_while_it_is_saved_is_stopped(
+    store: RunStore,
+    toy_config: RunConfig,
+    toy_pairs: data.Pairs,
+    writes: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No traceback, and no part of its folder is made again, whichever library writes."""
+    run = store.create(toy_config.changed(eval_steps=2, max_steps=4))
+
+    def stages(run: Run, stop: train.StopSwitch) -> Iterator[events.Event]:
+        stop.looping = True
+
+        def gone(*_: object, **__: object) -> None:
+            store.delete(run)
+
+        if writes == "save_best":
+            save = model.save
+            monkeypatch.setattr(model, "save", lambda *a: (gone(), save(*a)))
+        else:
+            begin = Run.begin_checkpoint
+            monkeypatch.setattr(Run, "begin_checkpoint", lambda run: (begin(run), gone())[0])
+        yield from worked(run.config(), toy_pairs, run, {}, stop)
+
+    monkeypatch.setattr(train, "stages", stages)
+    monkeypatch.setattr(train.StopSwitch, "install", lambda stop: None)
+    assert train.work(run, bar=False) == 0
+    assert not run.folder.exists()
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.out + printed.err
+    assert "stopped at step" in printed.out
 
 
 def test_the_fold_forgets_what_is_done_again() -> None:

@@ -222,6 +222,22 @@ def test_a_run_deleted_under_its_worker_ends_it(store: RunStore, toy_checkpoint:
     assert not list(store.root.glob("2*"))
 
 
+def test_a_run_killed_before_its_first_checkpoint_is_begun_anew(store: RunStore) -> None:
+    """By hand, so that nobody else says that its steps are done again."""
+    run = store.create(RunConfig(max_steps=4))
+    run.append(events.Started(device="none"))
+    for step in (1, 2, 3):
+        run.append(
+            events.Stepped(step=step, epoch=1, loss=9, learning_rate=1, samples_per_second=1)
+        )
+    command = [sys.executable, "-m", "tests.stand_in", "--run", str(run.folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    known = store.summary(run)
+    assert known.status == "finished"
+    assert [one.step for one in known.train] == [1, 2, 3, 4]
+    assert [e.step for e in run.tail()[0] if isinstance(e, events.Resumed)] == [0]
+
+
 def _until(condition: object, seconds: float = 60.0) -> None:
     assert callable(condition)
     deadline = time.monotonic() + seconds

@@ -1,0 +1,145 @@
+"""A file that cannot be written is said in the same words, whichever library wrote it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from finetune import batch, disk, errands, events, files, train, uploads
+from finetune.config import RunConfig
+from finetune.errors import DataError, StoreError
+from finetune.store import Run, RunStore
+
+MANY = 1_000_000
+
+
+@pytest.fixture
+def little_room() -> Iterator[None]:
+    """No file may grow beyond 100 kB: a write ends in the middle, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Path:
+    """A file on a full disk; a link, for some writers remove what they could not write."""
+    link = tmp_path / "file.csv"
+    link.symlink_to("/dev/full")
+    return link
+
+
+def _arrow(path: Path) -> None:
+    table = pa.table({"a": np.random.rand(MANY)})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "a file": lambda path: path.write_bytes(bytes(MANY)),
+    "torch": lambda path: torch.save({"a": torch.zeros(MANY)}, path),
+    "safetensors": lambda path: save_file({"a": torch.zeros(MANY)}, path),
+    "numpy": lambda path: np.savez(path, a=np.random.rand(MANY)),
+    "numpy, raw": lambda path: np.random.rand(MANY).tofile(path),
+    "parquet": lambda path: pq.write_table(pa.table({"a": np.random.rand(MANY)}), path),
+    "arrow": _arrow,
+}
+
+
+@pytest.mark.parametrize("library", WRITERS)
+@pytest.mark.usefixtures("little_room")
+def test_a_write_that_ends_in_the_middle_is_known(library: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError) as caught, disk.writing("The checkpoint"):
+        WRITERS[library](tmp_path / "file.npz")
+    assert caught.value.fact in {
+        "The checkpoint cannot be written: the disk is full.",
+        "The checkpoint cannot be written: it would be larger than this process may write.",
+    }
+    assert caught.value.remedy.startswith(("Free some space", "Raise that limit"))
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy, raw", "parquet"])
+def test_a_full_disk_is_known(library: str, full: Path) -> None:
+    words = r"the disk is full\. Free some space, or choose another"
+    with pytest.raises(StoreError, match=words), disk.writing("The checkpoint"):
+        WRITERS[library](full)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, "the disk is full. Free some space and press Resume."),
+        (errno.EDQUOT, "the disk quota is used up. Free some space and press Resume."),
+        (errno.EROFS, "the disk is read-only. Make it writable and press Resume."),
+        (errno.EACCES, "permission denied. Give this user the right to write there and press"),
+        (errno.EIO, "the disk reports an error. Check the disk and press Resume."),
+        (errno.ENOENT, "No such file or directory. See that it can be written and press Resume."),
+    ],
+)
+@pytest.mark.parametrize("words_only", [False, True], ids=["a number", "words"])
+def test_each_cause_has_its_remedy(code: int, words: str, words_only: bool) -> None:
+    error: Exception = OSError(code, os.strerror(code))
+    if words_only and code != errno.ENOENT:
+        error = RuntimeError(f"I/O error: {os.strerror(code)} (os error {code})")
+    with pytest.raises(StoreError) as caught, disk.writing("It", StoreError, " and press Resume"):
+        raise error
+    assert str(caught.value).startswith(f"It cannot be written: {words}")
+
+
+def test_other_errors_are_not_taken_for_a_full_disk() -> None:
+    with pytest.raises(TypeError), disk.writing("It"):
+        raise TypeError("a bug")
+    assert not disk.is_full(RuntimeError("shape mismatch"))
+    assert not disk.is_full(OSError(errno.EACCES, "Permission denied"))  # of reading, perhaps
+    torchs = "[enforce fail at inline_container.cc:747] . open file failed with strerror: "
+    assert disk.cause(RuntimeError(torchs + "Read-only file system")) == errno.EROFS
+    assert disk.cause(RuntimeError(torchs + "No such file or directory")) is None
+
+
+def test_a_run_says_that_the_disk_is_full(full: Path) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.save({"a": torch.zeros(MANY)}, full)
+    failed = train._unexpected(caught.value, RunConfig())
+    assert failed.error == "A file of the run cannot be written: the disk is full."
+    assert failed.remedy == "Free some space and press Resume: nothing saved is lost."
+
+
+def test_an_upload_to_a_read_only_disk_frees_no_space(
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(uploads.shutil, "copyfile", refuse)
+    (tmp_path / "train.csv").write_text("sentence1,sentence2,label\na,b,0\n")
+    with pytest.raises(DataError, match=r"the disk is read-only\. Make it writable"):
+        store.uploads.add({"train": tmp_path / "train.csv"})
+
+
+def test_a_judged_file_on_a_full_disk_is_said(full: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("sentence1,sentence2\na,b\n")
+    table = files.open_table(tmp_path / "pairs.csv", "pairs.csv")
+    place = Run(tmp_path)
+
+    def work() -> events.Event:
+        with batch._writer(full, table, ["prediction"]) as writer:
+            writer.write([{"sentence1": "a" * MANY}])
+        return events.Finished(step=0, seconds=0.0)
+
+    assert errands.carry_out(place, "start", work) == 1
+    last = place.tail()[0][-1]
+    assert isinstance(last, events.Failed)
+    assert (last.error, last.remedy[:15]) == (
+        "What was made cannot be written: the disk is full.", "Free some space"
+    )  # fmt: skip
