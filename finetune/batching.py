@@ -90,7 +90,8 @@ def check(
     drawn = np.random.default_rng(0).permutation(len(train))[:_LOOKED_AT]
     rows = train.with_format("arrow")[np.sort(drawn)].column("input_ids").to_pylist()
     checkpoints.check_known(checkpoint, tokenizer, rows)
-    for split in (train, batches.validation.dataset):
+    validation: Any = batches.validation.dataset
+    for split in (train, validation):
         for batch in split.with_format("arrow").iter(10_000):
             largest = pc.max(pc.list_flatten(batch.column("input_ids"))).as_py()
             if largest is not None and largest >= embeddings:

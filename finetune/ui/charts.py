@@ -307,7 +307,7 @@ def _words(box: _Box, ticks: Sequence[float]) -> str:
     return beside + below
 
 
-def _axis(low: float, high: float, most: float) -> tuple[float, float, list[float]]:
+def _axis(low: float, high: float, most: float = math.inf) -> tuple[float, float, list[float]]:
     """Round bounds around the data, the upper not above `most`, and round numbers between them."""
     room = (high - low) * 0.06 or abs(high) * 0.1 or 0.1
     step = _step(high - low + 2 * room, 4)
