@@ -79,7 +79,7 @@ def test_axe_finds_nothing_on_any_tab(
     found = []
     try:
         page.goto(f"{app.url}?__theme={theme}")
-        expect(page.locator("#hub-status")).to_contain_text("Hub", timeout=15_000)
+        expect(page.locator("#hub-status")).to_contain_text("Hub")
         dark = page.evaluate("document.querySelector('.dark') !== null")
         assert dark == (theme == "dark")
         expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
@@ -107,7 +107,7 @@ def test_axe_finds_nothing_on_any_tab(
         found += _of_runs(page)
         found += _of_predict(page)
         open_tab(page, "Publish")
-        expect(page.locator("#card")).to_contain_text("How to use", timeout=30_000)
+        expect(page.locator("#card")).to_contain_text("How to use")
         found += grave(page, "Publish")
     finally:
         page.close()
@@ -118,28 +118,26 @@ def test_axe_finds_nothing_on_any_tab(
 def _of_runs(page: Page) -> list[str]:
     open_tab(page, "Runs")
     first = page.locator("#runs-table .ft-open").first
-    expect(first).to_be_visible(timeout=15_000)
+    expect(first).to_be_visible()
     found = grave(page, "Runs")
     first.click()
-    expect(page.locator("#run-loss-plot path.ft-line:not(.ft-raw)")).to_have_count(
-        1, timeout=15_000
-    )
+    expect(page.locator("#run-loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
     page.locator("#run-config-fold > button").click()
     page.locator("#run-checkpoints-fold > button").click()
     expect(page.locator("#run-config table")).to_be_visible()
     found += grave(page, "Runs, progress")
     page.get_by_role("radio", name="Evaluation").check(force=True)
-    expect(page.locator("#verdict")).to_be_visible(timeout=30_000)
+    expect(page.locator("#verdict")).to_be_visible()
     found += grave(page, "Runs, evaluation")
     page.get_by_role("radio", name="Errors").check(force=True)
-    expect(page.locator("#errors-table table")).to_be_visible(timeout=30_000)
+    expect(page.locator("#errors-table table")).to_be_visible()
     found += grave(page, "Runs, errors")
     for place in (0, 1):
         page.locator("#runs-table input[type=checkbox]").nth(place).click()
         expect(page.locator("#runs-table input[type=checkbox]").nth(place)).to_be_checked()
         page.wait_for_timeout(800)
     page.locator("#compare-runs").click()
-    expect(page.locator("#comparison .ft-chart").first).to_be_visible(timeout=30_000)
+    expect(page.locator("#comparison .ft-chart").first).to_be_visible()
     return found + grave(page, "Runs, compared")
 
 
@@ -159,7 +157,7 @@ def _of_predict(page: Page) -> list[str]:
     page.locator("#batch-fold > button").click()
     file = {"name": "pairs.csv", "mimeType": "text/csv", "buffer": _csv()}
     page.locator("#batch-file input[type=file]").set_input_files(files=[file])
-    expect(page.locator("#batch-file")).to_contain_text("pairs", timeout=15_000)
+    expect(page.locator("#batch-file")).to_contain_text("pairs")
     page.locator("#batch-start").click()
     expect(page.locator("#batch-view .ft-links a")).to_be_visible(timeout=90_000)
     return found + grave(page, "Predict, a file")
@@ -180,7 +178,7 @@ def test_axe_finds_nothing_where_there_is_nothing_yet(
     found = []
     try:
         page.goto(f"{app.url}?__theme={theme}")
-        expect(page.locator("#hub-status")).to_contain_text("Hub", timeout=15_000)
+        expect(page.locator("#hub-status")).to_contain_text("Hub")
         for name in ("Data", "Train", "Runs", "Predict", "Publish"):
             open_tab(page, name)
             page.wait_for_timeout(400)
@@ -199,7 +197,7 @@ def test_axe_finds_nothing_where_there_is_nothing_yet(
 
 def tab_to(page: Page, selector: str, most: int = 80, back: bool = False) -> None:
     """See what is sought, then press Tab until the focus is there; it shows wherever it stands."""
-    expect(page.locator(selector).filter(visible=True)).not_to_have_count(0, timeout=15_000)
+    expect(page.locator(selector).filter(visible=True)).not_to_have_count(0)
     for _ in range(most):
         page.keyboard.press("Shift+Tab" if back else "Tab")
         if page.evaluate("(what) => document.activeElement.matches(what)", selector):
@@ -222,9 +220,7 @@ def test_the_whole_road_by_keyboard_alone(
     keys = page.keyboard
     try:
         page.goto(app.url)
-        expect(page.locator("#knob-dataset input")).to_have_value(
-            re.compile("MRPC"), timeout=15_000
-        )
+        expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
         tab_to(page, "#knob-dataset input")
         keys.press("Control+A")
         keys.type("Bundled")
@@ -256,23 +252,21 @@ def test_the_whole_road_by_keyboard_alone(
         expect(page.locator("#score-plot .ft-dot").first).to_be_visible(timeout=60_000)
         tab_to(page, "#stop")
         keys.press("Space")
-        expect(page.locator("#run-phase")).to_have_text("Stopped", timeout=20_000)
+        expect(page.locator("#run-phase")).to_have_text("Stopped")
         expect(page.locator("#live")).to_contain_text("Stopped")
         tab_to(page, "[role=tab][aria-selected=true]", back=True)
         keys.press("ArrowRight")
         expect(page.get_by_role("tab", name="Runs")).to_have_attribute("aria-selected", "true")
         tab_to(page, "#runs-table .ft-open")
         keys.press("Enter")
-        expect(page.locator("#run-loss-plot path.ft-line:not(.ft-raw)")).to_have_count(
-            1, timeout=15_000
-        )
+        expect(page.locator("#run-loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
         tab_to(page, "#run-parts input")
         keys.press("ArrowRight")
-        expect(page.locator("#verdict")).to_be_visible(timeout=30_000)
+        expect(page.locator("#verdict")).to_be_visible()
         tab_to(page, "[role=tab][aria-selected=true]", back=True)
         keys.press("ArrowRight")
         expect(page.get_by_role("tab", name="Predict")).to_have_attribute("aria-selected", "true")
-        expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"), timeout=15_000)
+        expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))
         tab_to(page, "#sentence1 textarea")
         keys.type("the cat sees a dog .")
         tab_to(page, "#sentence2 textarea")

@@ -67,7 +67,7 @@ def open_part(page: Page, name: str) -> None:
 
 def open_predict(page: Page) -> None:
     page.get_by_role("tab", name="Predict").click()
-    expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"), timeout=20_000)
+    expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))
 
 
 def test_an_evaluation_is_read_and_a_threshold_kept(
@@ -75,7 +75,7 @@ def test_an_evaluation_is_read_and_a_threshold_kept(
 ) -> None:
     run = evaluated(app, toy_checkpoint, 1, 3.0)
     open_part(page, "Evaluation")
-    expect(page.locator("#verdict")).to_contain_text("Better than the baselines", timeout=20_000)
+    expect(page.locator("#verdict")).to_contain_text("Better than the baselines")
     recall = page.locator('[data-score="recall"]')
     before = recall.inner_text()
     slider = page.locator("#threshold-slider")
@@ -107,7 +107,7 @@ def test_errors_are_found_and_labels_corrected(
 ) -> None:
     run = evaluated(app, toy_checkpoint, 1, 3.0)
     open_part(page, "Errors")
-    expect(page.locator("#errors-table tbody tr").first).to_be_visible(timeout=20_000)
+    expect(page.locator("#errors-table tbody tr").first).to_be_visible()
     expect(page.locator("#histories")).to_contain_text("always right")
     wrong = page.locator("#errors-table tbody tr").count()
     page.locator("#errors-search textarea, #errors-search input").first.fill("zebra")
@@ -150,7 +150,7 @@ def test_two_runs_are_compared_pair_by_pair(app: App, page: Page, toy_checkpoint
         boxes.nth(index).check()
         expect(boxes.nth(index)).to_be_checked()
     page.get_by_role("button", name="Compare 2").click()
-    expect(page.locator("#versus")).to_contain_text("differ by more than chance", timeout=20_000)
+    expect(page.locator("#versus")).to_contain_text("differ by more than chance")
     page.locator("#apart summary").click()
     expect(page.locator("#apart tbody tr").first).to_be_visible()
 
@@ -161,14 +161,14 @@ def test_a_pair_is_asked_explained_and_remembered(
     evaluated(app, toy_checkpoint, 1, 3.0)
     open_predict(page)
     page.locator("#draw-wrong").click()
-    expect(page.locator("#drawn")).to_contain_text("its label is", timeout=20_000)
+    expect(page.locator("#drawn")).to_contain_text("its label is")
     expect(page.locator("#sentence1 textarea")).not_to_have_value("")
     page.locator("#sentence1 textarea").fill("the <b>cat</b> sees a dog .")
     page.locator("#sentence2 textarea").fill("a cat sees the dog .")
     page.locator("#compare").click()
-    expect(page.locator("#label")).to_have_text(re.compile("equivalent"), timeout=30_000)
+    expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
     page.get_by_role("button", name="Why?").click()
-    expect(page.locator("#why")).to_contain_text("They add up", timeout=30_000)
+    expect(page.locator("#why")).to_contain_text("They add up")
     expect(page.locator("#why .ft-weighed").first).to_contain_text("cat")
     expect(page.locator("#reasons")).to_contain_text("small edits")
     page.locator("#tried-fold > button").click()
@@ -256,6 +256,6 @@ def test_a_classifier_of_the_hub_is_asked(
         page.locator("#sentence2 textarea").fill("a cat sees the dog .")
         page.locator("#compare").click()
         if said:
-            expect(page.locator("#answer")).to_contain_text(said, timeout=30_000)
+            expect(page.locator("#answer")).to_contain_text(said)
         else:
-            expect(page.locator("#label")).to_have_text(re.compile("equivalent"), timeout=30_000)
+            expect(page.locator("#label")).to_have_text(re.compile("equivalent"))

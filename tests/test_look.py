@@ -143,7 +143,7 @@ def test_nothing_jumps_while_a_run_streams(
     page.locator("#knob-dataset input").click()
     page.get_by_role("option", name=re.compile("Bundled")).click()
     press_train(page)
-    expect(page.locator("#run-phase")).to_be_visible(timeout=30_000)
+    expect(page.locator("#run-phase")).to_be_visible()
     page.evaluate(_OBSERVE)
     places = "['loss-plot', 'score-plot'].map((id) => document.getElementById(id).offsetTop)"
     before = page.evaluate(places)

@@ -373,7 +373,7 @@ def test_two_browsers_never_see_each_others_runs(
     hers, his = ada.new_page(), bob.new_page()
     for shown in (hers, his):
         shown.goto(app.url)
-        expect(shown.locator("#hub-status")).to_contain_text("Hub", timeout=15_000)
+        expect(shown.locator("#hub-status")).to_contain_text("Hub")
     secret = {one: next(c["value"] for c in who.cookies() if c["name"] == visit.COOKIE)
               for one, who in (("ada", ada), ("bob", bob))}  # fmt: skip
     choose(hers, "dataset", "bundled")
@@ -391,7 +391,7 @@ def test_two_browsers_never_see_each_others_runs(
         re.compile("Training|Evaluating|Saving"), timeout=60_000
     )
     his.reload()
-    expect(his.locator("#hub-status")).to_contain_text("Hub", timeout=15_000)
+    expect(his.locator("#hub-status")).to_contain_text("Hub")
     choose(his, "dataset", "bundled")
     choose(his, "checkpoint", "all-MiniLM-L6-v2 (bundled)")
     press_train(his)
@@ -408,7 +408,7 @@ def test_two_browsers_never_see_each_others_runs(
     expect(his.locator("#run-status")).to_contain_text("Stopped")
     hers.get_by_role("button", name="Adas pairs").click()
     hers.get_by_role("button", name="Stop, discard").click()
-    expect(hers.locator("#run-status")).to_contain_text("its model was discarded", timeout=15_000)
+    expect(hers.locator("#run-status")).to_contain_text("its model was discarded")
     assert not run.has_model()
     for context in (ada, bob):
         context.close()

@@ -97,7 +97,7 @@ def test_a_visitor_signs_in_pushes_and_asks_for_more(
     with page.expect_navigation(wait_until="load"):
         page.get_by_role("button", name="Sign in with Hugging Face").click()
     page.get_by_role("tab", name="Publish").click()
-    expect(page.get_by_role("button", name="Logout (ada)")).to_be_visible(timeout=15_000)
+    expect(page.get_by_role("button", name="Logout (ada)")).to_be_visible()
     expect(page.locator("#publish-empty")).to_be_hidden()
     assert hub.provider.asked == ["openid profile contribute-repos"]
 

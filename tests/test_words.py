@@ -186,7 +186,7 @@ def test_what_a_click_takes_is_not_said_before_it_is_known_in_whose_language(
 def visit(browser: Browser, app: App, locale: str) -> Page:
     made = browser.new_context(locale=locale, viewport={"width": 1280, "height": 900}).new_page()
     made.goto(app.url)
-    expect(made.locator("#examine, #train").first).to_be_attached(timeout=20_000)
+    expect(made.locator("#examine, #train").first).to_be_attached()
     return made
 
 
@@ -199,7 +199,7 @@ def test_a_german_browser_sees_german_and_an_unknown_one_english(
     expect(german.get_by_role("tab", name="Daten")).to_be_visible()
     expect(german.locator("#train")).to_have_text("Trainieren")
     expect(german.locator("header")).to_contain_text("wann zwei Sätze dasselbe bedeuten")
-    expect(german.locator("#costs")).to_contain_text("Schritte je Epoche", timeout=20_000)
+    expect(german.locator("#costs")).to_contain_text("Schritte je Epoche")
     expect(german.locator("#status")).to_contain_text("Noch ist nichts trainiert")
     expect(german.locator("#lesson")).to_contain_text("Was gerade geschieht")
     expect(german.locator("#knob-seed")).to_contain_text("Legt die Reihenfolge der Paare")
@@ -223,7 +223,7 @@ def test_a_german_browser_reads_of_a_run_in_german(
 ) -> None:
     checkpoint = toys.write_checkpoint(tmp_path / "toy")
     german = visit(browser, app, "de-DE")
-    expect(german.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"), timeout=20_000)
+    expect(german.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
     german.locator("#knob-checkpoint input").fill(str(checkpoint))
     german.locator("#knob-checkpoint input").press("Enter")
     german.locator("#train").click()
@@ -233,7 +233,5 @@ def test_a_german_browser_reads_of_a_run_in_german(
     )
     german.get_by_role("tab", name="Läufe").click()
     german.locator("#runs-table .ft-open").first.click()
-    expect(german.locator("#runs-table .ft-state")).to_contain_text(
-        re.compile("läuft|fertig"), timeout=30_000
-    )
+    expect(german.locator("#runs-table .ft-state")).to_contain_text(re.compile("läuft|fertig"))
     expect(german.locator("#run-stop")).to_have_text("Anhalten, bestes behalten")
