@@ -14,7 +14,6 @@
 Each names the value that is wrong and what to do about it.
 """
 
-import errno
 from collections.abc import Sequence
 
 
@@ -77,9 +76,6 @@ class PublishError(FinetuneError):
 
 class Cancelled(PublishError):
     """Whoever pushed asked for its end, and nothing was committed."""
-
-
-_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def some(names: Sequence[object], most: int = 8) -> str:
