@@ -259,6 +259,7 @@ def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
         for event in stopped:
             begun.append(event)
             assert_described(run, at, scores)
+            assert (run.kept_step() or 0) <= store.summary(run).step, "of steps not taken again yet"
         run.resume()
         assert isinstance(list(worked(chosen, toy_pairs, run, {}))[-1], events.Finished)
         assert_described(run, at, scores)
