@@ -116,10 +116,10 @@ def test_lengths_follow_the_checkpoint(
     tabs: tuple[TrainTab, PredictTab, PublishTab], toy_checkpoint: Path
 ) -> None:
     train = tabs[0]
-    values = form.values(RunConfig(checkpoint=str(toy_checkpoint)))
+    values = form.values(RunConfig(checkpoint=str(toy_checkpoint), max_length=64))
     assert "A part of the pairs is measured now." in train.on_costs(NOBODY, *ONE_RUN, *values)
     train.on_measure(NOBODY, *ONE_RUN, *values)
-    assert "max_length is 128" in train.on_costs(NOBODY, *ONE_RUN, *values)
+    assert "max_length 64 cuts" in train.on_costs(NOBODY, *ONE_RUN, *values)
     wrong = form.values(RunConfig())
     wrong[form.NAMES.index("learning_rate")] = None
     train.on_measure(NOBODY, *ONE_RUN, *wrong)  # nothing to measure, and nothing is said
