@@ -103,7 +103,8 @@ LIGHT = [
     "intervals", "curves", "calibration", "slices", "probes", "outcomes", "decision", "analysis",
     "assessments", "batches", "corrections", "export", "deploy", "script", "hub",
     "picture", "demo", "card", "pushes", "conversions", "space", "peek", "estimate", "glance",
-    "hashes", "seen", "lengths", "identities", "child_process", "files", "jsonfile", "hub_allowance", "disk",
+    "hashes", "seen", "lengths", "identities", "child_process", "files", "jsonfile",
+    "hub_allowance", "disk",
     "hub_errors", "hub_access", "logs",
 ]  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}

@@ -31,7 +31,7 @@ from finetune import (
     workers,
 )
 from finetune.config import RunConfig
-from finetune.errors import ConfigError, JobError, NoSuchRun, StoreError
+from finetune.errors import ConfigError, DataError, JobError, NoSuchRun, StoreError
 from finetune.queue import Queue
 from finetune.store import Run, RunStore
 from finetune.ui.status import status_html
@@ -788,7 +788,7 @@ def test_a_visitor_has_so_many_runs_and_places(
     for wrong in ("/etc", ".", "~", "../x", str(runs[0].best), "tests"):
         with pytest.raises(ConfigError, match="is on this machine's disk"):
             jobs.start(bob, brief(checkpoint=wrong))
-        with pytest.raises(ConfigError, match="is on this machine's disk"):
+        with pytest.raises(DataError, match="no path is read as a dataset|There is no dataset"):
             jobs.start(bob, brief(dataset=wrong))
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +218,8 @@ def assert_described(
     """What is said of the kept model is true of the weights that lie there."""
     said = RunStore(run.folder.parent).summary(run)
     if not run.has_model():
-        assert said.best is said.saved_step is None
+        assert said.best is None
+        assert said.saved_step is None
         return
     step = said.saved_step
     assert step is not None
@@ -228,6 +230,11 @@ def assert_described(
         assert (said.best.step, said.best.metrics) == (step, scores[step])
     else:  # a stop saved it as it was
         assert said.best is None
+
+
+def soon(begun: list[events.Event]) -> bool:
+    """A stop that is asked for after three events."""
+    return len(begun) > 3
 
 
 RISING = {"max_steps": 6, "eval_steps": 2, "save_steps": 3, "metric_for_best_model": "loss"}
@@ -251,11 +258,11 @@ def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
         for _ in range(count):
             next(life)
         assert_described(run, at, scores)
-        life.close()
+        del life  # the worker is gone
         run.resume()
         assert_described(run, at, scores)
         begun: list[events.Event] = []
-        stopped = worked(chosen, toy_pairs, run, {}, lambda begun=begun: len(begun) > 3)
+        stopped = worked(chosen, toy_pairs, run, {}, partial(soon, begun))
         for event in stopped:
             begun.append(event)
             assert_described(run, at, scores)
@@ -283,15 +290,21 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
     def stages(run: Run, stop: train.StopSwitch) -> Iterator[events.Event]:
         stop.looping = True
 
-        def gone(*_: object, **__: object) -> None:
+        def save_in_vain(*arguments: Any) -> None:
             store.delete(run)
+            save(*arguments)
+
+        def begin_in_vain(run: Run) -> Path:
+            folder = begin(run)
+            store.delete(run)
+            return folder
 
         if writes == "save_best":
             save = model.save
-            monkeypatch.setattr(model, "save", lambda *a: (gone(), save(*a)))
+            monkeypatch.setattr(model, "save", save_in_vain)
         else:
             begin = Run.begin_checkpoint
-            monkeypatch.setattr(Run, "begin_checkpoint", lambda run: (begin(run), gone())[0])
+            monkeypatch.setattr(Run, "begin_checkpoint", begin_in_vain)
         yield from worked(run.config(), toy_pairs, run, {}, stop)
 
     monkeypatch.setattr(train, "stages", stages)
