@@ -788,7 +788,7 @@ def test_a_visitor_has_so_many_runs_and_places(
     for wrong in ("/etc", ".", "~", "../x", str(runs[0].best), "tests"):
         with pytest.raises(ConfigError, match="is on this machine's disk"):
             jobs.start(bob, brief(checkpoint=wrong))
-        with pytest.raises(DataError, match="no path is read as a dataset|There is no dataset"):
+        with pytest.raises(DataError, match=r"no path is read as a dataset|There is no dataset"):
             jobs.start(bob, brief(dataset=wrong))
 
 
