@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from finetune import batch, disk, errands, events, files, train, uploads
+from finetune import batch, disk, errands, events, files, train
 from finetune.config import RunConfig
 from finetune.errors import DataError, StoreError
 from finetune.store import Run, RunStore
@@ -121,7 +122,7 @@ def test_an_upload_to_a_read_only_disk_frees_no_space(
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(uploads.shutil, "copyfile", refuse)
+    monkeypatch.setattr(shutil, "copyfile", refuse)
     (tmp_path / "train.csv").write_text("sentence1,sentence2,label\na,b,0\n")
     with pytest.raises(DataError, match=r"the disk is read-only\. Make it writable"):
         store.uploads.add({"train": tmp_path / "train.csv"})
