@@ -121,8 +121,11 @@ class Summary:
 
     @property
     def best(self) -> events.Evaluated | None:
-        """The evaluation of the model kept in `best/`; None where it was not evaluated."""
-        return self.bests.get(self.saved_step) if self.saved_step is not None else None
+        """The evaluation of the model kept in `best/`, None where it was not evaluated; the best so
+        far where no model is kept."""
+        if self.saved_step is not None:
+            return self.bests.get(self.saved_step)
+        return next((one for one in reversed(self.validation) if one.best), None)
 
     @property
     def worked(self) -> float:

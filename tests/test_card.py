@@ -194,7 +194,6 @@ def test_a_model_that_learned_nothing_says_so_first(store: RunStore, toy_checkpo
     outcomes.save_examples(run, "validation", texts)
     scores = {"accuracy": 27 / 40, "f1": 54 / 67}
     run.append(events.Evaluated(step=8, epoch=1.0, metrics=scores, seconds=0.1, best=True))
-    run.append(events.Saved(step=8))
     run.append(events.Compared(baselines={"TF-IDF + logistic regression": {"f1": 0.9}}))
     limits = written(store, run).split("## Limits")[1].split("## Data")[0]
     first, second = [line for line in limits.splitlines() if line.startswith("- ")][:2]

@@ -146,7 +146,8 @@ def _cards(summary: Summary) -> str:
         value = f"{shown.metrics[name]:.3f}" if shown and name in shown.metrics else "\u2013"
         cards.append(_card(best_title if best else title, value, _beside(summary, name)))
     where = f"{best.step:,}" if best else "\u2013"
-    cards.append(_card(say("best step"), where, say("the model kept") if best else say("none yet")))
+    kept = best and summary.saved_step is not None
+    cards.append(_card(say("best step"), where, say("the model kept") if kept else say("none yet")))
     return f'<div class="ft-cards">{"".join(cards)}</div>'
 
 
