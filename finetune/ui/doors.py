@@ -6,6 +6,7 @@ closed, and models, configurations, events and findings have routes that ask who
 
 from __future__ import annotations
 
+import asyncio
 import html
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import orjson
-from fastapi import FastAPI
+from gradio.routes import App
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -25,7 +26,7 @@ from finetune import archive, batches, conversions, corrections, export, jobs, l
 from finetune.errors import FinetuneError, StoreError
 from finetune.store import Run, RunStore
 from finetune.summary import fold
-from finetune.ui import live, signin, visit, words
+from finetune.ui import incoming, live, signin, visit, words
 from finetune.ui.origins import Names, Origins
 from finetune.ui.words import say
 
@@ -49,6 +50,9 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
 
     def of_batch(request: Request) -> Response:
         return _answer(lambda: _judged(store, request))
+
+    async def upload(request: Request) -> Response:
+        return await incoming.receive(store, request)
 
     async def blank(request: Request) -> Response:
         words.answer(request)
@@ -75,6 +79,7 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
     shut = ["file={path:path}", "file/{path:path}", "proxy={path:path}", "deep_link"]
     routes = [
         *(Route(f"{start}/{one}", closed) for start in ("/gradio_api", "") for one in shut),
+        Route("/gradio_api/upload", upload, methods=["POST"]),
         Route(visit.ISSUE, lambda request: visit.issue(store, request), methods=["POST"]),
         Route("/finetune/watch/", blank, methods=["GET"]),
         Route("/finetune/watch/{run_id}", watch, methods=["GET"]),
@@ -89,15 +94,18 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
     }
 
 
-def _around(names: Names) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _around(names: Names) -> Callable[[App], AbstractAsyncContextManager[None]]:
     """Puts `origins` around the whole app as it starts: Gradio adds its own middleware around all
-    that it is given, the one that lets every origin in among them."""
+    that it is given, the one that lets every origin in among them. And what watches uploads."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: App) -> AsyncIterator[None]:
         assert app.middleware_stack is not None  # this start went through it
         app.middleware_stack = Origins(app.middleware_stack, names)
+        incoming.only_uploads(app.get_blocks())
+        sweeping = asyncio.create_task(incoming.sweep_often())
         yield
+        sweeping.cancel()
 
     return lifespan
 
