@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import orjson
+from gradio.route_utils import FnIndexInferError
 from gradio.routes import App
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -40,6 +41,9 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
 
     def closed(request: Request) -> Response:
         return PlainTextResponse("Not found.", 404)
+
+    def no_endpoint(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("There is no such endpoint.", 404)
 
     def of_run(request: Request) -> Response:
         kind = request.path_params["what"]
@@ -76,9 +80,12 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
             return Response(status_code=204, headers=headers)
         return Response(orjson.dumps(told), media_type="application/json", headers=headers)
 
-    shut = ["file={path:path}", "file/{path:path}", "proxy={path:path}", "deep_link"]
     routes = [
-        *(Route(f"{start}/{one}", closed) for start in ("/gradio_api", "") for one in shut),
+        *(
+            Route(f"{start}/{one}", closed, methods=_ANY)
+            for start in ("/gradio_api", "")
+            for one in _SHUT
+        ),
         Route("/gradio_api/upload", upload, methods=["POST"]),
         Route(visit.ISSUE, lambda request: visit.issue(store, request), methods=["POST"]),
         Route("/finetune/watch/", blank, methods=["GET"]),
@@ -91,6 +98,7 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
         "routes": [*routes, *signin.routes()],
         "middleware": [Middleware(visit.Remember, store=store)],
         "lifespan": _around(names),
+        "exception_handlers": {FnIndexInferError: no_endpoint},
     }
 
 
@@ -108,6 +116,18 @@ def _around(names: Names) -> Callable[[App], AbstractAsyncContextManager[None]]:
         sweeping.cancel()
 
     return lifespan
+
+
+# What Gradio serves beside the page and the endpoints, and neither needs: files by their path, what
+# is known of all that was asked, a description of the endpoints for other generators, and tools.
+_SHUT = (
+    "file={path:path}", "file/{path:path}", "proxy={path:path}", "deep_link", "monitoring",
+    "monitoring/{path:path}", "profiling/{path:path}", "openapi.json", "app_id", "app_id/",
+    "token", "token/", "dev/{path:path}", "process_recording", "vibe-edit", "vibe-edit/",
+    "undo-vibe-edit", "undo-vibe-edit/", "vibe-code", "vibe-code/", "vibe-starter-queries",
+    "vibe-starter-queries/",
+)  # fmt: skip
+_ANY = ["GET", "POST"]
 
 
 def link(run: Run, what: str, text: str) -> str:

@@ -100,6 +100,7 @@ def build(store: RunStore) -> gr.Blocks:
         )  # fmt: skip
         predict_tab.select(**predict.batch.opening, **quick)
         publish_tab.select(**publish.opening(), **quick)
+    edge.refuse_in_one_line(page)
     return page
 
 
