@@ -513,6 +513,15 @@ class RunStore:
                     total += sum(path.stat().st_size for path in folder.glob("input.*"))
         return total
 
+    def brought_bytes(self) -> int:
+        """Bytes of the files that all visitors have brought: uploads, and what was judged."""
+        total = 0
+        for pattern in ("uploads/*/*", "batches/*/input.*"):
+            for path in self.root.glob(pattern):
+                with contextlib.suppress(OSError):  # it makes room just now
+                    total += path.stat().st_size
+        return total
+
     def _datasets(self) -> set[str]:
         """What the visitor's runs are trained on."""
         found = set()

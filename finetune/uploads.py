@@ -144,9 +144,13 @@ class Uploads:
             # The file, what is read of it, and its tokens.
             if shutil.disk_usage(aside).free < _COPIES * size + _SPARE:
                 raise OSError(errno.ENOSPC, "the disk is nearly full")
+            places = {path: aside / (split + endings[split]) for split, path in files.items()}
+            here = [path for path in places if path.is_relative_to(self.root)]
+            for path in here:  # of an upload that may make room for this one
+                shutil.copyfile(path, places[path])
             self.make_room(size, self._beside())
-            for split, path in files.items():
-                shutil.copyfile(path, aside / (split + endings[split]))
+            for path in places.keys() - here:
+                shutil.copyfile(path, places[path])
             (aside / "owner").write_text(self.visitor.name, encoding="utf-8")
             (aside / "upload.json").write_text(
                 json.dumps(dict(called), ensure_ascii=False), encoding="utf-8"
@@ -177,8 +181,7 @@ class Uploads:
         sizes = self._sizes()
         if sum(sizes.values()) <= most:
             return sum(sizes.values())
-        used = self._used()
-        spare = [folder for folder in sizes if PREFIX + folder.name not in used]
+        spare = self._spare(sizes)
         needed = sum(sizes.values()) - sum(sizes[folder] for folder in spare)
         if needed > most:
             raise _too_much(size, needed + beside)
@@ -187,6 +190,15 @@ class Uploads:
                 shutil.rmtree(folder, ignore_errors=True)
                 del sizes[folder]
         return sum(sizes.values())
+
+    def needed(self) -> int:
+        """Bytes of the visitor's uploads that cannot make room, for runs are of them."""
+        sizes = self._sizes()
+        return sum(sizes.values()) - sum(sizes[folder] for folder in self._spare(sizes))
+
+    def _spare(self, sizes: Mapping[Path, int]) -> list[Path]:
+        used = self._used()
+        return [folder for folder in sizes if PREFIX + folder.name not in used]
 
     def _sizes(self) -> dict[Path, int]:
         """The visitor's upload folders, the oldest first, and their bytes."""

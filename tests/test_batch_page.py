@@ -296,7 +296,8 @@ def test_anothers_uploads_are_not_offered(store: RunStore, shared: None, tmp_pat
         kept = RunConfig(dataset=name).to_dict()
         assert "hers" not in str(tabs[0].on_restore(other, kept))
     his = bring(of(store, BOB), tmp_path, "his.csv")
-    found = tabs[1].on_upload(BOB, str(tmp_path / "his.csv"), None, None)[1]
-    assert list(offers(found)) == [his]
+    assert list(offers(tabs[0].on_restore(BOB, None)[-1])) == [his]
+    sent = tabs[1].on_upload(BOB, str(tmp_path / "hers.csv"), None, None)  # which he did not bring
+    assert "not here any more" in sent[0]
     signed_in = store.seen_by(Visitor(("user:ada", *of(store, ADA).visitor.names)))
     assert name in offers({"choices": form.datasets(signed_in)})

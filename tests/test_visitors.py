@@ -388,6 +388,52 @@ def test_gradio_serves_no_file(
                     assert who.head(start + path).status_code in (400, 403, 404, 405)
 
 
+def test_what_the_page_does_not_need_is_closed(server: tuple[gr.Blocks, str], ada: str) -> None:
+    _, url = server
+    with client(url, ada) as mine:
+        for path in (
+            "monitoring", "monitoring/summary", "monitoring/x", "openapi.json",
+            "gradio_api/openapi.json", "gradio_api/app_id", "gradio_api/app_id/",
+            "gradio_api/token", "gradio_api/dev/reload", "gradio_api/profiling/summary",
+        ):  # fmt: skip
+            assert mine.get(path).status_code == 404, path
+        for path in ("process_recording", "vibe-edit", "vibe-code/"):
+            assert mine.post(f"gradio_api/{path}").status_code == 404, path
+        for path in ("", "config", "gradio_api/info", "theme.css"):
+            assert mine.get(path).status_code == 200, path
+
+
+def test_refused_input_costs_the_log_a_line(
+    server: tuple[gr.Blocks, str], ada: str, capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    made, url = server
+    choosing = {
+        fn.name: index for index, fn in made.fns.items()
+        if fn.inputs and not isinstance(fn.inputs[0], (gr.State, gr.Textbox, gr.HTML))
+    }  # fmt: skip
+    with client(url, ada) as mine:
+        for index in choosing.values():
+            for value in ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, [[1]], 7):
+                for data in ([value] * len(made.fns[index].inputs), []):
+                    body = {"data": data, "fn_index": index, "session_hash": "x"}
+                    assert leaks(mine.post("gradio_api/run/predict", json=body).text) == []
+        senseless: list[Any] = [{"data": [], "fn_index": 10**6}, {"data": [], "fn_index": "x"}, {}]
+        for wrong in [*senseless, [], 7]:
+            assert mine.post("gradio_api/run/predict", json=wrong).status_code >= 400
+        assert mine.post("gradio_api/run/none", json={"data": []}).status_code >= 400
+        drawn = next(index for index, fn in made.fns.items() if fn.fn is None)
+        assert (
+            mine.post(
+                "gradio_api/run/predict", json={"data": [], "fn_index": drawn, "session_hash": "x"}
+            ).json()["error"]
+            == "This input cannot be read."
+        )
+    assert any("refused input to" in line for line in caplog.messages)
+    assert max(len(line) for line in caplog.messages) < 400
+    assert "Traceback" not in capfd.readouterr().err
+
+
 STRANGE: list[Any] = ["/etc/passwd", 7, None, {}, [["x"]], {"path": "x"}]
 
 

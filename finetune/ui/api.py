@@ -20,7 +20,7 @@ from finetune.batches import COLUMNS, Asked, Batch
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, PublishError
 from finetune.store import RunStore
-from finetune.ui import edge, visit
+from finetune.ui import edge, incoming, visit
 from finetune.ui.models import Models
 
 T = TypeVar("T")
@@ -179,7 +179,9 @@ class Api:
                 str(run_id), Path(file).name, sentence1_column or "", sentence2_column or "",
                 label_column or "", bool(both_orders), bool(threshold), bool(calibrated),
             )  # fmt: skip
-            return _batch(batches.start(store, asked, Path(file)))
+            batch = batches.start(store, asked, incoming.path(store.visitor, file))
+            incoming.kept(file, batch.input)
+            return _batch(batch)
 
         return self._do(request, act)
 

@@ -18,7 +18,7 @@ from finetune import batches, uploads
 from finetune.batches import COLUMNS, NONE, Asked, Batch, State
 from finetune.errors import DataError, FinetuneError, JobError, NoSuchRun
 from finetune.store import RunStore
-from finetune.ui import doors, edge, pulse, visit
+from finetune.ui import doors, edge, incoming, pulse, visit
 from finetune.ui.history import NONE as DASH
 from finetune.ui.history import when
 from finetune.ui.status import duration
@@ -123,12 +123,13 @@ class BatchPart:
         running = found.status == "running"
         return [batch.id, "", drawn, gr.update(interactive=running), pulse.whether(running)]
 
-    def on_file(self, path: str | None) -> list[Any]:
+    def on_file(self, request: gr.Request, path: str | None) -> list[Any]:
         """A file came: what its columns are, and which of them seem meant."""
         try:
             if not path:
                 return [*([gr.skip()] * 3), ""]
-            known, guessed = batches.columns(Path(path), Path(path).name)
+            where = incoming.path(visit.mine(self.store, request).visitor, path)
+            known, guessed = batches.columns(where, Path(path).name)
         except Exception as error:
             return [*([gr.skip()] * 3), edge.said(error)]
         updates = []
@@ -161,7 +162,8 @@ class BatchPart:
                 run.id, Path(path).name, sentence1 or "", sentence2 or "", label or "",
                 bool(both), bool(threshold), bool(calibrated),
             )  # fmt: skip
-            batch = batches.start(store, asked, Path(path))
+            batch = batches.start(store, asked, incoming.path(store.visitor, path))
+            incoming.kept(path, batch.input)
             drawn = view(batch.id, State("running"), title(store, batch))
         except Exception as error:
             return [gr.skip(), edge.said(error), *([gr.skip()] * 4)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from finetune.errors import DataError, StoreError
 from finetune.looks import Look
 from finetune.report import Report
 from finetune.store import RunStore
-from finetune.ui import doors, edge, form, pulse, reports, visit, ways
+from finetune.ui import doors, edge, form, incoming, pulse, reports, visit, ways
 from finetune.ui.words import say
 
 LOOKED_AT = (*DATA_FIELDS, "checkpoint", "max_length")
@@ -162,15 +163,13 @@ class DataTab:
 
     def on_upload(self, request: gr.Request, *paths: str | None) -> list[Any]:
         """Files came: they are kept, and become the chosen pairs."""
-        given = {
-            split: Path(path) for split, path in zip(uploads.SPLITS, paths, strict=True) if path
-        }
+        given = {split: path for split, path in zip(uploads.SPLITS, paths, strict=True) if path}
         blank = RunConfig()
         try:
             if "train" not in given:
                 raise DataError("The training file is missing.", "Choose it too.")
             store = visit.mine(self.store, request)
-            name = store.uploads.add(given)
+            name = _keep(store, given)
         except Exception as error:
             return [edge.said(error), *([gr.skip()] * (2 + len(OF_SOURCE)))]
         offered = form.datasets(store, name)
@@ -313,6 +312,28 @@ class DataTab:
         return reports.table(
             found, bool(report.columns.get("sentence2")), say("Rows of {split}", split=split)
         )
+
+
+def _keep(store: RunStore, given: Mapping[str, str]) -> str:
+    """The name of uploaded files that the store keeps from now on.
+
+    Args:
+        given: split -> path, as the browser was told it.
+
+    Raises:
+        DataError: as `incoming.path` and `Uploads.add`.
+    """
+    visitor = store.visitor
+    files = {split: incoming.path(visitor, path) for split, path in given.items()}
+    try:
+        name = store.uploads.add(files, {split: Path(path).name for split, path in given.items()})
+    except DataError:
+        for path in given.values():
+            incoming.drop(path)
+        raise
+    for split, where in store.uploads.files(name).items():
+        incoming.kept(given[split], where)
+    return name
 
 
 _CHOSEN = ("sentence1_column", "sentence2_column", "label_column", "positive_label")

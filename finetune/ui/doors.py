@@ -6,6 +6,7 @@ closed, and models, configurations, events and findings have routes that ask who
 
 from __future__ import annotations
 
+import asyncio
 import html
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,7 +15,8 @@ from typing import Any
 from urllib.parse import quote
 
 import orjson
-from fastapi import FastAPI
+from gradio.route_utils import FnIndexInferError
+from gradio.routes import App
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -25,7 +27,7 @@ from finetune import archive, batches, conversions, corrections, export, jobs, l
 from finetune.errors import FinetuneError, StoreError
 from finetune.store import Run, RunStore
 from finetune.summary import fold
-from finetune.ui import live, signin, visit, words
+from finetune.ui import incoming, live, signin, visit, words
 from finetune.ui.origins import Names, Origins
 from finetune.ui.words import say
 
@@ -40,6 +42,9 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
     def closed(request: Request) -> Response:
         return PlainTextResponse("Not found.", 404)
 
+    def no_endpoint(request: Request, error: Exception) -> Response:
+        return PlainTextResponse("There is no such endpoint.", 404)
+
     def of_run(request: Request) -> Response:
         kind = request.path_params["what"]
         return _answer(lambda: _taken(visit.mine(store, request), _run(store, request), kind))
@@ -49,6 +54,9 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
 
     def of_batch(request: Request) -> Response:
         return _answer(lambda: _judged(store, request))
+
+    async def upload(request: Request) -> Response:
+        return await incoming.receive(store, request)
 
     async def blank(request: Request) -> Response:
         words.answer(request)
@@ -74,9 +82,13 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
             return Response(status_code=204, headers=headers)
         return Response(orjson.dumps(told), media_type="application/json", headers=headers)
 
-    shut = ["file={path:path}", "file/{path:path}", "proxy={path:path}", "deep_link"]
     routes = [
-        *(Route(f"{start}/{one}", closed) for start in ("/gradio_api", "") for one in shut),
+        *(
+            Route(f"{start}/{one}", closed, methods=_ANY)
+            for start in ("/gradio_api", "")
+            for one in _SHUT
+        ),
+        Route("/gradio_api/upload", upload, methods=["POST"]),
         Route(visit.ISSUE, lambda request: visit.issue(store, request), methods=["POST"]),
         Route("/finetune/watch/", blank, methods=["GET"]),
         Route("/finetune/watch/{run_id}", watch, methods=["GET"]),
@@ -88,20 +100,36 @@ def options(store: RunStore, names: Names) -> dict[str, Any]:
         "routes": [*routes, *signin.routes()],
         "middleware": [Middleware(visit.Remember, store=store)],
         "lifespan": _around(names),
+        "exception_handlers": {FnIndexInferError: no_endpoint},
     }
 
 
-def _around(names: Names) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _around(names: Names) -> Callable[[App], AbstractAsyncContextManager[None]]:
     """Puts `origins` around the whole app as it starts: Gradio adds its own middleware around all
-    that it is given, the one that lets every origin in among them."""
+    that it is given, the one that lets every origin in among them. And what watches uploads."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: App) -> AsyncIterator[None]:
         assert app.middleware_stack is not None  # this start went through it
         app.middleware_stack = Origins(app.middleware_stack, names)
+        incoming.only_uploads(app.get_blocks())
+        sweeping = asyncio.create_task(incoming.sweep_often())
         yield
+        sweeping.cancel()
 
     return lifespan
+
+
+# What Gradio serves beside the page and the endpoints, and neither needs: files by their path, what
+# is known of all that was asked, a description of the endpoints for other generators, and tools.
+_SHUT = (
+    "file={path:path}", "file/{path:path}", "proxy={path:path}", "deep_link", "monitoring",
+    "monitoring/{path:path}", "profiling/{path:path}", "openapi.json", "app_id", "app_id/",
+    "token", "token/", "dev/{path:path}", "process_recording", "vibe-edit", "vibe-edit/",
+    "undo-vibe-edit", "undo-vibe-edit/", "vibe-code", "vibe-code/", "vibe-starter-queries",
+    "vibe-starter-queries/",
+)  # fmt: skip
+_ANY = ["GET", "POST"]
 
 
 def link(run: Run, what: str, text: str) -> str:

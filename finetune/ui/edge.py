@@ -10,6 +10,9 @@ import logging
 import secrets
 from typing import Any
 
+import gradio as gr
+from starlette.exceptions import HTTPException
+
 from finetune.errors import ConfigError, FinetuneError
 from finetune.ui.words import say
 
@@ -67,6 +70,33 @@ def apology(error: Exception) -> str:
         "the reference {reference}.",
         reference=reference,
     )
+
+
+def refuse_in_one_line(page: gr.Blocks) -> None:
+    """See that input which a control does not take costs the log a line, not Gradio's traceback of
+    10 KB: any client can send any value, as often as it likes."""
+    take = page.preprocess_data
+
+    async def preprocess_data(block_fn: Any, *values: Any, **options: Any) -> Any:
+        try:
+            if block_fn.fn is None:
+                raise ValueError("the browser alone does that")
+            return await take(block_fn, *values, **options)
+        except Exception as error:
+            fact = " ".join(str(error).split())[:200]
+            _log.warning("refused input to %s: %s: %s", block_fn.name, type(error).__name__, fact)
+            text = error.message if isinstance(error, gr.Error) else "This input cannot be read."
+            raise gr.Error(text, print_exception=False) from error
+
+    page.preprocess_data = preprocess_data  # type: ignore[method-assign]
+    page.default_config.fns = _Functions(page.default_config.fns)
+
+
+class _Functions(dict[int, Any]):
+    """The page's functions by index; one that is not there is no error of the server's."""
+
+    def __missing__(self, index: object) -> Any:
+        raise HTTPException(404, "There is no such function.")
 
 
 def good(text: str) -> str:

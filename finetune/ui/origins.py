@@ -108,7 +108,7 @@ class Origins:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008, "reason": "foreign origin"})
             else:
-                await PlainTextResponse(refusal, 403, _PRIVATE)(scope, receive, send)
+                await PlainTextResponse(refusal, 403, _REFUSED)(scope, receive, send)
             return
 
         async def send_without_cors(message: Message) -> None:
@@ -160,7 +160,8 @@ class Origins:
         return any((name, port) == (one, at or default) for one, at in self._names.public())
 
 
-_PRIVATE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+_REFUSED = {"cache-control": "no-store", "x-content-type-options": "nosniff",
+            "connection": "close"}  # fmt: skip  # a body that still comes is not read
 
 
 def _close(headers: MutableHeaders, is_page: bool) -> None:

@@ -10,7 +10,7 @@ import gradio as gr
 
 from finetune import space
 from finetune.store import RunStore
-from finetune.ui import doors, edge, origins, theme, words
+from finetune.ui import doors, edge, incoming, origins, theme, words
 from finetune.ui.api import Api
 from finetune.ui.data import DataTab
 from finetune.ui.predict import PredictTab
@@ -100,6 +100,7 @@ def build(store: RunStore) -> gr.Blocks:
         )  # fmt: skip
         predict_tab.select(**predict.batch.opening, **quick)
         publish_tab.select(**publish.opening(), **quick)
+    edge.refuse_in_one_line(page)
     return page
 
 
@@ -133,7 +134,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
         "ssr_mode": False,
         "run_history": False,
         "footer_links": ["api", "settings"],  # the endpoints, and the theme's switch
-        "max_file_size": "500mb",
+        "max_file_size": incoming.MOST,
         "num_workers": 0,  # processes that serve files beside the app, and ask nobody
         "mcp_server": True,
         "i18n": words.i18n(page),

@@ -20,7 +20,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.estimate import Estimate
 from finetune.store import Run, RunStore
 from finetune.summary import ENDED, Summary
-from finetune.ui import costs, edge, form, live, visit
+from finetune.ui import costs, edge, form, incoming, live, visit
 from finetune.ui.words import say, term
 
 
@@ -241,11 +241,11 @@ class TrainTab:
         try:
             if not path:
                 return [gr.skip()] * (len(form.NAMES) + 2)
-            if Path(path).stat().st_size > _MOST_JSON:
-                raise ConfigError({"config.json": "has more than 1 MB; choose a run's own"})
-            text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
+            store = visit.mine(self.store, request)
+            text = _text(incoming.path(store.visitor, path))
+            incoming.drop(path)
             return [
-                *form.filled(visit.mine(self.store, request), RunConfig.from_json(text)),
+                *form.filled(store, RunConfig.from_json(text)),
                 edge.note(say("The configuration is in the form. Press Train to start it.")),
             ]
         except Exception as error:
@@ -367,6 +367,19 @@ _DEFAULT = """(said, kept, dataset, checkpoint) => {
   const [pairs, base] = free && said.includes('%s') ? better : [dataset, checkpoint];
   return [pairs, base, pairs];
 }"""
+
+
+def _text(path: Path) -> str:
+    """A configuration as text.
+
+    Raises:
+        ConfigError: when it is too long to be one.
+    """
+    if path.stat().st_size > _MOST_JSON:
+        raise ConfigError({"config.json": "has more than 1 MB; choose a run's own"})
+    return path.read_text(encoding="utf-8-sig", errors="replace")
+
+
 _OFFERED = 50  # runs in the chooser; all are under Runs
 _MOST_JSON = 2**20
 _SEVERAL = 1 + len(sweep.GRID)  # controls of several runs, which come before the form's
