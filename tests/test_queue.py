@@ -513,8 +513,9 @@ def test_a_worker_runs_in_an_empty_folder_and_finds_what_was_named_from_another(
     workers.kill(run)
     assert os.listdir(workers.empty_folder(run)) == []
     monkeypatch.setattr("finetune.train.work", lambda run, bar: 0)
-    assert train.main(["--checkpoint=mine", "--runs", str(stand_in.root)]) == 0
-    assert stand_in.runs()[0].config().checkpoint == str(tmp_path / "mine")
+    other = RunStore(tmp_path / "other")  # whose run this process is
+    assert train.main(["--checkpoint=mine", "--runs", str(other.root)]) == 0
+    assert other.runs()[0].config().checkpoint == str(tmp_path / "mine")
 
 
 def test_a_pid_of_before_the_reboot_is_nobody(store: RunStore) -> None:
