@@ -24,6 +24,8 @@ import gradio as gr
 import httpx
 import orjson
 import pytest
+from gradio import http_server
+from gradio.exceptions import ServerFailedToStartError
 
 from finetune import catalog, config, data, decision, events, jobs, uploads
 from finetune.config import RunConfig
@@ -663,3 +665,28 @@ def test_a_path_in_place_of_an_upload_reads_nothing(store: RunStore, tmp_path: P
     finally:
         made.close()
     assert not (store.root / "uploads").exists()
+
+
+def test_an_app_that_loses_its_port_takes_another(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when two start at once: the server had begun before it found its port taken."""
+    run = http_server.Server.run_in_thread
+    begun: list[http_server.Server] = []
+
+    def late(server: http_server.Server) -> None:
+        begun.append(server)
+        assert len(begun) <= 3  # not a hundred times
+        run(server)
+        if len(begun) == 1:
+            server.close()
+            raise ServerFailedToStartError("the port is taken")
+
+    monkeypatch.setattr(http_server.Server, "run_in_thread", late)
+    made = page.build(store)
+    _, url, _ = page.launch(made, store, prevent_thread_lock=True, quiet=True)
+    try:
+        assert httpx.get(url).status_code == 200
+    finally:
+        made.close()
+    assert len(begun) == 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import os
+import socket
 from typing import Any
 
 import gradio as gr
+from gradio import http_server
 
 from finetune import space
 from finetune.store import RunStore
@@ -149,4 +152,36 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     # Gradio looks into its queue a thousand times a second (twenty on Windows); each look takes a
     # core from a training step on a CPU for a moment, and both cores wait for the slower.
     page._queue.sleep_when_free = 0.02
-    return page.launch(**settings)
+    if settings.get("server_port"):
+        return page.launch(**settings)
+    return _on_a_free_port(page, settings)
+
+
+def _on_a_free_port(page: gr.Blocks, settings: dict[str, Any]) -> Any:
+    """Serve on the first free port from Gradio's own first on.
+
+    Gradio would go on to the next port by itself when another program takes one just before it, or
+    when its server takes more than five seconds to start, but with MCP's session manager of the
+    first attempt, which runs only once: no further attempt could succeed.
+
+    Raises:
+        OSError: when no port is free.
+    """
+    first, count = http_server.INITIAL_PORT_VALUE, http_server.TRY_NUM_PORTS
+    ports = range(first, first + count)
+    for port in filter(_is_free, ports):
+        kwargs = dict(settings["app_kwargs"])  # Gradio writes the manager's lifespan into it
+        try:
+            return page.launch(**settings | {"server_port": port, "app_kwargs": kwargs})
+        except OSError as error:
+            if "empty port" not in str(error):
+                raise
+    raise OSError(f"No port from {ports[0]} to {ports[-1]} is free; name another with --port.")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried, contextlib.suppress(OSError):
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tried.bind(("127.0.0.1", port))
+        return True
+    return False
