@@ -107,6 +107,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, app: App) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(60_000)
     made = context.new_page()
     outside: list[str] = []
     made.on("request", lambda r: None if _is_local(r.url) else outside.append(r.url))
