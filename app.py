@@ -9,10 +9,10 @@ import sys
 import threading
 from pathlib import Path
 
-from finetune import caches
+from finetune.environment import caches
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read when gradio is imported
-caches.ensure()
+caches.ensure_cache_folder()
 
 try:
     import spaces  # a Space's own; where the hardware is ZeroGPU, before anything loads torch
@@ -26,9 +26,9 @@ else:
         """Nothing."""
 
 
-from finetune.scheduler import Scheduler  # noqa: E402
-from finetune.store import RunStore, default_root  # noqa: E402
-from finetune.ui import page  # noqa: E402
+from finetune.jobs.scheduler import Scheduler  # noqa: E402
+from finetune.runs.store import RunStore, default_root  # noqa: E402
+from finetune.ui import app  # noqa: E402
 
 
 def main() -> None:
@@ -39,16 +39,16 @@ def main() -> None:
     given = parser.parse_args()
     store = RunStore(given.runs or default_root())
     print(f"Runs are kept in {store.root}", flush=True)
-    made = page.build(store)
+    made = app.build(store)
     Scheduler(store, spare=True, release=release).start()  # whose spare worker wants a core at once
     stand_aside()
-    page.launch(made, store, server_name=given.host, server_port=given.port)
+    app.launch(made, store, server_name=given.host, server_port=given.port)
 
 
 def release() -> None:
     """Give the page's models' device memory back; nothing is loaded before somebody asks one."""
-    if (predict := sys.modules.get("finetune.predict")) is not None:
-        predict.release()
+    if (predict := sys.modules.get("finetune.inference.predictor")) is not None:
+        predict.release_models()
 
 
 def stand_aside() -> None:

@@ -1,6 +1,46 @@
-"""Fine-tune a transformer on sentence pairs and see what it learned.
+"""Fine-tune a transformer on sentence pairs: in the browser, from a terminal, or from Python.
 
-Modules stand on floors and import downwards only; `tests/test_floors.py` draws them.
+    from finetune import Predictor, RunConfig, train
+
+    run = train(RunConfig(num_train_epochs=1))
+    print(run.metrics["f1"])
+    print(Predictor.from_run(run)("The cat sat.", "A cat was sitting.").label)
+
+Names are loaded when they are first used, so that `import finetune` is quick and loads no torch.
 """
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from finetune.api import evaluate, load_pairs, push_to_hub, train
+    from finetune.config import RunConfig
+    from finetune.inference.predictor import Predictor
+    from finetune.runs.store import Run, RunStore
+
+__version__ = "0.2.0"
+__all__ = [
+    "Predictor", "Run", "RunConfig", "RunStore", "evaluate", "load_pairs", "push_to_hub", "train",
+]  # fmt: skip
+_MODULES = {
+    "Predictor": "finetune.inference.predictor",
+    "Run": "finetune.runs.store",
+    "RunConfig": "finetune.config",
+    "RunStore": "finetune.runs.store",
+    "evaluate": "finetune.api",
+    "load_pairs": "finetune.api",
+    "push_to_hub": "finetune.api",
+    "train": "finetune.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'finetune' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from finetune import catalog, jsonfile
+from finetune import json_files
 from finetune.errors import ConfigError
 
 
@@ -48,6 +48,9 @@ def knob(default: Any, help: str, **details: Any) -> Any:
     return dataclasses.field(default=default, metadata={"knob": Knob(help, **details)})
 
 
+BUNDLED_DATASET = "bundled"
+BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
+UPLOAD_PREFIX = "upload/"  # before the name of files that a person brought
 NO_COLUMN = "(none)"  # says outright that there is no such column or split; empty means: guess
 
 # All of get_scheduler's but `greedy`, which wants the loss at every step.
@@ -76,13 +79,13 @@ class RunConfig:
     """
 
     dataset: str = knob(
-        catalog.BUNDLED_DATASET,
+        BUNDLED_DATASET,
         "What to learn from: one offered, your files (see Data), or a Hub id as owner/name.",
         group="What",
         common=True,
     )
     checkpoint: str = knob(
-        catalog.BUNDLED_CHECKPOINT,
+        BUNDLED_CHECKPOINT,
         "The pretrained model to start from: one offered, a Hub id, or a folder.",
         group="What",
         common=True,
@@ -505,7 +508,7 @@ class RunConfig:
             ConfigError: for text that is not a JSON object, and as `from_dict`.
         """
         try:
-            values = jsonfile.parse(text)
+            values = json_files.parse(text)
         except ValueError as error:
             raise ConfigError({"config.json": f"is not JSON: {error}"}) from None
         if not isinstance(values, dict):
@@ -639,7 +642,7 @@ def command(chosen: RunConfig, files: Mapping[str, str] | None = None, runs: str
         files: split -> file, where the pairs are files of a person's own.
         runs: the folder of runs, where it is not the default.
     """
-    words = ["python", "-m", "finetune.train", *(["--runs", runs] if runs else [])]
+    words = ["python", "-m", "finetune", "train", *(["--runs", runs] if runs else [])]
     for split, file in (files or {}).items():
         words += [f"--{split}_file", file]
     defaults = RunConfig()
@@ -707,3 +710,8 @@ def _problem(field: dataclasses.Field[Any], value: Any) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def is_upload(dataset: str) -> bool:
+    """Whether a configuration's `dataset` names an upload."""
+    return dataset.startswith(UPLOAD_PREFIX)

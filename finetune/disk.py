@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,3 +151,21 @@ def link_folder(folder: Path, to: Path) -> None:
             os.link(path, to / path.name)
         except OSError:
             shutil.copy2(path, to / path.name)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text` so that a reader sees the old or the new, never a half.
+
+    Raises:
+        StoreError: when the disk is full or the folder cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise failure(path, error, StoreError) from error

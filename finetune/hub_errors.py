@@ -21,7 +21,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils._http import parse_ratelimit_headers
 
-from finetune import catalog, logs, visitors
+from finetune import logs, owners
+from finetune.environment import hub_connection
 from finetune.errors import DataError, FinetuneError, ModelError
 
 T = TypeVar("T")
@@ -273,13 +274,13 @@ def refusal(kind: Kind, name: str, found: Cause, revision: str = "") -> Finetune
         "revision": revision,
         "status": found.status,
         "path": found.path,
-        "page": f"{catalog.endpoint()}/{'datasets/' * (kind == 'dataset')}{name}",
-        "endpoint": catalog.endpoint(),
+        "page": f"{hub_connection.hub_endpoint()}/{'datasets/' * (kind == 'dataset')}{name}",
+        "endpoint": hub_connection.hub_endpoint(),
         "of_time": f" of {duration(found.pause)}" * bool(found.pause),
         "instead": _INSTEAD[kind],
     }
     remedy = words.remedy.format(**values)
-    if visitors.shared() and found.name in NO_RIGHT:
+    if owners.is_shared() and found.name in NO_RIGHT:
         remedy = "Choose one that everybody may read: visitors' runs have no token here."
     made: type[FinetuneError] = DataError if kind == "dataset" else ModelError
     return made(words.fact.format(**values), remedy)

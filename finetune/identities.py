@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from finetune.errors import FinetuneError, StoreError
-from finetune.visitors import Limits
+from finetune.owners import Limits
 
 KEY = ".identity-key"
 _BYTES = 32

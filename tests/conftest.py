@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.hub import LoopbackHub
+from tests.support.hub import LoopbackHub
 
 if TYPE_CHECKING:
-    from tests.test_browser import App
+    from tests.ui.test_browser import App
 
 # Before any Hugging Face library is imported: they read these once. Every test, and every
 # process a test starts, sees this Hub and no other.
@@ -36,10 +36,12 @@ for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "SPACE_ID", "S
 
 import pytest
 
-from finetune import config, data, scheduler, workers
+from finetune import config
 from finetune.config import RunConfig
-from finetune.store import Run, RunStore
-from tests import toys
+from finetune.data import splits
+from finetune.jobs import scheduler, workers
+from finetune.runs.store import Run, RunStore
+from tests.support import toys
 
 GLUE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "glue"
 
@@ -104,8 +106,8 @@ def adopt() -> Iterator[Callable[[Run], None]]:
     with contextlib.ExitStack() as held:
 
         def adopted(run: Run) -> None:
-            held.enter_context(workers.alone_with(run))
-            scheduler.adopt(RunStore(run.folder.parent), run)
+            held.enter_context(workers.worker_lock(run))
+            scheduler.adopt_terminal_run(RunStore(run.folder.parent), run)
 
         yield adopted
 
@@ -128,7 +130,7 @@ def toy_pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def toy_pairs(toy_pairs_folder: Path) -> data.Pairs:
+def toy_pairs(toy_pairs_folder: Path) -> splits.Pairs:
     return toys.load(toy_pairs_folder)
 
 
@@ -155,7 +157,7 @@ def glue() -> Path:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """`python app.py` for all tests of a module: it takes as long to start as many of them last."""
-    from tests.test_browser import App
+    from tests.ui.test_browser import App
 
     made = App(tmp_path_factory.mktemp("app") / "runs")
     yield made

@@ -13,30 +13,31 @@ import psutil
 import pytest
 import torch
 
-from finetune import events, files
 from finetune.config import RunConfig
-from finetune.queue import Queue
-from finetune.store import Run, RunStore
-from finetune.ui import page
-from tests import toys
+from finetune.data import tables
+from finetune.jobs.queue import Queue
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
+from finetune.ui import app
 from tests.benchmarks import analysis, load, machine, memory, prediction, training
 from tests.benchmarks import page as pages
-from tests.test_page import story
+from tests.support import toys
+from tests.ui.test_app import story
 
 
 def test_the_made_file_has_the_rows_it_says(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     memory.write(path, 500)
-    table = files.open_table(path)
+    table = tables.open_table(path)
     assert len(list(table.rows(table.columns, lambda line, why: pytest.fail(why)))) == 500
 
 
 def test_a_worker_is_measured_and_its_failure_said() -> None:
-    found = memory.measure(["finetune.examine", "--help"])
+    found = memory.measure(["finetune", "check", "--help"])
     assert found.peak > 5
     assert found.seconds > 0
     with pytest.raises(RuntimeError, match="no_such_option"):
-        memory.measure(["finetune.examine", "--no_such_option"])
+        memory.measure(["finetune", "check", "--no_such_option"])
 
 
 @pytest.mark.parametrize("classes", [2, 12])
@@ -125,8 +126,8 @@ def test_visitors_watch_and_ask_without_an_error(
         run.append(event)
     toys.copy_model(toy_checkpoint, run.best)
     adopt(run)
-    made = page.build(store)
-    _, url, _ = page.launch(made, store, prevent_thread_lock=True, quiet=True)
+    made = app.build(store)
+    _, url, _ = app.launch(made, store, prevent_thread_lock=True, quiet=True)
     crowd = load.Crowd(url, run.id, run.id, clients=clients, asking=2.0)
     try:
         with crowd.there():
@@ -150,8 +151,8 @@ def test_visitors_watch_and_ask_without_an_error(
 
 @pytest.mark.long
 def test_a_page_is_opened_asked_and_watched(store: RunStore, chromium: str) -> None:
-    made = page.build(store)
-    _, url, _ = page.launch(made, store, prevent_thread_lock=True, quiet=True)
+    made = app.build(store)
+    _, url, _ = app.launch(made, store, prevent_thread_lock=True, quiet=True)
     try:
         with pages.chromium() as browser, pages.watched(store) as run:
             paint, usable, _ = pages.opening(browser, url)

@@ -149,14 +149,14 @@ def _problems(values: dict[str, Any]) -> dict[str, str]:
 def test_a_command_starts_the_same_run(values: dict[str, Any]) -> None:
     chosen = RunConfig().changed(**values)
     line = shlex.split(config.command(chosen))
-    assert line[:3] == ["python", "-m", "finetune.train"]
+    assert line[:4] == ["python", "-m", "finetune", "train"]
     parser = argparse.ArgumentParser()
     config.add_arguments(parser)
-    assert config.from_arguments(parser.parse_args(line[3:])) == chosen
+    assert config.from_arguments(parser.parse_args(line[4:])) == chosen
 
 
 def test_a_command_names_ones_own_files() -> None:
     chosen = RunConfig(dataset="upload/" + "a" * 24, label_column="same")
     assert config.command(chosen, {"train": "my tickets.csv"}) == (
-        "python -m finetune.train --train_file 'my tickets.csv' --label_column same"
+        "python -m finetune train --train_file 'my tickets.csv' --label_column same"
     )

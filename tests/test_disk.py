@@ -16,10 +16,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from finetune import batch, disk, errands, events, files, train
+from finetune import disk
 from finetune.config import RunConfig
+from finetune.data import tables
 from finetune.errors import DataError, StoreError
-from finetune.store import Run, RunStore
+from finetune.inference import files as batch
+from finetune.jobs import background, train
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
 
 MANY = 1_000_000
 
@@ -130,7 +134,7 @@ def test_an_upload_to_a_read_only_disk_frees_no_space(
 
 def test_a_judged_file_on_a_full_disk_is_said(full: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("sentence1,sentence2\na,b\n")
-    table = files.open_table(tmp_path / "pairs.csv", "pairs.csv")
+    table = tables.open_table(tmp_path / "pairs.csv", "pairs.csv")
     place = Run(tmp_path)
 
     def work() -> events.Event:
@@ -138,7 +142,7 @@ def test_a_judged_file_on_a_full_disk_is_said(full: Path, tmp_path: Path) -> Non
             writer.write([{"sentence1": "a" * MANY}])
         return events.Finished(step=0, seconds=0.0)
 
-    assert errands.carry_out(place, "start", work) == 1
+    assert background.run_job(place, "start", work) == 1
     last = place.tail()[0][-1]
     assert isinstance(last, events.Failed)
     assert (last.error, last.remedy[:15]) == (

@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 import gradio as gr
 from gradio.events import api as endpoint
 
-from finetune import batches, history, jobs
-from finetune.batches import COLUMNS, Asked, Batch
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, PublishError
-from finetune.store import RunStore
-from finetune.ui import edge, incoming, visit
-from finetune.ui.models import Models
+from finetune.inference.file_request import COLUMNS, PredictionRequest
+from finetune.jobs import prediction_jobs, run_table, service
+from finetune.jobs.prediction_jobs import PredictionJob
+from finetune.runs.store import RunStore
+from finetune.ui import auth, feedback, upload_limits
+from finetune.ui.model_chooser import Models
 
 T = TypeVar("T")
 
@@ -95,9 +96,9 @@ class Api:
         """
 
         def act(store: RunStore) -> dict:
-            from finetune.predict import Way
+            from finetune.inference.predictor import PredictOptions
 
-            way = Way(bool(both_orders), bool(threshold), bool(calibrated))
+            way = PredictOptions(bool(both_orders), bool(threshold), bool(calibrated))
             with self.models.using(store, run_id) as predictor:
                 return asdict(predictor.pair(sentence1, sentence2, way))
 
@@ -131,9 +132,9 @@ class Api:
         """
 
         def act(store: RunStore) -> dict:
-            from finetune.predict import Way
+            from finetune.inference.predictor import PredictOptions
 
-            way = Way(bool(both_orders), bool(threshold), bool(calibrated))
+            way = PredictOptions(bool(both_orders), bool(threshold), bool(calibrated))
             with self.models.using(store, run_id) as predictor:
                 label, found = predictor.why(sentence1, sentence2, way)
                 flips, tried = predictor.flips(sentence1, sentence2, way)
@@ -175,12 +176,14 @@ class Api:
         def act(store: RunStore) -> dict:
             if not isinstance(file, str) or not file:
                 raise FinetuneError("There is no file.", "Send one.")
-            asked = Asked(
+            asked = PredictionRequest(
                 str(run_id), Path(file).name, sentence1_column or "", sentence2_column or "",
                 label_column or "", bool(both_orders), bool(threshold), bool(calibrated),
             )  # fmt: skip
-            batch = batches.start(store, asked, incoming.path(store.visitor, file))
-            incoming.kept(file, batch.input)
+            batch = prediction_jobs.start_prediction(
+                store, asked, upload_limits.path(store.visitor, file)
+            )
+            upload_limits.kept(file, batch.input)
             return _batch(batch)
 
         return self._do(request, act)
@@ -199,7 +202,7 @@ class Api:
         """
 
         def act(store: RunStore) -> dict:
-            return _batch(batches.get(store, batch_id))
+            return _batch(prediction_jobs.get_prediction(store, batch_id))
 
         return self._do(request, act)
 
@@ -211,8 +214,8 @@ class Api:
         """
 
         def act(store: RunStore) -> dict:
-            found = batches.get(store, batch_id)
-            batches.cancel(found)
+            found = prediction_jobs.get_prediction(store, batch_id)
+            prediction_jobs.cancel_prediction(found)
             return _batch(found)
 
         return self._do(request, act)
@@ -239,17 +242,17 @@ class Api:
         """  # fmt: skip
 
         def act(store: RunStore) -> dict:
-            from finetune import publish
+            from finetune.hub import publish
 
             run = store.get(run_id)
             mine = str(token or "").strip() or None
             if mine is None and store.visitor.alone:
                 mine = publish.stored_token()
-            summary = jobs.summary(store, run)
-            wanted = publish.Wanted(str(repository), bool(private), update=bool(update))
+            summary = service.run_summary(store, run)
+            wanted = publish.PushRequest(str(repository), bool(private), update=bool(update))
             try:
-                return asdict(publish.push(run, summary, wanted, mine))
-            except publish.Exists as error:
+                return asdict(publish.push_run(run, summary, wanted, mine))
+            except publish.RepositoryExists as error:
                 remedy = "Send update as True for a new commit in it, or choose another name."
                 raise PublishError(error.fact, remedy) from None
 
@@ -263,7 +266,7 @@ class Api:
         """
 
         def act(store: RunStore) -> list[dict]:
-            return [asdict(one) for one in history.rows(store)]
+            return [asdict(one) for one in run_table.run_rows(store)]
 
         return self._do(request, act)
 
@@ -289,7 +292,7 @@ class Api:
         def act(store: RunStore) -> dict:
             if not isinstance(config, dict):
                 raise FinetuneError("config is not an object.", "Send names and values.")
-            return _status(store, jobs.start(store, RunConfig.from_dict(config)).id)
+            return _status(store, service.start_run(store, RunConfig.from_dict(config)).id)
 
         return self._do(request, act)
 
@@ -302,7 +305,7 @@ class Api:
         """
 
         def act(store: RunStore) -> dict:
-            jobs.stop(store, store.get(run_id), discard=bool(discard))
+            service.stop_run(store, store.get(run_id), discard=bool(discard))
             return _status(store, run_id)
 
         return self._do(request, act)
@@ -315,22 +318,22 @@ class Api:
         """
 
         def act(store: RunStore) -> dict:
-            jobs.resume(store, store.get(run_id))
+            service.resume_run(store, store.get(run_id))
             return _status(store, run_id)
 
         return self._do(request, act)
 
     def _do(self, request: gr.Request, act: Callable[[RunStore], T]) -> T:
         try:
-            return act(visit.mine(self.store, request))
+            return act(auth.visitor_store(self.store, request))
         except FinetuneError as error:
             raise gr.Error(str(error), print_exception=False) from error
         except Exception as error:
-            raise gr.Error(edge.apology(error), print_exception=False) from error
+            raise gr.Error(feedback.apology(error), print_exception=False) from error
 
 
-def _batch(found: Batch) -> dict:
-    known = batches.state(found)
+def _batch(found: PredictionJob) -> dict:
+    known = prediction_jobs.prediction_state(found)
     return {
         "id": found.id,
         "status": known.status,
@@ -344,9 +347,9 @@ def _batch(found: Batch) -> dict:
 
 def _status(store: RunStore, run_id: str) -> dict:
     run = store.get(run_id)
-    summary = jobs.summary(store, run)
+    summary = service.run_summary(store, run)
     return {
-        **asdict(history.row(store, run)),
+        **asdict(run_table.run_row(store, run)),
         "step": summary.step,
         "total_steps": summary.total_steps,
         "loss": summary.train[-1].loss if len(summary.train) else None,

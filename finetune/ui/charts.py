@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from finetune.summary import Summary
-from finetune.ui.words import say, term
+from finetune.runs.summary import RunSummary
+from finetune.ui.i18n import say, translate_term
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
 SMOOTHED = 20  # points from which on a loss is smoothed
@@ -49,7 +49,7 @@ class Series:
     straight: bool = False
 
 
-def loss_chart(summary: Summary) -> str:
+def loss_chart(summary: RunSummary) -> str:
     """The training loss over steps."""
     points = [(float(p.step), p.loss) for p in thinned(list(summary.train)) if p.loss is not None]
     if len(points) < SMOOTHED:
@@ -79,7 +79,7 @@ def smoothed(points: Sequence[Point]) -> list[Point]:
     return found
 
 
-def score_chart(summary: Summary) -> str:
+def score_chart(summary: RunSummary) -> str:
     """Accuracy and F1 on the validation split over steps, with the baselines'."""
     lines = []
     for name, shown in (("accuracy", "accuracy"), ("f1", "F1")):
@@ -89,7 +89,7 @@ def score_chart(summary: Summary) -> str:
             if name in one.metrics
         ]
         levels = tuple(
-            (term(what), scores[name])
+            (translate_term(what), scores[name])
             for what, scores in summary.baselines.items()
             if name in scores
         )
@@ -105,7 +105,7 @@ def score_chart(summary: Summary) -> str:
     )  # fmt: skip
 
 
-def steps_an_epoch(summary: Summary) -> int:
+def steps_an_epoch(summary: RunSummary) -> int:
     """How many steps an epoch of the run has; 0 while that is not known."""
     return summary.prepared.steps_per_epoch if summary.prepared else 0
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import gradio as gr
 
-from finetune import catalog, config, uploads
-from finetune.config import Knob, RunConfig
-from finetune.store import RunStore
-from finetune.ui.words import say, term
+from finetune import config
+from finetune.config import Knob, RunConfig, is_upload
+from finetune.data import catalog, uploads
+from finetune.runs.store import RunStore
+from finetune.ui.i18n import say, translate_term
 
 NAMES: tuple[str, ...] = tuple(config.knobs())
 
@@ -113,11 +114,11 @@ def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, s
     Raises:
         DataError: when `name` is an upload that is not there.
     """
-    offered = [(term(one.label), one.name) for one in catalog.DATASETS]
+    offered = [(translate_term(one.label), one.name) for one in catalog.DATASETS]
     if store is None:
         return offered
     mine = [(_upload(one), one.name) for one in store.uploads.newest(UPLOADS)]
-    if uploads.is_upload(name) and name not in [one for _, one in mine]:
+    if is_upload(name) and name not in [one for _, one in mine]:
         mine.append((_files(store.uploads.called(name)), name))
     return [*offered[:1], *mine, *offered[1:]]
 
@@ -130,7 +131,7 @@ def _files(called: dict[str, str]) -> str:
     return said if len(said) <= 60 else said[:59] + "\u2026"
 
 
-def _upload(one: uploads.Kept) -> str:
+def _upload(one: uploads.StoredUpload) -> str:
     """`Your files: tickets.csv · 1.2 MB · 2026-01-31 12:00`."""
     size = f"{one.size / 1e6:,.1f} MB" if one.size >= 100_000 else f"{one.size / 1e3:,.1f} KB"
     size = size if one.size >= 1000 else f"{one.size} B"

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from finetune import events, outcomes
 from finetune.config import RunConfig
-from finetune.store import Run, RunStore
+from finetune.evaluation import saved_predictions
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
 from tests.benchmarks import machine
 
 ALLOWED = 10.0  # seconds
@@ -84,17 +85,19 @@ def make(store: RunStore, examples: int, classes: int, seed: int) -> Run:
     for step in EVALUATIONS:
         logits = noise.copy()
         logits[np.arange(examples), truth] += step / 200
-        outcomes.save_scored(run, step, logits, truth)
+        saved_predictions.save_scored(run, step, logits, truth)
         run.append(
             events.Evaluated(
                 step=step, epoch=step / 100, metrics={"accuracy": 0.5, "f1": 0.5}, seconds=1.0,
                 best=True,
             )
         )  # fmt: skip
-    outcomes.save_examples(run, "validation", texts(examples, truth))
+    saved_predictions.save_examples(run, "validation", texts(examples, truth))
     rows = np.arange(min(examples, 10_000))
     other = logits[rows] + draw.normal(0, 0.3, (len(rows), classes)).astype(np.float32)
-    outcomes.save_swapped(run, outcomes.Swapped(500, rows, logits[rows], other))
+    saved_predictions.save_swapped(
+        run, saved_predictions.SwappedLogits(500, rows, logits[rows], other)
+    )
     run.append(events.Finished(step=500, seconds=1.0))
     return run
 
@@ -110,23 +113,24 @@ def texts(examples: int, truth: Any) -> pa.Table:
 
 def measure(store: RunStore) -> dict[str, float]:
     """Seconds and MB of studying both runs and comparing them."""
-    from finetune import analysis, jobs
-    from finetune.decision import Decision
-    from finetune.ui import verdict
+    from finetune.evaluation import report
+    from finetune.inference.decision_rule import DecisionRule
+    from finetune.jobs import service
+    from finetune.ui import evaluation_view
 
     second, first = store.runs()
     began = time.perf_counter()
-    summary = jobs.summary(store, first)
-    study = analysis.study(first, summary)
-    drawn = verdict.view(study, summary, Decision())
-    rows = analysis.found(study, "wrong", search="berlin")
-    drawn += verdict.examples(
-        analysis.shown(study, rows[:20].tolist()), len(rows), 0, [], {}, False
+    summary = service.run_summary(store, first)
+    study = report.evaluate_run(first, summary)
+    drawn = evaluation_view.view(study, summary, DecisionRule())
+    rows = report.select_examples(study, "wrong", search="berlin")
+    drawn += evaluation_view.examples(
+        report.shown(study, rows[:20].tolist()), len(rows), 0, [], {}, False
     )
     one = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    other = analysis.study(second, jobs.summary(store, second))
-    drawn += verdict.versus(study, other, analysis.between(study, other))
+    other = report.evaluate_run(second, service.run_summary(store, second))
+    drawn += evaluation_view.versus(study, other, report.compare_runs(study, other))
     return {
         "seconds, all of it": one,
         "seconds, two runs compared": time.perf_counter() - began,

@@ -13,8 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from finetune import config, devices, estimate
+from finetune import config
 from finetune.config import RunConfig
+from finetune.environment import devices
+from finetune.jobs import cost
 from tests.benchmarks import machine, memory
 
 CASES: dict[str, dict[str, Any]] = {
@@ -43,20 +45,20 @@ def peak(chosen: RunConfig) -> float:
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder) / "config.json"
         given.write_text(chosen.to_json(), encoding="utf-8")
-        return memory.measure(["finetune.train", "--runs", folder, "--config", str(given)]).peak
+        return memory.measure(["finetune", "train", "--runs", folder, "--config", str(given)]).peak
 
 
 def main() -> None:
     argparse.ArgumentParser(prog="tests.benchmarks.cost", description=__doc__).parse_args()
-    shape = estimate.shape_of(RunConfig().checkpoint)
-    if shape is None or devices.accelerators():
+    shape = cost.read_shape(RunConfig().checkpoint)
+    if shape is None or devices.list_accelerators():
         raise SystemExit("Needs the bundled checkpoint, and no GPU.")
     print(machine.described())
     print("| configuration | measured, MiB | estimated, MiB | off |\n|---|---|---|---|")
     worst = 1.0
     for name, values in CASES.items():
         chosen = RunConfig(**SHORT).changed(**values)
-        found = estimate.memory(chosen, shape, half=estimate.in_half(chosen))
+        found = cost.estimate_memory(chosen, shape, half=cost.uses_half_precision(chosen))
         assert found is not None
         real = peak(chosen)
         told = found.total / 2**20

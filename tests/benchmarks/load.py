@@ -45,10 +45,11 @@ import numpy as np
 import psutil
 from playwright.sync_api import sync_playwright
 
-from finetune import events, jobs, workers
 from finetune.config import RunConfig
-from finetune.queue import Queue
-from finetune.store import Run, RunStore
+from finetune.jobs import service, workers
+from finetune.jobs.queue import Queue
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
 from tests.benchmarks import machine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -76,9 +77,9 @@ def _measure(
     store: RunStore, app: subprocess.Popen[str], url: str, given: argparse.Namespace
 ) -> None:
     model = _begin(store, RunConfig(max_steps=5, name="a model to ask"))
-    _until(lambda: jobs.summary(store, model).status == "finished", 180)
+    _until(lambda: service.run_summary(store, model).status == "finished", 180)
     watched = _begin(store, RunConfig(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
-    _until(lambda: jobs.summary(store, watched).step > 60, 180)
+    _until(lambda: service.run_summary(store, watched).step > 60, 180)
     first = Crowd(url, watched.id, model.id, 1, 1.0)
     with first.there():  # the model is loaded
         _until(lambda: bool(first.answers), 120)
@@ -114,7 +115,7 @@ def _measure(
         print(f"{name:<32}{value}")
     for failure in sorted(set(crowd.failures))[:5]:
         print("failed:", failure)
-    workers.kill(watched)
+    workers.kill_worker(watched)
     print(f"load: ratio {under / alone:.2f}")
 
 
@@ -326,7 +327,7 @@ def _app(store: RunStore) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.kill()
         process.wait()
         for run in store.runs():
-            workers.kill(run)
+            workers.kill_worker(run)
 
 
 def _begin(store: RunStore, config: RunConfig) -> Run:
@@ -353,7 +354,7 @@ def _drawn(store: RunStore, run: Run, url: str, given: argparse.Namespace) -> fl
 def _clicked(store: RunStore, url: str) -> float:
     """Seconds from a click on Train to the first step, while nothing else trains."""
     for run in store.runs():
-        workers.kill(run)
+        workers.kill_worker(run)
     known = {run.id for run in store.runs()}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(**_chromium())
@@ -365,10 +366,10 @@ def _clicked(store: RunStore, url: str) -> float:
         clicked = time.time()
         _until(lambda: bool({run.id for run in store.runs()} - known), 30)
         run = next(run for run in store.runs() if run.id not in known)
-        _until(lambda: jobs.summary(store, run).step > 0, 120)
-        first = jobs.summary(store, run).train[0].time - clicked
+        _until(lambda: service.run_summary(store, run).step > 0, 120)
+        first = service.run_summary(store, run).train[0].time - clicked
         browser.close()
-    workers.kill(run)
+    workers.kill_worker(run)
     return first
 
 

@@ -26,9 +26,9 @@ from pathlib import Path
 import psutil
 
 from finetune.config import RunConfig
-from finetune.store import RunStore
-from tests import toys
+from finetune.runs.store import RunStore
 from tests.benchmarks import machine
+from tests.support import toys
 
 SMALL = 50_000
 WORDS = [a + b for a in ("ba", "ke", "li", "mo", "nu", "pra", "so", "ti") for b in "bdfglmnrstvx"]
@@ -114,10 +114,13 @@ def main() -> None:
             common = ["--runs", str(runs), "--train_file", str(path)]
             steps = ["--max_steps", "20", "--max_eval_samples", "200"]
             for name, command in (
-                ("examine", ["finetune.examine", *common]),
-                ("again", ["finetune.examine", *common]),
-                ("train", ["finetune.train", *common, *steps]),
-                ("judge", ["finetune.batch", "--file", str(path), "--out", f"{path}.out.csv"]),
+                ("examine", ["finetune", "check", *common]),
+                ("again", ["finetune", "check", *common]),
+                ("train", ["finetune", "train", *common, *steps]),
+                (
+                    "judge",
+                    ["finetune.inference.files", "--file", str(path), "--out", f"{path}.out.csv"],
+                ),
             ):
                 if name == "judge":
                     command += ["--run", str(judging(runs))]

@@ -40,11 +40,12 @@ from urllib.parse import urlencode
 import psutil
 from playwright.sync_api import Browser, sync_playwright
 
-from finetune import events, scheduler, workers
 from finetune.config import RunConfig
-from finetune.queue import Queue
-from finetune.store import Run, RunStore
-from finetune.ui import live
+from finetune.jobs import scheduler, workers
+from finetune.jobs.queue import Queue
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
+from finetune.ui import live_updates
 from tests.benchmarks import machine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -252,8 +253,8 @@ def watched(store: RunStore) -> Iterator[Run]:
             total_steps=100_000, labels=["no", "yes"], parameters=1000, precision="no",
         )
     )  # fmt: skip
-    with workers.alone_with(run):
-        scheduler.adopt(store, run)
+    with workers.worker_lock(run):
+        scheduler.adopt_terminal_run(store, run)
         try:
             yield run
         finally:
@@ -262,7 +263,7 @@ def watched(store: RunStore) -> Iterator[Run]:
 
 def asking(url: str, run: Run, process: psutil.Process, count: int) -> tuple[list[float], float]:
     """Seconds until each of `count` polls is answered, and what one takes of a core."""
-    gap = live.FRESH + 0.05
+    gap = live_updates.FRESH + 0.05
     alone = _used(process)
     time.sleep(count * gap)
     alone = _used(process) - alone

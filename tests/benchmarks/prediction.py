@@ -1,4 +1,4 @@
-"""How much faster does `finetune.scoring` answer than `transformers.pipeline`?
+"""How much faster does `finetune.inference.scorer` answer than `transformers.pipeline`?
 
 A model fine-tuned with the app (the bundled checkpoint on MRPC, or on the bundled pairs where MRPC
 is not at hand) reads MRPC's validation pairs, several times over, each time anew. The sides are
@@ -67,20 +67,20 @@ def _files(mrpc: Path) -> dict[str, Path]:
 
 
 def _validation(folder: Path, files: dict[str, Path]) -> list[tuple[str, str]]:
-    from finetune import data
     from finetune.config import RunConfig
-    from finetune.uploads import Uploads
+    from finetune.data import splits
+    from finetune.data.uploads import Uploads
 
     chosen = RunConfig()
     if files:
         chosen = chosen.changed(dataset=Uploads(folder / "uploads").add(files))
-    split = data.load(chosen, folder).splits["validation"]
+    split = splits.load_pairs(chosen, folder).splits["validation"]
     return list(zip(split["sentence1"], split["sentence2"], strict=True))
 
 
 def _trained(folder: Path, files: dict[str, Path]) -> Path:
     """The best model of two epochs under Recommended."""
-    command = [sys.executable, "-m", "finetune.train", "--runs", str(folder / "runs")]
+    command = [sys.executable, "-m", "finetune", "train", "--runs", str(folder / "runs")]
     command += ["--preset", "Recommended", "--num_train_epochs", "2"]
     for name, path in files.items():
         command += [f"--{name}_file", str(path)]
@@ -101,10 +101,10 @@ class Sides:
     def __init__(self, saved: Path, pairs: list[tuple[str, str]]) -> None:
         from transformers import pipeline
 
-        from finetune import model
-        from finetune.scoring import Scorer
+        from finetune.inference.scorer import Scorer
+        from finetune.training import model
 
-        tokenizer, classifier = model.load_saved(saved)
+        tokenizer, classifier = model.load_saved_model(saved)
         self.plain = pipeline(
             "text-classification", model=classifier, tokenizer=tokenizer, batch_size=32
         )
@@ -171,9 +171,9 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 def _crowd(sides: Sides, rounds: int, seconds: float) -> None:
     """Print answers a second: fifty clients of `Together`, and the pipeline one by one."""
-    from finetune.scoring import Together
+    from finetune.inference.scorer import MicroBatcher
 
-    together = Together(sides.scorer)
+    together = MicroBatcher(sides.scorer)
     rates: dict[str, list[float]] = {"pipeline": [], "together": []}
     threads = sides.scorer.threads
     for _ in range(rounds):

@@ -84,26 +84,28 @@ def _prepared(folder: Path, train_file: Path | None, chosen: Any) -> tuple[Any, 
     """Pairs, tokenizer, model and batches of a configuration."""
     import torch
 
-    from finetune import batching, data, model, train
-    from finetune.uploads import Uploads
+    from finetune.data import splits
+    from finetune.data.uploads import Uploads
+    from finetune.jobs import train
+    from finetune.training import dataloaders, model
 
     if train_file is not None:
         chosen = chosen.changed(dataset=Uploads(folder / "uploads").add({"train": train_file}))
-    pairs = data.load(chosen, folder)
-    tokenizer, classifier = model.load(
+    pairs = splits.load_pairs(chosen, folder)
+    tokenizer, classifier = model.load_classifier(
         chosen.checkpoint,
         pairs.labels,
         chosen.max_length,
         chosen.dropout,
-        model.attention(
+        model.choose_attention(
             chosen.attn_implementation,
             torch.device("cuda" if torch.cuda.is_available() else "cpu"),
             train.precision(chosen.mixed_precision) == "bf16",
             chosen.max_length,
         ),
     )
-    classifier = model.adapt(classifier, chosen)
-    return pairs, tokenizer, classifier, batching.build(pairs, tokenizer, chosen)
+    classifier = model.apply_config(classifier, chosen)
+    return pairs, tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, chosen)
 
 
 def course(folder: Path, train_file: Path | None, steps: int) -> float:
@@ -142,8 +144,11 @@ def course(folder: Path, train_file: Path | None, steps: int) -> float:
 
 def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
     """`finetune`'s own loop and preset, as the app runs it."""
-    from finetune import config, events, loop, metrics, train
+    from finetune import config
     from finetune.config import RunConfig
+    from finetune.jobs import train
+    from finetune.runs import events
+    from finetune.training import loop, metrics
 
     values = config.preset("Recommended") | {
         "learning_rate": RATE, "per_device_train_batch_size": BATCH, "max_length": MAX_LENGTH,
@@ -176,8 +181,9 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
         set_seed,
     )
 
-    from finetune import batching, train
     from finetune.config import PRESETS, RunConfig
+    from finetune.jobs import train
+    from finetune.training import dataloaders
 
     set_seed(SEED)
     chosen = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
@@ -200,7 +206,7 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
     Trainer(
         model, arguments,
         DataCollatorWithPadding(tokenizer, pad_to_multiple_of=chosen.pad_to_multiple_of or None),
-        batching.tokenise(pairs.splits["train"], tokenizer, MAX_LENGTH), callbacks=[Clock()],
+        dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH), callbacks=[Clock()],
     ).train()  # fmt: skip
     return BATCH * steps / (moments[WARM + steps] - moments[WARM])
 
@@ -211,8 +217,10 @@ def utilisation(
     """FLOP/s of Recommended's matrix products at batch 32, and of a large product like them."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    from finetune import devices, loop, train
     from finetune.config import RunConfig
+    from finetune.environment import devices
+    from finetune.jobs import train
+    from finetune.training import loop
 
     chosen = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
     chosen = chosen.changed(torch_compile=compiled)

@@ -1,0 +1,137 @@
+"""What a notebook or a script calls: `finetune.train`, `evaluate`, `load_pairs`, `push_to_hub`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from finetune.config import RunConfig
+from finetune.errors import TrainingError
+from finetune.evaluation import report
+from finetune.hub import client, publish
+from finetune.jobs import scheduler, service
+from finetune.jobs.train import TerminalBar
+from finetune.runs.store import Run, RunStore, default_root
+from finetune.runs.summary import ENDED, RunSummary
+
+if TYPE_CHECKING:
+    from finetune.data.splits import Pairs
+    from finetune.evaluation.report import RunEvaluation
+    from finetune.hub.publish import Pushed
+
+_POLL = 0.2  # seconds between two looks at a run's events
+
+
+def load_pairs(config: RunConfig, store: RunStore | None = None) -> Pairs:
+    """Read the sentence pairs that a configuration names, as a run would train on them.
+
+    Args:
+        config: `dataset` and the fields that choose rows and columns count.
+        store: where uploads lie and what was read is kept; the default folder of runs if None.
+
+    Returns:
+        `splits`, a `DatasetDict` with `train`, `validation` and perhaps `test`, and their classes
+        in `labels`.
+
+    Raises:
+        DataError: when the source cannot be read or cannot be trained on.
+    """
+    from finetune.data import splits
+
+    return splits.load_pairs(config, _store(store).root)
+
+
+def train(config: RunConfig, store: RunStore | None = None, progress: bool = True) -> Run:
+    """Train a classifier in a process of its own and wait for its end.
+
+    The run is one of the store's: the page shows it, and it waits its turn where another trains.
+    An interrupt (Ctrl-C, or a notebook's stop button) stops the run, keeping its best model.
+
+    Args:
+        config: the hyperparameters.
+        store: where the run is kept; the default folder of runs if None.
+        progress: whether to show a progress bar with the evaluations above it.
+
+    Returns:
+        the run, finished or stopped: `run.metrics`, `run.best` (a `from_pretrained` folder).
+
+    Raises:
+        ConfigError, DataError, JobError, StoreError: when the run cannot be started.
+        TrainingError: when it fails.
+    """
+    store = _store(store)
+    run = service.start_run(store, config)
+    try:
+        summary = _follow(store, run, progress)
+    except KeyboardInterrupt:
+        service.stop_run(store, run)
+        summary = _follow(store, run, False)
+    if summary.status not in ("finished", "stopped"):
+        raise TrainingError(summary.error or "The run ended early.", summary.remedy)
+    return run
+
+
+def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
+    """Show a run's events until it has ended; the state it ended in."""
+    show, offset = TerminalBar() if progress else None, 0
+    while True:
+        summary = service.run_summary(store, run)
+        news, offset = run.tail(offset)
+        if show is not None:
+            for event in news:
+                show(event)
+        if summary.status in ENDED:
+            return summary
+        if summary.status == "waiting":
+            scheduler.dispatch_queue(store)
+        time.sleep(_POLL)
+
+
+def evaluate(run: Run, split: str = "validation") -> RunEvaluation:
+    """Say how good a run's kept model is, how sure that is, and where it fails.
+
+    Args:
+        run: one that was evaluated at least once.
+        split: `validation`, from the saved logits; or `test`, which opens the sealed test set:
+            the model is scored on it, and the run notes that.
+
+    Returns:
+        `analysis.scores` has accuracy and F1 with their 95% intervals.
+
+    Raises:
+        StoreError: when nothing was evaluated yet.
+        DataError: when there is no such split, or its pairs have changed.
+    """
+    store = RunStore(run.folder.parent)
+    if split == "test":
+        from finetune.evaluation import test_set
+
+        test_set.open_test_set(run)
+    return report.evaluate_run(run, store.summary(run), split)
+
+
+def push_to_hub(
+    run: Run, repository: str, private: bool = False, token: str | None = None, update: bool = False
+) -> Pushed:
+    """Push a run's best model with its model card to the Hugging Face Hub, as one commit.
+
+    Args:
+        run: one with a model.
+        repository: `name` or `namespace/name`.
+        private: whether a new repository is private.
+        token: with write access; that of `hf auth login` or `HF_TOKEN` if None.
+        update: whether a repository that holds something gets a new commit.
+
+    Returns:
+        `url` and `commit`, and whether the model was loaded back and answers alike.
+
+    Raises:
+        PublishError: when the run, the token, the name or the Hub's answer does not allow it.
+    """
+    summary = RunStore(run.folder.parent).summary(run)
+    request = publish.PushRequest(repository, private, update=update)
+    return publish.push_run(run, summary, request, token or client.stored_token())
+
+
+def _store(store: RunStore | None) -> RunStore:
+    return RunStore(default_root()) if store is None else store

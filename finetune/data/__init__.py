@@ -1,0 +1,1 @@
+"""Sentence pairs: from any source to checked train, validation and test splits."""

@@ -1,0 +1,207 @@
+"""What can be chosen by name: the datasets and checkpoints offered, and which can run here.
+
+Names only. How a dataset is read is `data`'s business, how a checkpoint is loaded `model`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, RunConfig, is_upload
+from finetune.data import uploads
+from finetune.errors import DataError
+
+_NAME = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
+_HUB_ID = re.compile(rf"{_NAME}/{_NAME}", re.ASCII)
+_MODEL_ID = re.compile(rf"(?:{_NAME}/)?{_NAME}", re.ASCII)  # old ones have no owner
+BUNDLED_PAIRS = Path(__file__).resolve().parent.parent.parent / "assets" / "pairs"
+
+
+@dataclass(frozen=True)
+class CatalogEntry:
+    """Something a person can pick.
+
+    Args:
+        name: what the configuration holds.
+        label: what the page shows.
+        help: one line on when to take it.
+        repo: its Hub repository; empty where it has none.
+        config: the configuration within that.
+        licence: its licence as the Hub spells it; empty where only the Hub knows.
+        pairs: rows of a dataset's training split; 0 for a checkpoint.
+    """
+
+    name: str
+    label: str
+    help: str
+    repo: str = ""
+    config: str = ""
+    licence: str = ""
+    pairs: int = 0
+
+
+def _glue(task: str, pairs: int, what: str) -> CatalogEntry:
+    label = f"GLUE {task.upper().replace('SST2', 'SST-2').replace('COLA', 'CoLA')} (Hub)"
+    text = f"{what[0].upper()}{what[1:]}."
+    return CatalogEntry(f"glue/{task}", label, text, "nyu-mll/glue", task, pairs=pairs)
+
+
+DATASETS: tuple[CatalogEntry, ...] = (
+    CatalogEntry(
+        BUNDLED_DATASET,
+        "Bundled pairs (no network needed)",
+        "Paraphrases and near misses written for this project, on everyday topics.",
+        licence="cc0-1.0",
+        pairs=1746,
+    ),
+    _glue("mrpc", 3668, "news sentences, 3,668 pairs; the course's dataset"),
+    _glue(
+        "qqp", 363_846, "duplicate questions, 363,846 pairs: set max_train_samples for a quick look"
+    ),
+    _glue("rte", 2490, "does one text entail the other, 2,490 pairs"),
+    _glue("qnli", 104_743, "does the sentence answer the question, 104,743 pairs"),
+    _glue("wnli", 635, "pronouns resolved, 635 pairs; known to trick models"),
+    _glue(
+        "mnli", 392_702, "entailment in three classes, 392,702 pairs; mismatched validation as test"
+    ),
+    _glue("sst2", 67_349, "sentiment of single sentences, 67,349"),
+    _glue("cola", 8551, "is a single sentence grammatical, 8,551"),
+    CatalogEntry(
+        "paws",
+        "PAWS (Hub)",
+        "Paraphrases with many common words, 49,401 pairs: word order decides.",
+        repo="google-research-datasets/paws",
+        config="labeled_final",
+        pairs=49_401,
+    ),
+)
+
+# Known by name, and why it cannot be chosen.
+DECLINED = {
+    "glue/stsb": "STS-B scores similarity from 0 to 5, and only classes can be learned here.",
+    "glue/ax": "its labels are not public; it only diagnoses a model trained on MNLI.",
+}
+
+CHECKPOINTS: tuple[CatalogEntry, ...] = (
+    CatalogEntry(
+        BUNDLED_CHECKPOINT,
+        BUNDLED_CHECKPOINT,
+        "22 million parameters, six layers: quick on a laptop, no network needed.",
+        repo="sentence-transformers/all-MiniLM-L6-v2",
+        licence="apache-2.0",
+    ),
+    CatalogEntry(
+        "bert-base-uncased",
+        "bert-base-uncased",
+        "The course's checkpoint: 110 million parameters, wants a GPU for comfort.",
+        repo="google-bert/bert-base-uncased",
+        licence="apache-2.0",
+    ),
+    CatalogEntry(
+        "distilbert-base-uncased",
+        "distilbert-base-uncased",
+        "BERT distilled to six layers: about half the time for most of the quality.",
+        repo="distilbert/distilbert-base-uncased",
+        licence="apache-2.0",
+    ),
+    CatalogEntry(
+        "roberta-base",
+        "roberta-base",
+        "Often a few points better than BERT on pairs, as large.",
+        repo="FacebookAI/roberta-base",
+        licence="mit",
+    ),
+)
+
+
+def find_dataset(name: str) -> CatalogEntry | None:
+    """The offered dataset of that name, or None."""
+    return next((one for one in DATASETS if one.name == name), None)
+
+
+def find_checkpoint(name: str) -> CatalogEntry | None:
+    """The offered checkpoint of that name, or None: any Hub id or folder is allowed beside them."""
+    return next((one for one in CHECKPOINTS if one.name == name), None)
+
+
+def default_choice(hub_answers: bool) -> tuple[str, str]:
+    """The dataset and checkpoint to begin with: the course's where the Hub answers."""
+    if hub_answers:
+        return "glue/mrpc", "bert-base-uncased"
+    return BUNDLED_DATASET, BUNDLED_CHECKPOINT
+
+
+def is_local_path(name: str) -> bool:
+    """Whether a name that is not offered means a place on this machine's disk."""
+    if name in (BUNDLED_DATASET, BUNDLED_CHECKPOINT) or name.startswith("upload/"):
+        return False
+    local = name.startswith(("/", "~", ".")) or "\\" in name or ".." in name
+    return local or os.path.exists(name)
+
+
+def check_dataset(name: str) -> None:
+    """See that a name is that of an offered dataset or an upload, or `owner/name` on the Hub.
+
+    `datasets` takes others for its readers of local files (`csv`, `json`, `imagefolder`) or for a
+    folder.
+
+    Raises:
+        DataError: when it is not.
+    """
+    if find_dataset(name) is not None or name in DECLINED or is_upload(name):
+        return
+    is_file = name.lower().removesuffix(".gz").endswith(uploads.ENDINGS)
+    if is_local_path(name) or name.count("/") > 1 or is_file:
+        raise DataError(
+            f"{name!r} is a path, and no path is read as a dataset.",
+            "Upload the file under Data, or in a terminal give it as --train_file.",
+        )
+    if not is_hub_id(name):
+        raise DataError(
+            f"There is no dataset {name!r}.",
+            f"Choose {BUNDLED_DATASET!r}, another one offered, or a Hub id as owner/name.",
+        )
+
+
+def is_hub_dataset(name: str) -> bool:
+    """Whether a dataset is read from the Hub."""
+    return name != BUNDLED_DATASET and not is_upload(name)
+
+
+def may_be_fetched(name: str) -> bool:
+    """Whether a checkpoint's name can only mean the bundled one or one of the Hub, nothing on this
+    machine's disk."""
+    if name == BUNDLED_CHECKPOINT:
+        return True
+    return bool(_MODEL_ID.fullmatch(name)) and not is_local_path(name)
+
+
+def located(name: str) -> str:
+    """A checkpoint's name, or the absolute path where it names a place on this machine's disk:
+    workers run in folders of their own."""
+    if name == BUNDLED_CHECKPOINT or not is_local_path(name):
+        return name
+    return os.path.abspath(os.path.expanduser(name))
+
+
+def is_hub_id(name: object) -> bool:
+    """Whether a name can be that of a repository on the Hub, `owner/name`."""
+    return isinstance(name, str) and bool(_HUB_ID.fullmatch(name)) and ".." not in name
+
+
+def needs_hub(dataset_name: str, checkpoint_name: str) -> bool:
+    """Whether a run of these two may have to fetch something."""
+    local = checkpoint_name == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint_name)
+    return is_hub_dataset(dataset_name) or not local
+
+
+def with_absolute_paths(config: RunConfig) -> RunConfig:
+    """A configuration whose files are named by absolute paths, for workers in another folder."""
+    file = config.accelerate_config
+    return config.changed(
+        checkpoint=located(config.checkpoint),
+        accelerate_config=file and os.path.abspath(os.path.expanduser(file)),
+    )

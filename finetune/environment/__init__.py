@@ -1,0 +1,1 @@
+"""The machine: folders that can be written, accelerators, a Hugging Face Space."""

@@ -1,0 +1,40 @@
+"""What the libraries find in the environment: a cache that can be written, threads that sleep.
+
+Standard library only; where runs are kept is `store`'s business.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from finetune import logs
+
+
+def ensure_cache_folder() -> None:
+    """Set what the libraries read once; call it before torch and Hugging Face's are imported.
+
+    OpenMP's threads sleep while they wait for each other (torch brings libgomp, where this is also
+    a `GOMP_SPINCOUNT` of 0). Those that spin take the processor from the one they wait for, at
+    every small operation, as soon as anything else wants a core. A value from outside stays.
+
+    `HF_HOME` becomes a temporary folder where its own place cannot be written, as in a container
+    without a home. The libraries' logs hold no signed address.
+    """
+    logs.hide_signatures()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if not is_writable(Path(os.environ.get("HF_HOME") or user_cache() / "huggingface")):
+        os.environ["HF_HOME"] = str(Path(tempfile.gettempdir()) / "finetune-huggingface")
+
+
+def user_cache() -> Path:
+    """The user's cache, which need not exist."""
+    # Not `Path.expanduser`, which raises where nobody has a home.
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether a folder can be written, or made."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)

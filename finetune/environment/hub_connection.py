@@ -1,0 +1,32 @@
+"""Where the Hugging Face Hub is, and whether it can be reached."""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+
+
+def hub_endpoint() -> str:
+    """The Hub's address, as its own clients read it."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def hub_is_reachable(timeout: float = 2.0) -> bool:
+    """Whether the Hub can be reached now; asks it, so call this off the page's path.
+
+    The clients themselves try for up to 46 seconds before they give up.
+
+    Args:
+        timeout: seconds to wait for a connection and for an answer.
+    """
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
+        return False
+    request = urllib.request.Request(hub_endpoint() + "/", method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout):
+            return True
+    except urllib.error.HTTPError:
+        return True  # a refusal is an answer
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,1 @@
+"""How good a model is, how sure that is, and where it fails."""

@@ -1,0 +1,1 @@
+"""What leaves the machine: pushes, model cards, Spaces, scripts, ONNX files."""

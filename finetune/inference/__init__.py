@@ -1,0 +1,1 @@
+"""A saved model answers: one pair, a file, and why."""

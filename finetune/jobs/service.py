@@ -1,0 +1,338 @@
+"""Runs as jobs: put in the queue, resumed, stopped, deleted; and what state they are in.
+
+One run at a time on each accelerator, or on the processors where there is none; the others wait in
+order, on disk (`queue`), until the `scheduler` starts them. Stays free of torch; knows no page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+from finetune.config import RunConfig, too_many_steps
+from finetune.data import catalog, checkpoints
+from finetune.environment import devices
+from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun, StoreError
+from finetune.jobs import check_jobs, cost, scheduler, workers
+from finetune.jobs.queue import Queue
+from finetune.jobs.workers import alive
+from finetune.owners import Limits
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
+from finetune.runs.summary import ENDED, RunSummary
+from finetune.training import distributed
+
+RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
+
+
+def start_run(store: RunStore, config: RunConfig) -> Run:
+    """Make a run and start its worker, or put it in the queue where another is training.
+
+    Raises:
+        ConfigError: when the configuration is wrong.
+        DataError: when its pairs were examined and found impossible to train on.
+        JobError: when the visitor has as many runs or places in the queue as they may.
+        StoreError: when the run folder cannot be made.
+    """
+    return start_runs(store, [config])[0]
+
+
+def start_runs(
+    store: RunStore, configs: Sequence[RunConfig], groups: Sequence[str] | None = None
+) -> list[Run]:
+    """Make several runs, to be carried out one after the other; all of them or none.
+
+    Args:
+        groups: for each what it belongs together with; empty for nothing.
+
+    Raises:
+        as `start`.
+    """
+    configs = [catalog.with_absolute_paths(config) for config in configs]
+    for config in configs:
+        _check(store, config)
+    made: list[Run] = []
+    with workers.store_lock(store):
+        _check_share(store, len(configs), len(configs))
+        queue = Queue(store.root)
+        try:
+            for config, group in zip(configs, groups or [""] * len(configs), strict=True):
+                run_id = store.new_id()
+                queue.add(
+                    run_id, store.visitor.name
+                )  # first, or a reader would see a run that nothing will start
+                made.append(Run(store.root / run_id))
+                store.create(config, run_id, group)
+        except FinetuneError:
+            for run in made:
+                queue.remove(run.id)
+                with contextlib.suppress(StoreError):
+                    store.delete(run)
+            raise
+    scheduler.dispatch_queue(store)
+    return made
+
+
+def _check(store: RunStore, config: RunConfig) -> None:
+    config.check()
+    distributed.process_count(config)
+    check_jobs.check_source_access(store, config)
+    checkpoints.check_length(config.checkpoint, config.max_length)
+    if not store.visitor.alone:
+        _check_machine(config)
+        _check_steps(store, config)
+    report = check_jobs.check_state(check_jobs.check_folder(store, config)).report
+    if report is not None and report.blocked:
+        raise DataError(report.blocked[0].title, f"{report.blocked[0].action} See Data.")
+
+
+def _check_machine(config: RunConfig) -> None:
+    """What a visitor may ask of a machine that others share.
+
+    Raises:
+        ConfigError: naming what they may not.
+    """
+    problems = {}
+    if config.report_to not in ("none", "tensorboard"):
+        problems["report_to"] = (
+            f"is {config.report_to}, and the account here is not its visitors'; choose none or "
+            "tensorboard"
+        )
+    if config.num_processes > (most := max(1, len(devices.list_accelerators()))):
+        problems["num_processes"] = f"is {config.num_processes}; this machine has {most} to give"
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_steps(store: RunStore, config: RunConfig) -> None:
+    """See that a visitor's run takes no more steps than it may, where they are known by now; the
+    worker sees to the others.
+
+    Raises:
+        ConfigError: when it would.
+    """
+    most, found = Limits.of_environment().run_steps, cost.known_steps(store, config)
+    total = found.total if found and not found.about else config.max_steps
+    if total > most:
+        raise too_many_steps(config, total, most)
+
+
+def _check_share(store: RunStore, more: int, places: int) -> None:
+    """See that a visitor may have so many runs and places in the queue more.
+
+    Raises:
+        JobError: when they may not.
+    """
+    if store.visitor.alone:
+        return
+    if not store.visitor.may_start:
+        raise JobError(
+            "This browser keeps no cookies, so a run could not be yours.",
+            "Allow them, or sign in.",
+        )
+    limits, runs = Limits.of_environment(), store.runs()
+    if len(runs) + more > limits.runs:
+        raise JobError(
+            f"You have {len(runs)} runs here, and a visitor may keep {limits.runs}.",
+            "Delete one under Runs, or use a copy of this app of your own.",
+        )
+    queue = set(Queue(store.root).waiting())
+    if len(queue) + places > limits.queue:
+        raise JobError(
+            f"{len(queue)} runs wait already, and the queue has {limits.queue} places.",
+            "Try again later, or use a copy of this app of your own.",
+        )
+    waiting = sum(run.id in queue for run in runs)
+    if waiting + places > limits.waiting:
+        raise JobError(
+            f"{waiting} of your runs wait already, and a visitor may have {limits.waiting} "
+            "places in the queue.",
+            "Wait for one to begin, or cancel one under Runs.",
+        )
+
+
+def resume_run(store: RunStore, run: Run) -> None:
+    """Let a run that ended before its last step go on from its last checkpoint, in its turn.
+
+    Raises:
+        JobError: when it is finished, running or waiting.
+        StoreError: when its folder cannot be written.
+    """
+    with workers.store_lock(store):
+        run = store.get(run.id)
+        status = run_summary(store, run).status
+        if status not in RESUMABLE:
+            raise JobError(f"The run is {status}.", "Only one that ended too early can go on.")
+        if run.id not in Queue(store.root).waiting():
+            run.config()
+            _check_share(store, 0, 1)
+            _check_time(store, run)
+            Queue(store.root).add(run.id, run.about().owner)
+    scheduler.dispatch_queue(store)
+
+
+def _check_time(store: RunStore, run: Run) -> None:
+    """See that a visitor's run was not worked on as long as it may be.
+
+    Raises:
+        JobError: when it was.
+    """
+    most = Limits.of_environment().run_minutes
+    if not store.visitor.alone and store.summary(run).worked >= 60 * most:
+        raise JobError(
+            f"This run was worked on for {most} minutes, as long as a run may be.",
+            "Start one of fewer steps, or use a copy of this app of your own.",
+        )
+
+
+def move_to_front(store: RunStore, run: Run) -> None:
+    """Let a waiting run be the next.
+
+    Raises:
+        JobError: when it does not wait, or on a machine that others share.
+    """
+    if not store.visitor.alone:
+        raise JobError("Others wait too.", "The queue of a shared app goes in order.")
+    with workers.store_lock(store):
+        if not Queue(store.root).place(run.id):
+            raise JobError("The run does not wait any more.")
+        Queue(store.root).add(run.id, run.about().owner, first=True)
+
+
+def stop_run(
+    store: RunStore,
+    run: Run,
+    discard: bool = False,
+    patience: float = workers.PATIENCE,
+    limit: float = workers.LIMIT,
+) -> None:
+    """Ask a run to end; or take it out of the queue, where it waits.
+
+    The file is enough while the loop runs. What does not end in `patience` seconds gets SIGTERM,
+    what does not end in `limit` seconds gets SIGKILL, its whole process group with it.
+
+    Args:
+        discard: throw its model away rather than keep the best so far.
+
+    Raises:
+        JobError: when the model of a run that has ended by itself shall be thrown away.
+        StoreError: when the request cannot be written.
+    """
+    with workers.store_lock(store):
+        scheduler.sweep(store)
+        waited, known = Queue(store.root).remove(run.id), store.summary(run)
+        lives, over = alive(run), known.status in ENDED
+        if waited and (over or not lives):
+            return _take_out(run, known, discard)
+        if over and discard:  # the click came just after the end, and must not undo it
+            raise JobError(
+                f"The run has ended: it is {known.status}.",
+                "Delete it if you do not want its model.",
+            )
+        if over and not lives:
+            return None
+        if discard and not lives:
+            return _discard(run, known)
+        run.request_stop(discard)
+    workers.end_worker(run, patience, limit)
+    return None
+
+
+def _take_out(run: Run, known: RunSummary, discard: bool) -> None:
+    """What a run that waits no more is: never begun, without its model, or what it was."""
+    if known.status == "waiting":
+        run.append(events.Stopped(step=0, seconds=0.0))
+    elif discard:
+        _discard(run, known)
+
+
+def _discard(run: Run, known: RunSummary) -> None:
+    run.discard()
+    run.append(events.Stopped(step=0, seconds=known.worked, discarded=True))
+    if known.status == "failed":  # it stays so, with its cause
+        run.append(events.Failed(time=known.ended, error=known.error, remedy=known.remedy))
+
+
+def delete_run(store: RunStore, run: Run) -> None:
+    """Remove a run, its model, its events and its log; one that trains is ended first.
+
+    Raises:
+        StoreError: when something in it cannot be removed.
+    """
+    with workers.store_lock(store):
+        run = store.get(run.id)
+        Queue(store.root).remove(run.id)
+        workers.kill_worker(run)
+        for place in run.folder.glob("assessments/*/"):  # what measures it
+            workers.kill_worker(Run(place))
+        store.delete(run)
+        Queue(store.root).end(run.id)
+    scheduler.dispatch_queue(store)
+
+
+def active_run(store: RunStore) -> Run | None:
+    """The visitor's run that is training, or else is the next of theirs to, or None."""
+    queue = Queue(store.root)
+    for run_id in [*queue.begun(), *queue.waiting()]:
+        with contextlib.suppress(NoSuchRun):
+            run = store.get(run_id)
+            if run_summary(store, run).status in {"running", "waiting"}:
+                return run
+    return None
+
+
+def run_summary(store: RunStore, run: Run) -> RunSummary:
+    """The fold over the run's events, and what its process and the queue say beside them.
+
+    A dead worker without a last event was interrupted; or stopped, where a stop was asked for.
+    """
+    known = store.summary(run)
+    waits = Queue(store.root).place(run.id) > 0
+    if known.status in ENDED and not waits:
+        return known
+    lives = alive(run)
+    if lives and known.status not in ENDED:
+        return replace(known, status="running")
+    if waits:
+        return replace(known, status="waiting", error="", remedy="")
+    known = store.summary(run)  # it may have written its last event just before it ended
+    if lives or known.status in ENDED:
+        return known
+    if scheduler.lost(store, run):
+        return replace(known, status="waiting")
+    if run.stop_requested():
+        ended = _changed(run)
+        return replace(known, status="stopped", ended=ended, error=run.stop_reason())
+    error, remedy = _cause(run)
+    return replace(known, status="interrupted", ended=_changed(run), error=error, remedy=remedy)
+
+
+def _cause(run: Run) -> tuple[str, str]:
+    """What can be known of a worker that ended without a word, and the remedy; empty if nothing."""
+    with contextlib.suppress(OSError):
+        if shutil.disk_usage(run.folder).free < _FULL:
+            return "The disk is full.", "Free some space and press Resume: nothing saved is lost."
+    if run.read_json(run.job_file).get("signal") == signal.SIGKILL:
+        return "The worker was killed, as the system does when memory runs out.", _SMALLER
+    return "", ""
+
+
+_FULL = 2**20  # bytes left, and no event more can be relied on
+_SMALLER = (
+    "Free some memory and press Resume, or start anew with a smaller per_device_train_batch_size "
+    "and more gradient_accumulation_steps, which learns the same."
+)
+
+
+def queue_place(store: RunStore, run: Run) -> tuple[int, int]:
+    """The place of a waiting run, from 1, and how many wait; (0, n) where it does not."""
+    waiting = Queue(store.root).waiting()
+    return (waiting.index(run.id) + 1 if run.id in waiting else 0), len(waiting)
+
+
+def _changed(run: Run) -> float:
+    paths = [run.events_file, run.folder / "config.json"]
+    return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)

@@ -1,0 +1,1 @@
+"""Classification metrics and how sure they are: arrays in, numbers out."""

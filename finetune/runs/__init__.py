@@ -1,0 +1,1 @@
+"""A run on disk: its folder, its events, and the state they add up to."""

@@ -1,0 +1,114 @@
+"""Where the core's errors meet the page: what a person can mend is said in words, in place.
+
+A bug is logged whole and shown as an apology with a reference, never as a traceback.
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+import secrets
+from typing import Any
+
+import gradio as gr
+from starlette.exceptions import HTTPException
+
+from finetune.errors import ConfigError, FinetuneError
+from finetune.ui.i18n import say
+
+_log = logging.getLogger("finetune.ui")
+# How an event is wired that only reads or notes something: at once, and for this page alone.
+QUICK: dict[str, Any] = {
+    "queue": False,
+    "show_progress": "hidden",
+    "api_visibility": "private",
+}
+
+# How a control is wired: what was chosen last counts. By itself Gradio drops what is chosen while
+# an earlier choice is answered. Not for events with data, which would be repeated without theirs.
+LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
+
+# What the browser's own answer to an event says of an output that stays: `gr.skip` on the wire.
+KEEP = '{"__type__": "update"}'
+
+# For a `gr.HTML` with controls in it. A value that is drawn anew changes the elements that are
+# there, place by place: a box that somebody has used would go on showing what was chosen in it for
+# another row.
+AS_DRAWN = """
+watch('value', () => {
+  for (const box of element.querySelectorAll('select')) {
+    const drawn = box.querySelector('option[selected]') ?? box.options[0];
+    if (drawn && !drawn.selected) drawn.selected = true;
+  }
+  for (const box of element.querySelectorAll('input[type=range]')) {
+    if (box.value !== box.defaultValue) box.value = box.defaultValue;
+  }
+});
+"""
+
+
+def show_errors(error: Exception) -> str:
+    """An error as a block of HTML that assistive technology announces."""
+    if isinstance(error, ConfigError):
+        items = "".join(
+            f"<li><b>{html.escape(name)}</b> {html.escape(text)}.</li>"
+            for name, text in error.problems.items()
+        )
+        return f'<div class="ft-said" role="alert">{say("Please correct:")}<ul>{items}</ul></div>'
+    if isinstance(error, FinetuneError):
+        fact, remedy = html.escape(error.fact), html.escape(error.remedy)
+        return f'<div class="ft-said" role="alert"><b>{fact}</b> {remedy}</div>'
+    return f'<div class="ft-said" role="alert"><b>{html.escape(apology(error))}</b></div>'
+
+
+def apology(error: Exception) -> str:
+    """What a person is told of a bug, in plain text; the log is told all of it."""
+    reference = secrets.token_hex(4)
+    _log.error("reference %s", reference, exc_info=error)
+    return say(
+        "Something went wrong here, and it is our fault. The app\u2019s log has the details under "
+        "the reference {reference}.",
+        reference=reference,
+    )
+
+
+def refuse_in_one_line(page: gr.Blocks) -> None:
+    """See that input which a control does not take costs the log a line, not Gradio's traceback of
+    10 KB: any client can send any value, as often as it likes."""
+    take = page.preprocess_data
+
+    async def preprocess_data(block_fn: Any, *values: Any, **options: Any) -> Any:
+        try:
+            if block_fn.fn is None:
+                raise ValueError("the browser alone does that")
+            return await take(block_fn, *values, **options)
+        except Exception as error:
+            fact = " ".join(str(error).split())[:200]
+            _log.warning("refused input to %s: %s: %s", block_fn.name, type(error).__name__, fact)
+            text = error.message if isinstance(error, gr.Error) else "This input cannot be read."
+            raise gr.Error(text, print_exception=False) from error
+
+    page.preprocess_data = preprocess_data  # type: ignore[method-assign]
+    page.default_config.fns = _Functions(page.default_config.fns)
+
+
+class _Functions(dict[int, Any]):
+    """The page's functions by index; one that is not there is no error of the server's."""
+
+    def __missing__(self, index: object) -> Any:
+        raise HTTPException(404, "There is no such function.")
+
+
+def good(text: str) -> str:
+    """A block of HTML for what went well; `text` is HTML already."""
+    return f'<div class="ft-said ft-good" role="status">{text}</div>'
+
+
+def warning(text: str) -> str:
+    """A block of HTML for what may go wrong; `text` is HTML already."""
+    return f'<div class="ft-said ft-warn" role="note">{text}</div>'
+
+
+def note(text: str) -> str:
+    """A quiet line; `text` is plain."""
+    return f'<p class="ft-note">{html.escape(text)}</p>'

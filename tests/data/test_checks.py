@@ -1,0 +1,351 @@
+"""What an examination finds in made pairs, and the process it runs in."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from finetune.config import NO_COLUMN, RunConfig
+from finetune.data import checks
+from finetune.data.check_report import CheckReport, Finding
+from finetune.data.preview import Preview
+from finetune.errors import DataError, JobError
+from finetune.jobs import check_jobs, service, workers
+from finetune.runs.store import Run, RunStore
+from tests.data.test_splits import Row, some, upload
+from tests.support import toys
+
+HEAD = "sentence1,sentence2,label"
+
+
+def look(folder: Path, train: list[Row], validation: list[Row], **values: object) -> CheckReport:
+    name = upload(folder, HEAD, train, validation, ())
+    config = RunConfig(dataset=name, checkpoint=str(folder / "none")).changed(**values)
+    return checks.check_pairs(config, folder)
+
+
+def kinds(report: CheckReport) -> dict[str, Finding]:
+    return {one.kind: one for one in report.findings}
+
+
+def held(rows: int = 20) -> list[Row]:
+    return [(f"held {n}", f"out {n}", n % 2) for n in range(rows)]
+
+
+def test_clean_pairs_have_no_finding(tmp_path: Path) -> None:
+    report = look(tmp_path, some(120), held(300))
+    assert report.findings == []
+    assert report.blocked == []
+    assert [(one.name, one.rows, one.classes) for one in report.splits] == [
+        ("train", 120, [60, 60]),
+        ("validation", 300, [150, 150]),
+    ]
+    assert report.majority == {"accuracy": 0.5, "f1": 0.0}
+    assert len(report.fingerprint) == 64
+
+
+def test_one_of_two_sentence_columns_is_said_to_be_alone(tmp_path: Path) -> None:
+    rows: list[Any] = [(f"left {n}", f"right {n}", n % 2, f"x {n}") for n in range(300)]
+    name = upload(tmp_path, "p,q,w,r", rows, rows[:280], ())
+    config = RunConfig(dataset=name, checkpoint=str(tmp_path / "none")).changed(
+        sentence1_column="p", label_column="w"
+    )
+    alone = kinds(checks.check_pairs(config, tmp_path))["single"]
+    assert (alone.severity, alone.title) == ("notes", "Single sentences: only 'p' is read.")
+    assert alone.action.startswith("Not read: q, r. Where one of these is the other sentence")
+    for chosen in (NO_COLUMN, "q"):
+        found = checks.check_pairs(config.changed(sentence2_column=chosen), tmp_path)
+        assert "single" not in kinds(found)
+
+
+def test_leakage_is_told_apart(tmp_path: Path) -> None:
+    train = [
+        *some(120),
+        ("held 1", "out 1", 1),
+        ("Held 2.", "OUT  2", 0),
+        ("HELD 3", "out 3!", 1),
+        ("out 5", "held 5", 1),
+    ]
+    found = kinds(look(tmp_path, train, held()))
+    assert found["leakage-exact"].count == 1
+    assert found["leakage-normalised"].count == 2
+    assert found["leakage-swapped"].count == 1
+    shown = found["leakage-swapped"].examples[0]
+    assert (shown.split, shown.line, shown.sentence1, shown.label) == ("train", 125, "out 5", "1")
+    assert "flatter" in found["leakage-exact"].action
+    dropped = look(tmp_path, train, held(), drop_leaked=True)
+    assert "left out of train" in kinds(dropped)["leakage-exact"].action
+    assert dropped.splits[0].rows == 120
+    assert dropped.splits[0].left_out == {"leaked": 4}
+
+
+def test_duplicates_conflicts_and_identical_pairs(tmp_path: Path) -> None:
+    train = [
+        *some(120),
+        ("left 7", "right 7", 1),
+        ("Left 7", "right 7", 1),
+        ("left 8", "right 8", 1),  # it was 0
+        ("same", "Same.", 1),
+    ]
+    found = kinds(look(tmp_path, train, held()))
+    assert found["duplicates"].count == 3
+    assert found["conflicts"].count == 2
+    assert [row.sentence1 for row in found["conflicts"].examples] == ["left 8", "left 8"]
+    assert {row.label for row in found["conflicts"].examples} == {"0", "1"}
+    assert found["identical"].count == 1
+
+
+def test_a_conflict_between_splits_is_found(tmp_path: Path) -> None:
+    found = kinds(look(tmp_path, [*some(120), ("held 4", "out 4", 1)], held()))
+    assert found["conflicts"].count == 2
+    assert {row.split for row in found["conflicts"].examples} == {"train", "validation"}
+
+
+def test_classes_that_are_rare_or_absent(tmp_path: Path) -> None:
+    train = [*some(120), *((f"r {n}", f"s {n}", "odd") for n in range(3))]
+    found = kinds(look(tmp_path, train, held()))
+    assert found["rare"].count == 3
+    assert "odd (3)" in found["rare"].title
+    assert "odd" in found["absent-validation"].title
+
+
+def test_few_rows_are_said(tmp_path: Path) -> None:
+    assert kinds(look(tmp_path, some(40), held()))["few"].count == 40
+
+
+@pytest.mark.parametrize(
+    ("rows", "severity", "points"),
+    [(20, "warns", "20"), (40, "warns", "15"), (92, "warns", "10"), (100, "notes", "10"),
+     (262, "notes", "6"), (264, "", ""), (372, "", "")],
+)  # fmt: skip
+def test_a_validation_split_too_small_to_tell_anything_is_said(
+    tmp_path: Path, rows: int, severity: str, points: str
+) -> None:
+    found = kinds(look(tmp_path, some(120), held(rows))).get("few-validation")
+    assert (found.severity if found else "") == severity
+    if found is not None:
+        assert f"Only {rows} validation rows" in found.title
+        assert f"\u00b1{points} points" in found.title
+
+
+def uneven(rows: int, *counts: int) -> list[Row]:
+    """Rows whose classes are as frequent as asked, out of a hundred."""
+    labels = [label for label, count in enumerate(counts) for _ in range(count)]
+    return [(f"u {rows} {n}", f"v {n}", labels[n % 100]) for n in range(rows)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "severity"),
+    [((50, 50), ""), ((40, 60), ""), ((32, 68), "notes"), ((5, 95), "warns"), ((95, 5), "warns"),
+     ((33, 33, 34), ""), ((20, 20, 60), "notes"), ((4, 4, 92), "warns")],
+)  # fmt: skip
+def test_classes_out_of_balance_are_said_with_what_a_constant_answer_scores(
+    tmp_path: Path, counts: tuple[int, ...], severity: str
+) -> None:
+    report = look(tmp_path, uneven(300, *counts), uneven(400, *counts))
+    found = kinds(report).get("balance")
+    assert (found.severity if found else "") == severity
+    if found is not None:
+        share = max(counts)
+        assert f"{share:.1f}% of the training rows are '{counts.index(share)}'" in found.title
+        assert found.count == 3 * share
+        assert f"accuracy {report.majority['accuracy']:.3f}" in found.action
+        assert f"F1 {report.majority['f1']:.3f} and MCC 0" in found.action
+        assert ("class_weights" in found.action) == (severity == "warns")
+
+
+def test_the_f1_of_the_commonest_class_is_not_praised(tmp_path: Path) -> None:
+    def action(**values: object) -> str:
+        report = look(tmp_path, uneven(300, 32, 68), uneven(400, 32, 68), **values)
+        return kinds(report)["balance"].action
+
+    assert "F1 0.810 and MCC 0" in action()
+    assert "MCC tells more than accuracy and this F1" in action()
+    assert "F1 of '0' and MCC tell more than accuracy." in action(positive_label="0")
+
+
+def test_what_blocks_stands_first(tmp_path: Path) -> None:
+    report = look(tmp_path, [("a", "b", 1), ("c", "d", 1), ("", "e", 1)], held())
+    assert report.findings[0].severity == "blocks"
+    assert "one class, '1'" in report.blocked[0].title
+    assert report.fingerprint == ""
+
+
+def test_columns_that_are_unclear_are_listed_to_choose_from(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("p,q,r,s\n" + "a,b,c,1\n" * 30)
+    from finetune.data.uploads import Uploads
+
+    name = Uploads(tmp_path / "uploads").add({"train": path})
+    report = checks.check_pairs(RunConfig(dataset=name), tmp_path)
+    assert list(report.choices) == ["p", "q", "r", "s"]
+    assert report.blocked[0].kind == "columns"
+
+
+def test_lengths_are_those_of_the_tokenizer(tmp_path: Path, toy_checkpoint: Path) -> None:
+    train: list[Row] = [("the cat sees a dog .", "a cat sees the dog .", n % 2) for n in range(60)]
+    train += [("the " * 20, "a " * 20, n % 2) for n in range(20)]
+    report = look(tmp_path, train, held(), checkpoint=str(toy_checkpoint), max_length=32)
+    assert report.lengths.longest == 43
+    assert report.lengths.cut == 0.25
+    assert sum(count for _, _, count in report.lengths.bins) == 80
+    at = [(low, high) for low, high, count in report.lengths.bins if count]
+    assert at[0][0] <= 15 < at[0][1]
+    assert kinds(report)["cut"].count == 20
+
+
+@pytest.mark.parametrize("what", ["nowhere", "broken"])
+def test_without_a_tokenizer_all_else_is_found(
+    tmp_path: Path, toy_checkpoint: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    checkpoint = "somebody/nothing" if what == "nowhere" else str(tmp_path / "checkpoint")
+    if what != "nowhere":
+        shutil.copytree(toy_checkpoint, checkpoint)
+        (Path(checkpoint) / "tokenizer.json").write_text('{"model": 7}')
+    report = look(tmp_path, some(120), held(300), checkpoint=checkpoint)
+    assert report.splits[0].rows == 120
+    assert report.majority
+    assert report.fingerprint
+    assert report.lengths.bins == []
+    note = report.lengths.note
+    assert note.startswith(f"The lengths are missing, for the tokenizer of {checkpoint} ")
+    assert "choose another checkpoint under Train" in note
+    assert "press Examine again" in note
+    if what == "nowhere":
+        assert "the Hub does not answer" in note
+
+
+def test_a_report_survives_its_file(tmp_path: Path, toy_checkpoint: Path) -> None:
+    import json
+
+    report = look(tmp_path, [*some(99), ("", "b", 1)], held(), checkpoint=str(toy_checkpoint))
+    assert CheckReport.from_dict(json.loads(report.to_json())) == report
+
+
+def test_rows_are_previewed(tmp_path: Path) -> None:
+    report = look(tmp_path, [*some(300), ("<b>Ene</b>", "mene", 1)], held())
+    shown = Preview(tmp_path / "data" / report.corpus)
+    assert [row.line for row in shown.rows("train")] == list(range(2, 12))
+    drawn = [row.line for row in shown.rows("train", "random", seed=1)]
+    assert len(drawn) == 10
+    assert drawn != [row.line for row in shown.rows("train", "random", seed=2)]
+    assert {row.label for row in shown.rows("train", "class", "1", count=50)} == {"1"}
+    assert [row.line for row in shown.rows("train", "search", "ENE")] == [302]
+    assert shown.rows("train", "search", "nowhere") == []
+    for split, how, what in (("dev", "first", ""), ("train", "class", "7")):
+        with pytest.raises(DataError):
+            shown.rows(split, how, what)
+
+
+def wait(folder: Run, seconds: float = 60) -> check_jobs.CheckState:
+    end = time.monotonic() + seconds
+    while (found := check_jobs.check_state(folder)).running:
+        assert time.monotonic() < end, found
+        time.sleep(0.1)
+    return found
+
+
+def test_the_process_examines_once_for_all(store: RunStore, processes: list[int]) -> None:
+    config = RunConfig()
+    first = check_jobs.start_check(store, config)
+    worker = workers.worker_process(first)
+    assert worker is not None
+    processes.append(worker.pid)
+    assert check_jobs.start_check(store, config).folder == first.folder
+    again = workers.worker_process(first)
+    assert again is None or again.pid == worker.pid
+    report = wait(first).report
+    assert report is not None
+    assert report.read == {"train": 1746, "validation": 372, "test": 390}
+    assert report.lengths.rows == 1746
+    psutil.wait_procs([worker], timeout=10)
+    assert check_jobs.start_check(store, config).folder == first.folder
+    assert workers.worker_process(first) is None
+    assert check_jobs.check_folder(store, config.changed(learning_rate=1e-3)).folder == first.folder
+    assert check_jobs.check_folder(store, config.changed(drop_leaked=True)).folder != first.folder
+
+
+def test_a_source_that_cannot_be_opened_fails_in_words(
+    store: RunStore, processes: list[int]
+) -> None:
+    found = wait(check_jobs.start_check(store, RunConfig(dataset="glue/stsb")))
+    assert "similarity" in found.error
+    assert found.remedy
+
+
+def test_a_killed_examination_is_said_and_can_be_repeated(
+    store: RunStore, processes: list[int]
+) -> None:
+    folder = check_jobs.start_check(store, RunConfig())
+    worker = workers.worker_process(folder)
+    assert worker is not None
+    worker.kill()
+    psutil.wait_procs([worker], timeout=10)
+    assert "ended without a word" in wait(folder, 15).error
+    assert wait(check_jobs.start_check(store, RunConfig())).report is not None
+
+
+def test_only_so_many_go_on_at_once(store: RunStore, processes: list[int]) -> None:
+    stopped = []
+    for seed in range(3):
+        worker = workers.worker_process(check_jobs.start_check(store, RunConfig(data_seed=seed)))
+        assert worker is not None
+        os.kill(worker.pid, signal.SIGSTOP)
+        stopped.append(worker)
+        processes.append(worker.pid)
+    with pytest.raises(JobError, match="3 examinations are going on"):
+        check_jobs.start_check(store, RunConfig(data_seed=9))
+    for worker in stopped:
+        worker.kill()
+
+
+def test_pairs_found_impossible_are_not_trained_on(store: RunStore, tmp_path: Path) -> None:
+    name = upload(store.root.parent, HEAD, [("a", "b", 1), ("c", "d", 1)], (), ())
+    (store.root / "uploads").parent.mkdir(parents=True, exist_ok=True)
+    (store.root.parent / "uploads").rename(store.root / "uploads")
+    config = RunConfig(dataset=name)
+    assert wait(check_jobs.start_check(store, config)).report is not None
+    with pytest.raises(DataError, match="one class"):
+        service.start_run(store, config)
+    assert store.runs() == []
+
+
+@pytest.mark.long
+def test_the_terminal_gets_the_findings(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    lines = [f"{one},{two},{label}" for one, two, label in toys.rows(120)]
+    path.write_text("\n".join([HEAD, *lines, "ragged", lines[0]]) + "\n")
+    command = [sys.executable, "-m", "finetune", "check", "--runs", str(tmp_path / "runs")]
+    done = subprocess.run(
+        [*command, "--train_file", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "train line 122: has 1 fields where the first line has 3" in done.stdout
+    assert "Rows that repeat an earlier pair" in done.stdout
+    wrong = subprocess.run(
+        [*command, "--train_file", str(tmp_path / "none.csv")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert wrong.returncode == 2
+    assert "none.csv" in wrong.stderr
+
+
+def test_the_sheet_of_findings_holds_no_formula(tmp_path: Path) -> None:
+    rows: list[Row] = [("=cmd|' /C calc'!A0", "<b>+1</b>", 1), ("@x", " -2 &amp;", 0)]
+    report = look(tmp_path, [*some(120), *rows, rows[0]], held())
+    text = report.as_csv()
+    assert "'=cmd|' /C calc'!A0" in text
+    cells = [cell for line in csv.reader(text.splitlines()) for cell in line]
+    assert len(cells) > 20
+    assert not [cell for cell in cells if cell.lstrip(" ").startswith(("=", "+", "-", "@"))]

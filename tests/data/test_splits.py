@@ -1,0 +1,376 @@
+"""Rows in one shape, whatever they came from: labels, what is left out, what is cut off."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import ClassLabel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from finetune import text_hashes
+from finetune.config import NO_COLUMN, RunConfig
+from finetune.data import dataset_cache, sources, splits
+from finetune.data.labels import Vocabulary, positive_class
+from finetune.data.uploads import Uploads
+from finetune.errors import DataError
+from tests.support import toys
+
+Row = tuple[object, ...]
+
+
+def pairs(
+    folder: Path,
+    head: str = "sentence1,sentence2,label",
+    *,
+    train: Iterable[Row],
+    validation: Iterable[Row] = (),
+    test: Iterable[Row] = (),
+    **values: object,
+) -> splits.Pairs:
+    """What `data.load` makes of an upload of these rows."""
+    config = RunConfig(dataset=upload(folder, head, train, validation, test)).changed(**values)
+    return splits.load_pairs(config, folder)
+
+
+def upload(
+    folder: Path, head: str, train: Iterable[Row], validation: Iterable[Row], test: Iterable[Row]
+) -> str:
+    files = {}
+    for name, rows in (("train", train), ("validation", validation), ("test", test)):
+        listed = list(rows)
+        if listed:
+            files[name] = folder / f"{name}.csv"
+            with files[name].open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(head.split(","))
+                writer.writerows(listed)
+    return Uploads(folder / "uploads").add(files)
+
+
+def texts(split: object) -> list[tuple[str, str]]:
+    rows = list(split)  # type: ignore[call-overload]
+    return [(row["sentence1"], row["sentence2"]) for row in rows]
+
+
+def some(count: int, classes: int = 2) -> list[Row]:
+    return [(f"left {n}", f"right {n}", n % classes) for n in range(count)]
+
+
+def test_the_bundled_pairs_have_one_shape(tmp_path: Path) -> None:
+    found = splits.load_pairs(RunConfig(), tmp_path)
+    assert set(found.splits) == {"train", "validation", "test"}
+    for split in found.splits.values():
+        assert split.column_names == ["sentence1", "sentence2", "label"]
+        assert isinstance(split.features["label"], ClassLabel)
+    assert found.labels == sources.LABELS == found.splits["train"].features["label"].names
+    assert found.counts["train"] == np.bincount(found.splits["train"]["label"][:]).tolist()
+    assert found.origin["left_out"] == {"train": {}, "validation": {}, "test": {}}
+
+
+def test_the_second_reading_comes_from_what_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = splits.load_pairs(RunConfig(), tmp_path)
+    monkeypatch.setattr(sources, "open_source", None)
+    assert splits.load_pairs(RunConfig(), tmp_path).fingerprint == first.fingerprint
+
+
+def test_what_was_kept_and_is_damaged_is_read_anew(tmp_path: Path) -> None:
+    first = splits.load_pairs(RunConfig(), tmp_path)
+    for kept in (tmp_path / "data").glob("*/corpus.json"):
+        kept.write_text('{"source": ')
+    assert splits.load_pairs(RunConfig(), tmp_path).fingerprint == first.fingerprint
+
+
+def test_the_fingerprint_is_of_the_rows(tmp_path: Path) -> None:
+    def fingerprint(folder: str, rows: list[Row], **values: Any) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        return pairs(tmp_path / folder, train=rows, validation=some(4), **values).fingerprint
+
+    rows = some(30)
+    first = fingerprint("a", rows)
+    assert fingerprint("b", rows) == first
+    assert fingerprint("c", [*rows[:-1], ("left 29", "right 29.", 1)]) != first
+    assert fingerprint("d", [*rows[:-1], ("left 29", "right 29", 0)]) != first
+    assert fingerprint("a", rows, max_train_samples=29) != first
+    assert fingerprint("a", rows, positive_label="0") != first
+
+
+@pytest.mark.parametrize(
+    ("cells", "names", "numbers"),
+    [
+        ([0, 1, 1.0, "1", " 0 "], ["0", "1"], [0, 1, 1, 1, 0]),
+        (["10", "9", "-1"], ["-1", "9", "10"], [2, 1, 0]),
+        (["yes", "No", "YES", "no"], ["No", "yes"], [1, 0, 1, 0]),
+        ([True, False, "TRUE", "false"], ["false", "true"], [1, 0, 1, 0]),
+        (["not_duplicate", "duplicate"], ["not_duplicate", "duplicate"], [0, 1]),
+        (["positive", "negative"], ["negative", "positive"], [1, 0]),
+        (["paraphrase", "other"], ["other", "paraphrase"], [1, 0]),
+        (["b", "c", "a"], ["a", "b", "c"], [1, 2, 0]),
+        ([1, None, float("nan"), "", "NULL", 0], ["0", "1"], [1, -1, -1, -1, -1, 0]),
+    ],
+)
+def test_labels_become_classes(cells: list[object], names: list[str], numbers: list[int]) -> None:
+    found = Vocabulary("label")
+    codes = [found.code(cell) for cell in cells]
+    order = found.order()
+    assert [found.names[code] for code in order] == names
+    assert [order.index(code) if code >= 0 else -1 for code in codes] == numbers
+
+
+@pytest.mark.parametrize(
+    ("labels", "asked", "index"),
+    [
+        (["0", "1"], "", 1),
+        (["0", "1"], "0", 0),
+        (["entailment", "not_entailment"], "", 0),
+        (["no", "yes"], "YES", 1),
+        (["a", "b", "c"], "", 1),
+    ],
+)
+def test_the_positive_class(labels: list[str], asked: str, index: int) -> None:
+    assert positive_class(labels, asked) == index
+
+
+def test_a_positive_class_that_is_none_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="positive_label is 'maybe', but the classes are 0, 1"):
+        pairs(tmp_path, train=some(20), positive_label="maybe")
+
+
+@pytest.mark.parametrize(
+    ("head", "columns"),
+    [
+        ("sentence1,sentence2,label,idx", ("sentence1", "sentence2", "label")),
+        ("id,qid1,qid2,question1,question2,is_duplicate", ("question1", "question2",
+                                                           "is_duplicate")),
+        ("premise,hypothesis,gold_label", ("premise", "hypothesis", "gold_label")),
+        ("Text A,Text B,Score", ("Text A", "Text B", "Score")),
+        ("question,sentence,label", ("question", "sentence", "label")),
+        ("text,label", ("text", "", "label")),
+        ("text,mood", ("text", "", "mood")),
+        ("question1,question2,verdict", ("question1", "question2", "verdict")),
+        ("text,note,mood", ("text", "", "")),
+        ("review,sentiment", ("review", "", "sentiment")),
+        ("one,two,three", ("one", "two", "three")),
+        ("ticket,category", ("ticket", "", "category")),
+        ("ours,theirs,label", ("ours", "theirs", "label")),
+        ("a1,a2,a3,a4", ("", "", "")),
+    ],
+)  # fmt: skip
+def test_columns_are_guessed(head: str, columns: tuple[str, str, str]) -> None:
+    assert sources.guess_columns(head.split(",")) == columns
+
+
+def test_columns_can_be_chosen(tmp_path: Path) -> None:
+    rows = [(n % 2, f"x {n}", f"y {n}", f"z {n}") for n in range(20)]
+    values: dict[str, Any] = {"sentence1_column": "r", "sentence2_column": "p", "label_column": "w"}
+    found = pairs(tmp_path, "w,p,q,r", train=rows, validation=rows[:4], **values)
+    assert texts(found.splits["train"])[3] == ("z 3", "x 3")
+    values["sentence2_column"] = NO_COLUMN
+    found = pairs(tmp_path, "w,p,q,r", train=rows, validation=rows[:4], **values)
+    assert found.splits["train"].column_names == ["sentence1", "label"]
+    for wrong, said in (("v", "has no column 'v'; it has w, p, q, r"), ("p", "chosen twice: p, p")):
+        values["sentence1_column"], values["sentence2_column"] = wrong, "p"
+        with pytest.raises(DataError, match=said):
+            pairs(tmp_path, "w,p,q,r", train=rows, **values)
+
+
+def test_a_file_with_another_header_is_named(tmp_path: Path) -> None:
+    files = {}
+    for name, head in (("train", "sentence1,sentence2,label"), ("validation", "a,b,label")):
+        files[name] = tmp_path / f"my {name}.csv"
+        files[name].write_text(head + "\nx,y,1\nz,w,0\n")
+    config = RunConfig(dataset=Uploads(tmp_path / "uploads").add(files))
+    with pytest.raises(DataError, match=r"my validation\.csv has no column 'sentence1'"):
+        splits.load_pairs(config, tmp_path)
+
+
+def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(tmp_path: Path) -> None:
+    from finetune.jobs import train
+    from finetune.runs import events
+
+    rows = some(20)
+    first, second, label = rows[0]
+    swapped = (second, f"{first}!".upper(), label)
+    broken = [("one cell",), ("", "b", 1)]
+    found = pairs(tmp_path, train=[*rows, *broken], validation=[swapped, *some(24)[20:]])
+    assert found.origin["leaked"] == {"validation": 1}
+    assert found.origin["unreadable"] == {"train": 1}
+    event = events.Prepared(
+        train_examples=20, validation_examples=5, steps_per_epoch=1, total_steps=1,
+        labels=found.labels, parameters=1, precision="no",
+        data=found.origin,
+    )  # fmt: skip
+    said = train.describe_event(event).splitlines()[1:]
+    assert said[:3] == [
+        "warning: 1 rows of train could not be read and are left out",
+        "left out of train: 1 (a sentence is missing)",
+        "warning: 1 training pairs stand in validation too, and its score will flatter the model; "
+        "--drop_leaked leaves them out",
+    ]
+    assert "finetune check" in said[3]
+    again = pairs(tmp_path, train=[*rows, *broken], validation=[swapped, *some(24)[20:]],
+                  drop_leaked=True)  # fmt: skip
+    assert again.origin["leaked"] == {}
+    clean = pairs(tmp_path, train=rows, validation=some(24)[20:])
+    assert train.describe_event(replace(event, data=clean.origin)).count("\n") == 0
+
+
+def test_a_terminal_shows_it_above_its_bar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from finetune.jobs import train
+    from finetune.runs import events
+
+    known = {"leaked": {"validation": 3}, "unreadable": {"train": 2}}
+    show = train.TerminalBar()
+    show(
+        events.Prepared(
+            train_examples=20, validation_examples=5, steps_per_epoch=1, total_steps=1,
+            labels=["0", "1"], parameters=1, precision="no", data=known,
+        )
+    )  # fmt: skip
+    show(events.Finished(step=1, seconds=1.0))
+    said = capsys.readouterr().err
+    assert "2 rows of train could not be read" in said
+    assert "3 training pairs stand in validation too" in said
+
+
+def test_incomplete_rows_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [*some(20), ("", "b", 1), ("a", " ", 0), ("a", "b", "")]
+    found = pairs(tmp_path, train=rows, validation=some(4))
+    assert len(found.splits["train"]) == 20
+    assert found.origin["left_out"]["train"] == {
+        "a sentence is missing": 2,
+        "the label is missing": 1,
+    }
+
+
+def test_a_test_split_without_labels_is_not_used(tmp_path: Path) -> None:
+    found = pairs(
+        tmp_path, train=some(20), validation=some(4), test=[("a", "b", ""), ("c", "d", "")]
+    )
+    assert set(found.splits) == {"train", "validation"}
+
+
+def test_duplicates_are_dropped_when_asked(tmp_path: Path) -> None:
+    rows = [*some(20), ("LEFT 3 ", "right 3.", 1), ("right 4", "left 4", 0)]
+    kept = pairs(tmp_path, train=rows, validation=some(4))
+    assert len(kept.splits["train"]) == 22
+    dropped = pairs(tmp_path, train=rows, validation=some(4), drop_duplicates=True)
+    assert texts(dropped.splits["train"]) == [
+        *texts(kept.splits["train"])[:20],
+        ("right 4", "left 4"),  # of swapped pairs only leakage is counted
+    ]
+    assert dropped.origin["left_out"]["train"] == {"duplicates": 1}
+
+
+def test_leaked_rows_are_dropped_from_train_when_asked(tmp_path: Path) -> None:
+    held = [("left 1", "right 1", 1), ("Left 2!", "right  2", 0), ("right 3", "left 3", 1)]
+    rows = some(20)
+    found = pairs(
+        tmp_path, train=rows, validation=held, test=[("left 5", "right 5", 1)], drop_leaked=True
+    )
+    gone = {1, 2, 3, 5}
+    assert texts(found.splits["train"]) == [
+        (one, two) for n, (one, two, _) in enumerate(rows) if n not in gone
+    ]
+    assert found.origin["left_out"]["train"] == {"leaked": 4}
+
+
+def test_the_maximum_draws_at_random_and_the_same_each_time(tmp_path: Path) -> None:
+    def drawn(seed: int) -> list[tuple[str, str]]:
+        values: dict[str, Any] = {"max_train_samples": 30, "max_eval_samples": 5, "data_seed": seed}
+        found = pairs(tmp_path, train=some(200), validation=some(50), **values)
+        assert len(found.splits["validation"]) == 5
+        return texts(found.splits["train"])
+
+    assert len(drawn(1)) == 30
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert drawn(1) != texts([{"sentence1": a, "sentence2": b} for a, b, _ in some(30)])
+
+
+def test_the_cut_keeps_shares_and_shares_no_sentence(tmp_path: Path) -> None:
+    draw = np.random.default_rng(5)
+    rows = [
+        (f"question {draw.integers(400)}", f"question {draw.integers(400)} again", int(n % 4 == 0))
+        for n in range(300)
+    ] + [(f"alone {n}", f"alone too {n}", int(n % 3 == 0)) for n in range(900)]
+    found = pairs(tmp_path, train=rows, validation_share=0.2)
+    train, validation = found.splits["train"], found.splits["validation"]
+    assert len(train) + len(validation) == 1200
+    sides = [{text for pair in texts(split) for text in pair} for split in (train, validation)]
+    assert not sides[0] & sides[1]
+    sizes = np.bincount([label for _, _, label in rows])  # type: ignore[list-item]
+    assert found.counts["validation"] == np.round(sizes * 0.2).astype(int).tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ends=st.lists(
+        st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2)),
+        min_size=2,
+        max_size=40,
+    ),
+    share=st.floats(0.05, 0.5),
+    seed=st.integers(0, 99),
+)
+def test_any_cut_uses_every_row_once(
+    ends: list[tuple[int, int, int]], share: float, seed: int
+) -> None:
+    first, second, label = (np.array(column, np.int64) for column in zip(*ends, strict=True))
+    keys = dataset_cache.RowHashes(
+        label=label, exact=first * 100 + second, first=first, second=second
+    )
+    config = RunConfig(validation_share=share, data_seed=seed)
+    rows = np.arange(len(ends))
+    train, validation = splits.cut_validation(keys, rows, config)
+    assert sorted([*train, *validation]) == list(rows)
+    assert len(validation)
+    groups = splits.sentence_groups(first, second)
+    for one in rows:
+        for two in rows:
+            joined = {first[one], second[one]} & {first[two], second[two]}
+            assert groups[one] == groups[two] or not joined
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "equal"),
+    [
+        ("The Cat.", "the  cat", True),
+        ("caf\u00e9", "cafe\u0301", True),
+        ("a\u200bcat", "acat", True),
+        ("\u201cYes\u201d", "yes", True),
+        ("1.5 metres", "15 metres", False),
+        ("C# is good", "C++ is good", False),
+        ("not it", "it", False),
+    ],
+)
+def test_what_counts_as_the_same_sentence(one: str, two: str, equal: bool) -> None:
+    assert (text_hashes.normalize(one) == text_hashes.normalize(two)) == equal
+
+
+def test_toys_are_read_as_uploads_are(tmp_path: Path) -> None:
+    found = toys.load(toys.write_pairs(tmp_path))
+    assert {name: len(split) for name, split in found.splits.items()} == {
+        "train": 64,
+        "validation": 24,
+        "test": 8,
+    }
+
+
+def test_long_texts_are_written_a_few_at_a_time(tmp_path: Path) -> None:
+    rows = [(f"{n} " + "x" * 600_000, "y", n % 2) for n in range(60)]
+    config = RunConfig(dataset=upload(tmp_path, "sentence1,sentence2,label", rows, some(4), ()))
+    read = dataset_cache.read_dataset(config, tmp_path)
+    sizes = [len(batch) for batch in read.batches("train")]
+    assert sum(sizes) == 60
+    assert max(sizes) < 30
+    assert len(read.split("train")[59]["sentence1"]) > 600_000

@@ -1,0 +1,398 @@
+"""This project as a Space, with the real client over HTTP."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from finetune.errors import PublishError
+from finetune.hub import deploy
+from finetune.hub.client import HubClient
+from finetune.hub.deploy import SpaceRequest
+from tests.conftest import TOKEN
+from tests.support.hub import LoopbackHub, Space
+
+NAME = "ada/finetune"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A small copy of the project, without git."""
+    root = tmp_path / "project"
+    files = {
+        "app.py": "print('page')",
+        "README.md": "---\nsdk: gradio\n---\n",
+        "requirements.txt": "gradio\n",
+        "finetune/__init__.py": "",
+        "finetune/ui/page.py": "",
+        "assets/picture.png": "\x89PNG",
+        "finetune/__pycache__/page.pyc": "compiled",
+        "assets/.hidden": "",
+        "runs/secret.json": "{}",
+        ".env": "KEY=1",
+    }
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+OWN = {"app.py", "README.md", "requirements.txt", "finetune/__init__.py", "finetune/ui/page.py",
+       "assets/picture.png"}  # fmt: skip
+
+
+def git(root: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
+
+
+def send(
+    wanted: SpaceRequest,
+    token: str | None,
+    root: Path,
+    say: Callable[[str], None] = lambda line: None,
+) -> str:
+    """Deploy as somebody who says yes to the price."""
+    return deploy.deploy_space(wanted, token, root, say, lambda price: True)
+
+
+def space(hub: LoopbackHub, name: str = NAME) -> Space:
+    found = hub.repos["space", name].space
+    assert found is not None
+    return found
+
+
+def test_without_git_the_projects_own_files_are_sent(project: Path) -> None:
+    assert set(deploy.project_files(project)) == OWN
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git on the PATH")
+def test_with_git_exactly_what_it_tracks_is_sent(project: Path) -> None:
+    git(project, "init")
+    git(project, "add", "app.py", "README.md", "finetune/__init__.py", ".env")
+    git(project, "commit", "-m", "first")
+    (project / "finetune" / "new.py").write_text("")
+    assert set(deploy.project_files(project)) == {
+        "app.py",
+        "README.md",
+        "finetune/__init__.py",
+        ".env",
+    }
+    git(project, "add", "finetune/new.py", "requirements.txt")
+    (project / "requirements.txt").unlink()
+    assert set(deploy.project_files(project)) == {
+        "app.py", "README.md", "finetune/__init__.py", ".env", "finetune/new.py"
+    }  # fmt: skip
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match=r"has no app\.py and no README\.md"):
+        deploy.project_files(tmp_path)
+
+
+def test_a_new_space_is_one_commit_on_its_hardware(hub: LoopbackHub, project: Path) -> None:
+    said: list[str] = []
+    url = send(SpaceRequest(NAME, "t4-small", private=True), TOKEN, project, said.append)
+    assert url == f"{hub.url}/spaces/{NAME}"
+    repo = hub.repos["space", NAME]
+    assert repo.private
+    assert len(repo.commits) == 1
+    assert set(repo.files) == OWN
+    assert repo.files["app.py"] == b"print('page')"
+    assert space(hub) == Space("gradio", "t4-small", sleep_time=3600)
+    assert said == [
+        "Signed in as ada. t4-small: Nvidia T4 - small, 0.40 USD an hour while it is awake.",
+        f"Made the private Space {NAME}.",
+        f"Sent 6 files, 0.0 MB as commit {repo.head[:12]}.",
+        "It has t4-small.",
+        "It sleeps after 60 minutes without a visitor, and costs nothing then.",
+    ]
+
+
+def test_again_is_an_update_that_removes_what_is_gone(hub: LoopbackHub, project: Path) -> None:
+    send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+    repo = hub.repos["space", NAME]
+    repo.commit("the Hub's", {".gitattributes": b"*.png filter=lfs"})
+    space(hub).hardware = "cpu-basic"
+    (project / "finetune" / "ui" / "page.py").unlink()
+    (project / "app.py").write_text("print('new')")
+    said: list[str] = []
+    send(SpaceRequest(NAME, "t4-small", sleep_time=3600), TOKEN, project, said.append)
+    assert len(repo.commits) == 3
+    assert set(repo.files) == OWN - {"finetune/ui/page.py"} | {".gitattributes"}
+    assert repo.files["app.py"] == b"print('new')"
+    assert space(hub) == Space("gradio", "t4-small", sleep_time=3600)
+    assert said[-2:] == [
+        "Asked for t4-small.",
+        "It sleeps after 60 minutes without a visitor, and costs nothing then.",
+    ]
+    send(SpaceRequest(NAME, "t4-small"), TOKEN, project, said.append)  # what is not asked for stays
+    assert space(hub).sleep_time == 3600
+    said.clear()
+    deploy.deploy_space(SpaceRequest(NAME, "cpu-basic"), TOKEN, project, said.append)
+    assert (space(hub).hardware, said[-1]) == ("cpu-basic", "Asked for cpu-basic.")
+
+
+@pytest.mark.parametrize("sleeps", [None, -1, 600])
+def test_what_is_billed_always_sleeps(hub: LoopbackHub, project: Path, sleeps: int | None) -> None:
+    hub.add_repo(NAME, "space", {"README.md": b""})
+    space(hub).sleep_time = sleeps
+    send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+    assert space(hub).sleep_time == (600 if sleeps == 600 else 3600)
+    space(hub).sleep_time = sleeps
+    send(SpaceRequest(NAME), TOKEN, project)  # with what it has
+    assert space(hub).sleep_time == (600 if sleeps == 600 else 3600)
+
+
+def test_nothing_is_billed_without_a_yes_to_its_price(hub: LoopbackHub, project: Path) -> None:
+    asked: list[str] = []
+
+    def no(price: str) -> bool:
+        asked.append(price)
+        return False
+
+    with pytest.raises(PublishError, match="t4-small is billed, and nobody has agreed"):
+        deploy.deploy_space(
+            SpaceRequest(NAME, "t4-small", bucket="ada/runs"), TOKEN, project, agrees=no
+        )
+    assert asked == ["t4-small: Nvidia T4 - small, 0.40 USD an hour while it is awake"]
+    assert (hub.repos, hub.buckets) == ({}, {})
+    send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+    for hardware in ("", "t4-small"):  # it has it, and a commit wakes it
+        with pytest.raises(PublishError, match="nothing was done"):
+            deploy.deploy_space(SpaceRequest(NAME, hardware), TOKEN, project)
+    assert len(hub.repos["space", NAME].commits) == 1
+
+
+def test_no_hardware_is_bought_that_nobody_named(hub: LoopbackHub, project: Path) -> None:
+    hub.add_user(TOKEN, "ada", pro=True)
+    for _ in range(2):  # new, and there already
+        said: list[str] = []
+        deploy.deploy_space(SpaceRequest(NAME), TOKEN, project, said.append)
+        assert space(hub) == Space("gradio", "cpu-basic")
+        assert said[-1] == "It has cpu-basic."
+
+
+def test_a_bucket_keeps_the_runs_before_the_first_start(hub: LoopbackHub, project: Path) -> None:
+    wanted = SpaceRequest(NAME, "t4-small", bucket="lovelace/runs")
+    send(wanted, TOKEN, project)
+    volume = {"type": "bucket", "source": "lovelace/runs", "mountPath": "/data"}
+    assert hub.buckets == {"lovelace/runs": True}
+    assert space(hub).volumes == [volume]
+    assert space(hub).variables == {"FINETUNE_RUNS": "/data/runs"}
+    paths = [path for _, path, status in hub.requests if status == 200]
+    assert paths.index(f"/api/spaces/{NAME}/variables") < paths.index(
+        f"/api/spaces/{NAME}/commit/main"
+    )
+    other = {"type": "model", "source": "ada/model", "mountPath": "/models", "readOnly": True}
+    space(hub).volumes = [{**volume, "source": "ada/old"}, other]
+    send(wanted, TOKEN, project)
+    assert space(hub).volumes == [other, volume]
+
+
+def test_another_space_is_not_written_over(hub: LoopbackHub, project: Path) -> None:
+    hub.add_repo("ada/game", "space", {"app.py": b"a game", "README.md": b""})
+    with pytest.raises(PublishError, match="exists and holds something else"):
+        send(SpaceRequest("ada/game"), TOKEN, project)
+    assert hub.repos["space", "ada/game"].files["app.py"] == b"a game"
+    hub.add_repo("ada/empty", "space", {"README.md": b"", ".gitattributes": b""})
+    send(SpaceRequest("ada/empty", "t4-small"), TOKEN, project)
+    assert set(hub.repos["space", "ada/empty"].files) > OWN
+
+
+@pytest.mark.parametrize(
+    ("wanted", "token", "words"),
+    [
+        (SpaceRequest("finetune"), TOKEN, "'finetune' does not say whose it is"),
+        (SpaceRequest("ada/a b"), TOKEN, "'ada/a b' is not a repository name"),
+        (SpaceRequest("ada/x/y"), TOKEN, "does not say whose it is"),
+        (SpaceRequest(NAME, "t4-small", bucket="runs"), TOKEN, "'runs' does not say whose it is"),
+        (SpaceRequest(NAME, "t4-small", sleep_time=-1), TOKEN, "sleep time is -1"),
+        (SpaceRequest("eve/finetune"), TOKEN, r"'eve'.*ada, lovelace"),
+        (SpaceRequest(NAME, "t4-small", bucket="eve/runs"), TOKEN, r"ada may not write to 'eve'"),
+        (SpaceRequest(NAME, "t9-huge"), TOKEN, r"no hardware 't9-huge'.* cpu-basic, t4-small"),
+        (SpaceRequest(NAME, "t4-small"), None, "not signed in"),
+        (SpaceRequest(NAME, "t4-small"), "two words", "no token has"),
+        (SpaceRequest(NAME, "t4-small"), "nobodys-token", "sign-in was refused with status 401"),
+        (SpaceRequest(NAME, "t4-small"), "reader", "may only read"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_made(
+    hub: LoopbackHub, project: Path, wanted: SpaceRequest, token: str | None, words: str
+) -> None:
+    hub.add_user("reader", "eve", role="read")
+    with pytest.raises(PublishError, match=words) as caught:
+        send(wanted, token, project)
+    assert not token or token not in str(caught.value)
+    assert hub.repos == {}
+    assert hub.buckets == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/api/whoami", 503, "The sign-in was refused with status 503.*in a while"),
+        ("/api/spaces/hardware", 429, "which hardware there is was refused with status 429.*pause"),
+        ("/api/repos/create", 409, "Making ada/finetune was refused with status 409.*another name"),
+        ("/api/repos/create", 402, "status 402.*paid for"),
+        ("/volumes", 404, "was made, but holds no files yet.*no such repository"),
+        ("/commit/", 403, "was made, but holds no files yet.*write access"),
+        ("/commit/", 500, "status 500.* holds no files yet"),
+        ("/runtime", 401, "expired; make a new one"),
+    ],
+)
+def test_a_refusal_says_what_and_what_to_do(
+    hub: LoopbackHub, project: Path, path: str, status: int, words: str
+) -> None:
+    hub.fail("", path, status, times=9)
+    with pytest.raises(PublishError, match=words) as caught:
+        send(SpaceRequest(NAME, "t4-small", bucket="ada/runs"), TOKEN, project)
+    assert TOKEN not in str(caught.value)
+    hub.faults.clear()
+    send(SpaceRequest(NAME, "t4-small", bucket="ada/runs"), TOKEN, project)
+    assert len(hub.repos["space", NAME].commits) == 1
+    assert space(hub).volumes[0]["source"] == "ada/runs"
+
+
+def test_hardware_that_is_refused_leaves_the_files(hub: LoopbackHub, project: Path) -> None:
+    send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+    space(hub).hardware = "cpu-basic"
+    hub.add_user(TOKEN, "ada", pays=False)
+    with pytest.raises(PublishError, match=r"Asking for t4-small .*402.* files are there"):
+        send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+    assert len(hub.repos["space", NAME].commits) == 2
+
+
+def test_a_connection_lost_midway_is_said(hub: LoopbackHub, project: Path) -> None:
+    hub.fail("POST", "/commit/", 0, cut=True, times=9)
+    with pytest.raises(PublishError, match=r"Sending the files .*failed.*goes on from what is"):
+        send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+
+
+def test_a_hub_without_a_list_of_hardware_is_asked_for_what_the_client_knows(
+    hub: LoopbackHub, project: Path
+) -> None:
+    hub.fail("GET", "/api/spaces/hardware", 404, times=2)
+    send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+    with pytest.raises(PublishError, match=r"no hardware 't9'.*l40sx1"):
+        send(SpaceRequest(NAME, "t9"), TOKEN, project)
+
+
+def test_no_network_is_said_at_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(PublishError, match="does not answer"):
+        send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+
+
+def test_a_client_error_is_told_without_the_token(hub: LoopbackHub) -> None:
+    def act() -> None:
+        raise RuntimeError(f"Xet said no to {TOKEN} at http://x/y?sig=abc&t=1\nretry later.")
+
+    with pytest.raises(PublishError) as caught:
+        HubClient(TOKEN).call("Sending", act)
+    assert "Xet said no to \u2026 at http://x/y?\u2026 retry later (RuntimeError)" in str(
+        caught.value
+    )
+    assert TOKEN not in str(caught.value)
+
+
+def test_the_way_of_a_space_until_it_runs_is_told(hub: LoopbackHub, project: Path) -> None:
+    send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+    space(hub).stages = ["RUNNING", "BUILDING", "BUILDING", "APP_STARTING", "RUNNING"]
+    told: list[str] = []
+    deploy.wait_until_running(NAME, TOKEN, told.append, every=0)
+    assert told == [
+        "Stage: running.", "Stage: building.", "Stage: app starting.", "Stage: running."
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stage", "trouble", "said"),
+    [
+        ("BUILD_ERROR", "No matching\ndistribution", r"BUILD_ERROR: No matching distribution\. "),
+        ("RUNTIME_ERROR", "", r"ended as RUNTIME_ERROR\. Read its log at http"),
+        ("PAUSED", "", "is paused"),
+        ("BUILDING", "", "After 0 minutes"),
+    ],
+)
+def test_a_space_that_does_not_come_up_is_said(
+    hub: LoopbackHub, project: Path, stage: str, trouble: str, said: str
+) -> None:
+    send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+    space(hub).stages, space(hub).trouble = ["BUILDING", stage], trouble
+    with pytest.raises(PublishError, match=said):
+        deploy.wait_until_running(
+            NAME, TOKEN, every=0.01, patience=0.05 if stage == "BUILDING" else 60
+        )
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "finetune", "deploy", *arguments],
+        cwd=deploy.ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "hardware"), [("yes", "t4-small"), ("", ""), ("n", "")])
+def test_at_a_terminal_one_is_asked(
+    hub: LoopbackHub, typed: str, hardware: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: print(question) or typed)
+    monkeypatch.setattr(deploy, "stored_token", lambda: TOKEN)
+    assert deploy.main([NAME, "--hardware", "t4-small"]) == (not hardware)
+    told = capsys.readouterr().out
+    assert told.index("0.40 USD an hour") < told.index("Go on? [y/N]")
+    assert [one.space.hardware for one in hub.repos.values() if one.space] == [hardware][
+        : bool(hardware)
+    ]
+
+
+def test_files_that_are_sent_too_slowly_may_still_arrive(hub: LoopbackHub, project: Path) -> None:
+    hub.fail("POST", "/commit/", 504, times=9)
+    with pytest.raises(PublishError, match=r"status 504.*They may still arrive\."):
+        send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+    hub.faults.clear()
+    hub.fail("POST", "/commit/", 403)
+    with pytest.raises(PublishError, match=r"write access") as caught:
+        send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
+    assert "may still" not in str(caught.value)
+
+
+def test_a_dry_run_lists_the_files_and_asks_nobody(hub: LoopbackHub) -> None:
+    done = command(NAME, "--hardware", "t4-small", "--dry-run", HF_TOKEN=TOKEN)
+    assert done.returncode == 0, done.stderr
+    assert " finetune/hub/deploy.py\n" in done.stdout
+    assert "MB would go to ada/finetune on t4-small.\nWhat that costs: https://" in done.stdout
+    assert ".pyc" not in done.stdout
+    assert hub.requests == []
+
+
+def test_the_project_itself_from_a_terminal(hub: LoopbackHub) -> None:
+    arguments = (NAME, "--hardware", "t4-small", "--bucket", "ada/runs")
+    refused = command(*arguments, HF_TOKEN=TOKEN)
+    assert refused.returncode == 1
+    assert "t4-small: Nvidia T4 - small, 0.40 USD an hour" in refused.stdout
+    assert "t4-small is billed, and nobody has agreed" in refused.stderr
+    assert hub.repos == {}
+    done = command(*arguments, "--yes", HF_TOKEN=TOKEN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"{hub.url}/spaces/{NAME}"
+    assert "The Hub builds it now" in done.stdout
+    assert "It sleeps after 60 minutes without a visitor" in done.stdout
+    assert TOKEN not in done.stdout + done.stderr
+    sent = hub.repos["space", NAME].files
+    assert set(sent) == set(deploy.project_files())
+    assert sent["finetune/hub/deploy.py"] == Path(deploy.__file__).read_bytes()
+    refused = command(NAME)
+    assert refused.returncode == 1
+    assert "error: You are not signed in." in refused.stderr

@@ -1,0 +1,350 @@
+"""The card: derived from the run as a whole, honest about what was not measured, nobody's pairs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+
+from finetune.config import RunConfig
+from finetune.data import catalog
+from finetune.data.check_report import CheckReport, Example, Finding
+from finetune.data.splits import load_pairs
+from finetune.disk import write_atomically
+from finetune.evaluation import saved_predictions
+from finetune.hub import curves_picture, model_card
+from finetune.inference import decision_rule
+from finetune.jobs import check_jobs
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
+from tests.support import toys
+from tests.support.hub import LoopbackHub
+
+LABELS = ["not_equivalent", "equivalent"]
+SECRET = "the minister resigned on a rainy tuesday"
+
+
+def prepared(**values: Any) -> events.Prepared:
+    data = {
+        "source": "tickets.csv", "positive_label": "equivalent", "columns": {},
+        "rows": {"train": 64, "validation": 40, "test": 8}, "revision": "",
+        "left_out": {"train": {"duplicates": 3}},
+        "splits": {"train": "train", "validation": "validation", "test": "test"},
+    }  # fmt: skip
+    known: dict[str, Any] = {
+        "train_examples": 64, "validation_examples": 40, "steps_per_epoch": 8, "total_steps": 8,
+        "labels": LABELS, "parameters": 1000, "precision": "no", "fingerprint": "f" * 64,
+        "majority": {"accuracy": 0.6, "f1": 0.75}, "data": data,
+    }  # fmt: skip
+    return events.Prepared(**known | values)
+
+
+def evaluate(run: Run, labels: list[str] = LABELS) -> None:
+    """Logits of 40 examples of which a model gets 30 right, and all that hangs on them."""
+    draw = np.random.default_rng(0)
+    truth = draw.integers(0, len(labels), 40)
+    logits = draw.normal(0, 0.1, (40, len(labels))).astype(np.float32)
+    answers = np.where(np.arange(40) < 30, truth, (truth + 1) % len(labels))
+    logits[np.arange(40), answers] += 2
+    saved_predictions.save_scored(run, 8, logits, truth)
+    texts = pa.table({"sentence1": [SECRET] * 40, "sentence2": [SECRET] * 40, "label": truth})
+    saved_predictions.save_examples(run, "validation", texts)
+    other = logits.copy()
+    other[:5] = other[:5, ::-1]
+    saved_predictions.save_swapped(
+        run, saved_predictions.SwappedLogits(8, np.arange(40), logits, other)
+    )
+    run.append(
+        events.Evaluated(
+            step=8, epoch=1.0, metrics={"accuracy": 0.75, "f1": 0.7}, seconds=0.1, best=True
+        )
+    )
+    run.append(events.Saved(step=8))
+
+
+def begin(store: RunStore, model: Path, told: events.Prepared, **values: Any) -> Run:
+    run = store.create(RunConfig(max_length=32, **values))
+    run.append(events.Started(device="CPU (2 threads)", versions={"torch": "2.13.0"}))
+    run.append(told)
+    run.append(
+        events.Stepped(step=8, epoch=1, loss=0.3, learning_rate=1e-5, samples_per_second=9.0)
+    )
+    toys.copy_model(model, run.best)
+    return run
+
+
+@pytest.fixture
+def run(store: RunStore, toy_checkpoint: Path) -> Run:
+    made = begin(store, toy_checkpoint, prepared())
+    evaluate(made)
+    made.append(events.Finished(step=8, seconds=4000.0))
+    return made
+
+
+def written(store: RunStore, run: Run, **values: Any) -> str:
+    return model_card.card_text(run, store.summary(run), "ada/pairs", **values)
+
+
+def metadata(text: str) -> dict[str, Any]:
+    return dict(yaml.safe_load(text.split("---\n")[1]))
+
+
+def test_the_metadata_is_what_the_hub_knows(store: RunStore, run: Run, hub: LoopbackHub) -> None:
+    text = written(store, run, licence="mit")
+    ModelCard(text).validate()
+    found = metadata(text)
+    assert found["license"] == "mit"
+    assert found["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert found["base_model_relation"] == "finetune"
+    assert found["metrics"] == ["accuracy", "f1"]
+    assert found["widget"][0] == {"text": " [SEP] ".join(model_card.EXAMPLES[0])}
+    index = found["model-index"][0]
+    assert index["name"] == "pairs"
+    assert [one["value"] for one in index["results"][0]["metrics"]] == [0.75, 0.7]
+
+
+def test_a_hub_dataset_is_named_with_its_revision(store: RunStore, toy_checkpoint: Path) -> None:
+    told = prepared()
+    told.data["revision"] = "abc123"
+    run = begin(store, toy_checkpoint, told, dataset="glue/mrpc", checkpoint="roberta-base")
+    evaluate(run)
+    found = metadata(written(store, run))
+    assert found["datasets"] == ["nyu-mll/glue"]
+    assert found["license"] == "mit"
+    assert found["model-index"][0]["results"][0]["dataset"] == {
+        "name": "GLUE MRPC", "type": "nyu-mll/glue", "config": "mrpc", "split": "validation",
+        "revision": "abc123",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted", "said"),
+    [
+        (
+            {"splits": {"train": "train"}},
+            {"name": "GLUE MRPC (cut from train)", "split": "train",
+             "args": {"cut_from": "train", "rows": 40}},
+            "On 40 validation pairs, cut from the source's split `train`, after step 8",
+        ),
+        (
+            {"splits": {"train": "train", "validation": "validation_matched"},
+             "left_out": {"validation": {"beyond the maximum": 60}}},
+            {"name": "GLUE MRPC", "split": "validation_matched",
+             "args": {"rows": 40, "rows_in_split": 100}},
+            "On 40 validation pairs, of the source's split `validation_matched`, after step 8",
+        ),
+        ({"splits": None}, {"name": "GLUE MRPC"}, "On 40 validation pairs, after step 8"),
+    ],
+)  # fmt: skip
+def test_scores_stand_beside_the_rows_they_are_of(
+    store: RunStore, toy_checkpoint: Path, data: dict[str, Any], wanted: dict[str, Any], said: str
+) -> None:
+    told = prepared()
+    told.data.update(data)
+    run = begin(store, toy_checkpoint, told, dataset="glue/mrpc")
+    evaluate(run)
+    text = written(store, run)
+    hub = {"type": "nyu-mll/glue", "config": "mrpc"}
+    assert metadata(text)["model-index"][0]["results"][0]["dataset"] == hub | wanted
+    assert said in text
+
+
+def test_the_splits_that_a_source_has_not_are_not_claimed(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    """What `data` notes of the splits is what the card says."""
+    pairs = toys.write_pairs(store.root / "pairs")
+    kept = store.uploads.add({"train": pairs / "train.csv", "test": pairs / "test.csv"})
+    chosen = RunConfig(dataset=kept)
+    origin = load_pairs(chosen, store.root).origin
+    run = begin(store, toy_checkpoint, prepared(data=origin), dataset=kept)
+    evaluate(run)
+    run.append(events.TestSetOpened(step=8, metrics={"accuracy": 0.5}))
+    results = metadata(written(store, run))["model-index"][0]["results"]
+    assert [one["dataset"]["split"] for one in results] == ["train", "test"]
+    assert results[0]["dataset"]["args"]["rows"] == origin["rows"]["validation"]
+
+
+def test_results_have_intervals_baselines_and_a_confusion_matrix(store: RunStore, run: Run) -> None:
+    run.append(
+        events.BaselinesMeasured(baselines={"TF-IDF + logistic regression": {"accuracy": 0.65}})
+    )
+    text = written(store, run)
+    row = next(line for line in text.splitlines() if line.startswith("| this model"))
+    assert row.startswith("| this model | 0.7500 (0.")
+    assert "| majority class | 0.6000 | 0.7500 |" in text
+    assert "| TF-IDF + logistic regression | 0.6500 |  |" in text
+    matrix = [line for line in text.splitlines() if line.startswith("| `")]
+    cells = [[int(cell) for cell in line.split("|")[2:4]] for line in matrix]
+    assert sum(map(sum, cells)) == 40
+    assert cells[0][0] + cells[1][1] == 30
+
+
+def test_limits_say_what_was_measured(store: RunStore, run: Run) -> None:
+    limits = written(store, run).split("## Limits")[1].split("## Data")[0]
+    assert "changes the answer of 5 of 40 validation pairs" in limits
+    assert "expected calibration error" in limits
+    assert "32 tokens" in limits
+    (run.predictions / "swapped.npz").unlink()
+    assert "swapping the two sentences changes its answers was not measured" in written(store, run)
+
+
+def test_a_model_that_learned_nothing_says_so_first(store: RunStore, toy_checkpoint: Path) -> None:
+    run = begin(store, toy_checkpoint, prepared())
+    truth = (np.arange(40) < 27).astype(np.int64)
+    saved_predictions.save_scored(run, 8, np.full((40, 2), [-1, 1], np.float32), truth)
+    texts = pa.table({"sentence1": ["a"] * 40, "sentence2": ["b"] * 40, "label": truth})
+    saved_predictions.save_examples(run, "validation", texts)
+    scores = {"accuracy": 27 / 40, "f1": 54 / 67}
+    run.append(events.Evaluated(step=8, epoch=1.0, metrics=scores, seconds=0.1, best=True))
+    run.append(events.BaselinesMeasured(baselines={"TF-IDF + logistic regression": {"f1": 0.9}}))
+    limits = written(store, run).split("## Limits")[1].split("## Data")[0]
+    first, second = [line for line in limits.splitlines() if line.startswith("- ")][:2]
+    assert first.startswith(f"- It always answers `{LABELS[1]}`: it has learned nothing")
+    assert "0.8060, is not above that of the best baseline, TF-IDF + logistic" in second
+    assert "No kind of example was found" not in limits
+
+
+def test_a_test_set_is_reported_with_how_often_it_was_opened(store: RunStore, run: Run) -> None:
+    assert "it was never opened" in written(store, run)
+    for _ in range(2):
+        run.append(
+            events.TestSetOpened(
+                step=8, metrics={"accuracy": 0.5, "f1": 0.4}, threshold=0.3,
+                at_threshold={"accuracy": 0.6, "f1": 0.45},
+            )
+        )  # fmt: skip
+    text = written(store, run)
+    assert "Opened 2 times" in text
+    assert "| threshold 0.3 | 0.6000 | 0.4500 |" in text
+    splits = [one["dataset"]["split"] for one in metadata(text)["model-index"][0]["results"]]
+    assert splits == ["validation", "test"]
+
+
+def test_threshold_and_temperature_are_told(store: RunStore, run: Run) -> None:
+    decision_rule.write_rule(run.best, threshold=0.43, temperature=1.31, positive="equivalent")
+    text = written(store, run)
+    assert "The answer is `equivalent` from a probability of 0.43 on" in text
+    assert "softmax(logits / 1.31)" in text
+
+
+def test_time_and_hardware_are_told_and_no_carbon_is_claimed(store: RunStore, run: Run) -> None:
+    text = written(store, run)
+    assert "8 of 8 steps in 67 min on CPU (2 threads)" in text
+    assert "Energy was not measured" in text
+    assert "torch 2.13.0" in text
+    assert "co2" not in text.lower()
+
+
+def test_nobodys_sentences_and_no_place_on_the_disk_are_shown(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    run = begin(
+        store, toy_checkpoint, prepared(), checkpoint=str(toy_checkpoint),
+        accelerate_config="/home/ada/secret/accelerate.yaml",
+    )  # fmt: skip
+    evaluate(run)
+    text = written(store, run)
+    assert SECRET not in text
+    assert str(toy_checkpoint.parent) not in text
+    assert "/home/ada" not in text
+    assert "base_model" not in metadata(text)
+    assert "`toy`" not in text
+    assert "Fine-tuned from `local-checkpoint`" in text
+    assert model_card.public(run.config()).accelerate_config == "accelerate_config.yaml"
+
+
+def test_a_persons_files_are_not_named(store: RunStore, toy_checkpoint: Path) -> None:
+    told = prepared()
+    told.data["source"] = "acme-layoffs.csv, dev.csv"
+    kept = store.uploads.add({"train": toys.write_pairs(store.root / "pairs") / "train.csv"})
+    run = begin(store, toy_checkpoint, told, dataset=kept)
+    evaluate(run)
+    text = written(store, run)
+    assert ".csv" not in text
+    assert "Source: own pairs." in text
+    assert metadata(text)["model-index"][0]["results"][0]["dataset"]["name"] == "own pairs"
+
+
+EVIL = (
+    "![x](https://evil.example/x.png)", "<a href='https://evil.example'>evil</a>",
+    "https://evil.example", "www.evil.example", "eve@evil.example", "[evil](//evil.example)",
+    "a\\|<img src=evil>", "`\n# evil", "\n---\nevil: 1\n---\n", "```\n<b>evil", "*evil*|\0",
+    "</code><script>evil()</script>", "&lt;evil&gt;",
+)  # fmt: skip
+
+
+def test_nothing_that_is_given_is_markup(store: RunStore, toy_checkpoint: Path) -> None:
+    run = begin(
+        store, toy_checkpoint, prepared(labels=list(EVIL)),
+        name=EVIL[0], label_column=EVIL[6], positive_label=EVIL[1], dataset_revision=EVIL[11],
+    )  # fmt: skip
+    data = {"positive_label": EVIL[1], "revision": EVIL[0], "source": EVIL[2]}
+    run.append(prepared(labels=list(EVIL), data={**prepared().data, **data}))
+    decision_rule.write_rule(run.best, threshold=0.43, positive=EVIL[6])
+    found = [Finding("x", "warns", f"Classes with few rows: {one!r}, {one}", 3, "") for one in EVIL]
+    for some in (EVIL[:7], EVIL[7:]):
+        evaluate(run, list(some))
+        run.append(prepared(labels=list(some), data={**prepared().data, **data}))
+        text = model_card.card_text(run, store.summary(run), "ada/pairs", findings=found[:12])
+        assert metadata(text)["license"] == "apache-2.0"
+        body = text.split("\n---\n", 1)[1]
+        html = MarkdownIt("commonmark").enable("table").render(body)
+        prose = re.sub(r"<code.*?</code>", "", html, flags=re.DOTALL)
+        assert "evil.example" not in prose
+        assert not re.findall(r"<(?:a|b|em|hr|script)\b", prose)
+        assert (html.count("<img"), html.count("<h1")) == (1, 1)  # the curves, the model's name
+        matrix = html.split("A row is the true class")[1].split("</table>")[0]
+        assert matrix.count("<tr>") == len(some) + 1
+        assert all(row.count("<td") == len(some) + 2 for row in matrix.split("<tr>")[2:])
+
+
+def test_findings_of_the_same_rows_are_told_without_rows(store: RunStore, run: Run) -> None:
+    found = Finding(
+        "leakage", "warns", "Pairs stand in both train and validation", 3, "",
+        [Example("train", 1, SECRET)],
+    )  # fmt: skip
+    note = Finding("classes", "notes", "Two classes", 64, "")
+    place = check_jobs.check_folder(store, run.config())
+    place.folder.mkdir(parents=True)
+    for fingerprint, told in (("f" * 64, [found]), ("0" * 64, [])):
+        report = CheckReport(source="x", findings=[found, note], fingerprint=fingerprint)
+        write_atomically(place.folder / "report.json", report.to_json())
+        assert list(model_card.check_findings(run, store.summary(run))) == told
+    text = written(store, run, findings=[found])
+    assert "- Pairs stand in both train and validation (3 rows)." in text
+    assert SECRET not in text
+
+
+def test_single_sentences_and_many_classes(store: RunStore, toy_checkpoint: Path) -> None:
+    told = prepared(labels=["calm", "glad", "sad"])
+    told.data["columns"] = {"sentence1": "text", "sentence2": ""}
+    run = begin(store, toy_checkpoint, told)
+    evaluate(run, ["calm", "glad", "sad"])
+    text = written(store, run)
+    assert "a sentence into one of the classes `calm`, `glad`, `sad`" in text
+    assert metadata(text)["widget"][0] == {"text": model_card.EXAMPLES[0][0]}
+    assert metadata(text)["tags"] == ["sentences", "finetune"]
+
+
+def test_the_curves_are_a_picture(store: RunStore, run: Run) -> None:
+    drawn = curves_picture.curves_png(store.summary(run))
+    assert drawn is not None
+    assert drawn.startswith(b"\x89PNG")
+    assert len(drawn) < 200_000
+    assert f"]({model_card.PICTURE})" in written(store, run)
+    blank = store.create(RunConfig())
+    assert curves_picture.curves_png(store.summary(blank)) is None
+    assert model_card.PICTURE not in model_card.card_text(blank, store.summary(blank), "ada/pairs")
+
+
+@pytest.mark.parametrize("checkpoint", [one.name for one in catalog.CHECKPOINTS])
+def test_every_offered_checkpoint_has_its_licence(checkpoint: str) -> None:
+    assert model_card.base_licence(RunConfig(checkpoint=checkpoint)) in ("apache-2.0", "mit")

@@ -1,0 +1,69 @@
+"""What a person chose for a model is kept in its `config.json`, where `transformers` ignores it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune.errors import DataError, StoreError
+from finetune.inference import decision_rule
+from finetune.inference.decision_rule import DecisionRule
+from finetune.metrics import calibration
+from tests.support import toys
+
+
+@pytest.fixture
+def best(toy_checkpoint: Path, tmp_path: Path) -> Path:
+    toys.copy_model(toy_checkpoint, tmp_path / "best")
+    return tmp_path / "best"
+
+
+def test_it_is_kept_with_the_model_and_the_model_loads_as_before(best: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    assert decision_rule.read_rule(best) == DecisionRule()
+    decision_rule.write_rule(best, threshold=0.43, positive="equivalent")
+    decision_rule.write_rule(best, temperature=1.5)
+    assert decision_rule.read_rule(best) == DecisionRule(0.43, 1.5, "equivalent")
+    known = json.loads((best / "config.json").read_text())
+    assert known["finetune"] == {"threshold": 0.43, "temperature": 1.5, "positive": "equivalent"}
+    model = AutoModelForSequenceClassification.from_pretrained(best)
+    assert model.config.num_labels == 2
+    model.save_pretrained(best)
+    assert decision_rule.read_rule(best).threshold == 0.43
+    decision_rule.write_rule(best, threshold=None, temperature=None, positive="")
+    assert "finetune" not in json.loads((best / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [({"threshold": 0.0}, "0"), ({"threshold": 1.0}, "1"), ({"threshold": -1.0}, "-1"),
+     ({"temperature": 0.0}, "temperature"), ({"temperature": -2.0}, "-2")],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused(best: Path, values: dict[str, float], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        decision_rule.write_rule(best, **values)
+    assert decision_rule.read_rule(best) == DecisionRule()
+
+
+def test_a_folder_without_a_model_or_with_nonsense_says_nothing(tmp_path: Path) -> None:
+    assert decision_rule.read_rule(tmp_path) == DecisionRule()
+    with pytest.raises(StoreError, match="no saved model"):
+        decision_rule.write_rule(tmp_path, threshold=0.5)
+    for text in ("{", "[]", '{"finetune": 3}', '{"finetune": {"threshold": "x"}}',
+                 '{"finetune": {"threshold": true, "temperature": NaN}}'):  # fmt: skip
+        (tmp_path / "config.json").write_text(text)
+        assert decision_rule.read_rule(tmp_path) == DecisionRule()
+
+
+def test_a_cooled_threshold_answers_as_the_plain_one() -> None:
+    logits = np.random.default_rng(0).normal(0, 3, (500, 2)).astype(np.float32)
+    for threshold in (0.1, 0.5, 0.83):
+        for temperature in (0.5, 1.0, 2.5):
+            plain = calibration.probabilities(logits)[:, 1] >= threshold
+            cooled = decision_rule.rescale_threshold(threshold, temperature)
+            after = calibration.probabilities(logits, temperature)[:, 1] >= cooled
+            assert (plain != after).mean() < 0.005  # but for rounding at the very edge

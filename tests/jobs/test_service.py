@@ -1,0 +1,193 @@
+"""Workers as real processes: started, watched, stopped, killed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from finetune.config import RunConfig
+from finetune.data import uploads
+from finetune.errors import ConfigError
+from finetune.hub import model_card, publish
+from finetune.inference.predictor import Predictor
+from finetune.jobs import scheduler, service, workers
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
+from tests.support import toys
+
+
+def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def start(store: RunStore, config: RunConfig, processes: list[int]) -> tuple[Run, psutil.Process]:
+    run = service.start_run(store, config)
+
+    def begun() -> bool:
+        """A run that has just ended may still hold the place: no app is here to look again."""
+        scheduler.dispatch_queue(store)
+        return workers.worker_process(run) is not None
+
+    until(begun)
+    process = workers.worker_process(run)
+    assert process is not None
+    processes.append(process.pid)
+    return run, process
+
+
+@pytest.fixture
+def endless(toy_checkpoint: Path) -> RunConfig:
+    return RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=1000, max_length=32)
+
+
+def test_a_run_goes_from_start_to_finish(
+    store: RunStore, toy_checkpoint: Path, processes: list[int]
+) -> None:
+    config = RunConfig(checkpoint=str(toy_checkpoint), max_steps=20, max_length=32)
+    run, process = start(store, config, processes)
+    assert service.run_summary(store, run).status == "running"
+    assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
+    until(lambda: service.run_summary(store, run).status != "running")
+    done = service.run_summary(store, run)
+    assert done.status == "finished", run.log_tail()
+    assert done.step == 20
+    assert run.has_model()
+    assert "finished 20 steps" in run.log_tail()
+    assert "secret" not in (run.folder / "config.json").read_text()
+    until(lambda: not psutil.pid_exists(process.pid))  # and no zombie stays
+
+
+@pytest.mark.long
+def test_single_sentences_in_three_classes_go_the_whole_road(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path, processes: list[int]
+) -> None:
+    """An uploaded file of another shape: trained on, predicted, described in its card."""
+    path = tmp_path / "moods.csv"
+    moods = ("calm", "glad", "sad")
+    both = itertools.product(toys.ANIMALS, toys.ANIMALS)
+    lines = [f"the {one} sees a {two} .,{moods[n % 3]}" for n, (one, two) in enumerate(both)]
+    path.write_text("text,mood\n" + "\n".join(lines) + "\n")
+    dataset = uploads.Uploads(store.root / "uploads").add({"train": path})
+    config = RunConfig(dataset=dataset, checkpoint=str(toy_checkpoint), max_steps=6, max_length=32)
+    run, _ = start(store, config, processes)
+    until(lambda: service.run_summary(store, run).status != "running")
+    done = service.run_summary(store, run)
+    assert done.status == "finished", run.log_tail()
+    assert done.prepared is not None
+    assert done.prepared.labels == ["calm", "glad", "sad"]
+    assert not done.paired
+    predictor = Predictor(run.best, config.max_length, done.paired)
+    assert set(predictor.pair("the cat sees a dog .").probabilities) == set(moods)
+    said = model_card.card_text(run, done, "ada/moods")
+    assert "a sentence into one of the classes `calm`, `glad`, `sad`" in said
+    assert 'tokenizer("The shop opens at nine.", return_tensors' in said
+    assert done.prepared.fingerprint in said
+    assert "moods.csv" in said
+    assert publish.suggested_name(run) == "toy-own-pairs"
+
+
+def test_stop_ends_it_and_keeps_a_model(
+    store: RunStore, endless: RunConfig, processes: list[int]
+) -> None:
+    run, process = start(store, endless, processes)
+    until(lambda: service.run_summary(store, run).step > 0)
+    second = service.start_run(store, endless)
+    assert service.run_summary(store, second).status == "waiting"
+    assert service.queue_place(store, second) == (1, 1)
+    assert workers.worker_process(second) is None
+    service.stop_run(store, second)  # it leaves the queue
+    assert service.run_summary(store, second).status == "stopped"
+    assert service.queue_place(store, second) == (0, 0)
+    service.stop_run(store, run)
+    until(lambda: service.run_summary(store, run).status == "stopped")
+    assert run.has_model()
+    until(lambda: not process.is_running())
+    assert service.active_run(store) is None
+
+
+def test_stop_before_training_ends_it_too(
+    store: RunStore, endless: RunConfig, processes: list[int]
+) -> None:
+    run, process = start(store, endless, processes)
+    service.stop_run(store, run, patience=0.5)
+    until(lambda: not process.is_running(), 60)
+    assert service.run_summary(store, run).status == "stopped"
+
+
+def test_a_worker_that_does_not_listen_is_killed(
+    store: RunStore, endless: RunConfig, processes: list[int]
+) -> None:
+    run, process = start(store, endless, processes)
+    process.suspend()
+    service.stop_run(store, run, patience=0.2, limit=0.6)
+    until(lambda: workers.worker_process(run) is None, 60)
+    assert service.run_summary(store, run).status == "stopped"
+
+
+def test_a_killed_worker_is_shown_as_interrupted(
+    store: RunStore, endless: RunConfig, processes: list[int]
+) -> None:
+    run, process = start(store, endless, processes)
+    until(lambda: service.run_summary(store, run).step > 0)
+    process.send_signal(signal.SIGKILL)
+    until(lambda: service.run_summary(store, run).status == "interrupted")
+    assert service.run_summary(store, run).step > 0
+    assert service.active_run(store) is None
+    until(lambda: "memory runs out" in service.run_summary(store, run).error, 60)
+    assert "per_device_train_batch_size" in service.run_summary(store, run).remedy
+
+
+def test_a_reused_pid_is_not_our_worker(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    own = psutil.Process()
+    mark = workers.record_worker(run, own.pid)
+    assert workers.worker_process(run) == own
+    run.job_file.write_text(json.dumps({**mark, "born": mark["born"] + "0"}))
+    assert workers.worker_process(run) is None
+    assert service.run_summary(store, run).status == "interrupted"
+    service.stop_run(store, run)  # signals nobody: this test lives on
+    assert own.is_running()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"pid": "x"}',
+        '{"pid": 1}',
+        '{"pid": -5, "born": ""}',
+        '{"pid": 1e99}',
+        '{"pid": true, "born": 1}',
+        '{"pid": 4194305000, "born": "x"}',
+    ],
+)
+def test_a_damaged_job_file_is_a_dead_worker(store: RunStore, text: str) -> None:
+    run = store.create(RunConfig())
+    run.job_file.write_text(text)
+    assert workers.worker_process(run) is None
+
+
+def test_an_ended_run_stays_ended(store: RunStore, adopt: Callable[[Run], None]) -> None:
+    run = store.create(RunConfig())
+    run.append(events.Finished(step=1, seconds=1.0))
+    adopt(run)  # even while some process bears its name
+    assert service.run_summary(store, run).status == "finished"
+
+
+def test_a_wrong_configuration_starts_nothing(store: RunStore) -> None:
+    with pytest.raises(ConfigError):
+        service.start_run(store, RunConfig(num_train_epochs=0))
+    assert store.runs() == []

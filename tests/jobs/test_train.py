@@ -1,0 +1,273 @@
+"""`python -m finetune train`, alone and under `accelerate launch`, as real processes."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from finetune import hub_errors, logs, owners
+from finetune.config import PRESETS, RunConfig
+from finetune.data import splits
+from finetune.environment import caches
+from finetune.hub import downloads
+from finetune.runs import events, pair_index
+from finetune.runs.store import Run, RunStore
+from tests.support.hub import SIGNED, LoopbackHub
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def command(store: RunStore, config: RunConfig, launcher: list[str]) -> list[str]:
+    options: list[str] = []
+    for name, value in config.to_dict().items():
+        if isinstance(value, bool):
+            options.append(f"--{name}" if value else f"--no-{name}")
+        elif value != getattr(RunConfig(), name):
+            options += [f"--{name}", str(value)]
+    return [*launcher, "-m", "finetune", "train", "--runs", str(store.root), *options]
+
+
+def train(store: RunStore, config: RunConfig, launcher: list[str] | None = None) -> Run:
+    before = {run.id for run in store.runs()}
+    done = subprocess.run(
+        command(store, config, launcher or [sys.executable]),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = [run for run in store.runs() if run.id not in before]
+    return run
+
+
+def losses(run: Run) -> list[float]:
+    return [e.loss for e in run.tail()[0] if isinstance(e, events.Stepped)]
+
+
+def scores(run: Run) -> dict[str, float]:
+    return next(e.metrics for e in run.tail()[0] if isinstance(e, events.Evaluated))
+
+
+def test_help_answers_without_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "finetune", "train", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "--learning_rate" in done.stdout
+    assert "| torch" not in done.stderr
+
+
+def test_threads_that_wait_sleep_unless_a_person_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What torch's own OpenMP says of itself where a run is trained and in the page."""
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
+    training = "from finetune.jobs import train; train.main(['--run', '/no/such']); import torch"
+    for code in (training, "import app, torch"):
+        assert spin_counts([sys.executable, "-c", code]) == {"0"}, code
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    caches.ensure_cache_folder()
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+def spin_counts(words: list[str]) -> set[str]:
+    """How often a thread looks before it sleeps; libgomp prints it when it is loaded."""
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(re.findall(r"GOMP_SPINCOUNT = '(\w+)'", done.stderr))
+
+
+@pytest.mark.parametrize("program", ["check", "evaluate", "predict_file", "train", "warm_worker"])
+def test_every_program_that_computes_sets_it_before_torch(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setattr(sys, "argv", ["", "--help"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"finetune.jobs.{program}").main()
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_no_signed_address_stands_in_the_log(
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The libraries log the address of each download that breaks off."""
+    files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
+    hub.add_repo("ada/signed", files=files)
+    hub.fail("GET", "^/lfs/", 0, cut=True, after=1000)
+    hub.fail("GET", "^/lfs/", 403, times=99)
+    run = store.create(RunConfig(checkpoint="ada/signed", max_length=32))
+    done = subprocess.run(
+        [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    said = done.stdout + done.stderr + run.events_file.read_text()
+    assert done.returncode == 1
+    assert "Error while downloading from http" in said
+    assert SIGNED not in said
+    assert any(SIGNED in target for target in hub.targets)
+    try:
+        raise ValueError(f"{hub.url}/a?{SIGNED}")
+    except ValueError:
+        logs.print_traceback()
+    assert "/a?\u2026" in (said := capsys.readouterr().err)
+    assert SIGNED not in said + hub_errors.first_line(OSError(f"no {hub.url}/a?{SIGNED}"))
+
+
+def test_wrong_options_are_named_before_anything_starts(store: RunStore) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "finetune", "train", "--runs", str(store.root),
+         "--learning_rate", "fast", "--num_train_epochs", "0"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "learning_rate must be a number, got 'fast'" in done.stderr
+    assert "num_train_epochs must be at least 1, got 0" in done.stderr
+    assert store.runs() == []
+
+
+@pytest.mark.long
+def test_two_processes_lose_what_one_does(store: RunStore, still_checkpoint: Path) -> None:
+    config = RunConfig(
+        checkpoint=str(still_checkpoint), learning_rate=1e-3, max_steps=12, eval_steps=12,
+        max_length=48, logging_steps=1, per_device_train_batch_size=8,
+    ).changed(**PRESETS["As the course"])  # fmt: skip
+    one = train(store, config)
+    launcher = [sys.executable, "-m", "accelerate.commands.launch"]
+    # --multi_gpu is Accelerate's word for torch's launcher; with --cpu it starts one process only.
+    launcher += ["--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    two = train(store, config.changed(per_device_train_batch_size=4), launcher)
+    assert len(losses(one)) == 12
+    assert losses(two) == pytest.approx(losses(one), abs=1e-5)
+    assert scores(two) == pytest.approx(scores(one), abs=1e-5)
+    started = next(e for e in two.tail()[0] if isinstance(e, events.Started))
+    assert started.processes == 2
+    _same_predictions(one, two)
+
+
+def _same_predictions(one: Run, two: Run) -> None:
+    """Every validation pair once, in order, however many processes shared them."""
+    first, second = (np.load(run.predictions / "step-000012.npz") for run in (one, two))
+    assert np.array_equal(first["labels"], second["labels"])
+    assert np.allclose(first["logits"], second["logits"], atol=1e-5)
+
+
+def test_a_failure_is_written_down(store: RunStore) -> None:
+    done = subprocess.run(
+        command(store, RunConfig(checkpoint="/no/such/folder"), [sys.executable]),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    last = store.runs()[0].tail()[0][-1]
+    assert isinstance(last, events.Failed)
+    assert "/no/such/folder" in last.error
+    assert last.remedy
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: int) -> None:
+    config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=500, max_length=32)
+    process = subprocess.Popen(
+        command(store, config, [sys.executable]), cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    try:
+        _until(lambda: bool(store.runs()) and bool(losses(store.runs()[0])))
+        process.send_signal(number)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+    run = store.runs()[0]
+    assert isinstance(run.tail()[0][-1], events.Stopped)
+    assert run.has_model()
+    _knows_its_pairs(run)
+
+
+def _knows_its_pairs(run: Run) -> None:
+    """Its worker has written down what it trains on, and whoever takes the model has none of it."""
+    known, pairs = (
+        pair_index.read_pair_index(run),
+        splits.load_pairs(run.config(), run.folder.parent),
+    )
+    assert known is not None
+    for split in pair_index.SPLITS:
+        assert known.among(split, pairs.numbers[split]).all()
+        assert len(pairs.numbers[split]) == sum(pairs.counts[split])
+    taken = zipfile.ZipFile(io.BytesIO(b"".join(downloads.model_zip(run))))
+    assert not [name for name in taken.namelist() if "seen" in name or "train" in name]
+
+
+def test_a_run_deleted_under_its_worker_ends_it(store: RunStore, toy_checkpoint: Path) -> None:
+    config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=500, max_length=32)
+    process = subprocess.Popen(
+        command(store, config, [sys.executable]), cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    try:
+        _until(lambda: bool(store.runs()) and bool(losses(store.runs()[0])))
+        store.delete(store.runs()[0])
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+    assert store.runs() == []
+    assert not list(store.root.glob("2*"))
+
+
+def test_a_run_killed_before_its_first_checkpoint_is_begun_anew(store: RunStore) -> None:
+    """By hand, so that nobody else says that its steps are done again."""
+    run = store.create(RunConfig(max_steps=4))
+    run.append(events.Started(device="none"))
+    for step in (1, 2, 3):
+        run.append(
+            events.Stepped(step=step, epoch=1, loss=9, learning_rate=1, samples_per_second=1)
+        )
+    command = [sys.executable, "-m", "tests.support.stand_in", "--run", str(run.folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    known = store.summary(run)
+    assert known.status == "finished"
+    assert [one.step for one in known.train] == [1, 2, 3, 4]
+    assert [e.step for e in run.tail()[0] if isinstance(e, events.Resumed)] == [0]
+
+
+def _until(condition: object, seconds: float = 60.0) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
+    store: RunStore, hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the number of pairs was not known when it was started."""
+    hub.add_repo("ada/toy", files={p.name: p.read_bytes() for p in toy_checkpoint.iterdir()})
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("FINETUNE_MAX_RUN_STEPS", "5")
+    chosen = RunConfig(
+        checkpoint="ada/toy", max_length=32, num_train_epochs=3, max_train_samples=16
+    ).changed(per_device_train_batch_size=8, gradient_accumulation_steps=1)
+    mine = store.seen_by(owners.identify(user="ada"))
+    for run, status in ((mine.create(chosen), "failed"), (store.create(chosen), "finished")):
+        command = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)]
+        subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+        ended = store.summary(run)
+        assert ended.status == status, run.log_tail()
+        assert ended.step == (6 if status == "finished" else 0)
+        assert ("makes 6 steps, and a run may take 5 here" in ended.error) is (status == "failed")

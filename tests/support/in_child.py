@@ -1,0 +1,50 @@
+"""What the tests of `child_process` have called in a child."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from finetune.data import tables
+from finetune.errors import DataError
+
+
+def fine(text: str) -> list[str]:
+    print("a library's chatter")
+    return [text, str(os.getpid())]
+
+
+def refused() -> None:
+    raise DataError("It is no table.", "Bring one.")
+
+
+def endless() -> None:
+    while True:
+        time.sleep(1)
+
+
+def hungry() -> int:
+    return len([bytearray(2**24) for _ in range(1000)])
+
+
+def crashes() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def modules() -> list[str]:
+    """What is loaded once columns were read."""
+    assert tables.__name__ in sys.modules
+    return sorted(sys.modules)
+
+
+def parsed(path: str) -> list[list[object]]:
+    """Rows that could be read and those that could not, of a file read to its end both ways."""
+    table = tables.open_table(Path(path))
+    usable = [name for name in table.columns if name not in table.unusable]
+    wrong: tuple[list[str], list[str]] = [], []
+    rows = sum(1 for _ in table.rows(usable, lambda line, reason: wrong[0].append(reason)))
+    records = sum(1 for _ in table.records(lambda line, reason: wrong[1].append(reason)))
+    return [[rows, wrong[0]], [records, wrong[1]]]

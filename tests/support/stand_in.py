@@ -1,0 +1,96 @@
+"""A worker that trains nothing: `python -m tests.support.stand_in --run FOLDER`.
+
+Everything about it is a worker's (the lock, the events, the signals, the checkpoints) but what
+happens in a step, so that it begins in a quarter of a second and tests of the queue can kill it
+often.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from finetune.jobs import train
+from finetune.runs import events
+from finetune.runs.events import Event
+from finetune.runs.store import Run
+
+EVERY = 10  # steps between checkpoints
+PAUSE = 0.01  # seconds a step takes
+# Each names a file. As long as it is there, a worker
+LATE = "FINETUNE_TEST_LATE"  # does nothing
+HOLD = "FINETUNE_TEST_HOLD"  # takes no more steps than the file says, unless it shall stop
+LINGER = "FINETUNE_TEST_LINGER"  # goes on living after its last event
+
+
+def write(path: Path, text: str) -> None:
+    """Change such a file, which a worker may be reading."""
+    aside = path.with_suffix(".aside")
+    aside.write_text(text)
+    os.replace(aside, path)
+
+
+def wait(name: str) -> None:
+    while os.path.exists(os.environ.get(name, "")):
+        time.sleep(PAUSE)
+
+
+def may_take(step: int) -> bool:
+    try:
+        return step <= int(Path(os.environ.get(HOLD, "")).read_text())
+    except (OSError, ValueError):
+        return True
+
+
+def stages(run: Run, stop: train.StopSwitch) -> Generator[Event, None, None]:
+    """What `train.stages` yields, step for step, with nothing behind it."""
+    total = run.config().max_steps
+    yield events.Started(device="none")
+    yield events.Prepared(
+        train_examples=8 * total, validation_examples=8, steps_per_epoch=total, total_steps=total,
+        labels=["no", "yes"], parameters=1, precision="no",
+    )  # fmt: skip
+    yield events.PhaseStarted(phase="train")
+    stop.looping = True
+    found = run.checkpoints()
+    step = json.loads((found[-1] / "state.json").read_text())["step"] if found else 0
+    if found:
+        yield events.Resumed(step=step)
+    while step < total:
+        time.sleep(PAUSE)
+        while not may_take(step + 1) and not stop():
+            time.sleep(PAUSE)
+        if not may_take(step + 1):
+            yield events.Stopped(step=step, seconds=step * PAUSE)
+            return
+        step += 1
+        yield events.Stepped(
+            step=step, epoch=step / total, loss=1 / step, learning_rate=1e-3,
+            samples_per_second=8 / PAUSE,
+        )  # fmt: skip
+        if stop():
+            yield events.Stopped(step=step, seconds=step * PAUSE)
+            return
+        if step % EVERY == 0:
+            scores = {"f1": step / total, "accuracy": 0.5, "loss": 1 / step}
+            yield events.Evaluated(
+                step=step, epoch=step / total, metrics=scores, seconds=0, best=True
+            )
+            run.best.mkdir(exist_ok=True)
+            (run.best / "config.json").write_text("{}")
+            yield events.Saved(step=step)
+            (run.begin_checkpoint() / "state.json").write_text(json.dumps({"step": step}))
+            run.end_checkpoint(step, keep=1)
+    yield events.Finished(step=step, seconds=step * PAUSE)
+
+
+if __name__ == "__main__":
+    train.train_events = stages
+    wait(LATE)
+    code = train.main()
+    wait(LINGER)
+    sys.exit(code)

@@ -1,0 +1,115 @@
+"""Toy checkpoints and toy pairs: a transformer of two layers learns them in seconds.
+
+What lives here is small on purpose; nothing is downloaded and no sentence is anyone's.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+import shutil
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finetune.config import RunConfig
+from finetune.data import splits as data
+from finetune.data.sources import LABELS
+from finetune.data.uploads import Uploads
+
+if TYPE_CHECKING:
+    import torch
+
+ANIMALS = ["cat", "dog", "owl", "fox", "hen", "bee", "ant", "cow"]
+VERBS = ["sees", "hears", "follows", "likes", "finds", "helps"]
+CONTRARY = ["misses", "loses", "fears", "leaves"]
+# Any other text is spelt.
+LETTERS = [
+    *(one for one in string.ascii_lowercase if one != "a"),
+    *string.digits,
+    *",!?'-:;()$%/&",
+    *(f"##{one}" for one in string.ascii_lowercase + string.digits),
+]
+WORDS = ["the", "a", ".", *ANIMALS, *VERBS, *CONTRARY]
+
+
+def rows(count: int, seed: int = 0) -> list[tuple[str, str, int]]:
+    """Pairs whose second sentence says the same, or has a contrary verb: soon learned."""
+    draw = random.Random(seed)
+    made = []
+    for _ in range(count):
+        first, second = draw.sample(ANIMALS, 2)
+        verb, same = draw.choice(VERBS), draw.random() < 0.6
+        other = verb if same else draw.choice(CONTRARY)
+        made.append((f"the {first} {verb} a {second} .", f"a {first} {other} the {second} .", same))
+    return [(one, two, int(same)) for one, two, same in made]
+
+
+def write_pairs(folder: Path, train: int = 64, validation: int = 24) -> Path:
+    """A folder of one CSV a split."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, (name, count) in enumerate(
+        [("train", train), ("validation", validation), ("test", 8)]
+    ):
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["sentence1", "sentence2", "label"])
+            writer.writerows(rows(count, seed))
+    return folder
+
+
+def load(folder: Path, **values: object) -> data.Pairs:
+    """The pairs of such a folder, read as an upload is; what is kept lies beside them."""
+    splits = {path.stem: path for path in folder.glob("*.csv")}
+    name = Uploads(folder / "kept" / "uploads").add(splits)
+    return data.load_pairs(RunConfig(dataset=name).changed(**values), folder / "kept")
+
+
+def write_checkpoint(
+    folder: Path, dropout: float = 0.1, positions: int = 64, words: int = 0
+) -> Path:
+    """A BERT of two layers and hidden size 32 with its tokenizer, as `from_pretrained` reads it.
+
+    Args:
+        words: rows of its embedding, to make it large; 0 for as many as it knows words.
+    """
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    torch.manual_seed(0)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {word: index for index, word in enumerate([*special, *WORDS])}
+    config = BertConfig(
+        vocab_size=words or len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=positions,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        id2label=dict(enumerate(LABELS)),
+    )
+    classifier = BertForSequenceClassification(config)
+    if not words:  # what it does with the toys' own words is the same with letters and without
+        vocabulary |= {piece: len(vocabulary) + at for at, piece in enumerate(LETTERS)}
+        classifier.resize_token_embeddings(len(vocabulary), mean_resizing=False)
+    classifier.save_pretrained(folder)
+    BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+    return folder
+
+
+def overwrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    """Change the saved weights of a model, by their names."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def copy_model(checkpoint: Path, best: Path) -> None:
+    """A saved model where a finished run has it."""
+    shutil.copytree(checkpoint, best)

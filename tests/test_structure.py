@@ -1,0 +1,59 @@
+"""The packages: imports point down, only the page imports Gradio, light modules load no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Modules that import torch or datasets when they are imported; the page loads them when needed.
+HEAVY_MODULES = {
+    "finetune.data.dataset_cache", "finetune.data.splits", "finetune.data.checks",
+    "finetune.data.preview", "finetune.data.sources",
+    "finetune.evaluation.baselines", "finetune.evaluation.corrections",
+    "finetune.inference.explain", "finetune.inference.layers", "finetune.inference.predictor",
+    "finetune.inference.scorer", "finetune.inference.files",
+    "finetune.hub.onnx",
+    "finetune.training.batch_size", "finetune.training.classifier",
+    "finetune.training.dataloaders", "finetune.training.loop", "finetune.training.metrics",
+    "finetune.training.model", "finetune.training.trackers",
+}  # fmt: skip
+HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
+SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
+
+
+def loaded_by(code: str, watched: set[str]) -> str:
+    """Which of the watched libraries a piece of code loads, in a process of its own."""
+    code += f"\nimport sys\nprint(sorted({watched!r} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_imports_point_down() -> None:
+    tool = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([tool], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_light_modules_load_no_torch() -> None:
+    names = (
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in (ROOT / "finetune").rglob("*.py")
+    )
+    light = sorted(
+        name for name in names if name not in HEAVY_MODULES and ".ui" not in name
+        and name != "finetune.__main__"
+    )  # fmt: skip
+    assert loaded_by(f"import {', '.join(light)}", HEAVY | {"gradio"}) == "[]"
+
+
+def test_the_page_is_built_without_what_loads_slowly(tmp_path: Path) -> None:
+    code = (
+        "from finetune.runs.store import RunStore\n"
+        "from finetune.ui import app\n"
+        f"app.build(RunStore({str(tmp_path)!r}))"
+    )
+    assert loaded_by(code, SLOW) == "[]"

@@ -1,0 +1,332 @@
+"""Checkpoints of many families, toy models built from their configurations: each is trained for a
+few steps, saved, loaded back, and answers as it did."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+from finetune import config
+from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.data import catalog, checkpoints, checks, splits
+from finetune.errors import ConfigError, ModelError
+from finetune.hub import onnx
+from finetune.inference.predictor import Predictor
+from finetune.jobs import cost, service
+from finetune.runs import events
+from finetune.runs.store import RunStore
+from finetune.training import dataloaders, model
+from tests.support import toys
+from tests.training.test_hyperparameters import fit, losses, prepared
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SMALL: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": 66,
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Bert": SMALL,
+    "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64,
+                   "max_position_embeddings": 66},
+    "Roberta": SMALL,
+    "Electra": {**SMALL, "embedding_size": 32},
+    "DebertaV2": {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "Albert": {**SMALL, "embedding_size": 16},
+    "ModernBert": {**SMALL, "global_attn_every_n_layers": 1},
+    "XLMRoberta": SMALL,
+    "MPNet": SMALL,
+    "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 66},
+    "Llama": {**SMALL, "num_key_value_heads": 2},
+}  # fmt: skip
+DECODERS = {"GPT2", "Llama"}
+
+
+def write(folder: Path, family: str) -> Path:
+    """A random model of a family with a tokenizer of the toys' words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    torch.manual_seed(0)
+    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *toys.WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    names: dict[str, Any] = {"unk_token": "[UNK]", "eos_token": "[SEP]"}
+    if family not in DECODERS:
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        names |= {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    inputs = ["input_ids", "attention_mask"]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)
+    made = getattr(transformers, f"{family}Config")(
+        vocab_size=len(vocabulary), pad_token_id=None if family in DECODERS else 0,
+        bos_token_id=2, eos_token_id=3, **FAMILIES[family],
+    )  # fmt: skip
+    getattr(transformers, f"{family}ForSequenceClassification")(made).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def answers_as(tuned: Any, tokenizer: Any, saved: Path) -> None:
+    """See that a saved model answers as the one in memory."""
+    first = ("the cat sees a dog .", "a cat sees the dog .")
+    found = Predictor(saved, 32, precision="fp32").pair(*first).logits
+    with torch.no_grad():
+        wanted = tuned.eval()(**tokenizer(*first, return_tensors="pt")).logits[0]
+    assert found == pytest.approx(wanted.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_trains_and_answers(
+    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    folder = write(tmp_path / family, family)
+    chosen = toy_config.changed(checkpoint=str(folder), max_steps=4, max_length=32)
+    stream, tuned = fit(chosen, toy_pairs)
+    assert isinstance(stream[-1], events.Finished)
+    tokenizer, _, _ = prepared(chosen, toy_pairs)
+    assert tokenizer.pad_token is not None
+    model.save_model(model.merged_model(tuned), tokenizer, tmp_path / "best")
+    answers_as(tuned, tokenizer, tmp_path / "best")
+
+
+# The architecture of each checkpoint that is offered.
+OFFERED = {
+    BUNDLED_CHECKPOINT: "Bert",
+    "bert-base-uncased": "Bert",
+    "distilbert-base-uncased": "DistilBert",
+    "roberta-base": "Roberta",
+}
+
+
+def test_every_offered_checkpoint_is_of_a_family_tried_here() -> None:
+    assert list(OFFERED) == [one.name for one in catalog.CHECKPOINTS]
+    assert set(OFFERED.values()) <= FAMILIES.keys()
+
+
+@pytest.mark.parametrize(
+    ("preset", "family"), itertools.product(config.PRESETS, dict.fromkeys(OFFERED.values()))
+)
+def test_every_preset_trains_and_answers(
+    preset: str, family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    folder = write(tmp_path / family, family)
+    chosen = toy_config.changed(**config.preset(preset)).changed(
+        checkpoint=str(folder), max_steps=2, max_length=32, mixed_precision="no"
+    )
+    stream, tuned = fit(chosen, toy_pairs)
+    assert isinstance(stream[-1], events.Finished)
+    assert losses(stream)
+    tokenizer, _, _ = prepared(chosen, toy_pairs)
+    model.save_model(model.merged_model(tuned), tokenizer, tmp_path / "best")
+    answers_as(tuned, tokenizer, tmp_path / "best")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lora_trains_the_new_layers_whole(
+    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    chosen = toy_config.changed(
+        checkpoint=str(write(tmp_path / family, family)), use_lora=True, max_steps=2, max_length=32
+    )
+    tokenizer, before, _ = prepared(chosen.changed(use_lora=False), toy_pairs)
+    new = {
+        name: one.clone()
+        for name, one in before.named_parameters()
+        if not name.startswith(before.base_model_prefix)
+    }
+    _, tuned = fit(chosen, toy_pairs)
+    after = model.merged_model(tuned)
+    assert new
+    for name, one in after.named_parameters():
+        assert name not in new or not torch.equal(one, new[name]), name
+    model.save_model(after, tokenizer, tmp_path / "best")
+    answers_as(tuned, tokenizer, tmp_path / "best")
+
+
+@pytest.mark.parametrize("family", ["GPT2", "Llama", "Bert"])
+def test_padding_does_not_change_an_answer(
+    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    folder = write(tmp_path / family, family)
+    tokenizer, classifier, _ = prepared(toy_config.changed(checkpoint=str(folder)), toy_pairs)
+    short, long = "the cat sees a dog .", "the cat sees a dog . " * 3
+    classifier.eval()
+    with torch.no_grad():
+        alone = classifier(**tokenizer(short, return_tensors="pt")).logits[0]
+        both = classifier(**tokenizer([short, long], padding=True, return_tensors="pt")).logits[0]
+    assert torch.allclose(alone, both, atol=1e-4)
+
+
+# Others whose positions begin at the padding token's number, or are said otherwise.
+MORE: dict[str, dict[str, Any]] = {
+    "Camembert": SMALL,
+    "Data2VecText": SMALL,
+    "IBert": SMALL,
+    "Luke": {**SMALL, "entity_vocab_size": 5, "entity_emb_size": 8},
+    "RobertaPreLayerNorm": SMALL,
+    "XLMRobertaXL": SMALL,
+    "Esm": {**SMALL, "position_embedding_type": "absolute"},
+    "MegatronBert": SMALL,
+    "RemBert": {**SMALL, "input_embedding_size": 16, "output_embedding_size": 16},
+}
+UNLIMITED = {"DebertaV2", "ModernBert", "Llama"}  # their positions are none of the weights'
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_checkpoint_reads_as_many_tokens_as_is_said(family: str, padding: int) -> None:
+    values = {"vocab_size": 40, "pad_token_id": padding, **(FAMILIES | MORE)[family]}
+    made = getattr(transformers, f"{family}Config")(**values)
+    most = checkpoints.most_tokens(made.to_dict())
+    assert most is not None
+    assert most <= 66
+    torch.manual_seed(0)
+    classifier = getattr(transformers, f"{family}ForSequenceClassification")(made).eval()
+
+    def answer(length: int) -> None:
+        with torch.no_grad():
+            classifier(torch.full((1, length), 7), attention_mask=torch.ones(1, length).long())
+
+    answer(most)
+    if family not in UNLIMITED:
+        with pytest.raises((IndexError, RuntimeError)):
+            answer(most + 1)
+
+
+def test_some_checkpoints_limit_nothing() -> None:
+    for kind in ("T5", "XLNet", "Bloom", "Funnel"):
+        made = getattr(transformers, f"{kind}Config")()
+        assert checkpoints.most_tokens(made.to_dict()) is None
+    assert checkpoints.most_tokens({"model_type": "t5", "n_positions": 512}) is None
+    assert checkpoints.most_tokens({"model_type": "roberta", "max_position_embeddings": 514}) == 512
+    for odd in ({}, {"max_position_embeddings": "many"}, {"max_position_embeddings": [9]}):
+        assert checkpoints.most_tokens(odd) is None
+
+
+def test_what_roberta_reads_is_said_everywhere(
+    tmp_path: Path, toy_config: RunConfig, toy_pairs_folder: Path, toy_pairs: splits.Pairs
+) -> None:
+    """65 of its 66 positions are for text; a text as long as that is trained on and answered."""
+    folder = write(tmp_path / "roberta", "Roberta")
+    store = RunStore(tmp_path / "runs")
+    files = {one.stem: one for one in toy_pairs_folder.glob("*.csv")}
+    dataset = store.uploads.add(files)
+    long = toy_config.changed(checkpoint=str(folder), dataset=dataset, max_length=66, max_steps=2)
+    words = r"max_length is 66, but .*roberta reads at most 65 tokens; lower it"
+    for ask in (service.start_run, cost.estimate_cost):
+        with pytest.raises(ConfigError, match=words):
+            ask(store, long)
+    with pytest.raises(ConfigError, match=words):
+        model.load_classifier(str(folder), ["no", "yes"], 66)
+    (found,) = checks.check_pairs(long, store.root).blocked
+    assert re.search("max_length is 66, but .*roberta reads at most 65 tokens", found.title)
+    fits = long.changed(max_length=65)
+    assert not checks.check_pairs(fits, store.root).blocked
+    assert cost.estimate_cost(store, fits).memory
+    longest = "the cat sees a dog . " * 20
+    pairs = dataclasses.replace(
+        toy_pairs,
+        splits={
+            name: datasets.Dataset.from_dict(
+                {"sentence1": [longest] * 8, "sentence2": [longest] * 8, "label": [0, 1] * 4}
+            )
+            for name in ("train", "validation")
+        },
+    )
+    stream, tuned = fit(fits, pairs)
+    assert isinstance(stream[-1], events.Finished)
+    tokenizer, _, _ = prepared(fits, pairs)
+    # A run of the version that said 66.
+    run = store.create(long)
+    model.save_model(tuned, tokenizer, run.best)
+    assert checkpoints.length_of(run.folder) == 65
+    answer = Predictor(run.best, checkpoints.length_of(run.folder), precision="fp32").pair(
+        longest, "cat"
+    )
+    assert answer.tokens == 65
+    onnx.export_onnx(run.best, tmp_path / "model.onnx", 65)
+    with pytest.raises(ModelError, match="reads from 2 to 65"):
+        onnx.export_onnx(run.best, tmp_path / "model.onnx", 66)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_without_its_tokenizer_is_refused(
+    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs_folder: Path
+) -> None:
+    """Of most kinds the library makes one of special tokens alone, and says nothing."""
+    folder = write(tmp_path / family, family)
+    for path in folder.glob("token*"):
+        path.unlink()
+    with pytest.raises(ModelError, match=r"knows no words|cannot be loaded: Couldn't instantiate"):
+        model.load_classifier(str(folder), ["no", "yes"], 32)
+    with pytest.raises(ModelError, match=r"knows no words|cannot be loaded: Couldn't instantiate"):
+        Predictor(folder, 32)
+    store = RunStore(tmp_path / "runs")
+    dataset = store.uploads.add({one.stem: one for one in toy_pairs_folder.glob("*.csv")})
+    chosen = toy_config.changed(checkpoint=str(folder), dataset=dataset)
+    found = checks.check_pairs(chosen, store.root)
+    if "Couldn't instantiate" not in found.lengths.note:
+        (blocked,) = found.blocked
+        assert blocked.kind == "tokenizer"
+        assert f"The tokenizer of {folder} knows no words" in blocked.title
+
+
+def test_a_tokenizer_of_another_language_is_refused(tmp_path: Path, toy_config: RunConfig) -> None:
+    """Most of the text is its unknown token; here and there a word is known."""
+    folder = write(tmp_path / "bert", "Bert")
+    pairs = tmp_path / "pairs.csv"
+    with pairs.open("w", encoding="utf-8") as file:
+        file.write("sentence1,sentence2,label\n")
+        for at in range(60):
+            known = "the cat sees a dog" if at < 20 else "quem viu a vaca"
+            file.write(f"{known} {at},{known} ali {at},{at % 2}\n")
+    store = RunStore(tmp_path / "runs")
+    dataset = store.uploads.add({"train": pairs})
+    chosen = toy_config.changed(checkpoint=str(folder), dataset=dataset)
+    words = r"does not know the text: of \d+ of the \d+ rows looked at, half or more"
+    (blocked,) = checks.check_pairs(chosen, store.root).blocked
+    assert re.search(words, blocked.title)
+    run = store.create(chosen)
+    subprocess.run([sys.executable, "-m", "finetune", "train", "--run", str(run.folder)])
+    failed = store.summary(run)
+    assert failed.status == "failed"
+    assert re.search(words, failed.error)
+    assert not failed.step
+
+
+def test_more_tokens_than_embeddings_are_said(
+    tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    """The last words of the vocabulary have no place in the weights."""
+    folder = write(tmp_path / "bert", "Bert")
+    known = AutoModelForSequenceClassification.from_pretrained(folder)
+    known.resize_token_embeddings(20)
+    known.save_pretrained(folder)
+    chosen = toy_config.changed(checkpoint=str(folder))
+    tokenizer, classifier, batches = prepared(chosen, toy_pairs)
+    dataloaders.check(batches, tokenizer, str(folder), 26)
+    with pytest.raises(ModelError, match=r"bert makes token 25, and its weights know 20, from 0"):
+        dataloaders.check(
+            batches, tokenizer, str(folder), len(classifier.get_input_embeddings().weight)
+        )
+    predictor = Predictor(folder, 32)
+    assert predictor.pair("the cat", "a dog").label
+    with pytest.raises(ModelError, match="makes token 25, and its weights know 20"):
+        predictor.pair("the cat leaves", "a dog")
+
+
+def test_layers_that_share_weights_cannot_be_frozen_apart(
+    tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    chosen = toy_config.changed(checkpoint=str(write(tmp_path / "a", "Albert")), frozen_layers=1)
+    with pytest.raises(ModelError, match="has 0 layers to freeze"):
+        prepared(chosen, toy_pairs)

@@ -1,0 +1,265 @@
+"""What each knob does to a run of a toy model: that it is obeyed, not only accepted."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+from transformers import AutoModelForSequenceClassification
+
+from finetune import config
+from finetune.config import RunConfig
+from finetune.data import splits
+from finetune.errors import ConfigError, DataError, ModelError
+from finetune.jobs import train
+from finetune.runs import events
+from finetune.training import dataloaders, loop, metrics, model
+from tests.support import toys
+
+HEADER = Path(sysconfig.get_paths()["include"]) / "Python.h"
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None or not HEADER.exists(),
+    reason="torch.compile wants a C++ compiler and Python's headers on a CPU",
+)
+
+
+def prepared(chosen: RunConfig, pairs: splits.Pairs) -> tuple[Any, Any, dataloaders.Loaders]:
+    tokenizer, classifier = model.load_classifier(
+        chosen.checkpoint, pairs.labels, chosen.max_length, chosen.dropout,
+        chosen.attn_implementation,
+    )  # fmt: skip
+    return (
+        tokenizer,
+        model.apply_config(classifier, chosen),
+        dataloaders.build_loaders(pairs, tokenizer, chosen),
+    )
+
+
+def fit(
+    chosen: RunConfig, pairs: splits.Pairs, **hooks: Any
+) -> tuple[list[events.Event], torch.nn.Module]:
+    AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
+    accelerator = train.make_accelerator(chosen)
+    _, classifier, batches = prepared(chosen, pairs)
+    metric = metrics.AccuracyAndF1(pairs.labels)
+    stream = loop.fit(chosen, accelerator, classifier, batches, metric, loop.Hooks(**hooks))
+    return list(stream), classifier
+
+
+def losses(stream: list[events.Event]) -> list[float]:
+    return [event.loss for event in stream if isinstance(event, events.Stepped)]
+
+
+@pytest.fixture
+def short(toy_config: RunConfig) -> RunConfig:
+    return toy_config.changed(max_steps=6, dropout=0.0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"optim": "adafactor"},
+        {"adam_beta1": 0.5},
+        {"adam_beta2": 0.9},
+        {"adam_epsilon": 1e-3},
+        {"label_smoothing_factor": 0.2},
+        {"class_weights": "balanced"},
+        {"dropout": 0.3},
+        {"freeze_embeddings": True},
+        {"frozen_layers": 1},
+        {"use_lora": True},
+        {"warmup_steps": 3},
+        {"max_grad_norm": 0.05},
+        {"mixed_precision": "bf16"},
+        {"swap_augmentation": True},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_a_knob_changes_what_is_learned(
+    short: RunConfig, toy_pairs: splits.Pairs, values: dict[str, Any]
+) -> None:
+    plain = losses(fit(short, toy_pairs)[0])
+    found = losses(fit(short.changed(**values), toy_pairs)[0])
+    assert len(found) == len(plain) == 6
+    assert found != plain
+    assert all(0 < loss < 5 for loss in found)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"gradient_checkpointing": True},
+        {"padding": "max_length"},
+        {"pad_to_multiple_of": 8},
+        {"attn_implementation": "eager"},
+        {"optim": "adamw_torch_fused"},
+        {"deterministic": True},
+        pytest.param({"torch_compile": True}, marks=[needs_compiler, pytest.mark.long]),
+    ],
+    ids=lambda values: next(iter(values)),
+)
+@pytest.mark.slow
+def test_a_knob_of_means_changes_no_loss(
+    short: RunConfig, toy_pairs: splits.Pairs, values: dict[str, Any]
+) -> None:
+    try:
+        found = losses(fit(short.changed(**values), toy_pairs)[0])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert found == pytest.approx(losses(fit(short, toy_pairs)[0]), abs=2e-5)
+
+
+def test_every_schedule_goes_to_its_end(short: RunConfig, toy_pairs: splits.Pairs) -> None:
+    rates = {}
+    for name in config.SCHEDULERS:
+        chosen = short.changed(lr_scheduler_type=name, warmup_ratio=0.3, eval_steps=2)
+        stream, _ = fit(chosen, toy_pairs)
+        assert isinstance(stream[-1], events.Finished)
+        rates[name] = tuple(e.learning_rate for e in stream if isinstance(e, events.Stepped))
+    assert rates["constant"] == (1e-3,) * 6
+    assert rates["linear"][0] == 0.0
+    assert rates["linear"][-1] < rates["linear"][2] == max(rates["linear"])
+    assert len(set(rates.values())) >= 6
+
+
+def test_padding_has_the_shapes_asked_for(short: RunConfig, toy_pairs: splits.Pairs) -> None:
+    def widths(**values: Any) -> set[int]:
+        _, _, batches = prepared(short.changed(**values), toy_pairs)
+        return {batch["input_ids"].shape[1] for batch in batches.train}
+
+    assert widths(padding="max_length") == {short.max_length}
+    assert widths(pad_to_multiple_of=16) == {16}
+    assert max(widths()) < 16
+
+
+def test_batches_of_one_length_waste_less(tmp_path: Path, toy_config: RunConfig) -> None:
+    pairs = toys.load(toys.write_pairs(tmp_path, train=64))
+    long = [{"sentence1": "the cat " * (1 + n % 12), "sentence2": "a dog", "label": n % 2}
+            for n in range(256)]  # fmt: skip
+    split = pairs.splits["train"].from_list(long, features=pairs.splits["train"].features)
+    pairs = dataclasses.replace(pairs, splits={**pairs.splits, "train": split})
+
+    def padding(**values: Any) -> int:
+        _, _, batches = prepared(toy_config.changed(**values), pairs)
+        seen = list(batches.train)
+        assert sum(len(batch["labels"]) for batch in seen) == 256
+        return sum(int((batch["attention_mask"] == 0).sum()) for batch in seen)
+
+    assert padding(group_by_length=True) < 0.3 * padding()
+
+
+def test_both_orders_of_every_pair_are_seen(short: RunConfig, toy_pairs: splits.Pairs) -> None:
+    tokenizer, _, batches = prepared(short.changed(swap_augmentation=True), toy_pairs)
+    rows = [tuple(ids.tolist()) for batch in batches.train for ids in batch["input_ids"]]
+    assert len(rows) == 2 * 64
+    first = toy_pairs.splits["train"][0]
+    for one, two in (("sentence1", "sentence2"), ("sentence2", "sentence1")):
+        wanted = tokenizer(first[one], first[two])["input_ids"]
+        assert any(list(row)[: len(wanted)] == wanted for row in rows)
+    single = toy_pairs.splits["train"].remove_columns("sentence2")
+    with pytest.raises(DataError, match="swap_augmentation is on, but these are single sentences"):
+        dataloaders.swap_sentences(single)
+
+
+def test_what_is_frozen_stays(short: RunConfig, toy_pairs: splits.Pairs) -> None:
+    chosen = short.changed(freeze_embeddings=True, frozen_layers=1)
+    _, before, _ = prepared(chosen, toy_pairs)
+    start = {name: value.clone() for name, value in before.state_dict().items()}
+    _, after = fit(chosen, toy_pairs)
+    changed = {
+        name for name, value in after.state_dict().items() if not torch.equal(value, start[name])
+    }
+    assert not any("word_embeddings" in name or "layer.0." in name for name in changed)
+    assert any("layer.1." in name for name in changed)
+    with pytest.raises(ModelError, match=r"frozen_layers is 3, but .* has 2 layers"):
+        prepared(short.changed(frozen_layers=3), toy_pairs)
+
+
+def test_lora_trains_little_and_is_merged_when_saved(
+    short: RunConfig, toy_pairs: splits.Pairs, tmp_path: Path
+) -> None:
+    chosen = short.changed(use_lora=True, lora_r=4, learning_rate=5e-3)
+    tokenizer, fresh, _ = prepared(chosen, toy_pairs)
+    trained = sum(p.numel() for p in fresh.parameters() if p.requires_grad)
+    assert trained < 0.3 * sum(p.numel() for p in fresh.parameters())
+    _, tuned = fit(chosen, toy_pairs)
+    tuned.eval()
+    model.save_model(model.merged_model(tuned), tokenizer, tmp_path / "best")
+    assert not list((tmp_path / "best").glob("adapter*"))
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").eval()
+    inputs = tokenizer("the cat sees a dog .", "a cat sees the dog .", return_tensors="pt")
+    with torch.no_grad():
+        wanted, found = tuned(**inputs).logits, loaded(**inputs).logits
+    assert torch.allclose(wanted, found, atol=1e-5)
+    with pytest.raises(ModelError, match=r"no such layers.*Choose among: .*query"):
+        prepared(chosen.changed(lora_target_modules="nothing"), toy_pairs)
+
+
+def test_patience_ends_a_run_early(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
+    chosen = toy_config.changed(
+        learning_rate=1e-8, num_train_epochs=50, early_stopping_patience=2, dropout=0.0
+    )
+    stream, _ = fit(chosen, toy_pairs)
+    last = stream[-1]
+    assert isinstance(last, events.Finished)
+    assert last.early
+    assert sum(isinstance(event, events.Evaluated) for event in stream) == 3
+
+
+def test_balanced_weights() -> None:
+    assert dataloaders.balanced_class_weights([10, 30]) == pytest.approx([2.0, 2 / 3])
+    assert dataloaders.balanced_class_weights([5, 0, 5]) == [1.0, 0.0, 1.0]
+
+
+def test_eight_bit_says_what_it_lacks(short: RunConfig, toy_pairs: splits.Pairs) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ConfigError, match="adamw_bnb_8bit, which needs a CUDA device"):
+        fit(short.changed(optim="adamw_bnb_8bit"), toy_pairs)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"use_lora": True, "frozen_layers": 2}, "use_lora"),
+        ({"dropout": -0.5}, "dropout"),
+        ({"optim": "sgd"}, "optim"),
+    ],
+)
+def test_knobs_are_checked_together(values: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_dict(values)
+    assert name in caught.value.problems
+
+
+@pytest.mark.parametrize("name", config.PRESETS)
+def test_a_preset_trains(name: str, toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
+    values = config.preset(name)
+    chosen = toy_config.changed(**values | {"max_length": 32, "max_steps": 3}).check()
+    stream, _ = fit(chosen, toy_pairs)
+    assert isinstance(stream[-1], events.Finished)
+    assert not {"dataset", "checkpoint", "seed", "name"} & set(values)
+
+
+def test_the_courses_preset_is_the_courses_loop() -> None:
+    """Every value, as the course has it; tests/test_loop.py holds it to the course step by step."""
+    values = config.preset("As the course")
+    assert values | {
+        "learning_rate": 5e-5, "num_train_epochs": 3, "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8, "optim": "adamw_torch", "lr_scheduler_type": "linear",
+        "warmup_ratio": 0.0, "warmup_steps": 0, "weight_decay": 0.01, "max_grad_norm": 0.0,
+        "decay_biases_and_norms": True, "mixed_precision": "no", "group_by_length": False,
+        "padding": "longest", "pad_to_multiple_of": 0, "dropout": -1.0, "freeze_embeddings": False,
+        "gradient_accumulation_steps": 1, "label_smoothing_factor": 0.0, "use_lora": False,
+    } == values  # fmt: skip
+
+
+def test_precision_is_what_the_hardware_has() -> None:
+    assert train.precision("no") == "no"
+    assert train.precision("auto") in {"no", "bf16"}

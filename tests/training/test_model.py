@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from finetune import disk
+from finetune.config import BUNDLED_CHECKPOINT
+from finetune.data import checkpoints
+from finetune.data.sources import LABELS
+from finetune.environment import hub_connection
+from finetune.errors import ConfigError, ModelError
+from finetune.runs.store import Run
+from finetune.training import model
+from tests.support import toys
+from tests.support.hub import LoopbackHub
+
+INVALID = "Invalid credentials in Authorization header"
+
+
+def test_the_bundled_checkpoint_is_the_official_one() -> None:
+    tokenizer, classifier = model.load_classifier(BUNDLED_CHECKPOINT, LABELS, 128)
+    assert classifier.config.id2label == dict(enumerate(LABELS))
+    assert classifier.num_parameters() > 22_000_000
+    assert classifier.dtype == torch.float32
+    assert len(tokenizer("a", "b")["input_ids"]) == 5
+
+
+def test_other_weights_are_refused() -> None:
+    with pytest.raises(ModelError, match="not the official 000000000000"):
+        checkpoints.bundled_folder(expected_sha256="0" * 64)
+
+
+def test_a_checkpoint_that_is_not_there_is_named() -> None:
+    with pytest.raises(ModelError, match="'no/such-checkpoint'"):
+        model.load_classifier("no/such-checkpoint", LABELS, 32)
+
+
+def test_a_length_beyond_the_checkpoints_is_refused(toy_checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match=r"max_length is 65, .* at most 64 tokens; lower it"):
+        model.load_classifier(str(toy_checkpoint), LABELS, 65)
+
+
+def test_pickled_weights_are_refused(toy_checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pickled"
+    shutil.copytree(toy_checkpoint, folder)
+    _, classifier = model.load_classifier(str(toy_checkpoint), LABELS, 32)
+    (folder / "model.safetensors").unlink()
+    torch.save(classifier.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="no safetensors weights, and others can run code"):
+        model.load_classifier(str(folder), LABELS, 32)
+
+
+def test_weights_that_are_no_numbers_are_said_before_training(
+    toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(toy_checkpoint, folder := tmp_path / "broken")
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    toys.overwrite(folder, lambda weights: weights[name].fill_(float("nan")))
+    with pytest.raises(ModelError, match=f"not finite numbers: {name}.*Download it again"):
+        model.load_classifier(str(folder), LABELS, 32)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "remedy"),
+    [
+        ((403, {"X-Error-Code": "GatedRepo"}), "is gated", "Accept its terms at http"),
+        ((401, {"X-Error-Message": INVALID}), "does not accept this machine's token", "Sign in an"),
+        ((401, {"X-Error-Code": "RepoNotFound"}), "There is no checkpoint '{}'", "Check its name"),
+        ((429, {"Retry-After": "600"}), "the Hub asks for a pause of 10 minutes", "after it"),
+        ((503, {}), "the Hub has a fault .status 503.", "Try again in a while"),
+        ("cut", "The download of the checkpoint {} broke off", "what has come is kept"),
+        ("pickle", "no safetensors weights", "save it as safetensors where you trust it"),
+    ],
+)
+def test_why_a_checkpoint_is_not_to_be_had(
+    hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch,
+    fault: Any, said: str, remedy: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    name = f"ada/why-{hashlib.sha256(remedy.encode()).hexdigest()[:8]}"  # is in no cache
+    repo = hub.add_repo(name, files=toy_checkpoint)
+    if fault == "pickle":
+        repo.files["pytorch_model.bin"] = repo.files.pop("model.safetensors")
+    elif fault == "cut":
+        hub.fail("GET", "/lfs/", 0, times=99, cut=True, after=1000)
+    else:
+        hub.fail("", "/resolve/", fault[0], times=99, headers=fault[1])
+    with pytest.raises(ModelError, match=said.format(name)) as caught:
+        model.load_classifier(name, LABELS, 32)
+    assert remedy in caught.value.remedy
+
+
+def test_a_pause_that_the_hub_asks_for_is_waited_for(
+    hub: LoopbackHub, toy_checkpoint: Path
+) -> None:
+    hub.add_repo("ada/paused", files=toy_checkpoint)
+    hub.fail("", "/resolve/.*config.json", 429, headers={"Retry-After": "1"})
+    hub.fail("GET", "/lfs/", 503, headers={"Retry-After": "1"})
+    model.load_classifier("ada/paused", LABELS, 32)
+    assert {status for _, _, status in hub.requests} > {429, 503}
+
+
+def test_visitors_get_no_checkpoint_that_the_hub_would_not_give_them(
+    hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The libraries answer from their cache where the Hub refuses."""
+    names = ("ada/hidden", "ada/locked-up", "ada/public")
+    hub.add_repo("ada/hidden", files=toy_checkpoint, private=True)
+    hub.add_repo("ada/locked-up", files=toy_checkpoint, gated=True)
+    hub.add_repo("ada/public", files=toy_checkpoint)
+    monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
+    for name in names:
+        model.load_classifier(name, LABELS, 32)
+        assert checkpoints.local_folder(name) is not None
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    assert [checkpoints.local_folder(name) is not None for name in names] == [False, False, True]
+    for name, said in (
+        ("ada/hidden", "There is no checkpoint 'ada/hidden' on the Hub, or it is private"),
+        ("ada/locked-up", "ada/locked-up is gated"),
+        (str(toy_checkpoint), "is no name of the Hub"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            model.load_classifier(name, LABELS, 32)
+    model.load_classifier("ada/public", LABELS, 32)
+    monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda timeout=2.0: False)
+    with pytest.raises(ModelError, match="does not answer"):
+        model.load_classifier("ada/public", LABELS, 32)
+
+
+def test_a_head_of_another_task_is_replaced(toy_checkpoint: Path) -> None:
+    _, classifier = model.load_classifier(str(toy_checkpoint), ["a", "b", "c"], 32)
+    assert classifier.num_labels == 3
+
+
+def test_what_is_saved_is_what_is_loaded(toy_checkpoint: Path, tmp_path: Path) -> None:
+    tokenizer, classifier = model.load_classifier(str(toy_checkpoint), LABELS, 32)
+    inputs = tokenizer("the cat sees a dog .", "a cat sees the dog .", return_tensors="pt")
+    classifier.eval()
+    for _ in range(2):  # the second time there is something to replace
+        model.save_model(classifier, tokenizer, tmp_path / "best")
+    _, loaded = model.load_saved_model(tmp_path / "best")
+    assert torch.equal(classifier(**inputs).logits, loaded(**inputs).logits)
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+DISK_CALLS = [(Path, "mkdir"), (Path, "rename"), (os, "fsync"), (shutil, "rmtree")]
+
+
+def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
+    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off before each call that changes what is on the disk, and after the last."""
+    tokenizer, classifier = model.load_classifier(str(toy_checkpoint), LABELS, 32)
+    calls, limit = 0, 10**9
+
+    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > limit:
+                raise Crash
+            return real(*given, **named)
+
+        return call
+
+    for owner, name in DISK_CALLS:
+        monkeypatch.setattr(owner, name, counting(getattr(owner, name)))
+    run = Run(tmp_path / "run")
+    os.mkdir(run.folder)
+    place = run.folder / "best"
+    model.save_model(classifier, tokenizer, place, step=1)
+    calls = 0
+    model.save_model(classifier, tokenizer, place, step=2)
+    steps: list[int] = []
+    total = calls
+    assert total > 8
+    for limit in range(total + 1):
+        calls = 0
+        with contextlib.suppress(Crash):
+            model.save_model(classifier, tokenizer, place, step=2 + limit)
+        calls = -(10**9)
+        assert run.has_model()
+        model.load_saved_model(run.best)
+        steps.append(run.kept_step() or 0)
+    assert steps[0] == 2  # the former
+    assert steps[-1] == 2 + total  # the new one
+    assert steps == sorted(steps)
+    assert [path.name for path in run.folder.iterdir()] == ["best"]
+
+
+def test_a_save_waits_for_the_disk_before_it_shows_the_model(
+    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, classifier = model.load_classifier(str(toy_checkpoint), LABELS, 32)
+    synced: set[Path] = set()
+    monkeypatch.setattr(disk, "sync", synced.add)
+    rename = Path.rename
+
+    def checked(path: Path, to: Path) -> Path:
+        assert {path, *path.rglob("*")} <= synced
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", checked)
+    model.save_model(classifier, tokenizer, tmp_path / "best")
+    assert tmp_path in synced
+
+
+def test_a_folder_that_is_gone_is_not_made_again(toy_checkpoint: Path, tmp_path: Path) -> None:
+    tokenizer, classifier = model.load_classifier(str(toy_checkpoint), LABELS, 32)
+    with pytest.raises(FileNotFoundError):
+        model.save_model(classifier, tokenizer, tmp_path / "gone" / "best")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(toy_checkpoint, tmp_path / "best")
+    weights = tmp_path / "best" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        model.load_saved_model(tmp_path / "best")
+    with pytest.raises(ModelError, match="no saved model"):
+        model.load_saved_model(tmp_path / "nothing")
+
+
+def test_a_model_without_all_of_its_weights_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(toy_checkpoint, tmp_path / "best")
+    toys.overwrite(tmp_path / "best", lambda weights: weights.pop("classifier.weight"))
+    with pytest.raises(ModelError, match=r"no weights for classifier\.weight"):
+        model.load_saved_model(tmp_path / "best")
+    toys.overwrite(
+        tmp_path / "best", lambda weights: weights.update({"classifier.weight": torch.ones(7, 32)})
+    )
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        model.load_saved_model(tmp_path / "best")
+    # One that is to be tuned gets a new head in any case.
+    assert model.load_classifier(str(tmp_path / "best"), LABELS, 32)[1].num_labels == 2
+
+
+@pytest.fixture(scope="module")
+def large_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """15 MB of weights: more than one step of a download."""
+    return toys.write_checkpoint(tmp_path_factory.mktemp("large") / "toy", words=120_000)
+
+
+def on_hub(hub: LoopbackHub, name: str, folder: Path) -> str:
+    hub.add_repo(name, files=folder)
+    return name
+
+
+def asked(hub: LoopbackHub) -> list[int]:
+    """How the requests for the weights were answered: 200 with the whole, 206 with a part."""
+    return [status for method, path, status in hub.requests if method == "GET" and "/lfs/" in path]
+
+
+def test_a_download_cut_in_the_middle_goes_on_from_there(
+    hub: LoopbackHub, large_checkpoint: Path
+) -> None:
+    name = on_hub(hub, "ada/cut-once", large_checkpoint)
+    hub.fail("GET", "/lfs/", 0, cut=True, after=12_000_000)
+    _, classifier = model.load_classifier(name, LABELS, 32)
+    assert classifier.num_parameters() > 3_800_000
+    assert asked(hub) == [200, 206]  # the second asked for the rest only
+
+
+def test_no_network_halfway_is_said_and_a_second_try_works(
+    hub: LoopbackHub, large_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    name = on_hub(hub, "ada/cut-for-good", large_checkpoint)
+    hub.fail("GET", "/lfs/", 0, cut=True, after=12_000_000)
+    hub.fail("GET", "/lfs/", 0, cut=True, times=100)
+    with pytest.raises(ModelError, match=r"ada/cut-for-good broke off.* network"):
+        model.load_classifier(name, LABELS, 32)
+    hub.faults.clear()
+    _, classifier = model.load_classifier(name, LABELS, 32)
+    assert classifier.num_parameters() > 3_800_000

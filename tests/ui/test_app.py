@@ -1,0 +1,697 @@
+"""The page's callbacks as plain functions, its form, and what it does at start."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import itertools
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import httpx
+import orjson
+import pytest
+from gradio import http_server
+from gradio.exceptions import ServerFailedToStartError
+
+from finetune import config
+from finetune.config import RunConfig
+from finetune.data import splits, uploads
+from finetune.environment import hub_connection
+from finetune.errors import ConfigError, DataError
+from finetune.inference import decision_rule
+from finetune.jobs import service
+from finetune.jobs.queue import Queue
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
+from finetune.runs.summary import RunSummary, fold_events
+from finetune.ui import answer_view, app, charts, feedback, form, live_updates, run_view
+from finetune.ui.tabs.predict import PredictTab
+from finetune.ui.tabs.publish import PublishTab
+from finetune.ui.tabs.train import TrainTab, _stopping
+from tests.support import toys
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NOBODY: Any = None  # who calls a callback from here
+ONE_RUN = (1, "", "", "")  # neither seeds nor a grid
+MARKUP = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def tabs(store: RunStore) -> tuple[TrainTab, PredictTab, PublishTab]:
+    made = TrainTab(store), PredictTab(store), PublishTab(store)
+    with gr.Blocks():
+        made[0].draw(form.draw_data())
+        made[1].remember()
+        made[1].draw()
+        made[2].draw()
+    return made
+
+
+@pytest.fixture
+def finished(store: RunStore, toy_checkpoint: Path) -> Run:
+    """A run that ended, its model the toy checkpoint."""
+    run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=32, name="toy run"))
+    for event in story():
+        run.append(event)
+    toys.copy_model(toy_checkpoint, run.best)
+    return run
+
+
+def story() -> list[events.Event]:
+    return [
+        events.Started(device="CPU (2 threads)", versions={"torch": "2.13.0"}),
+        events.Prepared(
+            train_examples=64, validation_examples=24, steps_per_epoch=8, total_steps=8,
+            labels=["not_equivalent", "equivalent"], parameters=1000, precision="no",
+            majority={"accuracy": 0.6, "f1": 0.75},
+        ),
+        *(
+            events.Stepped(step=n, epoch=n / 8, loss=1 / n, learning_rate=1e-5,
+                           samples_per_second=10.0)
+            for n in range(1, 9)
+        ),
+        events.Evaluated(step=8, epoch=1.0, metrics={"accuracy": 0.7, "f1": 0.8, "loss": 0.5},
+                         seconds=0.1, best=True),
+        events.Saved(step=8),
+        events.Finished(step=8, seconds=3.0),
+    ]  # fmt: skip
+
+
+def test_the_form_draws_every_field() -> None:
+    with gr.Blocks():
+        controls = form.draw(form.draw_data())
+    assert list(controls) == [field.name for field in dataclasses.fields(RunConfig)]
+    for name, control in controls.items():
+        assert control.label == name
+        assert control.info == config.knobs()[name].help
+    assert form.read(form.values(RunConfig())) == RunConfig()
+
+
+def test_the_form_reads_what_it_shows() -> None:
+    chosen = RunConfig(learning_rate=3e-4, num_train_epochs=7, lr_scheduler_type="cosine")
+    assert form.read(form.values(chosen)) == chosen
+
+
+def test_a_wrong_form_names_the_fields_and_starts_nothing(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
+) -> None:
+    values = form.values(RunConfig())
+    values[form.NAMES.index("learning_rate")] = None
+    values[form.NAMES.index("num_train_epochs")] = 0
+    said = tabs[0].on_start(NOBODY, *ONE_RUN, *values)[0]
+    assert 'role="alert"' in said
+    assert "learning_rate" in said
+    assert "num_train_epochs" in said
+    assert store.runs() == []
+
+
+def test_lengths_follow_the_checkpoint(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], toy_checkpoint: Path
+) -> None:
+    train = tabs[0]
+    values = form.values(RunConfig(checkpoint=str(toy_checkpoint), max_length=64))
+    assert "A part of the pairs is measured now." in train.on_costs(NOBODY, *ONE_RUN, *values)
+    train.on_measure(NOBODY, *ONE_RUN, *values)
+    assert "max_length 64 cuts" in train.on_costs(NOBODY, *ONE_RUN, *values)
+    wrong = form.values(RunConfig())
+    wrong[form.NAMES.index("learning_rate")] = None
+    train.on_measure(NOBODY, *ONE_RUN, *wrong)  # nothing to measure, and nothing is said
+
+
+def test_the_command_starts_the_same_from_where_the_page_keeps_it(
+    tabs: tuple[TrainTab, PredictTab, PublishTab],
+    store: RunStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "tickets.csv"
+    file.write_text("sentence1,sentence2,label\na,b,0\n")
+    upload = store.uploads.add({"train": file})
+    values = form.values(RunConfig(dataset=upload, seed=7))
+    said = html.unescape(tabs[0].on_costs(NOBODY, *ONE_RUN, *values))
+    line = shlex.split(said.split("<code>")[1].split("</code>")[0])
+    assert line[4:] == [
+        "--runs", str(store.root.resolve()),
+        "--train_file", str(store.uploads.files(upload)["train"].resolve()), "--seed", "7",
+    ]  # fmt: skip
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")  # where is then nobody's business
+    said = tabs[0].on_costs(NOBODY, *ONE_RUN, *form.values(RunConfig(seed=7)))
+    assert "<code>python -m finetune train --seed 7</code>" in said
+
+
+def test_a_run_that_waits_to_go_on_can_be_stopped(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
+) -> None:
+    run = store.create(RunConfig())
+    for event in [*story()[:-2], events.Stopped(step=8, seconds=1.0)]:
+        run.append(event)
+    run.request_stop()
+    stop = tabs[0].on_turn(NOBODY, run.id)[2]
+    assert not stop["interactive"]
+    Queue(store.root).add(run.id)
+    assert tabs[0].on_turn(NOBODY, run.id)[2]["interactive"]
+
+
+def test_a_run_that_learned_nothing_does_not_look_like_a_success() -> None:
+    def ending(**scores: float) -> str:
+        told = [
+            dataclasses.replace(one, metrics=one.metrics | scores, intervals={"f1": [0.7, 0.76]})
+            if isinstance(one, events.Evaluated)
+            else one
+            for one in story()
+        ]
+        return run_view._ending(fold_events(told))
+
+    assert "ft-good" in ending(f1=0.8)
+    assert 'data-tab="publish"' in ending(f1=0.8)
+    constant = ending(accuracy=0.6, f1=0.75)  # the majority's own
+    assert "ft-warn" in constant
+    assert "always giving the same answer" in constant
+    below = ending(accuracy=0.6, f1=0.74)
+    assert "always giving" not in below
+    assert "is not above the best baseline" in below
+    for ended in (constant, below):
+        assert "ft-good" not in ended
+        assert "more epochs" in ended
+        assert 'data-tab="publish"' not in ended
+
+
+def test_stop_says_what_it_will_keep() -> None:
+    before, told = story(), story()[:6]
+    assert "no model to keep" in _stopping(fold_events([]))
+    assert "no model to keep" in _stopping(fold_events(told[:2]))
+    assert "kept as it is" in _stopping(fold_events(told))
+    assert _stopping(fold_events(before[:-1])) == "Stopping: the best model is kept."
+
+
+def test_a_form_once_trained_with_is_kept_in_the_browser(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = RunConfig(learning_rate=3e-4, num_train_epochs=7)
+    monkeypatch.setattr(
+        service, "start_runs", lambda store, configs, groups: [store.create(one) for one in configs]
+    )
+    kept = tabs[0].on_start(NOBODY, *ONE_RUN, *form.values(chosen))[1]
+    restored = dict(zip((*form.NAMES, "pairs"), tabs[0].on_restore(NOBODY, kept), strict=True))
+    assert restored.pop("pairs") == restored["dataset"]
+    assert restored["dataset"]["value"] == chosen.dataset
+    restored["dataset"] = chosen.dataset
+    assert list(restored.values()) == form.values(chosen)
+
+
+@pytest.mark.parametrize("kept", [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}])
+def test_what_cannot_be_restored_leaves_the_form(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], kept: Any
+) -> None:
+    assert tabs[0].on_restore(NOBODY, kept) == [gr.skip()] * (len(form.NAMES) + 1)
+
+
+def marks(told: dict[str, tuple[str, str]]) -> dict[str, str]:
+    return {name: mark for name, (mark, _) in told.items()}
+
+
+def test_an_untouched_page_is_told_nothing_twice(store: RunStore, finished: Run) -> None:
+    first = live_updates.changes(store, finished, {})
+    assert "Finished" in first["status"][1]
+    assert live_updates.changes(store, finished, marks(first)) == {}
+    assert live_updates.known(finished)
+
+
+def test_a_page_that_watches_is_told_what_is_new(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, adopt: Callable[[Run], None]
+) -> None:
+    monkeypatch.setattr(live_updates, "FRESH", 0.0)
+    run = store.create(RunConfig())
+    told = story()
+    for event in told[:5]:
+        run.append(event)
+    adopt(run)
+    first = live_updates.changes(store, run, {})
+    assert first["turn"][0].startswith("running")
+    run.append(told[5])
+    second = live_updates.changes(store, run, marks(first))
+    # A quarter of the steps is told aloud; the scores, the log and the state have not changed.
+    assert set(second) == {"status", "loss", "announced"}
+    assert "50% of the steps" in second["announced"][1]
+    assert "Training loss" in second["loss"][1]
+    assert "step 4 of 8" in second["status"][1]
+    run.append(events.Finished(step=8, seconds=3.0))
+    third = live_updates.changes(store, run, marks(first | second))
+    assert third["turn"][0].startswith("finished")
+    assert "Finished" in third["announced"][1]
+
+
+def test_a_damaged_configuration_hides_neither_curves_nor_cause(
+    store: RunStore, finished: Run
+) -> None:
+    finished.append(events.Failed(error="The disk is full."))
+    finished.log_file.write_text("what it printed")
+    (finished.folder / "config.json").write_text("{")
+    told = live_updates.changes(store, finished, {})
+    assert "config.json" in told["status"][1]
+    assert "cannot be read" in told["status"][1]
+    assert "The disk is full." in told["status"][1]
+    assert "Training loss" in told["loss"][1]
+    assert told["log"][1] == "what it printed"
+
+
+def test_a_line_of_nothing_but_nulls_hides_no_other(store: RunStore, finished: Run) -> None:
+    with finished.events_file.open("a") as file:
+        for event in story():
+            names = dict.fromkeys(vars(event))
+            file.write(json.dumps({"event": event.kind, **names}) + "\n")
+    told = live_updates.changes(store, finished, {})
+    assert "step 8 of 8" in told["status"][1]
+
+
+def test_what_many_watch_is_drawn_once(
+    store: RunStore, finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    real = charts.loss_chart
+
+    def counted(summary: RunSummary) -> str:
+        drawn.append(1)
+        return real(summary)
+
+    monkeypatch.setattr(charts, "loss_chart", counted)
+    for _ in range(50):
+        assert live_updates.changes(store, finished, {})["loss"][1] == real(store.summary(finished))
+    assert len(drawn) == 1
+
+
+@pytest.mark.parametrize(("watchers", "wait"), [(1, 400), (8, 400), (20, 1000), (50, 1600)])
+def test_the_more_watch_the_more_seldom_each_asks(
+    store: RunStore, watchers: int, wait: int
+) -> None:
+    pace, run = live_updates.Pace(), store.create(RunConfig())
+    due = [(number / watchers, number) for number in range(watchers)]
+    told: list[list[int]] = [[] for _ in due]
+    while (asked := min(due))[0] < 30:
+        now, number = asked
+        told[number].append(pace.wait(run, now))
+        due[number] = (now + told[number][-1] / 1000, number)
+    late = [ms for mine in told for ms in mine[-5:]]
+    assert min(late) >= 0.9 * wait
+    assert max(late) <= 1.15 * wait
+
+
+def test_who_looks_at_a_run_that_has_ended_asks_more_seldom(
+    store: RunStore, finished: Run, adopt: Callable[[Run], None]
+) -> None:
+    running = store.create(RunConfig())
+    running.append(story()[0])
+    adopt(running)
+    for run, wait in ((running, 400), (finished, 1000)):
+        live_updates.changes(store, run, {})
+        assert live_updates.Pace().wait(run) == wait
+
+
+def test_opening_the_page_finds_the_newest_run(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    chooser, watched, stop, resume = tabs[0].on_open(NOBODY)
+    assert chooser["value"] == watched == finished.id
+    assert not stop["interactive"]
+    assert not resume["visible"]
+
+
+def test_a_run_deleted_while_watched_is_no_error(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run, store: RunStore
+) -> None:
+    store.delete(finished)
+    assert tabs[0].on_turn(NOBODY, finished.id)[1] == ""
+    assert "no such run" in tabs[0].on_stop(NOBODY, finished.id)[0]
+
+
+@pytest.mark.parametrize("wrong", ["../x", "/etc/passwd", "x" * 10**6, 7, None])
+def test_another_id_is_no_such_run(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], wrong: Any
+) -> None:
+    train, predict, publish = tabs
+    assert "no such run" in train.on_stop(NOBODY, wrong)[0]
+    assert "no such run" in predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[0]
+    asked = (wrong, "", "name", False, "", False, "", "hub-token")
+    assert "no such run" in publish.on_push(NOBODY, *asked)[0]
+    assert "no such run" in publish.on_check(NOBODY, *asked)[0]
+
+
+def test_the_default_is_what_can_run(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_there, words in ((True, "The Hub answers"), (False, "does not answer")):
+        monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda found=is_there: found)
+        said = tabs[0].on_hub()
+        assert words in said
+        assert ("data-answers" in said) == is_there
+
+
+def test_predicting_through_the_tab(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    pair = ("the cat sees a dog .", "a cat sees the dog .")
+    answer, why, _, entry, _ = tabs[1].on_ask(NOBODY, finished.id, *pair, False, False, False)
+    assert 'id="label"' in answer
+    assert "not_equivalent" in answer
+    assert why["visible"]
+    kept = json.loads(entry)
+    assert (kept["sentence1"], kept["prediction"], kept["label"]) == (pair[0], "not_equivalent", "")
+    tried = tabs[1].on_tried([kept, kept | {"n": 7, "label": "equivalent"}, "nonsense"])
+    assert "your verdict" in tried
+    assert re.findall(r'data-place="(\d+)"', tried) == ["7", "0"]
+    decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
+    for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
+        ways = (False, threshold, False)
+        answer, *_, question = tabs[1].on_ask(NOBODY, finished.id, *pair, *ways)
+        assert f'id="label">{label}<' in answer
+        reasons = tabs[1].on_why(NOBODY, question)  # whatever stands in the boxes by now
+        assert f"Why \u201c{label}\u201d" in reasons
+        assert f'data-of="{json.loads(question)["id"]}"' in reasons
+    for wrong in ("", "7", "{}", '{"id": 1, "run": 1, "sentences": ["a"], "ways": []}', None):
+        assert "Nothing was asked yet" in tabs[1].on_why(NOBODY, wrong)  # type: ignore[arg-type]
+    said, why, _, *none = tabs[1].on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
+    assert none == ["", ""]
+    assert "sentence2 is empty" in said
+    assert not why["visible"]
+
+
+def test_a_sentence_that_cannot_be_sent_is_kept_as_one_that_can(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    """Half of an emoji, pasted: what is remembered of it must not close the tab for good."""
+    asked = ("the cat \ud83d", "a dog")
+    *_, entry, question = tabs[1].on_ask(NOBODY, finished.id, *asked, False, False, False)
+    assert orjson.dumps(question)
+    kept = json.loads(orjson.dumps(json.loads(entry)))  # as Gradio sends it
+    assert kept["sentence1"] == "the cat ?"
+    former = [kept | {"sentence1": asked[0], "labels": ["\ud800"]}]  # of an older version
+    assert orjson.dumps(tabs[1].on_tried(former))
+    assert orjson.dumps(tabs[1].on_open(NOBODY, None, former)[3])
+
+
+def test_a_typed_classifier_of_the_hub_stays_chosen(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    for chosen, kept in (("ada/judge", "ada/judge"), ("gone", finished.id), (None, finished.id)):
+        assert tabs[1].on_open(NOBODY, chosen, [])[0]["value"] == kept
+
+
+@pytest.mark.parametrize("second", ["", "a dog ."])
+def test_what_was_tried_can_be_trained_on(second: str, tmp_path: Path) -> None:
+    tried = [
+        {
+            "when": "2026-01-01 10:00", "model": "x", "sentence1": f"the {one} {verb} .",
+            "sentence2": second and f"{second} {n}", "prediction": "calm", "probability": 0.9,
+            "label": "glad" if n % 2 else "calm", "labels": ["calm", "glad"], "n": n,
+        }
+        for n, (one, verb) in enumerate(itertools.product(toys.ANIMALS, toys.VERBS))
+    ]  # fmt: skip
+    found = re.search(r'base64,([^"]+)"', answer_view.history(tried))
+    assert found is not None
+    path = tmp_path / "tried.csv"
+    path.write_bytes(base64.b64decode(found[1]))
+    dataset = uploads.Uploads(tmp_path / "uploads").add({"train": path})
+    pairs = splits.load_pairs(RunConfig(dataset=dataset), tmp_path)
+    columns = pairs.splits["train"].column_names
+    assert ("sentence2" in columns) == bool(second)
+    assert pairs.labels == ["calm", "glad"]
+    assert sum(map(len, pairs.splits.values())) == len(tried)
+
+
+def test_markup_is_shown_not_run(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
+) -> None:
+    run = store.create(RunConfig(name=MARKUP))
+    run.append(events.Failed(error=MARKUP, remedy=MARKUP))
+    for text in (
+        run_view.status_html(run, store.summary(run)),
+        feedback.show_errors(DataError(MARKUP, MARKUP)),
+        feedback.show_errors(ConfigError({MARKUP: MARKUP})),
+        feedback.note(MARKUP),
+    ):
+        assert "<script" not in text
+        assert "&lt;script" in text
+    from finetune.inference.predictor import Prediction
+
+    odd = Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1)
+    assert "<script" not in answer_view.answer(odd)
+
+
+def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) -> None:
+    text = feedback.show_errors(RuntimeError("secret detail"))
+    assert "secret detail" not in text
+    reference = text.split("reference ")[1][:8]
+    assert reference in caplog.text
+    assert "secret detail" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (events.Finished(step=8, seconds=1.0), ["Finished", "Predict", "Publish"]),
+        (events.Finished(step=4, seconds=1.0, early=True), ["ended early", "stopped rising"]),
+        (events.Stopped(step=4, seconds=1.0), ["Stopped", "Resume"]),
+        (events.Failed(error="It broke.", remedy="Mend it."), ["Failed", "It broke.", "Mend it."]),
+    ],
+)
+def test_an_ending_says_what_to_do_next(
+    store: RunStore, ending: events.Event, words: list[str]
+) -> None:
+    run = store.create(RunConfig())
+    run.append(ending)
+    text = run_view.status_html(run, store.summary(run))
+    assert all(word in text for word in words)
+
+
+def test_curves_are_thinned_for_display_and_keep_their_ends() -> None:
+    steps = [e for e in story() if isinstance(e, events.Stepped)]
+    many = [dataclasses.replace(steps[0], step=n) for n in range(1, 100_001)]
+    kept = charts.thinned(many)
+    assert len(kept) <= charts.POINTS + 1
+    assert (kept[0].step, kept[-1].step) == (1, 100_000)
+    assert len(charts.loss_chart(fold_events(many))) < 20_000
+
+
+def test_the_facts_name_several_processes_and_summed_batches(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    for event in story():
+        if isinstance(event, events.Started):
+            event = dataclasses.replace(event, device="CPU", processes=2)
+        if isinstance(event, events.Prepared):
+            event = dataclasses.replace(
+                event, per_device_train_batch_size=4, gradient_accumulation_steps=3
+            )
+        run.append(event)
+    text = run_view.status_html(run, store.summary(run))
+    assert "on 2 \u00d7 CPU" in text
+    assert "3 batches of 4 a step" in text
+
+
+def test_charts_say_what_they_show() -> None:
+    scores = charts.score_chart(fold_events(story()))
+    assert 'aria-label="Validation accuracy and F1: accuracy 0.700, F1 0.800"' in scores
+    assert "majority class" in scores
+    assert scores.count("ft-dot") == 2
+    assert "appears with the first step" in charts.loss_chart(fold_events([]))
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(1.0, 0.5)],
+        [(1.0, 0.0), (2.0, 0.0)],
+        [(1.0, 0.121), (2.0, 0.847)],
+        [(1.0, 1e9), (2.0, 1e-9)],
+        [(5.0, -3.0)],
+    ],
+)
+def test_any_points_lie_within_the_axis(points: list[charts.Point]) -> None:
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    bottom, top, ticks = charts._axis(low, high, math.inf)
+    slack = 1e-6 * (top - bottom)
+    assert bottom - slack <= low <= high <= top + slack
+    assert 2 <= len(ticks) <= 12
+    assert all(bottom - slack <= tick <= top + slack for tick in ticks)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(1.0, 0.5)],
+        [(1.0, 0.0), (2.0, 0.0)],
+        [(1.0, 0.121), (2.0, 0.847)],
+        [(1.0, 1e9), (2.0, 1e-9)],
+        [(5.0, -3.0)],
+    ],
+)
+def test_any_points_can_be_drawn(points: list[charts.Point]) -> None:
+    drawn = charts.chart("x", [charts.Series("s", "loss", points)], 0, "")
+    positions = [float(p) for p in re.findall(r"(?:left|top):([-\d.]+)%", drawn)]
+    assert positions
+    assert all(-0.01 <= p <= 100.01 for p in positions)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert run_view.duration(seconds) == text
+
+
+def test_the_page_is_made_of_five_tabs(store: RunStore) -> None:
+    made = app.build(store)
+    labels = [b.label for b in made.blocks.values() if isinstance(b, gr.Tab)]
+    assert labels == ["Data", "Train", "Runs", "Predict", "Publish"]
+
+
+SPY = """
+import socket, sys
+allowed = {"127.0.0.1", "::1", "localhost", "0.0.0.0"}
+def audit(event, args):
+    if event == "socket.getaddrinfo" and args[0] not in allowed and args[0] is not None:
+        print("OUTSIDE", args[0], file=sys.stderr, flush=True)
+    if event == "socket.connect" and isinstance(args[1], tuple) and args[1][0] not in allowed:
+        print("OUTSIDE", args[1], file=sys.stderr, flush=True)
+sys.addaudithook(audit)
+"""
+
+
+def test_the_app_starts_without_torch_and_asks_nobody_outside(tmp_path: Path) -> None:
+    code = SPY + textwrap.dedent(
+        f"""
+        import threading, time
+        sys.argv = ["app.py", "--runs", {str(tmp_path)!r}, "--port", "0"]
+        import app
+        from finetune.ui import app as page
+        page.launch.__kwdefaults__ = None
+        real = page.launch
+        def launch(made, store, **options):
+            real(made, store, prevent_thread_lock=True, quiet=True)
+            import urllib.request
+            print(urllib.request.urlopen(made.local_url).status, "torch" in sys.modules)
+            time.sleep(3)
+        page.launch = launch
+        app.main()
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "200 False" in done.stdout, done.stderr
+    assert "OUTSIDE" not in done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_spy_sees_an_outside_host() -> None:
+    code = SPY + "\ntry: socket.create_connection(('192.0.2.1', 9), 0.01)\nexcept OSError: pass"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "OUTSIDE" in done.stderr
+
+
+def test_the_command_serves_the_page(tmp_path: Path, processes: list[int]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "app.py", "--runs", str(tmp_path / "runs")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    processes.append(process.pid)
+    assert process.stdout is not None
+    deadline = time.monotonic() + 60
+    url = ""
+    for line in process.stdout:
+        if "http://" in line:
+            url = line.split()[-1]
+            break
+        assert time.monotonic() < deadline
+    assert urllib.request.urlopen(url).status == 200
+
+
+def test_on_a_space_the_page_signs_in_and_asks_for_no_token() -> None:
+    code = textwrap.dedent(
+        """
+        import gradio as gr
+        from gradio.helpers import special_args
+        from finetune.runs.store import RunStore
+        from finetune.ui import app
+        made = app.build(RunStore("nowhere"))
+        names = [type(block).__name__ for block in made.blocks.values()]
+        ids = [getattr(block, "elem_id", None) for block in made.blocks.values()]
+        push = next(f.fn for f in made.fns.values() if "on_push_on_space" in repr(f.fn))
+        arguments = special_args(push, ["run", "name", False])[0]
+        print("LoginButton" in names, "token" in ids, arguments[4])
+        """
+    )
+    space = {"SYSTEM": "spaces", "SPACE_ID": "ada/x", "SPACE_HOST": "ada-x.hf.space"}
+    oauth = {"OAUTH_CLIENT_ID": "i", "OAUTH_CLIENT_SECRET": "s", "OAUTH_SCOPES": "openid"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **space, **oauth, "OPENID_PROVIDER_URL": os.environ["HF_ENDPOINT"]},
+    )
+    assert done.stdout.strip() == "True False None", done.stderr
+
+
+def test_a_path_in_place_of_an_upload_reads_nothing(store: RunStore, tmp_path: Path) -> None:
+    """A client may send any value to any endpoint: a path of the server's own is refused."""
+    secret = tmp_path / "secret.csv"
+    secret.write_text("sentence1,sentence2,label\na,b,1\nc,d,0\n")
+    made = app.build(store)
+    index = next(at for at, fn in made.fns.items() if fn.name == "on_upload")
+    _, url, _ = made.launch(prevent_thread_lock=True, quiet=True)
+    try:
+        sent = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}
+        body = {"data": [sent, None, None], "fn_index": index, "session_hash": "x"}
+        answer = httpx.post(f"{url}gradio_api/run/predict", json=body, timeout=30)
+        assert answer.status_code >= 400 or "error" in answer.json()
+    finally:
+        made.close()
+    assert not (store.root / "uploads").exists()
+
+
+def test_an_app_that_loses_its_port_takes_another(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when two start at once: the server had begun before it found its port taken."""
+    run = http_server.Server.run_in_thread
+    begun: list[http_server.Server] = []
+
+    def late(server: http_server.Server) -> None:
+        begun.append(server)
+        assert len(begun) <= 3  # not a hundred times
+        run(server)
+        if len(begun) == 1:
+            server.close()
+            raise ServerFailedToStartError("the port is taken")
+
+    monkeypatch.setattr(http_server.Server, "run_in_thread", late)
+    made = app.build(store)
+    _, url, _ = app.launch(made, store, prevent_thread_lock=True, quiet=True)
+    try:
+        assert httpx.get(url).status_code == 200
+    finally:
+        made.close()
+    assert len(begun) == 2

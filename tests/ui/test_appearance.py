@@ -1,0 +1,160 @@
+"""How the page looks, as far as figures can say it: contrast, offline fonts, boxes that stay."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from finetune.runs import events
+from finetune.runs.summary import RunSummary, Status, fold_events
+from finetune.ui import app as page
+from finetune.ui import charts, run_view, theme
+from tests.ui.test_browser import App, app, browser, fill_toy, press_train
+
+__all__ = ["app", "browser"]  # fixtures
+
+GROUNDS = ("page", "surface", "sunk", "wash")  # what anything stands on
+EDGES = ("line",)  # between things; says nothing
+SHAPES = ("edge", "accent", "accent-deep")  # around or behind what can be used
+
+
+def _luminance(colour: str) -> float:
+    """Of `#rrggbb`, as WCAG 2.2 defines it (https://www.w3.org/TR/WCAG22/#dfn-relative-luminance)."""
+    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """From 1 to 21 (https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio)."""
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_contrast_is_what_wcag_says_of_known_colours() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)
+
+
+@pytest.mark.parametrize("palette", [theme.LIGHT, theme.DARK], ids=["light", "dark"])
+def test_every_text_colour_can_be_read_on_every_ground(palette: dict[str, str]) -> None:
+    texts = set(palette) - {*GROUNDS, *EDGES, *SHAPES}
+    found = {
+        (text, ground): round(contrast(palette[text], palette[ground]), 2)
+        for text in texts
+        for ground in GROUNDS
+    }
+    assert {pair: ratio for pair, ratio in found.items() if ratio < 4.5} == {}
+    assert contrast("#ffffff", palette["accent"]) >= 4.5  # the word on Train
+    assert contrast("#ffffff", palette["accent-deep"]) >= 4.5
+    for ground in ("page", "surface"):
+        assert contrast(palette["edge"], palette[ground]) >= 3  # where a control ends
+        assert contrast(palette["accent"], palette[ground]) >= 3  # how far the bar has come
+
+
+def test_light_and_dark_name_the_same_colours() -> None:
+    assert set(theme.LIGHT) == set(theme.DARK)
+    assert theme.variables().count("--ft-accent:") == 2
+
+
+def test_the_style_sheet_names_no_colour_and_no_unknown_one() -> None:
+    sheet = theme.CSS.read_text(encoding="utf-8")
+    assert re.findall(r":[^;{}]*(#[0-9a-fA-F]{3,8}\b|rgba?\()", sheet) == []
+    named = set(re.findall(r"var\(--ft-([\w-]+)", sheet))
+    assert named - set(theme.LIGHT) == {"filled", "tone"}
+
+
+def test_nothing_of_the_look_comes_from_the_network() -> None:
+    sheet = theme.CSS.read_text(encoding="utf-8") + theme.variables()
+    assert "url(" not in sheet
+    assert "@import" not in sheet
+    made = theme.theme()
+    assert made._stylesheets == []  # a Google font would be one
+    for file in (theme.LOGO, theme.FAVICON):
+        drawn = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "http" not in drawn
+        assert theme.LIGHT["accent"] in drawn
+
+
+def test_progress_is_told_aloud_by_quarters_only() -> None:
+    ready = events.Prepared(
+        train_examples=80, validation_examples=20, steps_per_epoch=10, total_steps=100,
+        labels=["no", "yes"], parameters=1, precision="fp32",
+    )  # fmt: skip
+
+    def told(step: int, state: Status = "running") -> str:
+        taken = events.Stepped(
+            step=step, epoch=1.0, loss=0.5, learning_rate=1e-5, grad_norm=None,
+            samples_per_second=1.0,
+        )  # fmt: skip
+        now = fold_events([ready, taken])
+        return run_view.announcement(dataclasses.replace(now, status=state, phase="train"))
+
+    assert "Training</" in told(24)
+    assert "Training, 25% of the steps" in told(25)
+    assert told(25) == told(49)
+    assert "Training, 50% of the steps" in told(74)
+    assert "%" not in told(74, "stopped")
+    assert "%" not in told(100)
+
+
+def test_the_logo_says_nothing_beside_the_name() -> None:
+    assert page._logo().startswith('<svg aria-hidden="true"')
+
+
+def test_baselines_have_the_mark_of_their_line() -> None:
+    line = charts.Series(
+        "F1", "f1", [(1, 0.5), (2, 0.6)], markers=True, baselines=(("majority <b>", 0.4),)
+    )
+    drawn = charts.chart("Scores", [line], 2, "")
+    assert 'class="ft-level ft-f1"' in drawn
+    assert "F1 of majority &lt;b&gt; 0.4000" in drawn
+    assert "ft-pointed" in drawn
+    assert "ft-pointed" not in charts.loss_chart(RunSummary())
+
+
+_OBSERVE = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) {
+    if (one.hadRecentInput) continue;
+    const what = one.sources.map(({node}) => node && (node.id || node.className || node.nodeName));
+    window.shifts.push([one.value, what.join(' ')]);
+  }
+}).observe({type: 'layout-shift', buffered: false});
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [375, 1280, 1920])
+def test_nothing_jumps_while_a_run_streams(
+    app: App, browser: Browser, toy_checkpoint: Path, width: int
+) -> None:
+    """Cumulative layout shift, from the click on Train to the end, is what the web calls good
+    (https://web.dev/articles/cls), and the plots do not move but at a phone's end."""
+    page = browser.new_page(viewport={"width": width, "height": 1600})
+    page.goto(app.url)
+    fill_toy(page, toy_checkpoint, 1)
+    page.locator("#knob-dataset input").click()
+    page.get_by_role("option", name=re.compile("Bundled")).click()
+    press_train(page)
+    expect(page.locator("#run-phase")).to_be_visible()
+    page.evaluate(_OBSERVE)
+    places = "['loss-plot', 'score-plot'].map((id) => document.getElementById(id).offsetTop)"
+    before = page.evaluate(places)
+    expect(page.locator("#run-phase")).to_have_text("Finished", timeout=120_000)
+    expect(page.locator("#score-plot .ft-level")).not_to_have_count(0)
+    page.wait_for_timeout(1500)
+    shifts = page.evaluate("window.shifts")
+    phone = (
+        width <= 640
+    )  # there the box that ends a run has no room kept for it: a third of a screen
+    assert phone or page.evaluate(places) == before
+    assert sum(value for value, _ in shifts) < (0.15 if phone else 0.02), shifts
+    page.close()

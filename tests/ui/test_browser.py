@@ -1,0 +1,602 @@
+"""The whole road in a real Chromium, as a person clicks it: train, watch, try, publish."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect, sync_playwright
+
+from finetune import config
+from finetune.config import RunConfig
+from finetune.jobs import workers
+from finetune.jobs.queue import Queue
+from finetune.runs.store import RunStore
+from finetune.ui import form
+from finetune.ui.tabs.train import TrainTab
+from tests.conftest import TOKEN
+from tests.support import toys
+from tests.support.hub import LoopbackHub
+from tests.ui.test_app import story
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
+
+
+class App:
+    """The app as its own process, as `python app.py` starts it."""
+
+    def __init__(self, runs: Path) -> None:
+        self.store = RunStore(runs)
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "app.py", "--runs", str(self.store.root)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if found := re.search(r"http://\S+", line):
+                self.url = found[0]
+                return
+        raise AssertionError("the app did not start")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def end(self) -> None:
+        self.kill()
+        for run in self.store.runs():
+            if (worker := workers.worker_process(run)) is not None:
+                worker.kill()
+
+    def empty(self) -> None:
+        """End what it has started but the worker that waits, and take away all that is kept."""
+        queue = Queue(self.store.root)
+        for name in queue.waiting():
+            queue.remove(name)
+        for run in self.store.runs():
+            workers.kill_worker(run)
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "finetune.jobs.warm_worker" not in child.cmdline():
+                    child.kill()
+                    child.wait(10)
+        for path in self.store.root.iterdir():
+            while path.is_dir() and path.name != ".spare":  # the app may just write there
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def app(running: App, hub: LoopbackHub) -> Iterator[App]:
+    """An app that has no runs and no files yet; its process is the module's."""
+    yield running
+    running.empty()
+
+
+# A busy machine is not a fault of the page; what never comes fails all the same.
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: Browser, app: App) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(60_000)
+    made = context.new_page()
+    outside: list[str] = []
+    made.on("request", lambda r: None if _is_local(r.url) else outside.append(r.url))
+    broken: list[str] = []
+    made.on("pageerror", lambda error: broken.append(str(error)))
+    left = re.compile("Failed to fetch dynamically imported module|Unable to preload CSS")
+    made.goto(app.url)
+    yield made
+    context.close()
+    assert outside == []
+    # A page may be left while it is still loading.
+    assert [text for text in broken if not left.search(text)] == []
+
+
+def _is_local(url: str) -> bool:
+    return url.startswith(("http://127.0.0.1", "http://localhost", "data:", "blob:"))
+
+
+class Late:
+    """The first of the app's answers with certain words, kept back until it is let go."""
+
+    def __init__(self, page: Page, words: str) -> None:
+        self.page, self.words = page, words
+        self.held: list[tuple[Route, APIResponse]] = []
+        page.route("**/run/predict*", self._hold)
+
+    def _hold(self, route: Route) -> None:
+        answer = route.fetch()
+        if self.words in answer.text() and not self.held:
+            self.held.append((route, answer))
+        else:
+            route.fulfill(response=answer)
+
+    def wait(self) -> None:
+        """Until it is there."""
+        deadline = time.monotonic() + 30
+        while not self.held:
+            assert time.monotonic() < deadline
+            self.page.wait_for_timeout(50)
+
+    def let_go(self) -> None:
+        """It reaches the page; what comes after it goes its usual way."""
+        (route, answer), *_ = self.held
+        route.fulfill(response=answer)
+        self.page.unroute_all(behavior="ignoreErrors")
+
+
+def fill(page: Page, knob: str, value: str) -> None:
+    box = page.locator(f"#knob-{knob} input")
+    box.fill(value)
+    box.press("Tab")
+
+
+def fill_toy(page: Page, checkpoint: Path, epochs: int) -> None:
+    """A toy checkpoint in the form: it trains in seconds."""
+    expect(page.locator("#hub-status")).to_contain_text("Hub")
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
+    page.locator("#knob-checkpoint input").fill(str(checkpoint))
+    page.locator("#knob-checkpoint input").press("Enter")
+    fill(page, "num_train_epochs", str(epochs))
+    fill(page, "max_length", "48")
+
+
+def press_train(page: Page) -> None:
+    page.get_by_role("button", name="Train", exact=True).click()
+
+
+@pytest.mark.slow
+def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser: Browser) -> None:
+    """Bundled pairs, bundled checkpoint, every default: the real weights for the real number of
+    steps would take minutes here, so the run is stopped once it has streamed; see the next test
+    for a run that goes to its end."""
+    hub.fail("HEAD", "^/$", 0, cut=True, times=2)  # no network while the page opens
+    page = browser.new_page()
+    page.goto(app.url)
+    expect(page.locator("#hub-status")).to_contain_text("does not answer")
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
+    expect(page.locator("#status")).to_contain_text("samples/s")
+    run = app.store.runs()[0]
+    assert run.config() == RunConfig()
+    shown = page.locator("#status .ft-card b").first
+    before = shown.inner_text()
+    expect(shown).not_to_have_text(before)  # the loss streams in
+    expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
+    began = time.monotonic()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator("#run-phase")).to_have_text("Stopped", timeout=10_000)
+    assert time.monotonic() - began < 7  # five seconds, and two for the page's own clock
+    assert run.has_model()
+    page.close()
+
+
+@pytest.mark.long
+def test_train_watch_try_and_publish(
+    app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path
+) -> None:
+    fill_toy(page, toy_checkpoint, 2)
+    page.locator("#knob-dataset input").click()
+    page.get_by_role("option", name=re.compile("Bundled")).click()
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Finished", timeout=90_000)
+    cards = page.locator("#status .ft-card")
+    expect(cards.nth(1)).to_contain_text(
+        re.compile(
+            r"accuracy, best model\s*0\.\d{3}\s*95%: 0\.\d{3} to \d\.\d{3}\s*best baseline 0\."
+        )
+    )
+    expect(cards.nth(2)).to_contain_text(re.compile(r"F1, best model\s*0\.\d{3}"))
+    expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
+    expect(page.locator("#score-plot .ft-dot")).to_have_count(4)  # two epochs, two metrics
+    summary = app.store.summary(app.store.runs()[0])
+    assert summary.best is not None
+    expect(cards.nth(2)).to_contain_text(f"{summary.best.metrics['f1']:.3f}")
+    page.locator("#log summary").click()
+    expect(page.locator("#log textarea")).to_have_value(re.compile("finished"))
+
+    page.get_by_role("tab", name="Predict").click()
+    expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))
+    page.get_by_label("sentence1").fill("the cat sees a dog .")
+    page.get_by_label("sentence2").fill("a cat sees the dog .")
+    page.get_by_label("sentence2").press("Enter")
+    expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
+    page.get_by_text("The nurse thanked the driver.").click()
+    expect(page.get_by_label("sentence1")).to_have_value("The nurse thanked the driver.")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#answer")).to_contain_text(re.compile(r"\d ms"))
+    page.get_by_label("sentence1").fill("")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#answer [role=alert]")).to_contain_text("sentence1 is empty")
+
+    page.get_by_role("tab", name="Publish").click()
+    expect(page.locator("#card")).to_contain_text("How to use")
+    expect(page.locator("#card img")).to_have_js_property("complete", True)
+    page.get_by_label("Access token").fill("wrong-token")
+    page.get_by_role("button", name="Check", exact=True).click()
+    expect(page.locator("#push-plan")).to_contain_text("status 401")
+    page.get_by_label("Access token").fill(TOKEN)
+    page.get_by_label("Repository").fill("my-pairs")
+    page.get_by_label("Private").check()
+    page.get_by_role("button", name="Check", exact=True).click()
+    plan = page.locator("#push-plan")
+    expect(plan).to_contain_text("ada/my-pairs is a new private repository")
+    expect(page.locator("#owner input")).to_have_value("ada")
+    assert hub.repos == {}
+    page.locator("#owner input").focus()
+    page.keyboard.press("Tab")  # merely left: the plan is still what Push will do
+    page.wait_for_timeout(500)
+    expect(plan).to_contain_text("ada/my-pairs is a new private repository")
+    page.get_by_label("Private").uncheck()
+    expect(plan).to_be_hidden()  # Push would do something else
+    page.get_by_label("Private").check()
+    page.get_by_role("button", name="Check", exact=True).click()
+    expect(plan).to_contain_text("ada/my-pairs is a new private repository")
+    expect(page.locator("#publish-run input")).to_be_enabled()
+    hub.delay("/lfs/objects/batch", 5)
+    page.get_by_role("button", name="Push to Hub").click()
+    expect(page.locator("#push-result")).to_contain_text("Sending")
+    page.reload()  # the push is the app's, not the page's
+    page.get_by_role("tab", name="Publish").click()
+    link = page.locator("#push-result a")
+    expect(link).to_have_attribute("href", f"{hub.url}/ada/my-pairs")
+    expect(page.locator("#push-result")).to_contain_text("Verified")
+    repo = hub.repos["model", "ada/my-pairs"]
+    assert repo.private
+    assert len(repo.commits) == 1
+    assert {"model.safetensors", "training.png"} <= set(repo.files)
+    assert TOKEN not in page.content()
+    with page.expect_download() as taken:
+        page.get_by_role("link", name="Script that repeats this run").click()
+    assert "train.py" in str(zipfile.ZipFile(taken.value.path()).namelist())
+
+
+@pytest.mark.long
+def test_a_push_is_cancelled_and_tried_again(
+    app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path
+) -> None:
+    run = app.store.create(RunConfig(max_length=32))
+    for event in story():
+        run.append(event)
+    toys.copy_model(toy_checkpoint, run.best)
+    page.get_by_role("tab", name="Publish").click()
+    expect(page.locator("#card")).to_contain_text("How to use")
+    page.get_by_label("Access token").fill(TOKEN)
+    page.get_by_label("Repository").fill("pairs")
+    hub.delay("/lfs/objects/batch", 20)
+    page.get_by_role("button", name="Push to Hub").click()
+    result = page.locator("#push-result")
+    expect(result).to_contain_text("Sending")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    expect(result).to_contain_text("Cancelled; nothing was committed")
+    assert hub.repos["model", "ada/pairs"].commits == []
+    page.get_by_role("button", name="Try again").click()
+    expect(result).to_contain_text("Verified")
+    expect(page.get_by_role("button", name="Push to Hub")).to_be_enabled()
+    expect(page.get_by_role("button", name="Cancel", exact=True)).to_be_hidden()
+    assert len(hub.repos["model", "ada/pairs"].commits) == 1
+
+
+@pytest.mark.long
+def test_a_late_suggestion_replaces_no_name_that_was_typed(
+    app: App, page: Page, toy_checkpoint: Path
+) -> None:
+    for name in ("one", "two"):
+        run = app.store.create(RunConfig(max_length=32, name=name))
+        for event in story():
+            run.append(event)
+        toys.copy_model(toy_checkpoint, run.best)
+    late = Late(page, "How to use")
+    page.get_by_role("tab", name="Publish").click()
+    late.wait()
+    page.get_by_label("Repository").fill("mine")
+    late.let_go()
+    expect(page.locator("#card")).to_contain_text("How to use")
+    page.wait_for_timeout(500)
+    expect(page.get_by_label("Repository")).to_have_value("mine")
+    # It was meant for that model; one that is chosen has its own, the same one too.
+    shown = page.locator("#publish-run input").input_value()
+    other, same = ("one", "two") if shown.startswith("two") else ("two", "one")
+    for name in (other, same, same):
+        page.get_by_label("Repository").fill("mine")
+        page.locator("#publish-run input").focus()  # and merely left
+        page.wait_for_timeout(300)
+        page.keyboard.press("Tab")
+        page.wait_for_timeout(700)
+        expect(page.get_by_label("Repository")).to_have_value("mine")
+        page.locator("#publish-run input").click()
+        page.get_by_role("option", name=re.compile(f"^{name}")).click()
+        expect(page.get_by_label("Repository")).to_have_value("all-minilm-l6-v2-bundled-pairs")
+
+
+def test_a_wrong_form_is_said_in_place_and_kept(page: Page, app: App) -> None:
+    fill(page, "learning_rate", "-1")
+    fill(page, "num_train_epochs", "0")
+    press_train(page)
+    message = page.locator("#train-message [role=alert]")
+    expect(message).to_contain_text("learning_rate must be at least")
+    expect(message).to_contain_text("num_train_epochs must be at least 1, got 0")
+    expect(page.locator("#knob-learning_rate input")).to_have_value("-1")
+    assert app.store.runs() == []
+
+
+@pytest.mark.long
+def test_reload_second_browser_and_restart_show_the_running_run(
+    app: App, page: Page, browser: Browser, toy_checkpoint: Path
+) -> None:
+    fill_toy(page, toy_checkpoint, 500)
+    page.locator("#knob-dataset input").click()
+    page.get_by_role("option", name=re.compile("Bundled")).click()
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
+    page.reload()
+    expect(page.locator("#knob-num_train_epochs input")).to_have_value("500")  # the form is kept
+    expect(page.locator("#run-phase")).to_have_text(
+        re.compile("Training|Evaluating|Saving"), timeout=10_000
+    )
+    other = browser.new_page()
+    other.goto(app.url)
+    expect(other.locator("#run-phase")).to_have_text(
+        re.compile("Training|Evaluating|Saving"), timeout=10_000
+    )
+    expect(other.get_by_role("button", name="Stop", exact=True)).to_be_enabled()
+    other.close()
+
+    run = app.store.runs()[0]
+    worker = workers.worker_process(run)
+    assert worker is not None
+    page.close()
+    app.kill()
+    assert worker.is_running()
+    app.start()
+    again = browser.new_page()
+    again.goto(app.url)
+    expect(again.locator("#run-phase")).to_have_text(
+        re.compile("Training|Evaluating|Saving"), timeout=10_000
+    )
+    again.get_by_role("button", name="Stop", exact=True).click()
+    expect(again.locator("#run-phase")).to_have_text("Stopped", timeout=10_000)
+    expect(again.get_by_role("button", name="Train", exact=True)).to_be_enabled()
+    again.close()
+    deadline = time.monotonic() + 10
+    while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.long
+def test_a_killed_worker_is_shown_and_goes_on_when_asked(
+    app: App, page: Page, toy_checkpoint: Path
+) -> None:
+    fill_toy(page, toy_checkpoint, 500)
+    page.locator("#knob-dataset input").click()
+    page.get_by_role("option", name=re.compile("Bundled")).click()
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
+    worker = workers.worker_process(app.store.runs()[0])
+    assert worker is not None
+    worker.kill()
+    expect(page.locator("#run-phase")).to_have_text("Interrupted", timeout=7_000)
+    expect(page.get_by_role("button", name="Train", exact=True)).to_be_enabled()
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
+    expect(page.get_by_role("button", name="Resume", exact=True)).to_be_hidden()
+    assert len(app.store.runs()) == 1
+
+
+def choose(page: Page, knob: str, value: str) -> None:
+    box = page.locator(f"#knob-{knob} input")
+    box.fill(value)
+    box.press("Enter")
+    if knob.endswith("_column"):  # others show a label for their value
+        expect(box).to_have_value(value)
+
+
+def own_file(folder: Path) -> Path:
+    """A file as people have them: columns of any name, a broken row, a repeated one, markup."""
+    rows = [f"{n};{one};{two};{'yes' if same else 'no'}" for n, (one, two, same) in
+            enumerate(toys.rows(150))]  # fmt: skip
+    rows += ["7;<img src=x onerror=alert(1)>;<b>bold</b>;no", "broken", rows[3]]
+    path = folder / "tickets.csv"
+    path.write_text("number;ours;theirs;verdict\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.mark.long
+def test_a_persons_own_file(app: App, page: Page, toy_checkpoint: Path, tmp_path: Path) -> None:
+    """Upload, map the columns, see the findings, train on it, ask the model."""
+    page.on("dialog", lambda dialog: pytest.fail(f"markup ran: {dialog.message}"))
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
+    page.get_by_role("tab", name="Data").click()
+    expect(page.locator("#look-progress")).to_contain_text("no dataset 'nyu-mll/glue'")
+    page.get_by_role("button", name="Your own files").click()
+    page.locator("#train-file input[type=file]").set_input_files(own_file(tmp_path))
+    expect(page.locator("#overview")).to_contain_text("Choose it as label_column")
+    expect(page.locator("#overview")).to_contain_text("number, ours, theirs, verdict")
+    choose(page, "sentence1_column", "ours")
+    choose(page, "sentence2_column", "theirs")
+    choose(page, "label_column", "verdict")
+    expect(page.locator("#overview")).to_contain_text("can be trained on")
+    expect(page.locator("#overview")).to_contain_text("cut from train")
+    broken = page.locator("details", has_text="Rows that could not be read")
+    broken.locator("summary").click()
+    expect(broken).to_contain_text("has 1 fields where the first line has 4")
+    expect(broken).to_contain_text("train\u00a0153")
+    page.locator("details", has_text="HTML").locator("summary").click()
+    expect(page.locator("#findings")).to_contain_text("<img src=x onerror=alert(1)>")
+    expect(page.locator("#rows table tbody tr")).to_have_count(10)
+    before = page.locator("#overview .ft-card b").first.inner_text()
+    page.locator("#part-rows > button").click()
+    page.locator("#knob-drop_duplicates input").check()
+    expect(page.locator("#overview .ft-card b").first).not_to_have_text(before)
+    page.get_by_role("tab", name="Train").click()
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("Your files: tickets.csv"))
+    page.locator("#knob-checkpoint input").fill(str(toy_checkpoint))
+    page.locator("#knob-checkpoint input").press("Enter")
+    fill(page, "num_train_epochs", "2")
+    fill(page, "max_length", "48")
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Finished", timeout=90_000)
+    run = app.store.runs()[0]
+    prepared = app.store.summary(run).prepared
+    assert prepared is not None
+    assert prepared.labels == ["no", "yes"]
+    assert prepared.data["source"] == "tickets.csv"
+    assert prepared.data["columns"]["label"] == "verdict"
+    assert prepared.data["left_out"]["train"]["duplicates"] > 10
+    page.get_by_role("tab", name="Predict").click()
+    expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))
+    page.locator("#sentence1 textarea").fill("the cat sees a dog .")
+    page.locator("#sentence2 textarea").fill("a cat sees the dog .")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#label")).to_have_text(re.compile("^(no|yes)$"))
+
+
+def test_the_default_is_chosen_where_nothing_else_was(browser: Browser, store: RunStore) -> None:
+    blank = RunConfig()
+    pairs, base = blank.dataset, blank.checkpoint
+    page = browser.new_page()
+    script = TrainTab(store).choosing_default()
+    for said, kept, dataset, checkpoint, chosen in (
+        ("<p data-answers>", None, pairs, base, ["glue/mrpc", "bert-base-uncased", "glue/mrpc"]),
+        ("<p>", None, pairs, base, [pairs, base, pairs]),  # the Hub does not answer
+        ("<p data-answers>", None, "upload/1", base, ["upload/1", base, "upload/1"]),
+        ("<p data-answers>", None, pairs, "roberta-base", [pairs, "roberta-base", pairs]),
+        # Who has trained on the bundled pairs before finds them again after a reload.
+        ("<p data-answers>", blank.to_dict(), pairs, base, [pairs, base, pairs]),
+    ):
+        given = [said, kept, dataset, checkpoint]
+        assert page.evaluate(f"(given) => ({script})(...given)", given) == chosen
+    page.close()
+
+
+def test_a_preset_fills_the_form(browser: Browser) -> None:
+    page = browser.new_page()
+    for name in config.PRESETS:
+        given = page.evaluate(f"(name) => ({form.choosing_preset()})(name)", name)
+        values = dict(zip(config.preset("As the course"), given, strict=True))
+        chosen = RunConfig().changed(**values).check()
+        assert all(getattr(chosen, knob) == value for knob, value in config.PRESETS[name].items())
+        assert values == config.preset(name)
+    page.close()
+
+
+def test_a_chooser_that_is_merely_left_takes_nothing_back(app: App, page: Page) -> None:
+    """Gradio tells of a choice when a chooser is left, too."""
+
+    def pass_through(chooser: str) -> None:
+        page.locator(f"{chooser} input").focus()
+        page.wait_for_timeout(300)
+        page.keyboard.press("Tab")
+        page.wait_for_timeout(700)
+
+    def choose(chooser: str, name: str) -> None:
+        page.locator(f"{chooser} input").click()
+        page.get_by_role("option", name=re.compile(f"^.? ?{name}")).click()
+
+    expect(page.locator("#hub-status")).to_contain_text("Hub")
+    rate = page.locator("#knob-learning_rate input")
+    chosen = page.locator("#preset input").input_value()
+    fill(page, "learning_rate", "0.003")
+    pass_through("#preset")
+    expect(rate).to_have_value("0.003")
+    choose("#preset", chosen)  # the same one again: its values
+    expect(rate).to_have_value("0.00005")
+    fill(page, "learning_rate", "0.003")
+    page.locator("#preset input").focus()  # without a mouse
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#preset input")).not_to_have_value(chosen)
+    expect(rate).to_have_value("0.00005")
+
+    page.get_by_role("tab", name="Data").click()
+    expect(page.locator("#overview")).to_contain_text("train")
+    page.locator("#part-hub > button").click()
+    fill(page, "dataset_revision", "abc")
+    pass_through("#pairs")
+    expect(page.locator("#knob-dataset_revision input")).to_have_value("abc")
+    choose("#pairs", "Bundled")
+    expect(page.locator("#knob-dataset_revision input")).to_have_value("")
+    page.get_by_role("tab", name="Train").click()
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("Bundled"))
+
+
+@pytest.mark.long
+def test_a_late_answer_leaves_the_next_examination_alone(
+    app: App, page: Page, tmp_path: Path
+) -> None:
+    """A column is chosen while the findings of the choice before are still on their way."""
+    late = Late(page, "Choose it as label_column")
+    page.get_by_role("tab", name="Data").click()
+    page.get_by_role("button", name="Your own files").click()
+    page.locator("#train-file input[type=file]").set_input_files(own_file(tmp_path))
+    late.wait()
+    choose(page, "sentence1_column", "ours")
+    choose(page, "sentence2_column", "theirs")
+    choose(page, "label_column", "verdict")
+    page.wait_for_timeout(1000)
+    late.let_go()
+    expect(page.locator("#overview")).to_contain_text("can be trained on")
+
+
+@pytest.mark.long
+def test_rows_are_looked_at(app: App, page: Page) -> None:
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
+    page.get_by_role("tab", name="Data").click()
+    page.locator("#pairs input").click()
+    page.get_by_role("option", name="Bundled pairs").click()
+    expect(page.locator("#rows table tbody tr")).to_have_count(10)
+    page.locator("#rows-way input").click()
+    page.get_by_role("option", name="search").click()
+    page.locator("#rows-search textarea, #rows-search input").fill("castle")
+    page.locator("#rows-search textarea, #rows-search input").press("Enter")
+    expect(page.locator("#rows table tbody tr").first).to_contain_text("castle")
+
+
+@pytest.mark.long
+def test_no_tab_scrolls_sideways(app: App, browser: Browser) -> None:
+    for width, scheme in itertools.product((375, 1280, 1920), ("light", "dark")):
+        context = browser.new_context(
+            viewport={"width": width, "height": 800},
+            color_scheme="dark" if scheme == "dark" else "light",
+        )
+        page = context.new_page()
+        page.goto(app.url)
+        expect(page.locator("#status")).to_contain_text("Nothing has been trained yet")
+        for tab in ("Data", "Train", "Runs", "Predict", "Publish"):
+            page.get_by_role("tab", name=tab).click()
+            found = page.evaluate("document.documentElement.scrollWidth")
+            assert found <= width, (tab, width, scheme)
+        expect(page.locator("#publish-empty")).to_contain_text("no tuned model yet")
+        context.close()

@@ -1,0 +1,148 @@
+"""What is said of each phase, and how a first batch is drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from finetune.config import RunConfig
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
+from finetune.runs.summary import ENDED, RunSummary, fold_events
+from finetune.ui import course_view, live_updates, run_view
+
+MARKUP = "<script>alert(1)</script>"
+BATCH = events.FirstBatch(
+    shapes={"input_ids": [2, 6], "token_type_ids": [2, 6], "attention_mask": [2, 6], "labels": [2]},
+    lengths=[6, 4], padded=1 / 6, positions=[0, 1, 2, 3, 4, 5],
+    tokens=[["[CLS]", "a", "[SEP]", "b", "c", "[SEP]"],
+            ["[CLS]", "d", "[SEP]", "[SEP]", "[PAD]", "[PAD]"]],
+    ids=[[2, 5, 3, 6, 7, 3], [2, 8, 3, 3, 0, 0]],
+    attention_mask=[[1] * 6, [1, 1, 1, 1, 0, 0]],
+    token_type_ids=[[0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 0, 0]],
+    labels=["yes", "no"], special=["[CLS]", "[SEP]", "[PAD]"],
+    form="[CLS] sentence1 [SEP] sentence2 [SEP]",
+)  # fmt: skip
+
+
+def test_every_phase_and_every_ending_has_a_lesson() -> None:
+    for phase in run_view.PHASES:
+        assert course_view.moment(RunSummary(status="running", phase=phase)) in course_view.LESSONS
+    for ended in (*ENDED, "waiting"):
+        assert course_view.moment(RunSummary(status=ended)) == ended  # type: ignore[arg-type]
+    for name, one in course_view.LESSONS.items():
+        assert len(re.findall(r"[.?](?= |$)", one.text)) == 2, name
+        assert len(one.text) < 260, name
+        drawn = course_view.now(name)
+        assert f'href="https://huggingface.co/learn/llm-course/{one.chapter}"' in drawn
+        assert 'target="_blank" rel="noopener"' in drawn
+        assert drawn.count('aria-current="step"') == (0 <= one.stage < len(course_view.STAGES))
+
+
+@pytest.mark.parametrize(
+    ("phase", "detail", "said"),
+    [
+        ("", "", "start"),
+        ("start", "finding the largest batch that fits", "fit"),
+        ("download", "glue/mrpc", "data"),
+        ("download", "bert-base-uncased", "checkpoint"),
+        ("tokenise", "64 pairs", "tokenise"),
+        ("train", "", "train"),
+        ("evaluate", "", "evaluate"),
+        ("evaluate", "the baselines", "baselines"),
+        ("evaluate", "both orders of the sentences", "orders"),
+        ("save", "", "save"),
+        ("save", "a checkpoint", "keep"),
+        ("save", "the model as it is", "unscored"),
+        ("of a later version", "", "start"),
+    ],
+)
+def test_what_is_said_is_what_happens(phase: str, detail: str, said: str) -> None:
+    summary = RunSummary(status="running", phase=phase, detail=detail)
+    assert course_view.moment(summary, "glue/mrpc") == said
+
+
+def cells(drawn: str, row: str) -> list[str]:
+    found = re.findall(rf"<code>{row}</code></th>((?:<td.*?</td>)+)</tr>", drawn)
+    return re.findall(r"<td[^>]*>(.*?)</td>", found[1])  # the first is in the table of shapes
+
+
+def test_the_batch_is_drawn_as_the_course_draws_one() -> None:
+    drawn = course_view.first_batch(BATCH)
+    assert "<code>[CLS] sentence1 [SEP] sentence2 [SEP]</code>" in drawn
+    assert "2 \u00d7 6" in drawn
+    assert "before padding: 6, 4. After: 6 each. 17% of the batch is padding." in drawn
+    assert cells(drawn, "input_ids")[:6] == ["2", "5", "3", "6", "7", "3"]
+    assert cells(drawn, "token_type_ids")[:6] == ["0", "0", "0", "1", "1", "1"]
+    assert "4 tokens and 2 of padding" in drawn
+    assert drawn.count('<td class="ft-pad">0</td>') == 6  # two of the second, in three tensors
+
+
+def test_what_a_model_lacks_is_not_drawn() -> None:
+    shapes = {name: size for name, size in BATCH.shapes.items() if name != "token_type_ids"}
+    drawn = course_view.first_batch(dataclasses.replace(BATCH, shapes=shapes, token_type_ids=[]))
+    assert "token_type_ids" not in drawn
+    assert course_view.first_batch(None) == ""
+
+
+def test_a_gap_in_a_long_row_is_drawn() -> None:
+    long = dataclasses.replace(
+        BATCH, positions=[0, 1, 2, 97, 98, 99],
+        shapes={name: [2, 100] for name in BATCH.shapes}, lengths=[100, 98],
+    )  # fmt: skip
+    drawn = course_view.first_batch(long)
+    assert drawn.count('title="94 tokens are not shown"') == 2
+    assert cells(drawn, "input_ids")[:7] == ["2", "5", "3", "\u2026", "6", "7", "3"]
+
+
+@pytest.mark.parametrize(
+    "token",
+    [MARKUP, "\u05e9\u05dc\u05d5\u05dd", "\U0001f469\u200d\U0001f680", "\u202e", " cat", "\n"],
+)
+def test_any_token_is_shown_and_never_obeyed(token: str) -> None:
+    odd = dataclasses.replace(
+        BATCH, tokens=[[token] * 6] * 2, labels=[MARKUP, MARKUP], form=MARKUP, special=[MARKUP]
+    )
+    drawn = course_view.first_batch(odd)
+    assert "<script" not in drawn
+    shown = re.findall(r"<th scope=\"col\"[^>]*><bdi>(.*?)</bdi>", drawn)
+    assert len(shown) == 12
+    assert "\u202e" not in drawn
+    assert "\n" not in drawn
+
+
+def pieces(told: dict[str, Any]) -> set[str]:
+    return set(told)
+
+
+def test_the_live_view_draws_the_batch_once(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, adopt: Callable[[Run], None]
+) -> None:
+    monkeypatch.setattr(live_updates, "FRESH", 0.0)
+    run = store.create(RunConfig())
+    run.append(events.Started(device="CPU"))
+    adopt(run)
+    first = live_updates.changes(store, run, {})
+    assert first["batch"][1] == ""
+    run.append(events.PhaseStarted(phase="train"))
+    run.append(BATCH)
+    seen = {name: mark for name, (mark, _) in first.items()}
+    second = live_updates.changes(store, run, seen)
+    assert "sentence2" in second["batch"][1]
+    assert "backward" in second["lesson"][1]
+    seen |= {name: mark for name, (mark, _) in second.items()}
+    run.append(
+        events.Stepped(step=1, epoch=0.1, loss=0.7, learning_rate=1e-5, samples_per_second=9.0)
+    )
+    assert pieces(live_updates.changes(store, run, seen)) == {"status", "loss"}
+
+
+def test_a_run_of_an_older_version_has_no_batch() -> None:
+    assert (
+        fold_events([events.Started(device="CPU"), events.PhaseStarted(phase="train")]).peeked
+        is None
+    )

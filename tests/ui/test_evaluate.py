@@ -1,0 +1,263 @@
+"""Evaluation, errors and prediction in a real Chromium."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from playwright.sync_api import Page, expect
+
+from finetune.config import RunConfig
+from finetune.evaluation import saved_predictions
+from finetune.inference import decision_rule
+from finetune.runs import events
+from finetune.runs.store import Run
+from tests.support import toys
+from tests.support.hub import LoopbackHub
+from tests.ui.test_browser import App, app, browser, page
+
+__all__ = ["app", "browser", "page"]  # fixtures
+LABELS = ["not_equivalent", "equivalent"]
+pytestmark = pytest.mark.long
+
+
+def evaluated(app: App, checkpoint: Path, seed: int, skill: float) -> Run:
+    """A finished run whose model is the toy, with saved logits of its own."""
+    run = app.store.create(RunConfig(checkpoint=str(checkpoint), max_length=32, seed=seed))
+    rows = toys.rows(60, seed=3)
+    truth = np.array([label for _, _, label in rows])
+    run.append(events.Started(device="CPU"))
+    run.append(
+        events.Prepared(
+            train_examples=64, validation_examples=60, steps_per_epoch=8, total_steps=16,
+            labels=LABELS, parameters=1000, precision="no",
+            majority={"accuracy": 0.6, "f1": 0.75},
+            data={"columns": {"sentence2": "b"}, "positive_label": "equivalent",
+                  "rows": {"train": 64, "validation": 60, "test": 8}},
+        )
+    )  # fmt: skip
+    draw = np.random.default_rng(seed)
+    for step in (8, 16):
+        logits = draw.normal(0, 1, (60, 2)).astype(np.float32)
+        logits[np.arange(60), truth] += skill * step / 16
+        logits[5] = [9, 0] if truth[5] else [0, 9]  # surely wrong, each time
+        saved_predictions.save_scored(run, step, logits, truth)
+        run.append(
+            events.Evaluated(
+                step=step, epoch=step / 8, seconds=0.1, best=True,
+                metrics={"accuracy": 0.8, "f1": 0.85}, intervals={"f1": [0.8, 0.9]},
+            )
+        )  # fmt: skip
+        run.append(events.Saved(step=step))
+    run.append(events.BaselinesMeasured(baselines={"TF-IDF + logistic regression": {"f1": 0.7}}))
+    run.append(events.Finished(step=16, seconds=3.0))
+    columns = ("sentence1", "sentence2", "label")
+    table = pa.table(dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)))
+    saved_predictions.save_examples(run, "validation", table)
+    toys.copy_model(checkpoint, run.best)
+    return run
+
+
+def open_part(page: Page, name: str) -> None:
+    page.get_by_role("tab", name="Runs").click()
+    page.locator("#runs-table .ft-open").first.click()
+    page.get_by_role("radio", name=name, exact=True).check()
+
+
+def open_predict(page: Page) -> None:
+    page.get_by_role("tab", name="Predict").click()
+    expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))
+
+
+def test_an_evaluation_is_read_and_a_threshold_kept(
+    app: App, page: Page, toy_checkpoint: Path
+) -> None:
+    run = evaluated(app, toy_checkpoint, 1, 3.0)
+    open_part(page, "Evaluation")
+    expect(page.locator("#verdict")).to_contain_text("Better than the baselines")
+    recall = page.locator('[data-score="recall"]')
+    before = recall.inner_text()
+    slider = page.locator("#threshold-slider")
+    slider.focus()
+    for _ in range(45):
+        slider.press("ArrowRight")
+    expect(recall).not_to_have_text(before)
+    expect(page.locator(".ft-threshold output")).to_have_text("0.950")
+    page.locator("#save-threshold").click()
+    expect(page.locator("#evaluation-message")).to_contain_text("0.950 is saved")
+    expect(page.locator("#forget-threshold")).to_be_visible()
+    page.locator("#save-temperature").click()
+    expect(page.locator("#forget-temperature")).to_be_visible()
+    kept = decision_rule.read_rule(run.best)
+    assert (kept.threshold, kept.positive) == (0.95, "equivalent")
+    assert kept.temperature is not None
+    page.locator("#forget-threshold").click()
+    expect(page.locator("#forget-threshold")).to_be_hidden()
+    assert decision_rule.read_rule(run.best).threshold is None
+    expect(page.locator("#test-set")).to_contain_text("sealed")
+    page.get_by_role("button", name="Open the test set").click()
+    page.get_by_role("button", name="Keep it sealed").click()
+    expect(page.locator("#open-asked")).to_be_hidden()
+    assert app.store.summary(run).opened == ()
+
+
+def test_errors_are_found_and_labels_corrected(
+    app: App, page: Page, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    run = evaluated(app, toy_checkpoint, 1, 3.0)
+    open_part(page, "Errors")
+    expect(page.locator("#errors-table tbody tr").first).to_be_visible()
+    expect(page.locator("#histories")).to_contain_text("always right")
+    wrong = page.locator("#errors-table tbody tr").count()
+    page.locator("#errors-search textarea, #errors-search input").first.fill("zebra")
+    expect(page.locator("#errors-table")).to_contain_text("No example is like that")
+    page.locator("#errors-search textarea, #errors-search input").first.fill("")
+    expect(page.locator("#errors-table tbody tr")).to_have_count(wrong)
+    page.locator("#errors-which input").click()
+    page.get_by_role("option", name="suspected labels").click()
+    chooser = page.locator("#errors-table select[data-row='5']")
+    expect(chooser).to_be_visible()
+    given = chooser.input_value()
+    chooser.select_option(next(name for name in LABELS if name != given))
+    expect(page.locator("#corrections")).to_contain_text("1 label corrected")
+    with page.expect_download() as got:
+        page.get_by_role("link", name="Corrected validation pairs").click()
+    text = Path(got.value.path()).read_text()
+    assert len(text.splitlines()) == 61
+    assert [n for n, line in enumerate(text.splitlines()[1:]) if line.endswith(given)] == [5]
+    page.locator("#errors-which input").click()
+    page.get_by_role("option", name="right", exact=True).click()
+    expect(page.locator("#errors-table")).to_contain_text("1 to 20 of")
+    boxes = page.locator("#errors-table select")
+    boxes.evaluate_all("(all) => all.forEach((one) => { one.selectedIndex = 1; })")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#errors-table")).to_contain_text("21 to 40 of")
+    # The browser uses the boxes again: they show the labels of the rows in them now.
+    drawn = boxes.evaluate_all("(all) => all.map((one) => one.value)")
+    assert drawn == boxes.locator("[selected]").evaluate_all("(all) => all.map((it) => it.value)")
+    assert set(drawn) == set(LABELS)
+    assert run.read_json(run.folder / "corrections.json") != {}
+
+
+def test_two_runs_are_compared_pair_by_pair(app: App, page: Page, toy_checkpoint: Path) -> None:
+    for seed, skill in ((1, 0.2), (2, 4.0)):
+        evaluated(app, toy_checkpoint, seed, skill)
+    page.get_by_role("tab", name="Runs").click()
+    boxes = page.locator("#runs-table input[type=checkbox]")
+    expect(boxes).to_have_count(2)
+    for index in range(2):
+        boxes.nth(index).check()
+        expect(boxes.nth(index)).to_be_checked()
+    page.get_by_role("button", name="Compare 2").click()
+    expect(page.locator("#versus")).to_contain_text("differ by more than chance")
+    page.locator("#apart summary").click()
+    expect(page.locator("#apart tbody tr").first).to_be_visible()
+
+
+def test_a_pair_is_asked_explained_and_remembered(
+    app: App, page: Page, toy_checkpoint: Path
+) -> None:
+    evaluated(app, toy_checkpoint, 1, 3.0)
+    open_predict(page)
+    page.locator("#draw-wrong").click()
+    expect(page.locator("#drawn")).to_contain_text("its label is")
+    expect(page.locator("#sentence1 textarea")).not_to_have_value("")
+    page.locator("#sentence1 textarea").fill("the <b>cat</b> sees a dog .")
+    page.locator("#sentence2 textarea").fill("a cat sees the dog .")
+    page.locator("#compare").click()
+    expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
+    page.get_by_role("button", name="Why?").click()
+    expect(page.locator("#why")).to_contain_text("They add up")
+    expect(page.locator("#why .ft-weighed").first).to_contain_text("cat")
+    expect(page.locator("#reasons")).to_contain_text("small edits")
+    page.locator("#tried-fold > button").click()
+    page.locator("#tried select").select_option("not_equivalent")
+    link = page.get_by_role("link", name="As CSV, with your verdicts")
+    with page.expect_download() as got:
+        link.click()
+    lines = Path(got.value.path()).read_text(encoding="utf-8-sig").splitlines()
+    assert lines[0] == "when,model,sentence1,sentence2,prediction,probability,label"
+    assert lines[1].endswith(",not_equivalent")
+    assert "<b>cat</b>" in lines[1]
+    page.reload()  # the browser remembers
+    page.get_by_role("tab", name="Predict").click()
+    page.locator("#tried-fold > button").click()
+    verdicts = page.locator("#tried select")
+    expect(verdicts).to_have_value("not_equivalent")
+    page.locator("#sentence1 textarea").fill("a dog sees the cat .")
+    page.locator("#sentence2 textarea").fill("the dog sees a cat .")
+    page.locator("#compare").click()
+    expect(verdicts).to_have_count(2)
+    page.evaluate(  # two at once
+        "() => document.querySelectorAll('#tried select').forEach((one) => {"
+        "one.value = 'equivalent'; one.dispatchEvent(new Event('change', {bubbles: true})); })"
+    )
+    expect(page.locator("#tried a[href]")).to_be_visible()
+    for place in range(2):
+        expect(verdicts.nth(place)).to_have_value("equivalent")
+    page.locator("#compare").click()  # the same question again is none
+    page.locator("#sentence2 textarea").fill("the dog sees no cat .")
+    page.locator("#compare").click()
+    page.evaluate(  # while it is being answered, or just after
+        "() => { const one = document.querySelector('#tried [data-place=\"0\"]');"
+        "one.value = 'not_equivalent'; one.dispatchEvent(new Event('change', {bubbles: true})); }"
+    )
+    expect(verdicts).to_have_count(3)
+    for place, given in enumerate(("", "equivalent", "not_equivalent")):
+        expect(verdicts.nth(place)).to_have_value(given)
+    page.locator('#tried [data-place="1"]').focus()
+    page.locator("#sentence2 textarea").evaluate(
+        "(box) => { box.value = 'no dog .'; box.dispatchEvent(new Event('input')); "
+        "document.querySelector('#compare').click(); }"
+    )
+    expect(verdicts).to_have_count(4)
+    expect(page.locator('#tried [data-place="1"]')).to_be_focused()
+    page.get_by_role("button", name="Forget these").click()
+    expect(page.locator("#tried select")).to_have_count(0)
+    page.reload()
+    page.get_by_role("tab", name="Predict").click()
+    page.locator("#tried-fold > button").click()
+    expect(page.locator("#tried")).to_contain_text("kept here, in your browser")
+
+
+def test_a_file_is_judged_on_the_page(
+    app: App, page: Page, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    evaluated(app, toy_checkpoint, 1, 3.0)
+    path = tmp_path / "tickets.csv"
+    rows = "".join(f"{one},{two},{LABELS[label]}\n" for one, two, label in toys.rows(40))
+    path.write_text("sentence1,sentence2,label\n" + rows + "broken\n")
+    open_predict(page)
+    page.locator("#batch-fold > button").click()
+    page.locator("#batch-file input[type=file]").set_input_files(path)
+    expect(page.locator("#batch-file")).to_contain_text("tickets")
+    page.get_by_role("button", name="Predict the file").click()
+    expect(page.locator("#batch-view")).to_contain_text("41 rows", timeout=60_000)
+    expect(page.locator("#batch-view")).to_contain_text("1 could not be judged")
+    expect(page.locator("#batch-scores")).to_contain_text("40 labelled rows")
+    with page.expect_download() as got:
+        page.get_by_role("link", name="The file with predictions").click()
+    assert got.value.suggested_filename == "tickets-predicted.csv"
+    assert len(Path(got.value.path()).read_text().splitlines()) == 42
+
+
+def test_a_classifier_of_the_hub_is_asked(
+    app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path
+) -> None:
+    hub.add_repo("ada/toy-pairs", files=toy_checkpoint)
+    evaluated(app, toy_checkpoint, 1, 3.0)
+    open_predict(page)
+    chooser = page.locator("#predict-run input")
+    for name, said in (("ada/nothing", "no model 'ada/nothing' on the Hub"), ("ada/toy-pairs", "")):
+        chooser.fill(name)
+        chooser.press("Enter")
+        page.locator("#sentence1 textarea").fill("the cat sees a dog .")
+        page.locator("#sentence2 textarea").fill("a cat sees the dog .")
+        page.locator("#compare").click()
+        if said:
+            expect(page.locator("#answer")).to_contain_text(said)
+        else:
+            expect(page.locator("#label")).to_have_text(re.compile("equivalent"))

@@ -1,0 +1,77 @@
+"""A first visit in a real Chromium: what a click costs, what happens, and where to go next."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support import toys
+from tests.ui.test_browser import App, app, browser, fill, fill_toy, page, press_train
+
+__all__ = ["app", "browser", "page"]
+
+
+@pytest.mark.long
+def test_a_first_visitor_is_led_from_an_empty_page_to_a_model(
+    app: App, page: Page, toy_checkpoint: Path
+) -> None:
+    for tab in ("Runs", "Predict", "Publish"):
+        page.get_by_role("tab", name=tab, exact=True).click()
+        page.locator("[data-tab=train]:visible").click()
+        expect(page.get_by_role("tab", name="Train", exact=True)).to_have_attribute(
+            "aria-selected", "true"
+        )
+    fill_toy(page, toy_checkpoint, epochs=1)
+    page.locator("#knob-dataset input").fill("bundled")
+    page.locator("#knob-dataset input").press("Enter")
+    costs = page.locator("#costs")
+    expect(costs).to_contain_text("1,746 pairs, 219 steps an epoch, 1 epoch.")
+    expect(costs).to_contain_text("until the first steps")
+    expect(costs).to_contain_text("Memory")
+    fill(page, "num_train_epochs", "2")
+    expect(costs).to_contain_text("438")
+    fill(page, "learning_rate", "0.5")
+    expect(costs).to_contain_text("0.001 is usual")
+    fill(page, "learning_rate", "0.001")
+    press_train(page)
+    expect(page.locator("#lesson [aria-current=step]")).to_be_visible()
+    batch = page.locator("#first-batch")
+    expect(batch).to_contain_text("[CLS] sentence1 [SEP] sentence2 [SEP]")
+    expect(batch.get_by_role("row", name="input_ids").first).to_contain_text("8 \u00d7")
+    expect(batch.locator("details").first.locator("td.ft-pad, td.ft-special").first).to_be_visible()
+    expect(page.locator("#run-phase")).to_have_text("Finished", timeout=60_000)
+    link = page.locator("#lesson a")
+    expect(link).to_have_attribute("rel", "noopener")
+    expect(link).to_have_attribute("target", "_blank")
+    # The next run's time is known from this one's.
+    expect(costs).to_contain_text("on the same pairs")
+    page.locator("#status [data-tab=predict]").click()
+    expect(page.get_by_role("tab", name="Predict", exact=True)).to_have_attribute(
+        "aria-selected", "true"
+    )
+
+
+@pytest.mark.long
+def test_a_wrong_form_says_what_is_missing_before_the_click(page: Page) -> None:
+    expect(page.locator("#hub-status")).to_contain_text("Hub")
+    fill(page, "num_train_epochs", "0")
+    expect(page.locator("#costs")).to_contain_text("num_train_epochs must be at least 1, got 0")
+
+
+@pytest.mark.long
+def test_pairs_chosen_on_train_are_counted_without_a_visit_to_data(
+    app: App, page: Page, tmp_path: Path
+) -> None:
+    rows = [f"{n};{one};{two};{int(same)}" for n, (one, two, same) in enumerate(toys.rows(150))]
+    path = tmp_path / "tickets.csv"
+    path.write_text("number;sentence1;sentence2;label\n" + "\n".join(rows) + "\n")
+    app.store.uploads.add({"train": path})
+    page.reload()
+    expect(page.locator("#hub-status")).to_contain_text("Hub")
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
+    page.locator("#knob-dataset input").click()
+    page.get_by_role("option", name=re.compile("tickets.csv")).click()
+    expect(page.locator("#costs")).to_contain_text(re.compile(r"\b13\d pairs, 17 steps an epoch"))

@@ -1,0 +1,147 @@
+"""Answers that come late, and clicks on what they have not yet replaced: what is told from a
+drawing is told of the run that was drawn, whichever is opened by then."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import pyarrow as pa
+import pytest
+
+from finetune.config import RunConfig
+from finetune.evaluation import corrections, saved_predictions
+from finetune.inference import decision_rule
+from finetune.runs.store import Run, RunStore
+from finetune.ui.tabs.evaluate import Evaluation
+from finetune.ui.tabs.runs import RunsTab, blank
+from finetune.ui.tabs.train import TrainTab
+from tests.evaluation.test_report import evaluated, sure
+from tests.support import toys
+from tests.ui.test_app import NOBODY, story
+
+CHOSEN: dict[str, Any] = {"at": -1.0, "runs": [], "full": False}
+ASKS = ("all", "", "", "row", "", 0)
+
+
+@pytest.fixture
+def tab(store: RunStore) -> RunsTab:
+    made = RunsTab(store)
+    with gr.Blocks():
+        made.draw()
+    return made
+
+
+def told(**values: Any) -> gr.EventData:
+    return gr.EventData(None, values)
+
+
+def skipped(one: Any) -> bool:
+    return isinstance(one, dict) and one == gr.skip()
+
+
+@pytest.fixture
+def pair(store: RunStore) -> tuple[Run, Run]:
+    """Two runs, the older first."""
+    return store.create(RunConfig(name="first")), store.create(RunConfig(name="second"))
+
+
+def test_what_is_deleted_is_what_was_asked_about(
+    tab: RunsTab, store: RunStore, pair: tuple[Run, Run]
+) -> None:
+    first, second = pair
+    for run in pair:
+        for event in story():
+            run.append(event)
+    _, question, doomed = tab.on_delete(NOBODY, {**blank(), "opened": first.id})
+    assert "first" in question
+    now = {**blank(), "opened": second.id}  # by the time of the click another one was opened
+    view, *_ = tab.on_sure(NOBODY, now, CHOSEN, {}, "", doomed)
+    assert [run.id for run in store.runs()] == [second.id]
+    assert view["opened"] == second.id
+    *_, message = tab.on_sure(NOBODY, now, CHOSEN, {}, "", "")
+    assert "no such run" in message
+
+
+def test_a_name_is_saved_for_the_run_it_was_filled_in_for(
+    tab: RunsTab, pair: tuple[Run, Run]
+) -> None:
+    first, second = pair
+    now = {**blank(), "opened": second.id}
+    assert tab.on_save(NOBODY, now, "a name", "a, b", "a note", first.id) == ""
+    assert (first.about().name, first.about().note) == ("a name", "a note")
+    assert second.about().note == ""
+    filled = tab._said(tab.store, now)
+    assert filled[-1] == second.id
+
+
+def test_of_two_clicks_the_later_one_counts(tab: RunsTab, pair: tuple[Run, Run]) -> None:
+    first, second = pair
+    view = tab.on_table(
+        NOBODY, blank(), CHOSEN, {}, "", told(do="open", what=second.id, at=7.0)
+    )[0]  # fmt: skip
+    assert view["opened"] == second.id
+    for at in (6.0, None, "8"):  # it was clicked before, and is answered after
+        late = told(do="open", what=first.id, at=at)
+        found = tab.on_table(NOBODY, view, CHOSEN, {}, "", late)
+        assert all(map(skipped, found))
+    again = tab.on_table(NOBODY, view, CHOSEN, {}, "", told(do="open", what=first.id, at=8.0))
+    assert again[0]["opened"] == first.id
+
+
+def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    labels = [0, 1] * 20
+    runs = []
+    for _ in range(2):
+        run, _ = evaluated(store, {4: sure(labels), 9: sure(labels)}, labels, 9)
+        for event in story()[-1:]:
+            run.append(event)
+        texts = [f"text {n}" for n in range(len(labels))]
+        columns = {"sentence1": texts, "sentence2": texts, "label": labels}
+        saved_predictions.save_examples(run, "validation", pa.table(columns))
+        toys.copy_model(toy_checkpoint, run.best)
+        runs.append(run)
+    drawn, opened = runs
+    view = {**blank(), "opened": opened.id}
+    made = Evaluation(store)
+    body = made._shown(NOBODY, {**blank(), "opened": drawn.id})[0]
+    assert f'data-run="{drawn.id}"' in body
+    table, *_, message = made.on_table(
+        NOBODY, view, *ASKS, told(do="label", what="3", label="no", run=drawn.id)
+    )
+    assert message == ""
+    assert corrections.read_corrections(drawn) == {3: "no"}
+    assert corrections.read_corrections(opened) == {}
+    assert f'data-run="{opened.id}"' in table
+    made.on_choice(NOBODY, view, told(do="save", what="0.7", run=drawn.id))
+    assert decision_rule.read_rule(drawn.best).threshold == 0.7
+    assert decision_rule.read_rule(opened.best).threshold is None
+    other = made.on_choice(NOBODY, view, told(do="save", what="0.7", run="../x"))
+    assert "no such run" in other[0]
+
+
+def test_a_later_drawing_of_the_errors_says_so(store: RunStore) -> None:
+    labels = [0, 1] * 5
+    run, _ = evaluated(store, {9: sure(labels)}, labels, 9)
+    view = {**blank(), "opened": run.id}
+    made = Evaluation(store)
+    began = time.time()
+    stamps = [int(made.on_again(NOBODY, view, *ASKS)[0].split('data-at="')[1].split('"')[0])
+              for _ in range(2)]  # fmt: skip
+    assert began * 1e6 - 1 <= stamps[0] < stamps[1] <= time.time() * 1e6  # microseconds
+
+
+def test_the_chooser_of_a_run_is_not_set_by_its_own_answer(
+    store: RunStore, pair: tuple[Run, Run]
+) -> None:
+    made = TrainTab(store)
+    chooser, run, *_ = made.on_watch(NOBODY, pair[0].id)
+    assert skipped(chooser)
+    assert run == pair[0].id
+    chooser, run, *_ = made.on_watch(NOBODY, "gone")
+    assert chooser["value"] == run
+    assert run in {one.id for one in pair}

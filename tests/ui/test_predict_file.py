@@ -1,0 +1,307 @@
+"""A whole file on the page: what it says of rows that are not new, and what a reload finds again.
+
+The handlers are called as Gradio calls them; what a batch leaves behind is laid down by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from dataclasses import asdict
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import pytest
+
+from finetune.config import RunConfig
+from finetune.inference.file_request import PredictionRequest
+from finetune.jobs import prediction_jobs
+from finetune.jobs.prediction_jobs import PredictionJob, PredictionState
+from finetune.owners import Visitor
+from finetune.runs import events
+from finetune.runs.store import Run, RunStore
+from finetune.ui import auth, form
+from finetune.ui.tabs import predict_file
+from finetune.ui.tabs.data import DataTab
+from finetune.ui.tabs.predict_file import BatchPart
+from finetune.ui.tabs.train import TrainTab
+from tests.ui.test_app import NOBODY
+
+SCORES = {"accuracy": [0.9, 0.85, 0.95], "f1": [0.8, 0.7, 0.9]}
+APART = {"accuracy": [0.6, 0.4, 0.8], "f1": [0.5, 0.3, 0.7]}
+REPORT = {
+    "rows": 408, "errors": 0, "examples": [], "labels": ["no", "yes"], "positive": 1,
+    "labelled": 408, "unknown_labels": 0, "scores": SCORES, "confusion": [[200, 4], [4, 200]],
+    "trained_on": 312, "validated_on": 6, "seconds": 2.0,
+    "not_trained_on": {"labelled": 96, "scores": APART, "confusion": [[40, 8], [8, 40]]},
+}  # fmt: skip
+
+
+class Request:
+    """What a browser sends, with its identity where the app is shared."""
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+
+
+ADA: Any = Request()
+BOB: Any = Request()
+
+
+@pytest.fixture
+def shared(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    for one in (ADA, BOB):
+        token = auth.identities(store).issue("192.0.2.1")
+        one.headers = {"cookie": f"{auth.COOKIE}={token}"}
+
+
+class Cells(HTMLParser):
+    """The texts of a table's cells, row by row."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+            self._inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.rows[-1][-1] += data
+
+
+def lay(
+    store: RunStore, run: Run, file: str, age: float = 0.0, ended: bool = True, **report: Any
+) -> PredictionJob:
+    """A batch as its process leaves it, or while it goes on."""
+    made = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
+    made.folder.mkdir(parents=True)
+    asked = PredictionRequest(
+        run.id, file, "sentence1", "sentence2", "label", owner=store.visitor.name
+    )
+    (made.folder / "asked.json").write_text(json.dumps(asdict(asked)))
+    then = time.time() - age
+    os.utime(made.folder / "asked.json", (then, then))
+    (made.folder / "result.csv").write_text("sentence1,prediction\na,no\n")
+    (made.folder / "head.json").write_text(json.dumps({"rows": [{"sentence1": "the first row"}]}))
+    made.append(events.Progressed(done=7, total=408))
+    if ended:
+        (made.folder / "report.json").write_text(json.dumps(REPORT | report))
+        made.append(events.Finished(step=0, seconds=2.0))
+    return made
+
+
+def of(store: RunStore, request: Any) -> RunStore:
+    return auth.visitor_store(store, request)
+
+
+# -- what was trained on -------------------------------------------------------------------------
+
+
+def test_a_file_that_was_trained_on_is_not_scored_without_a_word() -> None:
+    said = predict_file.view("x", PredictionState("finished", 408, 408, report=dict(REPORT)))
+    assert "312 of 408 rows were trained on: their scores say nothing of new pairs." in said
+    assert "6 of 408 rows are validation pairs of the run" in said
+    assert 'role="note"' in said
+    table = Cells(said[said.index("batch-scores") :]).rows
+    assert table[0] == ["", "all rows", "95% interval", "not trained on", "95% interval"]
+    assert table[1] == ["Accuracy", "0.900", "0.850 to 0.950", "0.600", "0.400 to 0.800"]
+    assert table[2] == ["F1", "0.800", "0.700 to 0.900", "0.500", "0.300 to 0.700"]
+    assert "On 408 labelled rows; 96 of them were not trained on" in said
+
+
+def test_too_few_new_rows_are_said_to_be_too_few() -> None:
+    report = REPORT | {"not_trained_on": {"labelled": 1200}, "validated_on": 0}
+    said = predict_file.view("x", PredictionState("finished", report=report))
+    assert "1,200 labelled rows were not trained on: too few to be scored apart." in said
+    assert "validation pairs" not in said
+    assert Cells(said[said.index("batch-scores") :]).rows[0] == ["", "score", "95% interval"]
+
+
+@pytest.mark.parametrize("known", [{}, {"trained_on": 0, "validated_on": 0}])
+def test_of_new_rows_and_of_an_old_run_nothing_is_said(known: dict[str, int]) -> None:
+    names = ("trained_on", "validated_on", "not_trained_on")
+    report = {name: value for name, value in REPORT.items() if name not in names}
+    said = predict_file.view("x", PredictionState("finished", report=report | known))
+    assert "trained on" not in said
+    assert "validation" not in said
+
+
+def test_it_is_said_while_the_file_is_judged() -> None:
+    report = {"rows": 20, "trained_on": 5, "validated_on": 0}
+    said = predict_file.view("x", PredictionState("running", 20, 408, report=report))
+    assert "20 of about 408 rows" in said
+    assert "5 of 20 rows were trained on" in said
+    assert "trained on" not in predict_file.view("x", PredictionState("running", 20, 408))
+
+
+# -- after a reload ------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_listed_the_newest_first(store: RunStore) -> None:
+    run = store.create(RunConfig(name="ours"))
+    old = lay(store, run, "old.csv", age=7200, rows=12)
+    new = lay(store, run, "<b>.csv", age=3600)
+    listed = BatchPart(store).on_open(NOBODY, "")[5]
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(new.when))
+    assert Cells(listed).rows[1:] == [
+        ["<b>.csv", "ours", "408", when, "finished", "Download"],
+        ["old.csv", "ours", "12", Cells(listed).rows[2][3], "finished", "Download"],
+    ]
+    assert f'href="finetune/batches/{old.id}/result"' in listed
+    assert f'data-what="{new.id}"' in listed
+    store.delete(run)
+    assert Cells(predict_file.kept(store)).rows[1][1] == "a deleted run"
+    (old.folder / "asked.json").write_text("{}")
+    assert "old.csv" not in predict_file.kept(store)
+    assert predict_file.kept(RunStore(store.root / "empty")) == ""
+
+
+def test_a_kept_result_is_shown_again(store: RunStore) -> None:
+    run = store.create(RunConfig(name="ours"))
+    made = lay(store, run, "pairs.csv")
+    shown = BatchPart(store).on_kept(NOBODY, gr.EventData(None, {"what": made.id}))
+    assert shown[:2] == [made.id, ""]
+    for text in ("pairs.csv", "ours", "312 of 408 rows", "batch-scores", "the first row"):
+        assert text in shown[2]
+    assert shown[3]["interactive"] is False
+    assert shown[4] == gr.skip()  # the pulse ends by itself, if it goes on for another
+
+
+@pytest.mark.parametrize("what", ["../x", "", None, 7, {}, "x" * 10**6])
+def test_what_is_no_batch_is_not_shown(store: RunStore, what: Any) -> None:
+    shown = BatchPart(store).on_kept(NOBODY, gr.EventData(None, {"what": what}))
+    assert "no such batch" in shown[1]
+    assert shown[0] == shown[2] == gr.skip()
+
+
+def test_after_a_reload_a_batch_that_goes_on_has_its_progress_and_its_cancel(
+    store: RunStore,
+) -> None:
+    run = store.create(RunConfig(name="ours"))
+    lay(store, run, "done.csv")
+    going = lay(store, run, "long.csv", ended=False)
+    tab = BatchPart(store)
+    batch_id, message, drawn, cancel, beat, listed, fold = tab.on_open(NOBODY, "")
+    assert (batch_id, message) == (going.id, "")
+    assert "7 of about 408 rows" in drawn
+    assert (cancel["interactive"], beat[0], fold.open) == (True, "+", True)
+    assert Cells(listed).rows[1][4] == "running"
+    # A page that looks at one already is left alone.
+    assert tab.on_open(NOBODY, "x")[:5] == [gr.skip()] * 5
+    going.append(events.Stopped(step=0, seconds=1.0))
+    drawn, cancel, beat, listed = tab.on_tick(
+        NOBODY, going.id, gr.EventData(None, {"wait": "+abc"})
+    )
+    assert "cancelled" in drawn
+    assert (cancel["interactive"], beat) == (False, "-abc")
+    assert Cells(listed).rows[1][4] == "cancelled"
+    assert tab.on_open(NOBODY, "")[:5] == [gr.skip()] * 5
+
+
+def test_anothers_results_are_neither_listed_nor_shown(store: RunStore, shared: None) -> None:
+    hers = of(store, ADA)
+    made = lay(hers, hers.create(RunConfig(name="hers-alone")), "hers.csv", ended=False)
+    tab = BatchPart(store)
+    assert "hers.csv" in tab.on_open(ADA, "")[5]
+    for other in (BOB, NOBODY):
+        assert tab.on_open(other, "") == [*([gr.skip()] * 5), "", gr.skip()]
+        assert tab.on_open(other, made.id)[5] == ""
+        shown = tab.on_kept(other, gr.EventData(None, {"what": made.id}))
+        assert "no such batch" in shown[1]
+        assert "hers" not in str(shown)
+        assert "no such batch" in tab.on_tick(other, made.id, gr.EventData(None, {}))[0]
+    # Nor is the model's name told to who has the batch, but not the run.
+    borrowed = lay(of(store, BOB), hers.runs()[0], "his.csv")
+    assert "hers-alone" not in predict_file.kept(of(store, BOB))
+    assert borrowed.id in predict_file.kept(of(store, BOB))
+
+
+def test_of_each_visitors_the_oldest_make_room(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    for n in range(prediction_jobs.KEPT + 2):
+        lay(store, run, f"{n}.csv", age=100 - n)
+    assert [one.asked().file for one in prediction_jobs.newest_predictions(store)] == [
+        f"{n}.csv" for n in range(prediction_jobs.KEPT + 1, -1, -1)
+    ]
+    assert len(Cells(predict_file.kept(store)).rows) == prediction_jobs.KEPT + 1
+
+
+# -- uploads -------------------------------------------------------------------------------------
+
+
+def bring(store: RunStore, folder: Path, name: str, age: float = 0.0) -> str:
+    path = folder / name
+    path.write_text(f"sentence1,sentence2,label\n{name},b,1\nc,d,0\n")
+    made = store.uploads.add({"train": path})
+    then = time.time() - age
+    os.utime(store.root / "uploads" / made.removeprefix("upload/"), (then, then))
+    return made
+
+
+def offers(update: Any) -> dict[str, str]:
+    return {name: label for label, name in update["choices"] if name.startswith("upload/")}
+
+
+def test_what_was_uploaded_is_offered_after_a_reload(store: RunStore, tmp_path: Path) -> None:
+    tab = TrainTab(store)
+    old = bring(store, tmp_path, "old.csv", age=3600)
+    new = bring(store, tmp_path, "new.csv", age=60)
+    opened = tab.on_restore(NOBODY, None)
+    assert opened.count(gr.skip()) == len(form.NAMES) - 1
+    for update in (opened[form.NAMES.index("dataset")], opened[-1]):
+        assert "value" not in update
+        found = offers(update)
+        assert list(found) == [new, old]
+        folder = store.root / "uploads" / new.removeprefix("upload/")
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.stat().st_mtime))
+        assert found[new] == f"Your files: new.csv \u00b7 44 B \u00b7 {when}"
+    assert bring(store, tmp_path, "old.csv") == old  # brought again: the newest
+    assert list(offers(tab.on_restore(NOBODY, None)[-1])) == [old, new]
+
+
+def test_at_most_ten_uploads_are_offered_and_the_chosen_one(
+    store: RunStore, tmp_path: Path
+) -> None:
+    brought = [bring(store, tmp_path, f"{n}.csv", age=100 - n) for n in range(12)]
+    assert list(offers({"choices": form.datasets(store)})) == brought[:1:-1]
+    chosen = {"choices": form.datasets(store, brought[0])}
+    assert list(offers(chosen)) == [*brought[:1:-1], brought[0]]
+    assert form.datasets() == form.datasets(RunStore(tmp_path / "none"))
+
+
+def test_an_upload_that_has_just_gone_is_not_offered(store: RunStore, tmp_path: Path) -> None:
+    name = bring(store, tmp_path, "a.csv")
+    (store.root / "uploads" / name.removeprefix("upload/") / "upload.json").unlink()
+    assert form.datasets(store) == form.datasets()
+
+
+def test_anothers_uploads_are_not_offered(store: RunStore, shared: None, tmp_path: Path) -> None:
+    name = bring(of(store, ADA), tmp_path, "hers.csv")
+    tabs = TrainTab(store), DataTab(store)
+    assert list(offers(tabs[0].on_restore(ADA, None)[-1])) == [name]
+    for other in (BOB, NOBODY):
+        assert tabs[0].on_restore(other, None) == [gr.skip()] * (len(form.NAMES) + 1)
+        kept = RunConfig(dataset=name).to_dict()
+        assert "hers" not in str(tabs[0].on_restore(other, kept))
+    his = bring(of(store, BOB), tmp_path, "his.csv")
+    assert list(offers(tabs[0].on_restore(BOB, None)[-1])) == [his]
+    sent = tabs[1].on_upload(BOB, str(tmp_path / "hers.csv"), None, None)  # which he did not bring
+    assert "not here any more" in sent[0]
+    signed_in = store.seen_by(Visitor(("user:ada", *of(store, ADA).visitor.names)))
+    assert name in offers({"choices": form.datasets(signed_in)})

@@ -1,0 +1,681 @@
+"""Visitors of a shared app: each sees and changes what is theirs, whatever is sent anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import httpx
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+from starlette.requests import Request
+
+from finetune import identities, owners  # fmt: skip
+from finetune.config import RunConfig
+from finetune.data import hub_allowance  # fmt: skip
+from finetune.errors import DataError, ModelError, NoSuchRun, StoreError
+from finetune.identities import Identities
+from finetune.jobs import background, check_jobs, scheduler, service, workers  # fmt: skip
+from finetune.jobs.queue import Queue
+from finetune.owners import Visitor
+from finetune.runs.store import Run, RunStore
+from finetune.ui import app, auth
+from finetune.ui.api import Api
+from finetune.ui.model_chooser import Models
+from finetune.ui.tabs import data, runs
+from finetune.ui.tabs.predict import PredictTab
+from tests.jobs.test_service import until
+from tests.support import toys
+from tests.support.hub import LoopbackHub
+from tests.ui.test_app import story
+
+NAME = "Adas-secret-name"
+SENTENCE = "the private cat sees a private dog"
+LOG = "what-the-worker-printed"
+NOTHING = "There is no such run"
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+
+
+@pytest.fixture
+def ada(shared: None, store: RunStore) -> str:
+    return auth.identities(store).issue("192.0.2.1")
+
+
+@pytest.fixture
+def bob(shared: None, store: RunStore) -> str:
+    return auth.identities(store).issue("192.0.2.2")
+
+
+def asks(secret: str) -> gr.Request:
+    headers = [(auth.HEADER.encode(), secret.encode())]
+    return gr.Request(Request({"type": "http", "headers": headers, "session": {}}))
+
+
+@pytest.fixture
+def hers(store: RunStore, ada: str, toy_checkpoint: Path) -> Run:
+    """Ada's finished run, with all a run can have."""
+    mine = auth.visitor_store(store, asks(ada))
+    run = mine.create(RunConfig(max_length=32, name=NAME))
+    for event in story():
+        run.append(event)
+    toys.copy_model(toy_checkpoint, run.best)
+    run.log_file.write_text(LOG)
+    run.describe(tags=("private-tag",), note="private-note")
+    return run
+
+
+@pytest.fixture
+def upload(store: RunStore, ada: str, tmp_path: Path) -> str:
+    """Ada's uploaded file, as a configuration names it."""
+    path = tmp_path / "hers.csv"
+    path.write_text(f"sentence1,sentence2,label\n{SENTENCE},b,1\nc,d,0\n")
+    return auth.visitor_store(store, asks(ada)).uploads.add({"train": path})
+
+
+@pytest.fixture
+def server(store: RunStore, shared: None) -> Iterator[tuple[gr.Blocks, str]]:
+    made = app.build(store)
+    _, url, _ = app.launch(made, store, prevent_thread_lock=True, quiet=True)
+    yield made, url
+    made.close()
+
+
+def client(url: str, secret: str = "") -> httpx.Client:
+    cookies = {auth.COOKIE: secret} if secret else {}
+    return httpx.Client(base_url=url, cookies=cookies, timeout=60)
+
+
+def test_on_ones_own_machine_everything_is_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FINETUNE_VISITORS", raising=False)
+    assert owners.identify() is owners.LOCAL_USER
+    assert owners.LOCAL_USER.owns("user:ada")
+    assert owners.LOCAL_USER.may_start
+    monkeypatch.setenv("SPACE_ID", "ada/x")
+    assert not owners.identify().may_start
+
+
+def test_an_invented_identity_is_nobody(store: RunStore, ada: str, tmp_path: Path) -> None:
+    assert auth.visitor_store(store, asks(ada)).visitor.may_start
+    number, signature = ada.split(".")
+    elsewhere = Identities(tmp_path / "another").issue("192.0.2.1")
+    for wrong in (
+        "", "short", "x" * 43, number, f"{number}.", f"{number}.{'A' * 43}", f"{ada}\n", f"{ada}A",
+        f"{'A' * 22}.{signature}", elsewhere, f"{elsewhere.split('.')[0]}.{signature}",
+    ):  # fmt: skip
+        assert not auth.visitor_store(store, asks(wrong)).visitor.may_start, wrong
+
+
+def test_identities_outlive_a_restart_and_serve_several_apps(
+    store: RunStore, shared: None, tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(8) as pool:  # all of them need the key at once
+        apps = [Identities(store.root) for _ in range(8)]
+        tokens = list(pool.map(lambda one: one.issue("192.0.2.1"), apps))
+    assert len(set(tokens)) == 8
+    assert all(Identities(store.root).owner(one) for one in tokens)
+    key = store.root / identities.KEY
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert [path for path in store.root.iterdir() if path.name.startswith(identities.KEY)] == [key]
+    key.write_bytes(b"")  # with an empty key everybody could sign
+    with pytest.raises(StoreError, match="is damaged"):
+        Identities(store.root).owner(tokens[0])
+
+
+def test_an_address_is_issued_so_many_identities(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    known = Identities(store.root, clock=lambda: now[0])
+    for _ in range(10):
+        known.issue("192.0.2.1")
+    with pytest.raises(identities.TooMany, match="10 visitors were new"):
+        known.issue("192.0.2.1")
+    known.issue("192.0.2.2")
+    for end in range(10):  # a household has all of these
+        known.issue(f"2001:db8:1:2::{end}")
+    with pytest.raises(identities.TooMany):
+        known.issue("2001:db8:1:2:ffff::1")
+    known.issue("2001:db8:1:3::1")
+    for hour in range(1, 6):
+        now[0] = 3601.0 * hour
+        for _ in range(10):
+            known.issue("::ffff:192.0.2.1")
+    now[0] = 3601.0 * 6
+    with pytest.raises(identities.TooMany, match="60 visitors were new"):
+        known.issue("192.0.2.1")
+    now[0] = 24 * 3601.0
+    known.issue("192.0.2.1")
+    monkeypatch.setenv("FINETUNE_MAX_NEW_VISITORS", "1")
+    with pytest.raises(identities.TooMany):
+        known.issue("192.0.2.1")
+
+
+def test_who_signs_in_keeps_what_the_browser_had(shared: None, ada: str, store: RunStore) -> None:
+    before = auth.visitor_store(store, asks(ada)).create(RunConfig())
+    browser = auth.identities(store).owner(ada)
+    both = store.seen_by(owners.identify(user="ada", browser=browser))
+    after = both.create(RunConfig())
+    assert {run.id for run in both.runs()} == {before.id, after.id}
+    elsewhere = store.seen_by(owners.identify(user="ada"))  # another browser, signed in
+    assert [run.id for run in elsewhere.runs()] == [after.id]
+    assert ada not in (before.folder / "about.json").read_text()
+
+
+def test_the_sign_in_of_a_space_is_a_name(shared: None, store: RunStore) -> None:
+    def request(**info: Any) -> Request:
+        session = {"oauth_info": {"userinfo": {"preferred_username": "ada"}, **info}}
+        return Request({"type": "http", "headers": [], "session": session})
+
+    assert auth.request_visitor(store, request()) == Visitor(("user:ada",))  # type: ignore[arg-type]
+    assert auth.request_visitor(store, request(expires_at=1)).names == ()  # type: ignore[arg-type]
+    assert auth.request_visitor(store, gr.Request(request(expires_at=9e12))).names == ("user:ada",)
+
+
+def test_a_store_shows_a_visitor_their_own(store: RunStore, ada: str, bob: str, hers: Run) -> None:
+    his = auth.visitor_store(store, asks(bob))
+    assert his.runs() == []
+    with pytest.raises(NoSuchRun):
+        his.get(hers.id)
+    assert his.everyone.get(hers.id).id == hers.id
+    (hers.folder / "about.json").write_text("{}")  # damaged: nobody's, and not everybody's
+    for secret in (ada, bob):
+        assert auth.visitor_store(store, asks(secret)).runs() == []
+
+
+def test_an_upload_is_its_owners(
+    store: RunStore, ada: str, bob: str, upload: str, tmp_path: Path
+) -> None:
+    hers, his = (auth.visitor_store(store, asks(one)) for one in (ada, bob))
+    assert hers.uploads.files(upload)
+    for act in (
+        lambda: his.uploads.files(upload),
+        lambda: his.uploads.called(upload),
+        lambda: service.start_run(his, RunConfig(dataset=upload)),
+        lambda: check_jobs.start_check(his, RunConfig(dataset=upload)),
+    ):
+        with pytest.raises(DataError, match="There is no upload"):
+            act()
+    same = his.uploads.add({"train": tmp_path / "hers.csv"})
+    assert same != upload  # the name of what another has cannot be found by having it too
+    look = check_jobs.check_folder(hers, RunConfig(dataset=upload))
+    look.folder.mkdir(parents=True)
+    (look.folder / "config.json").write_text(RunConfig(dataset=upload).to_json())
+    assert check_jobs.get_check(hers, look.id).id == look.id
+    with pytest.raises(DataError):
+        check_jobs.get_check(his, look.id)
+
+
+def examined(store: RunStore, dataset: str) -> tuple[Run, subprocess.Popen[bytes]]:
+    """An examination that is going on."""
+    folder = check_jobs.check_folder(store, RunConfig(dataset=dataset))
+    folder.folder.mkdir(parents=True)
+    (folder.folder / "config.json").write_text(RunConfig(dataset=dataset).to_json())
+    lock = workers.hold(folder.lock_file)
+    assert lock is not None
+    process = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
+    os.close(lock)
+    workers.record_worker(folder, process.pid)
+    return folder, process
+
+
+def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
+    store: RunStore, ada: str, bob: str, upload: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "start_job", lambda *values: None)
+    tab, values = data.DataTab(store), RunConfig()
+    bundled, hers = examined(store, values.dataset), examined(store, upload)
+
+    def choose(secret: str, former: Run, dataset: str) -> Any:
+        wanted = values.changed(dataset=dataset)
+        asked = [getattr(wanted, name) for name in data.LOOKED_AT]
+        return tab.on_examine(asks(secret), former.id, *asked)
+
+    try:
+        assert choose(ada, bundled[0], upload)[0] == hers[0].id
+        choose(bob, bundled[0], "glue/mrpc")
+        choose(bob, hers[0], "glue/mrpc")  # whose id he cannot know, and sends
+        assert [one.poll() for one in (bundled[1], hers[1])] == [None, None]
+        assert bundled[0].folder.is_dir()
+        choose(ada, hers[0], "glue/mrpc")  # nobody else asks for hers
+        hers[1].wait(10)
+        assert not hers[0].folder.exists()
+        assert bundled[1].poll() is None
+    finally:
+        for _, process in (bundled, hers):
+            process.kill()
+            process.wait(10)
+
+
+def test_nobody_causes_no_fetch_from_the_hub(
+    store: RunStore, shared: None, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a model to ask, by the tab or the endpoints, nor pairs or a checkpoint to look at."""
+    monkeypatch.setattr(
+        background, "start_job", lambda *values: pytest.fail("a process was started")
+    )
+    models, tab = Models(store), data.DataTab(store)
+    api, ask = Api(store, models), PredictTab(store)
+    ask.loaded = models
+    nobody, refused = asks("x" * 43), "keeps no cookies"
+    for act in (api.predict, api.explain):
+        with pytest.raises(gr.Error, match=refused):
+            act(nobody, "ada/classifier", "a", "b")
+    assert refused in ask.on_ask(nobody, "ada/classifier", "a", "b", False, False, False)[0]
+    question = '{"id": "x", "run": "ada/classifier", "sentences": ["a", "b"], "ways": [0, 0, 0]}'
+    assert refused in ask.on_why(nobody, question)
+    for values in (
+        {"dataset": "ada/pairs"}, {"dataset": "glue/mrpc"}, {"checkpoint": "ada/bert"}, {},
+    ):  # fmt: skip
+        wanted = RunConfig().changed(**values)
+        asked = [getattr(wanted, name) for name in data.LOOKED_AT]
+        for look in (tab.on_examine, tab.on_examine_again):
+            assert refused in look(nobody, "", *asked)[1]
+    # Whether the Hub answers at all may be asked for anybody, and by another test's worker.
+    assert [one for one in hub.requests if one[1] != "/"] == []
+
+
+def test_a_visitor_uploads_so_much(
+    store: RunStore, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
+    mine = auth.visitor_store(store, asks(ada))
+
+    def add(name: str, kilobytes: int) -> str:
+        path = tmp_path / f"{name}.csv"
+        path.write_text("sentence1,sentence2,label\n" + name * 1024 * kilobytes)
+        return mine.uploads.add({"train": path})
+
+    first = add("a", 600)
+    mine.create(RunConfig(dataset=first))
+    with pytest.raises(DataError, match=r"a visitor may have 1 MB. .*delete a run"):
+        add("b", 600)
+    second = add("c", 300)
+    third = add("d", 400)  # no run is of the second: it makes room
+    kept = {path.name for path in (store.root / "uploads").iterdir()}
+    assert kept == {name.removeprefix("upload/") for name in (first, third)}
+    with pytest.raises(DataError, match="There is no upload"):
+        mine.uploads.files(second)
+
+
+def test_the_page_gives_each_browser_an_identity_of_its_own(
+    server: tuple[gr.Blocks, str], store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, url = server
+    with client(url) as one, client(url) as two:
+        first, second = one.get("/"), two.get("/")
+        assert "HttpOnly" in first.headers["set-cookie"]
+        assert "SameSite=Lax" in first.headers["set-cookie"]
+        assert one.cookies[auth.COOKIE] != two.cookies[auth.COOKIE]
+        assert auth.identities(store).owner(one.cookies[auth.COOKIE])
+        assert second.status_code == 200
+        assert "set-cookie" not in one.get("/").headers  # once
+        assert one.cookies[auth.COOKIE] not in first.text
+        monkeypatch.setenv("SPACE_ID", "ada/x")
+        framed = httpx.get(url).headers["set-cookie"]
+    assert framed.startswith("__Host-finetune-visitor=")
+    assert "Path=/" in framed
+    assert "SameSite=None; Secure; Partitioned" in framed
+
+
+def test_downloads_are_the_owners(
+    server: tuple[gr.Blocks, str], ada: str, bob: str, hers: Run
+) -> None:
+    _, url = server
+    whats = ("model.zip", "config.json", "events.csv")
+    with client(url, ada) as mine, client(url, bob) as other, client(url) as nobody:
+        for what in whats:
+            path = f"/finetune/runs/{hers.id}/{what}"
+            found = mine.get(path)
+            assert found.status_code == 200
+            assert "attachment" in found.headers["content-disposition"]
+            for stranger in (other, nobody):
+                refused = stranger.get(path)
+                assert (refused.status_code, NOTHING in refused.text) == (404, True)
+        watched = f"/finetune/watch/{hers.id}"
+        assert "Finished" in mine.get(watched).json()["status"][1]
+        for stranger in (other, nobody):
+            assert stranger.get(watched).status_code == 404
+            assert leaks(stranger.get(watched).text) == []
+        header = nobody.get(f"/finetune/runs/{hers.id}/config.json", headers={auth.HEADER: ada})
+        assert json.loads(header.text)["name"] == NAME
+        for wrong in ("..%2F..%2Fetc", "x" * 2000, "%00", hers.id + "%0a"):
+            assert mine.get(f"/finetune/runs/{wrong}/config.json").status_code == 404
+        assert mine.get(f"/finetune/runs/{hers.id}/job.json").status_code == 404
+
+
+def test_gradio_serves_no_file(
+    server: tuple[gr.Blocks, str], ada: str, bob: str, hers: Run, tmp_path: Path
+) -> None:
+    """Not even what a browser has uploaded itself: there are no secrets in knowing a path."""
+    _, url = server
+    with client(url, ada) as mine, client(url, bob) as other:
+        sent = mine.post("gradio_api/upload", files={"files": ("hers.csv", SENTENCE.encode())})
+        uploaded = sent.json()[0]
+        assert Path(uploaded).read_text() == SENTENCE
+        root = Path(__file__).resolve().parent.parent.parent
+        for path in (
+            uploaded,
+            str(hers.folder / "config.json"),
+            str(hers.best / "model.safetensors"),
+            str(root / "app.py"),
+            "app.py",
+            "/etc/passwd",
+            "../../etc/passwd",
+            "..%2f..%2fetc%2fpasswd",
+        ):
+            for start in ("gradio_api/file=", "file=", "gradio_api/file/", "gradio_api/proxy="):
+                for who in (mine, other):
+                    answer = who.get(start + path)
+                    assert answer.status_code in (400, 403, 404), (start, path)
+                    assert SENTENCE not in answer.text
+                    assert who.head(start + path).status_code in (400, 403, 404, 405)
+
+
+def test_what_the_page_does_not_need_is_closed(server: tuple[gr.Blocks, str], ada: str) -> None:
+    _, url = server
+    with client(url, ada) as mine:
+        for path in (
+            "monitoring", "monitoring/summary", "monitoring/x", "openapi.json",
+            "gradio_api/openapi.json", "gradio_api/app_id", "gradio_api/app_id/",
+            "gradio_api/token", "gradio_api/dev/reload", "gradio_api/profiling/summary",
+        ):  # fmt: skip
+            assert mine.get(path).status_code == 404, path
+        for path in ("process_recording", "vibe-edit", "vibe-code/"):
+            assert mine.post(f"gradio_api/{path}").status_code == 404, path
+        for path in ("", "config", "gradio_api/info", "theme.css"):
+            assert mine.get(path).status_code == 200, path
+
+
+def test_refused_input_costs_the_log_a_line(
+    server: tuple[gr.Blocks, str], ada: str, capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    made, url = server
+    choosing = {
+        fn.name: index for index, fn in made.fns.items()
+        if fn.inputs and not isinstance(fn.inputs[0], (gr.State, gr.Textbox, gr.HTML))
+    }  # fmt: skip
+    with client(url, ada) as mine:
+        for index in choosing.values():
+            for value in ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, [[1]], 7):
+                for data in ([value] * len(made.fns[index].inputs), []):
+                    body = {"data": data, "fn_index": index, "session_hash": "x"}
+                    assert leaks(mine.post("gradio_api/run/predict", json=body).text) == []
+        senseless: list[Any] = [{"data": [], "fn_index": 10**6}, {"data": [], "fn_index": "x"}, {}]
+        for wrong in [*senseless, [], 7]:
+            assert mine.post("gradio_api/run/predict", json=wrong).status_code >= 400
+        assert mine.post("gradio_api/run/none", json={"data": []}).status_code >= 400
+        drawn = next(index for index, fn in made.fns.items() if fn.fn is None)
+        assert (
+            mine.post(
+                "gradio_api/run/predict", json={"data": [], "fn_index": drawn, "session_hash": "x"}
+            ).json()["error"]
+            == "This input cannot be read."
+        )
+    assert any("refused input to" in line for line in caplog.messages)
+    assert max(len(line) for line in caplog.messages) < 400
+    assert "Traceback" not in capfd.readouterr().err
+
+
+STRANGE: list[Any] = ["/etc/passwd", 7, None, {}, [["x"]], {"path": "x"}]
+
+
+def leaks(text: str) -> list[str]:
+    """What of Ada's stands in an answer."""
+    private = (NAME, LOG, "private-tag", "private-note", SENTENCE)
+    return [one for one in private if one in text]
+
+
+def distinct(made: gr.Blocks) -> dict[int, Any]:
+    """Every function of the page once with each list of inputs, by an index of it."""
+    found = {}
+    for index, fn in made.fns.items():
+        key = (getattr(fn.fn, "__qualname__", fn.name), tuple(one._id for one in fn.inputs))
+        found[key] = (index, fn)
+    return dict(found.values())
+
+
+@pytest.mark.parametrize("strange", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_no_endpoint_shows_or_changes_anothers_run(
+    server: tuple[gr.Blocks, str],
+    store: RunStore,
+    bob: str,
+    hers: Run,
+    upload: str,
+    monkeypatch: pytest.MonkeyPatch,
+    strange: bool,
+) -> None:
+    """Every endpoint of the page, every input of it, with Ada's run and file; and with what no run
+    is, where `strange`."""
+    made, url = server
+    monkeypatch.setattr(
+        scheduler, "dispatch_queue", lambda store: None
+    )  # his own run need not begin
+    before = {p: p.stat().st_mtime_ns for p in hers.folder.rglob("*")}
+    values: list[Any] = [hers.id, upload]
+    if strange:
+        values += [f"../{store.root.name}/{hers.id}", str(hers.folder), "x" * 2**20, *STRANGE]
+    with client(url, bob) as his:
+        his.get("/")
+        for index, fn in distinct(made).items():
+            for value in values:
+                rest = "x" if value == "x" * 2**20 else value  # a megabyte, but not sixty
+                count = len(fn.inputs)
+                body = {
+                    "data": [value, value, *[rest] * count][:count],
+                    "fn_index": index,
+                    "session_hash": secrets.token_hex(5),
+                    "event_data": {"do": "open", "what": value},
+                }
+                answer = his.post("gradio_api/run/predict", json=body)
+                assert leaks(answer.text) == [], (fn.name, str(value)[:60])
+    assert {p: p.stat().st_mtime_ns for p in hers.folder.rglob("*")} == before
+    others = [run for run in store.runs() if run.id != hers.id]
+    his_name = auth.visitor_store(store, asks(bob)).visitor.name
+    assert {run.about().owner for run in others} <= {his_name}  # an empty config is a whole one
+    assert workers.worker_process(hers) is None
+
+
+def takes_a_run(made: gr.Blocks) -> dict[int, str]:
+    """The endpoints whose first input is a run's id, by index."""
+    names = ("on_stop", "on_resume", "on_ask", "on_run", "on_push")
+    found = {}
+    for index, fn in made.fns.items():
+        first = fn.inputs[0] if fn.inputs else None
+        if fn.name in names and isinstance(first, gr.Dropdown):
+            found[index] = str(fn.name)
+    return found
+
+
+def test_the_answer_is_always_that_there_is_no_such_run(
+    server: tuple[gr.Blocks, str], bob: str, hers: Run
+) -> None:
+    made, url = server
+    asked = takes_a_run(made)
+    assert {"on_stop", "on_resume", "on_ask", "on_push"} <= set(asked.values())
+    wrong = [hers.id, "../x", "/etc/passwd", "x" * 2**20, 7, {}, "20200101-000000-abcdefghijkl"]
+    with client(url, bob) as his:
+        for index, name in asked.items():
+            if name == "on_run":  # what is shown when a model is chosen: for none, nothing
+                continue
+            answers = set()
+            rest = ["sentence"] * (len(made.fns[index].inputs) - 1)
+            for value in wrong:
+                body = {"data": [value, *rest], "fn_index": index, "session_hash": "bob"}
+                direct = his.post("gradio_api/run/predict", json=body)
+                answers.add(str(direct.json()["data"][0]))
+            assert len(answers) == 1, (name, answers)
+            assert NOTHING in answers.pop(), name
+
+
+def test_a_program_is_a_visitor_too(
+    server: tuple[gr.Blocks, str], ada: str, bob: str, hers: Run
+) -> None:
+    """Gradio's own client keeps no cookies: it asks for an identity, and sends it as a header."""
+    _, url = server
+    issued, invented = httpx.post(url + auth.ISSUE.lstrip("/")).text, secrets.token_urlsafe(32)
+    his, mine, nobody, another = (
+        Client(url, headers={auth.HEADER: one}, verbose=False, analytics_enabled=False)
+        for one in (bob, ada, invented, issued)
+    )
+    assert another.predict(api_name="/list_runs") == []
+    with pytest.raises(AppError, match="is on this machine's disk"):  # it may start what may be
+        another.predict({"checkpoint": str(hers.best)}, api_name="/start_run")
+    assert [one["name"] for one in mine.predict(api_name="/list_runs")] == [NAME]
+    found = mine.predict(hers.id, api_name="/run_status")
+    assert (found["status"], found["step"], found["f1"]) == ("finished", 8, 0.8)
+    wrong = [hers.id, "../x", "/etc/passwd", "x" * 2**20, 7, {}, None]
+    for who in (his, nobody):
+        assert who.predict(api_name="/list_runs") == []
+        for name in ("/run_status", "/stop_run", "/resume_run"):
+            for value in wrong:
+                with pytest.raises(AppError, match=NOTHING):
+                    who.predict(value, api_name=name)
+    with pytest.raises(AppError, match="keeps no cookies"):
+        nobody.predict({}, api_name="/start_run")
+    for config, words in (
+        ({"learning_rate": "high"}, "learning_rate must be a number, got 'high'"),
+        ({"checkpoint": str(hers.best)}, "is on this machine's disk"),
+        (7, "config is not an object"),
+    ):
+        with pytest.raises(AppError, match=words):
+            his.predict(config, api_name="/start_run")
+    assert [run.id for run in RunStore(hers.folder.parent).runs()] == [hers.id]
+    for one in (his, mine, nobody, another):
+        one.close()
+
+
+def by_name(name: str) -> gr.Request:
+    session = {"oauth_info": {"userinfo": {"preferred_username": name}}}
+    return gr.Request(Request({"type": "http", "headers": [], "session": session}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "admins"),
+    [
+        ({"SPACE_ID": "ada/x"}, {"ada"}),
+        ({"SPACE_ID": "org/x", "SPACE_AUTHOR_NAME": "bob"}, {"bob"}),
+        ({"SPACE_ID": "ada/x", "FINETUNE_ADMINS": "bob, cy"}, {"ada", "bob", "cy"}),
+        ({"FINETUNE_VISITORS": "1"}, set()),
+        ({"FINETUNE_VISITORS": "1", "FINETUNE_ADMINS": " ,bob"}, {"bob"}),
+    ],
+)
+def test_who_looks_after_a_shared_app(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], admins: set[str]
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    found = {name for name in ("", "ada", "bob", "cy") if owners.identify(user=name).admin}
+    assert found == admins
+    assert not Visitor(("browser:ada", "ada")).admin  # only a sign-in proves a name
+
+
+def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
+    store: RunStore, ada: str, hers: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_ADMINS", "root")
+    tab = runs.RunsTab(store)
+    with gr.Blocks():
+        tab.draw()
+    chosen: dict[str, Any] = {"at": -1.0, "runs": [], "full": False}
+    root, bob = by_name("root"), by_name("bob")
+    waiting = auth.visitor_store(store, asks(ada)).create(RunConfig(name="in the queue"))
+    Queue(store.root).add(waiting.id)
+    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
+
+    def everybodys(who: gr.Request, opened: Run, wanted: bool = True) -> dict[str, Any]:
+        view = {**runs.blank(), "opened": opened.id}
+        return dict(tab.on_everybody(who, view, chosen, {}, "", wanted)[0])
+
+    shown = tab.on_everybody(root, runs.blank(), chosen, {}, "", True)
+    assert NAME in shown[2]
+    assert hers.about().owner[8:16] in shown[2]  # whose it is
+    for who, wanted in ((bob, True), (root, False)):
+        hidden = tab.on_everybody(who, runs.blank(), chosen, {}, "", wanted)
+        assert NAME not in str(hidden)
+        view = {**runs.blank(), "everybody": wanted, "opened": hers.id}
+        assert NOTHING in tab.on_stop(who, view)
+        assert NOTHING in tab.on_sure(who, view, chosen, {}, "", hers.id)[-1]
+    view = everybodys(root, waiting)
+    assert view["opened"] == waiting.id
+    assert NOTHING in tab.on_resume(root, {**view, "opened": hers.id})  # that is its owner's
+    assert tab.on_stop(root, view) == ""
+    assert service.run_summary(store, waiting).status == "stopped"
+    view = everybodys(root, hers)
+    assert tab.on_sure(root, view, chosen, {}, "", hers.id)[-1] == ""
+    assert [run.id for run in store.runs()] == [waiting.id]
+    boxes = [tab.on_open(who, runs.blank(), chosen, {}, "")[-1] for who in (root, bob)]
+    assert [box["visible"] for box in boxes] == [True, False]
+
+
+def test_what_is_fetched_of_the_hub_counts(
+    store: RunStore, ada: str, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datasets and checkpoints, each once a day, and of them what is fetched."""
+    monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "3")
+    mega = b"x" * 2**20
+    hub.add_repo("ada/pairs", "dataset", {"small/train.csv": mega, "large/train.csv": mega * 4})
+    hub.add_repo(
+        "ada/model",
+        files={"model.safetensors": mega * 2, "vocab.txt": mega[:1000], "tf_model.h5": mega * 9},
+    )
+    hub.add_repo("ada/more", files={"model.safetensors": mega})
+    owner = auth.request_visitor(store, asks(ada)).name
+    small = RunConfig(dataset="ada/pairs", dataset_config_name="small")
+
+    def dataset(config: RunConfig, who: str = owner) -> None:
+        hub_allowance.count_dataset(store.root, who, config)
+
+    def checkpoint(name: str, who: str = owner, weights: bool = True) -> None:
+        hub_allowance.count_checkpoint(store.root, who, name, weights)
+
+    with pytest.raises(DataError, match=r"ada/pairs large has 4 MB\. A visitor may fetch 3 MB"):
+        dataset(small.changed(dataset_config_name="large"))
+    with pytest.raises(DataError, match="ada/pairs has 5 MB"):
+        dataset(small.changed(dataset_config_name=""))
+    dataset(small)
+    checkpoint("ada/model", weights=False)
+    with pytest.raises(ModelError, match=r"ada/model has 2 MB.* you have fetched 1 MB"):
+        checkpoint("ada/model")
+    checkpoint("ada/more")
+    for _ in range(3):  # it lies here now
+        dataset(small)
+        checkpoint("ada/more")
+    checkpoint("ada/model", "user:bob")  # another's share is another's
+    dataset(small.changed(dataset_config_name="large"), "")  # nobody's, on the machine itself
+    dataset(RunConfig())
+    checkpoint(RunConfig().checkpoint)
+    checkpoint("ada/none")  # whoever fetches it is told
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 25 * 3600)
+    checkpoint("ada/model")
+
+
+def test_runs_and_examinations_are_counted_before_they_fetch(
+    store: RunStore, ada: str, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "0")
+    hub.add_repo("ada/pairs", "dataset", {"train.csv": b"sentence1,sentence2,label\na,b,1\n"})
+    mine = auth.visitor_store(store, asks(ada))
+    run = mine.create(RunConfig(dataset="ada/pairs"))
+    command = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+    assert "ada/pairs has 0 MB. A visitor may fetch 0 MB" in store.summary(run).error
+    look = check_jobs.start_check(mine, run.config())
+    until(lambda: not check_jobs.check_state(look).running)
+    assert "A visitor may fetch 0 MB" in check_jobs.check_state(look).error
+    assert not [one for one in hub.requests if "train.csv" in str(one)]
