@@ -93,7 +93,7 @@ def test_single_sentences_in_three_classes_go_the_whole_road(
     assert "a sentence into one of the classes `calm`, `glad`, `sad`" in said
     assert 'tokenizer("The shop opens at nine.", return_tensors' in said
     assert done.prepared.fingerprint in said
-    assert "moods.csv" in said
+    assert "moods.csv" not in said  # a public card names no file of a person's
     assert publish.suggested_name(run) == "toy-own-pairs"
 
 

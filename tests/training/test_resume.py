@@ -445,10 +445,11 @@ def test_a_stopped_run_goes_on_by_the_page_and_a_finished_one_does_not(
         service.resume_run(store, run)
     service.stop_run(store, run)
     _until(lambda: service.run_summary(store, run).status == "stopped")
-    _until(lambda: workers.worker_process(run) is None)
+    _until(lambda: not workers.alive(run))
     at = service.run_summary(store, run).step
     service.resume_run(store, run)
     assert service.run_summary(store, run).status == "running"
+    _until(lambda: workers.worker_process(run) is not None)
     worker = workers.worker_process(run)
     assert isinstance(worker, psutil.Process)
     processes.append(worker.pid)

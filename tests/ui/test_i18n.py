@@ -226,6 +226,8 @@ def test_a_german_browser_reads_of_a_run_in_german(
     expect(german.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
     german.locator("#knob-checkpoint input").fill(str(checkpoint))
     german.locator("#knob-checkpoint input").press("Enter")
+    german.locator("#knob-max_length input").fill("48")  # the toy reads 64 tokens
+    german.locator("#knob-max_length input").press("Tab")
     german.locator("#train").click()
     expect(german.locator("#run-phase")).to_have_text(
         re.compile("Startet|Lädt|Tokenisiert|Training|Wertet|Speichert|Fertig|Arbeitsprozess"),
