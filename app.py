@@ -55,7 +55,7 @@ def stand_aside() -> None:
     """Let what trains on these processors go before the page and all who look at it.
 
     Linux gives each thread a priority of its own, which the threads it starts have too: the
-    server's, but not the scheduler's, which is there already and starts the workers.
+    server's, but not the scheduler's, which is there already and starts the processes.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):

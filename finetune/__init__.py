@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from finetune.api import evaluate, load_pairs, push_to_hub, train
     from finetune.config import RunConfig
     from finetune.inference.predictor import Predictor
-    from finetune.runs.store import Run, RunStore
+    from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
 __version__ = "0.2.0"
 __all__ = [

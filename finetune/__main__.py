@@ -11,7 +11,7 @@ from importlib import import_module
 COMMANDS = {
     "train": ("finetune.jobs.train", "fine-tune a checkpoint on sentence pairs"),
     "check": ("finetune.jobs.check", "look for what is wrong with pairs before training on them"),
-    "predict": ("finetune.jobs.predict_file", "predict every row of a file with a run's model"),
+    "predict": ("finetune.jobs.predict", "predict every row of a file with a run's model"),
     "evaluate": ("finetune.jobs.evaluate", "score a run's model with its sentences swapped, or "
                  "on its test set"),
     "export": ("finetune.hub.onnx", "write a saved model as ONNX, and compare it with PyTorch"),

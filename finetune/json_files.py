@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
 
 
 def parse(text: str | bytes) -> Any:
@@ -26,3 +30,18 @@ def read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def read_as(path: Path, parse: Callable[[str], T]) -> T:
+    """A file's text, parsed once for each version of the file.
+
+    Raises:
+        OSError: when it cannot be read; and whatever `parse` raises.
+    """
+    status = path.stat()
+    return cast(T, _parsed(parse, str(path), status.st_ino, status.st_mtime_ns, status.st_size))
+
+
+@lru_cache(maxsize=16_384)
+def _parsed(parse: Callable[[str], Any], path: str, *version: int) -> Any:
+    return parse(Path(path).read_text(encoding="utf-8", errors="replace"))

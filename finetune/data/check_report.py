@@ -189,7 +189,7 @@ def folder_for(root: Path, config: RunConfig) -> Path:
     if owners.is_shared() and catalog.is_hub_dataset(config.dataset):
         values.append("for everybody")  # made without a token: nobody's private rows
     name = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
-    return root / "examinations" / name
+    return root / "checks" / name
 
 
 def read_report(folder: Path) -> CheckReport | None:

@@ -20,7 +20,8 @@ from finetune.data import safe_csv
 from finetune.disk import write_atomically
 from finetune.errors import DataError
 from finetune.evaluation import saved_predictions
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +108,7 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
     known = read_corrections(run)
     if not known:
         raise DataError("No label was corrected yet.", "Choose another class for one first.")
-    config = run.config_as_begun()
+    config = run.pinned_config()
     dataset_cache.ensure(config, run.folder.parent)
     pairs = splits.load_pairs(config, run.folder.parent)
     kept, now = _table(run), pairs.splits["validation"]

@@ -26,7 +26,7 @@ from finetune.metrics import calibration, classification, intervals
 from finetune.metrics.calibration import Calibration, Reliability
 from finetune.metrics.classification import ClassScores, Curve, ThresholdSweep
 from finetune.metrics.intervals import Interval, McNemar
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
 HISTORIES = ("always right", "learned", "forgotten", "never learned")

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from finetune.errors import StoreError
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 
 Logits = NDArray[np.float32]
 Labels = NDArray[np.int64]

@@ -18,7 +18,7 @@ from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.inference import decision_rule
 from finetune.runs import events
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 from finetune.runs.summary import fold_events
 
 MOST_SWAPPED = 10_000  # pairs, drawn with a seed; each is scored twice
@@ -85,7 +85,7 @@ def open_test_set(run: Run) -> events.TestSetOpened:
     from finetune.metrics import intervals
 
     summary = run.summary()
-    pairs = splits.load_pairs(run.config_as_begun(), run.folder.parent)
+    pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
     if summary.prepared and pairs.fingerprint != summary.prepared.fingerprint:
         raise DataError(
             "The pairs have changed since this run was trained.", "Start a new run on them."
@@ -123,7 +123,7 @@ def _pairs(run: Run) -> Any:
     """The run's pairs, whose validation examples are kept beside their logits."""
     from finetune.data import splits
 
-    pairs = splits.load_pairs(run.config_as_begun(), run.folder.parent)
+    pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
     prepared = fold_events(run.tail()[0]).prepared
     if prepared is not None and prepared.fingerprint not in ("", pairs.fingerprint):
         raise DataError("The pairs have changed since this run began.", "Start a new run on them.")

@@ -16,7 +16,7 @@ from typing import Any
 from finetune.data import safe_csv
 from finetune.errors import StoreError
 from finetune.runs import events
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 
 _PIECE = 2**20
 
@@ -80,7 +80,7 @@ def events_csv(run: Run) -> Iterator[str]:
     yield safe_csv.to_csv(COLUMNS, [])
     offset = 0
     while True:
-        found, after = run.tail(offset, most=_PIECE)
+        found, after = run.tail(offset, limit=_PIECE)
         if after == offset:
             return
         offset = after
@@ -89,7 +89,6 @@ def events_csv(run: Run) -> Iterator[str]:
 
 def _cells(event: events.Event) -> list[object]:
     known = dataclasses.asdict(event)
-    known |= {"event": event.kind}
     if isinstance(event, events.Evaluated):
         known |= {**event.metrics, "validation_loss": event.metrics.get("loss")}
         known.pop("loss", None)

@@ -27,7 +27,7 @@ from finetune.evaluation.report import Analysis
 from finetune.inference import decision_rule
 from finetune.inference.decision_rule import DecisionRule
 from finetune.metrics.intervals import Interval
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
 EXAMPLES = (

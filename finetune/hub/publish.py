@@ -53,7 +53,7 @@ from finetune.hub.client import (  # fmt: skip
     whoami,
 )
 from finetune.metrics.calibration import probabilities
-from finetune.runs.store import Run, default_title
+from finetune.runs.run import Run, default_title
 from finetune.runs.summary import ENDED, RunSummary
 
 __all__ = [

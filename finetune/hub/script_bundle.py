@@ -16,7 +16,8 @@ from finetune.errors import DataError, StoreError
 from finetune.hub import train_script
 from finetune.hub.downloads import Pipe
 from finetune.hub.train_script import FILE, FOLDER, ScriptFacts
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
 REQUIREMENTS = "requirements.txt"
 _ROWS = 10_000  # of pairs written at a time
@@ -137,7 +138,7 @@ def _pairs(known: ScriptFacts, store: RunStore) -> dict[str, Any]:
     """
     from finetune.data import dataset_cache, splits
 
-    config = known.run.config_as_begun()
+    config = known.run.pinned_config()
     dataset_cache.ensure(config, store.root)
     found = splits.load_pairs(config, store.root)
     if found.fingerprint == known.prepared.fingerprint:

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, RunConfig, is_upload
 from finetune.data import catalog, checkpoints
 from finetune.runs.events import Prepared, Started
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
 FILE, FOLDER = "train.py", "pairs"

@@ -22,7 +22,7 @@ from typing import Any
 from finetune import json_files
 from finetune.disk import write_atomically
 from finetune.errors import DataError, StoreError
-from finetune.runs.store import NOTES
+from finetune.runs.run import NOTES
 
 KEY = NOTES
 

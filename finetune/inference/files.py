@@ -27,7 +27,7 @@ from finetune.inference.file_request import PredictionRequest
 from finetune.metrics import calibration, classification, intervals
 from finetune.runs import pair_index
 from finetune.runs.pair_index import PairIndex
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 from finetune.runs.summary import fold_events
 
 WINDOW = 4096  # rows sorted by length together, and held at once

@@ -28,7 +28,7 @@ from finetune.inference import decision_rule
 from finetune.inference.decision_rule import DecisionRule
 from finetune.inference.scorer import MicroBatcher, Precision, Scorer, set_own_threads
 from finetune.metrics import calibration
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 from finetune.runs.summary import fold_events
 from finetune.training import model
 

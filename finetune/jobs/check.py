@@ -1,98 +1,243 @@
-"""`python -m finetune check`: look at the pairs of a configuration before training on them.
+"""Data checks: what is wrong with the pairs of a configuration, before training on them.
 
-The page starts this as a process of its own, so that a file that breaks a parser or fills the
-memory does not touch the page; a terminal gets the findings as text. Like a run it writes its
-progress as events into its folder, and `report.json` at the end.
+    <store>/checks/<id>/    the job's folder; its request is the configuration
+        first_rows.json     the first rows, of what lies here as a file
+        partial.json        the report without token lengths
+        report.json         the report
+
+A check runs in a process of its own, so that a file that breaks a parser or fills the memory does
+not touch the page. What was checked before is not checked again, for whoever asks.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
-from finetune import config
-from finetune.config import RunConfig
-from finetune.data import first_rows, hub_allowance, uploads
+from finetune import config, hub_errors, owners
+from finetune.config import RunConfig, is_upload
+from finetune.data import catalog, check_report, first_rows, hub_access, hub_allowance, uploads
 from finetune.data.check_report import CheckReport
+from finetune.data.first_rows import FirstRows
 from finetune.disk import write_atomically
 from finetune.environment import caches, hub_connection
-from finetune.errors import FinetuneError
-from finetune.jobs import background, check_jobs
+from finetune.errors import ConfigError, DataError, FinetuneError
+from finetune.jobs import background, processes
+from finetune.owners import NOBODY
+from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.store import Run, default_root
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.store import RunStore, default_root
+from finetune.runs.summary import JobState
 
-LIMIT = 1800  # seconds; a download that hangs must not hold a place for ever
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0 examined, 1 failed or blocked, 2 wrong arguments."""
-    caches.ensure_cache_folder()
-    parser = argparse.ArgumentParser(prog="python -m finetune check", description=__doc__)
-    parser.add_argument("--folder", type=Path, help="an examination's folder, as the page makes it")
-    parser.add_argument("--runs", type=Path, help=f"(default: {default_root()})")
-    uploads.add_arguments(parser)
-    config.add_arguments(parser)
-    namespace = parser.parse_args(arguments)
-    try:
-        if namespace.folder:
-            folder = Run(namespace.folder)
-            return carry_out(folder, folder.config(), namespace.folder.parent.parent)
-        root = namespace.runs or default_root()
-        given = {
-            name: getattr(namespace, name) for name in config.knobs() if hasattr(namespace, name)
-        }
-        chosen = RunConfig.from_dict(given | uploads.upload_from_arguments(namespace, root))
-        report = check_config(chosen, root, lambda what, done, total: None)
-    except FinetuneError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 2
-    print(report_text(report))
-    return 1 if report.blocked else 0
+TIME_LIMIT = 1800  # seconds; a download that hangs must not hold a place for ever
+_KEPT = 100  # checks; of more, the oldest go
+_ID = re.compile(r"[0-9a-f]{24}")
+_File = TypeVar("_File", CheckReport, FirstRows)
 
 
-def carry_out(folder: Run, chosen: RunConfig, root: Path) -> int:
-    """Examine into a folder: events while it goes on, then the report; the exit status."""
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(LIMIT)
+class CheckJob(JobFolder):
+    """One check's folder."""
+
+    def config(self) -> RunConfig:
+        """The configuration whose pairs are checked.
+
+        Raises:
+            ConfigError: when it is damaged.
+        """
+        return RunConfig.from_dict(self.request)
+
+
+@dataclass(frozen=True)
+class CheckState(JobState):
+    """How far a check is.
+
+    Args:
+        report: what it found; None until it ends well.
+        partial: what it found without a tokenizer; None until then.
+        first_rows: of what lies here as a file; None once the rows themselves can be shown.
+    """
+
+    report: CheckReport | None = None
+    partial: CheckReport | None = None
+    first_rows: FirstRows | None = None
+
+    @property
+    def latest(self) -> CheckReport | None:
+        """All that is known of the pairs by now."""
+        return self.report or self.partial
+
+
+def start_check(store: RunStore, config: RunConfig, again: bool = False) -> CheckJob:
+    """Check the pairs of a configuration in a process of its own; the job's folder.
+
+    Args:
+        again: check anew, since a source may have changed.
+
+    Raises:
+        ConfigError, DataError: as `check_source_access`; DataError also when nobody known asks for
+            what was not checked before.
+        JobError: when too many are at work, or no process can be started.
+        StoreError: when the folder cannot be made.
+    """
+    check_source_access(store, config)
+    job = check_folder(store, config)
+    if check_state(job).report is not None and not again:
+        _check_hub_access(config)
+        return job
+    if not store.visitor.may_start:
+        raise DataError(*NOBODY)
+    request = catalog.with_absolute_paths(config).to_dict()
+    background.start_job(store, "check", job, request)
+    _remove_old(job.folder.parent)
+    return job
+
+
+def _remove_old(folder: Path) -> None:
+    paths = [path for path in folder.glob("*/") if _ID.fullmatch(path.name)]
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        if not JobFolder(path).is_alive():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def abandon_check(job: JobFolder) -> None:
+    """End a check nobody waits for, and remove what it has written."""
+    if job.is_alive():
+        processes.kill_worker(job)
+        shutil.rmtree(job.folder, ignore_errors=True)
+
+
+def check_folder(store: RunStore, config: RunConfig) -> CheckJob:
+    """Where the check of a configuration's pairs is, or would be."""
+    return CheckJob(check_report.folder_for(store.root, config))
+
+
+def check_source_access(store: RunStore, config: RunConfig) -> None:
+    """See that what a configuration names is the visitor's to use.
+
+    Raises:
+        ConfigError: when it names a place on the disk of a machine that others share.
+        DataError: when it names no dataset, or an upload that is not there or not theirs.
+    """
+    catalog.check_dataset(config.dataset)
+    if is_upload(config.dataset):
+        store.uploads.files(config.dataset)
+    if store.visitor.alone:
+        return
+    if catalog.is_local_path(config.checkpoint):
+        problem = "is on this machine's disk, which is not its visitors'; choose one of the Hub"
+        raise ConfigError({"checkpoint": problem})
+    if not catalog.may_be_fetched(config.checkpoint):
+        raise ConfigError({"checkpoint": "is no name of the Hub; give it as owner/name"})
+
+
+def get_check(store: RunStore, check_id: object) -> CheckJob:
+    """The check of that id.
+
+    Raises:
+        DataError: for anything else, and for that of another visitor's upload.
+    """
+    missing = DataError("There is no such check.", "Press Check.")
+    if not isinstance(check_id, str) or not _ID.fullmatch(check_id):
+        raise missing
+    job = CheckJob(store.root / "checks" / check_id)
+    if not job.request:
+        return job
+    with contextlib.suppress(ConfigError):
+        config = job.config()
+        if is_upload(config.dataset):
+            store.uploads.files(config.dataset)
+        if owners.is_shared():
+            if check_folder(store, config).id != check_id:
+                raise missing
+            _check_hub_access(config)
+    return job
+
+
+def _check_hub_access(config: RunConfig) -> None:
+    """See that the Hub would give a visitor what was checked, now that they ask.
+
+    Raises:
+        DataError: when it would not.
+    """
+    offered = catalog.find_dataset(config.dataset) is not None  # and so everybody's
+    if not owners.is_shared() or offered or not catalog.is_hub_dataset(config.dataset):
+        return
+    if (cause := hub_access.refused("dataset", config.dataset)) is not None:
+        raise hub_errors.refusal("dataset", config.dataset, cause)
+
+
+def check_state(job: JobFolder) -> CheckState:
+    """How far a check is."""
+    state = CheckState(**vars(background.job_state(job)))
+    rows = _read(job, "first_rows.json", FirstRows)
+    if report := _read(job, "report.json", CheckReport):
+        shown = None if report.corpus else rows
+        return replace(state, status="finished", report=report, first_rows=shown)
+    partial = _read(job, "partial.json", CheckReport)
+    state = replace(state, partial=partial, first_rows=None if partial else rows)
+    if state.error and not state.remedy:
+        log = job.log_tail(2000).strip().splitlines()
+        return replace(state, remedy=f"Try a part of the file. {log[-1] if log else ''}".strip())
+    return state
+
+
+def _read(job: JobFolder, name: str, kind: type[_File]) -> _File | None:
+    """What a check has written; None where it has not, or not to the end."""
+    if values := job.read_json(job.folder / name):
+        with contextlib.suppress(TypeError, KeyError, ValueError):
+            return kind.from_dict(values)
+    return None
+
+
+def check_job(folder: JobFolder) -> int:
+    """Check in the job's own process; the exit status."""
+    job, root = CheckJob(folder.folder), folder.folder.parent.parent
+    signal.signal(signal.SIGALRM, _on_time_limit)
+    signal.alarm(TIME_LIMIT)
 
     def work() -> events.Event:
-        if seen := first_rows.read_first_rows(chosen, root):
-            write_atomically(folder.folder / check_jobs.GLANCE, seen.to_json())
+        config = job.config()
+        if rows := first_rows.read_first_rows(config, root):
+            write_atomically(job.folder / "first_rows.json", rows.to_json())
 
-        def partly(report: CheckReport) -> None:
-            write_atomically(folder.folder / check_jobs.PARTIAL, report.to_json())
+        def on_partial(report: CheckReport) -> None:
+            write_atomically(job.folder / "partial.json", report.to_json())
 
-        hub_allowance.count_dataset(root, check_jobs.asked_by(folder), chosen)
-        hub_allowance.count_checkpoint(root, check_jobs.asked_by(folder), chosen.checkpoint, False)
-        report = check_config(chosen, root, EventProgress(folder), partly)
-        write_atomically(folder.folder / "report.json", report.to_json())
+        hub_allowance.count_dataset(root, job.owner, config)
+        hub_allowance.count_checkpoint(root, job.owner, config.checkpoint, False)
+        report = check_config(config, root, _EventProgress(job), on_partial)
+        write_atomically(job.folder / "report.json", report.to_json())
         return events.Finished(step=0, seconds=report.seconds)
 
     remedy = "Try another format of the same data; the log has the details."
-    return background.run_job(folder, "start", work, remedy, begins="opening the pairs")
+    return background.carry_out(job, Phase.START, work, remedy)
 
 
 def check_config(
-    chosen: RunConfig,
+    config: RunConfig,
     root: Path,
-    told: Callable[[str, int, int], None],
-    partly: Callable[[CheckReport], None] = lambda report: None,
+    on_progress: Callable[[str, int, int], None],
+    on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
-    """The report of a configuration's pairs; asks the Hub only where it answers.
+    """The report on a configuration's pairs; asks the Hub only where it answers.
 
     Raises:
-        DataError: when there is nothing to examine.
+        DataError: when there is nothing to check.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    from finetune.data import catalog
-
-    needed = catalog.needs_hub(chosen.dataset, chosen.checkpoint)
+    needed = catalog.needs_hub(config.dataset, config.checkpoint)
     if not needed or not hub_connection.hub_is_reachable():
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     import datasets
@@ -100,31 +245,54 @@ def check_config(
     from finetune.data import checks
 
     datasets.disable_progress_bars()
-    return checks.check_pairs(chosen, root, told, partly)
+    return checks.check_pairs(config, root, on_progress, on_partial)
 
 
-class EventProgress:
+class _EventProgress:
     """Progress as events, a few a second at most."""
 
-    def __init__(self, folder: Run) -> None:
-        self._folder, self._what, self._last = folder, "", 0.0
+    def __init__(self, job: JobFolder) -> None:
+        self._job, self._phase, self._last = job, "", 0.0
 
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def __call__(self, phase: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if what == self._what and now - self._last < 0.3:
+        if phase == self._phase and now - self._last < 0.3:
             return
-        if what != self._what:
-            self._folder.append(events.PhaseStarted(phase="examine", detail=what))
+        if phase != self._phase:
+            self._job.append(events.PhaseStarted(phase=Phase.READ_ROWS, detail=phase))
         if done:
-            self._folder.append(events.Progressed(done=done, total=total, detail=what))
-        self._what, self._last = what, now
+            self._job.append(events.Progressed(done=done, total=total))
+        self._phase, self._last = phase, now
 
 
-def _too_long(number: int, frame: FrameType | None) -> None:
+def _on_time_limit(number: int, frame: FrameType | None) -> None:
     raise FinetuneError(
-        f"The examination took longer than {LIMIT // 60} minutes.",
-        "Check the network, or examine a part of the rows.",
+        f"The check took longer than {TIME_LIMIT // 60} minutes.",
+        "Check the network, or check a part of the rows.",
     )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check pairs from a terminal; the exit status: 0 fine, 1 blocked, 2 wrong arguments."""
+    caches.ensure_cache_folder()
+    parser = argparse.ArgumentParser(
+        prog="python -m finetune check",
+        description="Look for what is wrong with pairs before training on them.",
+    )
+    parser.add_argument("--runs", type=Path, help=f"(default: {default_root()})")
+    uploads.add_arguments(parser)
+    config.add_arguments(parser)
+    args = parser.parse_args(arguments)
+    try:
+        root = args.runs or default_root()
+        values = {name: getattr(args, name) for name in config.knobs() if hasattr(args, name)}
+        chosen = RunConfig.from_dict(values | uploads.upload_from_arguments(args, root))
+        report = check_config(chosen, root, lambda phase, done, total: None)
+    except FinetuneError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    print(report_text(report))
+    return 1 if report.blocked else 0
 
 
 def report_text(report: CheckReport) -> str:
@@ -147,7 +315,3 @@ def report_text(report: CheckReport) -> str:
             for row in finding.examples
         ]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,8 +24,8 @@ from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
 from finetune.environment import devices
 from finetune.errors import FinetuneError
-from finetune.jobs import check_jobs
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 
 # Two runs that differ in none of these take about the same time for a pair.
@@ -171,7 +171,7 @@ def estimate_cost(store: RunStore, chosen: RunConfig) -> Estimate:
         ConfigError: when `max_length` is more than the checkpoint reads.
     """
     try:
-        check_jobs.check_source_access(store, chosen)
+        check.check_source_access(store, chosen)
     except FinetuneError:
         return Estimate()
     checkpoints.check_length(chosen.checkpoint, chosen.max_length)
@@ -207,7 +207,7 @@ def measure_token_lengths(store: RunStore, chosen: RunConfig) -> bool:
         store: as for `of`.
     """
     with contextlib.suppress(FinetuneError):
-        check_jobs.check_source_access(store, chosen)
+        check.check_source_access(store, chosen)
         looked = _report_of(store, chosen)
         if _lengths_of(store, chosen, looked)[1] == "asked":
             pairs = _pairs_file(store, chosen, looked)
@@ -296,7 +296,7 @@ def _runs(store: RunStore) -> Iterator[tuple[Run, RunConfig, RunSummary]]:
 def _report_of(store: RunStore, chosen: RunConfig) -> tuple[CheckReport | None, bool]:
     """What an examination found of these pairs, and whether it counted this checkpoint's tokens."""
     for one in (chosen, chosen.changed(max_train_samples=0)):
-        report = _found(check_jobs.check_folder(store, one).folder)
+        report = _found(check.check_folder(store, one).folder)
         if report is not None and not report.blocked:
             return report, True
     other: CheckReport | None = None
@@ -304,7 +304,7 @@ def _report_of(store: RunStore, chosen: RunConfig) -> tuple[CheckReport | None, 
         config = _config(path)
         if config is None or config.max_train_samples or not _same_source(config, chosen):
             continue
-        if check_jobs.check_folder(store, config).id != path.parent.name:  # made with another right
+        if check.check_folder(store, config).id != path.parent.name:  # made with another right
             continue
         report = _found(path.parent)
         if report is None or report.blocked:
@@ -317,7 +317,7 @@ def _report_of(store: RunStore, chosen: RunConfig) -> tuple[CheckReport | None, 
 
 def _found(folder: Path) -> CheckReport | None:
     """What an examination has found by now: the rows are counted long before their lengths are."""
-    return _read(folder / "report.json") or _read(folder / check_jobs.PARTIAL)
+    return _read(folder / "report.json") or _read(folder / check.PARTIAL)
 
 
 _Looked = tuple[CheckReport | None, bool]
@@ -456,12 +456,12 @@ def _tokens(
     one of them is unknown."""
     here = padded_tokens(lengths, chosen)
     with contextlib.suppress(FinetuneError):
-        check_jobs.check_source_access(store, config)
+        check.check_source_access(store, config)
         theirs, _ = _lengths_of(store, config, _report_of(store, config))
         there = padded_tokens(theirs, config)
         # Its first batch, for want of better; of like lengths it is the longest of all.
-        if not there and summary.peeked and not config.group_by_length:
-            there = float((*summary.peeked.shapes.get("input_ids", []), 0, 0)[1])
+        if not there and summary.first_batch and not config.group_by_length:
+            there = float((*summary.first_batch.shapes.get("input_ids", []), 0, 0)[1])
         if there and here:
             return there, here
     return None

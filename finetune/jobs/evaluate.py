@@ -1,5 +1,8 @@
-"""Scores a run's kept model anew, with the sentences swapped or on the sealed test set: the
-worker and the command line."""
+"""Evaluation jobs: score a finished run's model in both orders, or on the sealed test set.
+
+<run folder>/evaluations/orders/    the job's folder
+<run folder>/evaluations/test/
+"""
 
 from __future__ import annotations
 
@@ -8,52 +11,91 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.data import catalog
 from finetune.environment import caches, hub_connection
-from finetune.errors import FinetuneError, StoreError
-from finetune.evaluation.test_set import open_test_set, score_both_orders
+from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import background
+from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.store import Run
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.runs.summary import JobState
+
+EvaluationKind = Literal["orders", "test"]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0 measured, 1 failed."""
-    caches.ensure_cache_folder()
-    parser = argparse.ArgumentParser(prog="python -m finetune evaluate", description=__doc__)
-    parser.add_argument("--folder", type=Path, help="an assessment's folder, as the page makes it")
-    parser.add_argument("--run", type=Path, help="a run folder")
-    parser.add_argument("--open_test", action="store_true", help="open the test set")
-    asked = parser.parse_args(arguments)
-    _set_environment(Run(asked.folder.parent.parent if asked.folder else asked.run))
-    if asked.folder:
-        return _carry_out(Run(asked.folder), Run(asked.folder.parent.parent))
-    try:
-        (open_test_set if asked.open_test else score_both_orders)(Run(asked.run))
-    except FinetuneError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 1
-    return 0
+def start_evaluation(store: RunStore, run: Run, evaluation: EvaluationKind) -> None:
+    """Score the run's model, unless that is being done already.
+
+    Raises:
+        JobError: when the run has no model or has not ended, too many are being scored, or no
+            process can be started.
+        StoreError: when the folder cannot be made.
+    """
+    check_has_ended(run)
+    background.start_job(store, "evaluate", _folder(run, evaluation))
 
 
-def _set_environment(run: Run) -> None:
-    """Ask the Hub only for pairs that are its own, and only where it answers: the libraries read
-    this when they are imported."""
+def check_has_ended(run: Run) -> None:
+    """See that a run has ended with a model.
+
+    Raises:
+        JobError: when it trains, or has none.
+    """
+    if run.is_alive():
+        raise JobError("This run is still training.", "Wait for its end, or stop it.")
+    if not run.has_model():
+        raise JobError("This run has no model.", "Resume it, or choose another run.")
+
+
+def evaluation_state(run: Run, evaluation: EvaluationKind) -> JobState:
+    """How far it is."""
+    return background.job_state(_folder(run, evaluation))
+
+
+def _folder(run: Run, evaluation: EvaluationKind) -> JobFolder:
+    return JobFolder(run.folder / "evaluations" / evaluation)
+
+
+def evaluate_job(job: JobFolder) -> int:
+    """Score in the job's own process; the exit status."""
+    run = Run(job.folder.parent.parent)
+
+    def work() -> events.Event:
+        _evaluate(run, job.id == "test")
+        return events.Finished(step=0, seconds=0.0)
+
+    return background.carry_out(job, Phase.EVALUATE, work)
+
+
+def _evaluate(run: Run, test: bool) -> None:
+    # Read when the libraries are imported: the Hub is asked only for pairs that are its own.
     with contextlib.suppress(StoreError):
         needed = catalog.needs_hub(run.config().dataset, BUNDLED_CHECKPOINT)
         if not needed or not hub_connection.hub_is_reachable():
             os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    from finetune.evaluation.test_set import open_test_set, score_both_orders
+
+    (open_test_set if test else score_both_orders)(run)
 
 
-def _carry_out(place: Run, run: Run) -> int:
-    def work() -> events.Event:
-        (open_test_set if place.id == "test" else score_both_orders)(run)
-        return events.Finished(step=0, seconds=0.0)
-
-    return background.run_job(place, "evaluate", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(arguments: list[str] | None = None) -> int:
+    """Score a run's model from a terminal; the exit status: 0 done, 1 failed."""
+    caches.ensure_cache_folder()
+    parser = argparse.ArgumentParser(
+        prog="python -m finetune evaluate",
+        description="Score a run's model with the sentences swapped, or on the sealed test set.",
+    )
+    parser.add_argument("--run", type=Path, required=True, help="a run folder")
+    parser.add_argument("--open_test", action="store_true", help="open the test set")
+    args = parser.parse_args(arguments)
+    try:
+        _evaluate(Run(args.run), args.open_test)
+    except FinetuneError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 1
+    return 0

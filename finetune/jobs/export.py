@@ -1,47 +1,99 @@
-"""Exports a run's kept model as ONNX, beside its tokenizer.
+"""Export jobs: a finished run's model as ONNX, with what reads its input beside it.
 
-What the page starts as a process of its own; where it writes is `conversions`' business, and how a
-model is exported and compared `onnx`'.
+<run folder>/exports/onnx/                  the job's folder
+<run folder>/exports/onnx/files/model.onnx  the result
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from finetune.data import checkpoints
-from finetune.jobs import background, export_jobs
+from finetune.errors import StoreError
+from finetune.hub import downloads
+from finetune.jobs import background
+from finetune.jobs.evaluate import check_has_ended
+from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.store import Run
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.runs.summary import JobState, RunSummary
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0 made, 1 failed."""
-    parser = argparse.ArgumentParser(prog="python -m finetune.jobs.export", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="as the page makes it")
-    place = Run(parser.parse_args(arguments).folder)
-    run = Run(place.folder.parent.parent)
+@dataclass(frozen=True)
+class ExportState(JobState):
+    """How far an export is.
+
+    Args:
+        file: the ONNX model; None until it is made, and when the run has a newer model.
+        size: bytes of all files.
+    """
+
+    file: Path | None = None
+    size: int = 0
+
+
+def start_export(store: RunStore, run: Run, summary: RunSummary) -> None:
+    """Export, unless that is being done already.
+
+    Raises:
+        JobError: when the run has no model or has not ended, too many are being exported, or no
+            process can be started.
+        StoreError: when the folder cannot be made.
+    """
+    check_has_ended(run)
+    background.start_job(store, "export", _folder(run), {"step": summary.saved_step})
+
+
+def export_state(run: Run, summary: RunSummary) -> ExportState:
+    """How far it is."""
+    job = _folder(run)
+    state = ExportState(**vars(background.job_state(job)))
+    file = _onnx_file(job)
+    if state.status != "finished":
+        return state
+    if job.request.get("step") != summary.saved_step or not file.is_file():
+        return ExportState("none")
+    size = sum(path.stat().st_size for path in file.parent.iterdir() if path.is_file())
+    return ExportState("finished", file=file, size=size)
+
+
+def export_zip(run: Run, summary: RunSummary) -> Iterator[bytes]:
+    """The exported files as a zip, in pieces.
+
+    Raises:
+        StoreError: when there are none, or the run has a newer model.
+    """
+    file = export_state(run, summary).file
+    if file is None:
+        raise StoreError(f"Run {run.id} has no ONNX file.", "Press Make ONNX on the Publish tab.")
+    return downloads.folder_zip(file.parent, run.id)
+
+
+def _folder(run: Run) -> JobFolder:
+    return JobFolder(run.folder / "exports" / "onnx")
+
+
+def _onnx_file(job: JobFolder) -> Path:
+    return job.folder / "files" / "model.onnx"
+
+
+def export_job(job: JobFolder) -> int:
+    """Export in the job's own process; the exit status."""
+    run, file = Run(job.folder.parent.parent), _onnx_file(job)
 
     def work() -> events.Event:
-        step = run.summary().saved_step or 0
-        _convert(run)
-        return events.Finished(step=step, seconds=0.0)
+        from finetune.hub import onnx
 
-    return background.run_job(place, "save", work)
+        file.parent.mkdir(exist_ok=True)
+        onnx.export_onnx(run.best, file, checkpoints.length_of(run.folder))
+        for path in run.best.iterdir():  # the tokenizer and the classes
+            if path.is_file() and path.suffix in (".json", ".txt", ".model"):
+                shutil.copy2(path, file.parent / path.name)
+        return events.Finished(step=0, seconds=0.0)
 
-
-def _convert(run: Run) -> None:
-    from finetune.hub import onnx
-
-    to = export_jobs.onnx_file(run)
-    to.parent.mkdir(exist_ok=True)
-    onnx.export_onnx(run.best, to, checkpoints.length_of(run.folder))
-    for path in run.best.iterdir():  # the tokenizer and the classes, to read its input and output
-        if path.is_file() and path.suffix in (".json", ".txt", ".model"):
-            shutil.copy2(path, to.parent / path.name)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return background.carry_out(job, Phase.EXPORT, work)

@@ -18,7 +18,8 @@ from finetune.jobs import service
 from finetune.jobs.queue import Queue
 from finetune.runs import grids
 from finetune.runs.grids import SeedSpread
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 
 

@@ -1,8 +1,7 @@
-"""Who starts what waits: the queue's next run, as soon as an accelerator is free for it.
+"""Starts queued runs when a device is free.
 
-Every change is made under one lock, so it does not matter which app, terminal or process asks; of
-several apps on one store the one that holds the scheduler's lock starts the workers. Stays free of
-torch; knows no page.
+Every change is made under the store's lock, so that it does not matter which app, terminal or
+process asks.
 """
 
 from __future__ import annotations
@@ -12,45 +11,42 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from filelock import FileLock, Timeout
+from queue import Empty, SimpleQueue
 
 from finetune import owners
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
-from finetune.jobs import workers
+from finetune.jobs import processes, warm_worker
+from finetune.jobs.background import store_lock
 from finetune.jobs.queue import Queue
-from finetune.jobs.workers import alive
 from finetune.owners import Limits
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 
 _log = logging.getLogger("finetune.jobs.scheduler")
+_schedulers: dict[Path, Scheduler] = {}  # of this process, by store
 
 
 def dispatch_queue(store: RunStore) -> None:
-    """Start what waits and finds a free accelerator, in order; nothing where another app does.
+    """Start what waits and finds a free device, in order.
 
     Never raises for a run's sake: one that cannot be started has failed, and the next is tried.
     """
     store = store.everyone
-    here = _here.get(store.root)
-    if here is not None and here.poke():
-        return
-    with scheduler_lock(store) as mine:
-        if mine:
-            _dispatch(store)
+    scheduler = _schedulers.get(store.root)
+    if scheduler is None or not scheduler.tick_now():
+        _dispatch(store)
 
 
 def _dispatch(store: RunStore) -> None:
-    if not (Queue(store.root).waiting() or Queue(store.root).begun()):
+    if not Queue(store.root).waiting():
         return
     try:
-        with workers.store_lock(store):
-            sweep(store)
+        with store_lock(store):
             _start_waiting(store)
     except StoreError as error:  # a full disk: what waits, waits on
         _log.warning("the queue stands still: %s", error)
@@ -58,263 +54,179 @@ def _dispatch(store: RunStore) -> None:
         _log.info("the queue is busy: %s", error)
 
 
-def sweep(store: RunStore) -> None:
-    """Forget begun runs that have ended; put back those for which no process came to be."""
-    queue = Queue(store.root)
-    for run_id in queue.begun():
-        run = Run(store.root / run_id)
-        if alive(run):
-            continue
-        if lost(store, run):
-            queue.add(run_id, run.about().owner, first=True)
-        queue.end(run_id)
-
-
-def lost(store: RunStore, run: Run) -> bool:
-    """Whether a run was begun and its worker came to nothing before it was known: it waits on."""
-    if run.id not in Queue(store.root).begun() or not (run.folder / "config.json").is_file():
-        return False
-    told = run.job_file.exists() or run.stop_requested()
-    return not (alive(run) or told or store.summary(run).status in ENDED)
-
-
 def _start_waiting(store: RunStore) -> None:
     queue = Queue(store.root)
-    for run_id in queue.waiting():
+    running = running_runs(store)
+    for run_id in queue.waiting(running):
         try:
             run = store.get(run_id)
         except NoSuchRun:  # deleted by hand
             queue.remove(run_id)
             continue
-        if alive(run):
+        if run.is_alive():
             if store.summary(run).status not in ENDED:  # a terminal was faster
-                queue.begin(run_id)
-            continue  # else its former worker has said its last word and is just leaving
-        given = _devices(store, run)
-        if given is None:
-            return
+                queue.remove(run_id)
+            continue  # else its former worker is just leaving
         try:
-            _begin(store, run, given)
-        except StoreError:
-            if run.folder.is_dir() and _readable(run):
-                raise
-            _fail(queue, run, StoreError(f"config.json of run {run.id} cannot be read."))
+            accelerators = _free_accelerators(run, running)
+            if accelerators is None:
+                return
+            _start(store, run, accelerators)
+            running.append(run)
         except FinetuneError as error:
-            _fail(queue, run, error)
+            if isinstance(error, StoreError) and _is_readable(run):
+                raise  # a full disk
+            with contextlib.suppress(StoreError):
+                run.append(events.Failed(error=error.fact, remedy=error.remedy))
+            queue.remove(run.id)
 
 
-def _readable(run: Run) -> bool:
-    with contextlib.suppress(StoreError):
+def _is_readable(run: Run) -> bool:
+    try:
         run.config()
-        return True
-    return False
+    except StoreError:
+        return False
+    return run.folder.is_dir()
 
 
-def _fail(queue: Queue, run: Run, error: FinetuneError) -> None:
-    with contextlib.suppress(StoreError):
-        run.append(events.Failed(error=error.fact, remedy=error.remedy))
-    queue.remove(run.id)
-    queue.end(run.id)
-
-
-def _devices(store: RunStore, run: Run) -> tuple[str, ...] | None:
+def _free_accelerators(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
     """The accelerators a run would get now: none by name where all are its; None while busy."""
-    known = devices.list_accelerators()
-    others = running_runs(store)
-    if len(known) < 2:
-        return None if others else ()
+    accelerators = devices.list_accelerators()
+    if len(accelerators) < 2:
+        return None if running else ()
     taken: set[str] = set()
-    for other in others:
-        taken |= set(workers.worker_devices(other) or known)
-    free = [one for one in known if one not in taken]
-    with contextlib.suppress(StoreError):
-        config = run.config()
-        wanted = len(known) if config.accelerate_config else min(config.num_processes, len(known))
-        return tuple(free[:wanted]) if len(free) >= wanted else None
-    return ()
+    for other in running:
+        taken |= set(processes.worker_devices(other) or accelerators)
+    free = [name for name in accelerators if name not in taken]
+    config = run.config()
+    needed = len(accelerators)
+    if not config.accelerate_config:
+        needed = min(config.num_processes, len(accelerators))
+    return tuple(free[:needed]) if len(free) >= needed else None
 
 
-def _begin(store: RunStore, run: Run, given: tuple[str, ...]) -> None:
-    """Give the run to the waiting worker if it can do it, else to one of its own.
+def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
+    """Give the run to the warm worker if it can do it, else to one of its own.
+
+    The run leaves the queue when its worker holds its lock. The worker, too, takes it out: this
+    process may be killed in between.
 
     Raises:
         FinetuneError: when its folder cannot be read or written, or no process can be started;
             then it waits on.
     """
-    queue = Queue(store.root)
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
-    again = store.summary(run).count > 0
-    run.job_file.unlink(missing_ok=True)
-    if again:
+    run.process_file.unlink(missing_ok=True)
+    if store.summary(run).count > 0:
         run.resume()
-    if not given and workers.give_to_warm_worker(store, run) is not None:
-        queue.begin(run.id)
-        return
-    try:
-        workers.spawn_worker(run, devices=given, cwd=cwd, about_to=lambda: queue.begin(run.id))
-    except FinetuneError:
-        queue.add(run.id, run.about().owner, first=True)
-        queue.end(run.id)
-        raise
+    if accelerators or not warm_worker.give_to_warm_worker(store, run):
+        processes.spawn_worker(run, devices=accelerators, cwd=cwd)
+    Queue(store.root).remove(run.id)
 
 
 def adopt_terminal_run(store: RunStore, run: Run) -> None:
-    """Note the calling process, which holds the run's lock, as its worker."""
-    given = devices.list_accelerators()[: run.config().num_processes]
-    workers.record_worker(run, os.getpid(), given)
-    Queue(store.root).begin(run.id)
+    """Record the calling process, which holds the run's lock, as its worker.
+
+    Raises:
+        StoreError: when the run's folder cannot be written.
+    """
+    accelerators = devices.list_accelerators()[: run.config().num_processes]
+    processes.record_worker(run, os.getpid(), accelerators)
 
 
 def running_runs(store: RunStore) -> list[Run]:
     """The runs whose worker lives, everybody's."""
-    begun = (Run(store.root / run_id) for run_id in Queue(store.root).begun())
-    return [run for run in begun if alive(run)]
+    return [run for run in store.everyone.runs() if run.is_alive()]
 
 
-def _end_overdue(store: RunStore) -> None:
+def _stop_overdue(store: RunStore) -> None:
     """Stop visitors' runs that were worked on as long as one may be; their best models stay."""
-    most = Limits.of_environment().run_minutes
-    for run in running_runs(store) if owners.is_shared() else ():
-        known = store.summary(run)
-        limited = run.about().owner and not run.stop_requested() and known.status not in ENDED
-        if limited and known.worked_by(time.time()) > 60 * most:
+    limit = Limits.of_environment().run_minutes
+    for run in running_runs(store):
+        summary = store.summary(run)
+        if not run.owner or run.stop_requested() or summary.status in ENDED:
+            continue
+        if summary.worked_by(time.time()) > 60 * limit:
             run.request_stop(
-                reason=f"It was worked on for {most} minutes, as long as a run may be."
+                reason=f"It was worked on for {limit} minutes, as long as a run may be."
             )
-            workers.end_worker(run, workers.PATIENCE, workers.LIMIT)
-
-
-_one_thread = threading.RLock()
-
-
-@contextlib.contextmanager
-def scheduler_lock(store: RunStore) -> Iterator[bool]:
-    """Whether this process may start what waits: yes, unless another app on this store does."""
-    with _one_thread:
-        lock = _scheduler_lock(store.root)
-        try:
-            lock.acquire(timeout=0)
-        except (Timeout, OSError):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
-
-
-def _scheduler_lock(root: Path) -> FileLock:
-    with contextlib.suppress(OSError):
-        root.mkdir(parents=True, exist_ok=True)
-    # One object a process, which counts: a thread that schedules holds it all the time.
-    return FileLock(root / ".scheduler.lock", is_singleton=True, thread_local=False)
-
-
-_here: dict[Path, Scheduler] = {}  # this process's threads that schedule, by store
+            processes.end_worker(run)
 
 
 class Scheduler:
-    """A thread that lets the queue go on as long as its app lives.
+    """A thread that starts queued runs as long as its app lives.
 
-    Of two apps on one store, one schedules; when it ends the other does. Where there is such a
-    thread it starts all workers of its app: they have its priority, not a request's.
+    Workers that it starts have its priority, not that of a request's thread.
 
     Args:
         store: whose queue it is.
-        spare: keep a worker waiting that has imported already, half a gigabyte, while nothing
+        warm: keep a worker waiting that has imported already, half a gigabyte, while nothing
             trains; for an app that people look at.
         every: seconds between two looks at the queue.
-        release: called before a run is started while none is, to give device memory back.
+        release: called before a run is started while none is at work, to free device memory.
     """
 
     def __init__(
         self,
         store: RunStore,
-        spare: bool = False,
+        warm: bool = False,
         every: float = 0.5,
         release: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store.everyone
-        self._release = release
-        self._spare = spare
+        self._warm = warm
         self._every = every
-        self._ended = threading.Event()
-        self._poked = threading.Event()
-        self._done = threading.Condition()
-        self._ticks = 0
-        self._schedules = False
-        self._thread = threading.Thread(target=self._go, name="scheduler", daemon=True)
+        self._release = release
+        self._requests: SimpleQueue[threading.Event | None] = SimpleQueue()  # None to end
+        self._thread = threading.Thread(target=self._loop, name="scheduler", daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        _here[self._store.root] = self
+        _schedulers[self._store.root] = self
         self._thread.start()
 
     def close(self) -> None:
         """End; what runs goes on."""
-        _here.pop(self._store.root, None)
-        self._ended.set()
-        self._poked.set()
+        _schedulers.pop(self._store.root, None)
+        self._requests.put(None)
         self._thread.join(5)
 
-    def poke(self, patience: float = 3.0) -> bool:
-        """Look at the queue now, and wait until that is done; whether there is a thread for it."""
+    def tick_now(self, patience: float = 3.0) -> bool:
+        """Look at the queue now and wait until that is done; False where no thread can."""
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             return False
-        if not self._schedules:
-            return True  # another app does, and looks twice a second
-        with self._done:
-            # The tick under way may have looked already: the one after it surely has not.
-            wanted = self._ticks + 2
-            self._poked.set()
-            self._done.wait_for(lambda: self._ticks >= wanted or self._ended.is_set(), patience)
+        done = threading.Event()
+        self._requests.put(done)
+        done.wait(patience)
         return True
 
-    def _go(self) -> None:
-        for run in self._store.runs():  # what is read now, nobody waits for when the page opens
+    def _loop(self) -> None:
+        for run in self._store.runs():  # so that nobody waits for it when the page opens
             self._store.summary(run)
-        while not self._ended.is_set():
-            lock = _scheduler_lock(self._store.root)
+        while True:
+            request = threading.Event()
+            with contextlib.suppress(Empty):
+                asked = self._requests.get(timeout=self._every)
+                if asked is None:
+                    return
+                request = asked
             try:
-                lock.acquire(timeout=0)
-            except (Timeout, OSError):  # another app schedules
-                self._ended.wait(1)
-                continue
-            try:
-                self._schedules = True
-                self._hold()
-            finally:
-                self._schedules = False
-                lock.release()
-
-    def _hold(self) -> None:
-        again = True
-        while not self._ended.is_set():
-            self._tick()
-            self._told()
-            # After a poke once more at once: see `poke`.
-            again = self._poked.wait(0 if again else self._every)
-            self._poked.clear()
-
-    def _told(self) -> None:
-        with self._done:
-            self._ticks += 1
-            self._done.notify_all()
+                self._tick()
+            except Exception:  # a bug must not stop the queue for ever; the log has it
+                _log.exception("the scheduler stumbled")
+            request.set()
 
     def _tick(self) -> None:
-        try:
-            if Queue(self._store.root).waiting() and not running_runs(self._store):
-                self._release()
-            _end_overdue(self._store)
-            _dispatch(self._store)
-            going_on = running_runs(self._store)
-            for run in going_on:
-                self._store.summary(run)
-            if self._spare and not going_on:
-                with workers.store_lock(self._store):
-                    if not running_runs(self._store):
-                        workers.start_warm_worker(self._store)
-        except Exception:  # a bug must not stop the queue for ever; the log has it
-            _log.exception("the scheduler stumbled")
-            time.sleep(1)
+        if Queue(self._store.root).waiting() and not running_runs(self._store):
+            self._release()
+        if owners.is_shared():
+            _stop_overdue(self._store)
+        _dispatch(self._store)
+        running = running_runs(self._store)
+        for run in running:
+            self._store.summary(run)
+        if self._warm and not running:
+            with store_lock(self._store):
+                if not running_runs(self._store):
+                    warm_worker.start_warm_worker(self._store)

@@ -1,14 +1,12 @@
-"""Runs as jobs: put in the queue, resumed, stopped, deleted; and what state they are in.
+"""Training runs: start, resume, stop and delete them, and say what state they are in.
 
 One run at a time on each accelerator, or on the processors where there is none; the others wait in
-order, on disk (`queue`), until the `scheduler` starts them. Stays free of torch; knows no page.
+order, on disk (`queue`), until the `scheduler` starts them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,12 +14,14 @@ from finetune.config import RunConfig, too_many_steps
 from finetune.data import catalog, checkpoints
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun, StoreError
-from finetune.jobs import check_jobs, cost, scheduler, workers
+from finetune.jobs import check, cost, processes, scheduler
+from finetune.jobs.background import current_state, store_lock
 from finetune.jobs.queue import Queue
-from finetune.jobs.workers import alive
 from finetune.owners import Limits
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.training import distributed
 
@@ -46,45 +46,44 @@ def start_runs(
     """Make several runs, to be carried out one after the other; all of them or none.
 
     Args:
-        groups: for each what it belongs together with; empty for nothing.
+        groups: for each the group it belongs to; empty for none.
 
     Raises:
-        as `start`.
+        as `start_run`.
     """
     configs = [catalog.with_absolute_paths(config) for config in configs]
     for config in configs:
         _check(store, config)
-    made: list[Run] = []
-    with workers.store_lock(store):
+    created: list[Run] = []
+    with store_lock(store):
         _check_share(store, len(configs), len(configs))
         queue = Queue(store.root)
         try:
             for config, group in zip(configs, groups or [""] * len(configs), strict=True):
                 run_id = store.new_id()
-                queue.add(
-                    run_id, store.visitor.name
-                )  # first, or a reader would see a run that nothing will start
-                made.append(Run(store.root / run_id))
+                # Before it is there, or a reader would see a run that nothing will start.
+                queue.add(run_id, store.visitor.name)
+                created.append(Run(store.root / run_id))
                 store.create(config, run_id, group)
         except FinetuneError:
-            for run in made:
+            for run in created:
                 queue.remove(run.id)
                 with contextlib.suppress(StoreError):
                     store.delete(run)
             raise
     scheduler.dispatch_queue(store)
-    return made
+    return created
 
 
 def _check(store: RunStore, config: RunConfig) -> None:
     config.check()
     distributed.process_count(config)
-    check_jobs.check_source_access(store, config)
+    check.check_source_access(store, config)
     checkpoints.check_length(config.checkpoint, config.max_length)
     if not store.visitor.alone:
         _check_machine(config)
         _check_steps(store, config)
-    report = check_jobs.check_state(check_jobs.check_folder(store, config)).report
+    report = check.check_state(check.check_folder(store, config)).report
     if report is not None and report.blocked:
         raise DataError(report.blocked[0].title, f"{report.blocked[0].action} See Data.")
 
@@ -139,7 +138,7 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
             f"You have {len(runs)} runs here, and a visitor may keep {limits.runs}.",
             "Delete one under Runs, or use a copy of this app of your own.",
         )
-    queue = set(Queue(store.root).waiting())
+    queue = Queue(store.root).waiting()
     if len(queue) + places > limits.queue:
         raise JobError(
             f"{len(queue)} runs wait already, and the queue has {limits.queue} places.",
@@ -161,16 +160,16 @@ def resume_run(store: RunStore, run: Run) -> None:
         JobError: when it is finished, running or waiting.
         StoreError: when its folder cannot be written.
     """
-    with workers.store_lock(store):
+    with store_lock(store):
         run = store.get(run.id)
         status = run_summary(store, run).status
         if status not in RESUMABLE:
             raise JobError(f"The run is {status}.", "Only one that ended too early can go on.")
-        if run.id not in Queue(store.root).waiting():
+        if run.id not in Queue(store.root):
             run.config()
             _check_share(store, 0, 1)
             _check_time(store, run)
-            Queue(store.root).add(run.id, run.about().owner)
+            Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
 
 
@@ -196,18 +195,18 @@ def move_to_front(store: RunStore, run: Run) -> None:
     """
     if not store.visitor.alone:
         raise JobError("Others wait too.", "The queue of a shared app goes in order.")
-    with workers.store_lock(store):
-        if not Queue(store.root).place(run.id):
+    with store_lock(store):
+        if run.id not in Queue(store.root):
             raise JobError("The run does not wait any more.")
-        Queue(store.root).add(run.id, run.about().owner, first=True)
+        Queue(store.root).add(run.id, run.owner, first=True)
 
 
 def stop_run(
     store: RunStore,
     run: Run,
     discard: bool = False,
-    patience: float = workers.PATIENCE,
-    limit: float = workers.LIMIT,
+    patience: float = processes.STOP_PATIENCE,
+    limit: float = processes.STOP_LIMIT,
 ) -> None:
     """Ask a run to end; or take it out of the queue, where it waits.
 
@@ -221,39 +220,38 @@ def stop_run(
         JobError: when the model of a run that has ended by itself shall be thrown away.
         StoreError: when the request cannot be written.
     """
-    with workers.store_lock(store):
-        scheduler.sweep(store)
-        waited, known = Queue(store.root).remove(run.id), store.summary(run)
-        lives, over = alive(run), known.status in ENDED
-        if waited and (over or not lives):
-            return _take_out(run, known, discard)
-        if over and discard:  # the click came just after the end, and must not undo it
+    with store_lock(store):
+        waited, summary = Queue(store.root).remove(run.id), store.summary(run)
+        alive, ended = run.is_alive(), summary.status in ENDED
+        if waited and (ended or not alive):
+            return _take_out(run, summary, discard)
+        if ended and discard:  # the click came just after the end, and must not undo it
             raise JobError(
-                f"The run has ended: it is {known.status}.",
+                f"The run has ended: it is {summary.status}.",
                 "Delete it if you do not want its model.",
             )
-        if over and not lives:
+        if ended and not alive:
             return None
-        if discard and not lives:
-            return _discard(run, known)
+        if discard and not alive:
+            return _discard(run, summary)
         run.request_stop(discard)
-    workers.end_worker(run, patience, limit)
+    processes.end_worker(run, patience, limit)
     return None
 
 
-def _take_out(run: Run, known: RunSummary, discard: bool) -> None:
-    """What a run that waits no more is: never begun, without its model, or what it was."""
-    if known.status == "waiting":
+def _take_out(run: Run, summary: RunSummary, discard: bool) -> None:
+    """Note that a run waits no more: it was never begun, or is discarded, or is what it was."""
+    if summary.status == "waiting":
         run.append(events.Stopped(step=0, seconds=0.0))
     elif discard:
-        _discard(run, known)
+        _discard(run, summary)
 
 
-def _discard(run: Run, known: RunSummary) -> None:
+def _discard(run: Run, summary: RunSummary) -> None:
     run.discard()
-    run.append(events.Stopped(step=0, seconds=known.worked, discarded=True))
-    if known.status == "failed":  # it stays so, with its cause
-        run.append(events.Failed(time=known.ended, error=known.error, remedy=known.remedy))
+    run.append(events.Stopped(step=0, seconds=summary.worked, discarded=True))
+    if summary.status == "failed":  # it stays so, with its cause
+        run.append(events.Failed(time=summary.ended, error=summary.error, remedy=summary.remedy))
 
 
 def delete_run(store: RunStore, run: Run) -> None:
@@ -262,77 +260,46 @@ def delete_run(store: RunStore, run: Run) -> None:
     Raises:
         StoreError: when something in it cannot be removed.
     """
-    with workers.store_lock(store):
+    with store_lock(store):
         run = store.get(run.id)
         Queue(store.root).remove(run.id)
-        workers.kill_worker(run)
-        for place in run.folder.glob("assessments/*/"):  # what measures it
-            workers.kill_worker(Run(place))
+        processes.kill_worker(run)
+        for pattern in ("evaluations/*/", "exports/*/", "pushes/*/"):
+            for folder in run.folder.glob(pattern):
+                processes.kill_worker(JobFolder(folder))
         store.delete(run)
-        Queue(store.root).end(run.id)
     scheduler.dispatch_queue(store)
 
 
 def active_run(store: RunStore) -> Run | None:
     """The visitor's run that is training, or else is the next of theirs to, or None."""
-    queue = Queue(store.root)
-    for run_id in [*queue.begun(), *queue.waiting()]:
+    for run in store.runs():
+        if run.is_alive() and store.summary(run).status not in ENDED:
+            return run
+    for run_id in waiting_runs(store):
         with contextlib.suppress(NoSuchRun):
-            run = store.get(run_id)
-            if run_summary(store, run).status in {"running", "waiting"}:
-                return run
+            return store.get(run_id)
     return None
 
 
+def waiting_runs(store: RunStore) -> list[str]:
+    """The ids of the runs that wait, everybody's, the next first."""
+    queue = Queue(store.root)
+    return queue.waiting(scheduler.running_runs(store)) if queue.waiting() else []
+
+
 def run_summary(store: RunStore, run: Run) -> RunSummary:
-    """The fold over the run's events, and what its process and the queue say beside them.
+    """The state of a run: its events, whether its worker lives, and the queue.
 
     A dead worker without a last event was interrupted; or stopped, where a stop was asked for.
     """
-    known = store.summary(run)
-    waits = Queue(store.root).place(run.id) > 0
-    if known.status in ENDED and not waits:
-        return known
-    lives = alive(run)
-    if lives and known.status not in ENDED:
-        return replace(known, status="running")
-    if waits:
-        return replace(known, status="waiting", error="", remedy="")
-    known = store.summary(run)  # it may have written its last event just before it ended
-    if lives or known.status in ENDED:
-        return known
-    if scheduler.lost(store, run):
-        return replace(known, status="waiting")
-    if run.stop_requested():
-        ended = _changed(run)
-        return replace(known, status="stopped", ended=ended, error=run.stop_reason())
-    error, remedy = _cause(run)
-    return replace(known, status="interrupted", ended=_changed(run), error=error, remedy=remedy)
-
-
-def _cause(run: Run) -> tuple[str, str]:
-    """What can be known of a worker that ended without a word, and the remedy; empty if nothing."""
-    with contextlib.suppress(OSError):
-        if shutil.disk_usage(run.folder).free < _FULL:
-            return "The disk is full.", "Free some space and press Resume: nothing saved is lost."
-    if run.read_json(run.job_file).get("signal") == signal.SIGKILL:
-        return "The worker was killed, as the system does when memory runs out.", _SMALLER
-    return "", ""
-
-
-_FULL = 2**20  # bytes left, and no event more can be relied on
-_SMALLER = (
-    "Free some memory and press Resume, or start anew with a smaller per_device_train_batch_size "
-    "and more gradient_accumulation_steps, which learns the same."
-)
+    waits = run.id in Queue(store.root)
+    if waits and not run.is_alive():
+        return replace(store.summary(run), status="waiting", error="", remedy="")
+    return current_state(run, lambda: store.summary(run))
 
 
 def queue_place(store: RunStore, run: Run) -> tuple[int, int]:
     """The place of a waiting run, from 1, and how many wait; (0, n) where it does not."""
-    waiting = Queue(store.root).waiting()
+    waiting = waiting_runs(store)
     return (waiting.index(run.id) + 1 if run.id in waiting else 0), len(waiting)
-
-
-def _changed(run: Run) -> float:
-    paths = [run.events_file, run.folder / "config.json"]
-    return max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)

@@ -1,48 +1,100 @@
 """A worker that has imported everything and waits for a run: training begins at once.
 
-Most of the time between Train and the first step goes into imports. `jobs` keeps one such process
-while nothing trains, hands it a run by a file in its folder, and starts a worker the ordinary way
-where there is none. It works without the Hub, which the libraries are told when they are imported,
-so only runs that need nothing from there are given to it.
+Most of the time between Train and the first step goes into imports. The scheduler keeps one such
+process while nothing trains, and hands it a run by a file in its folder. It works without the Hub,
+which the libraries are told when they are imported, so only runs that need nothing from there are
+given to it.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
 
+import psutil
+
+from finetune.data import catalog
+from finetune.disk import write_atomically
 from finetune.environment import caches
-from finetune.jobs import workers
-from finetune.runs.store import Run
+from finetune.errors import JobError, StoreError
+from finetune.jobs import processes
+from finetune.runs.job_folder import JobFolder, hold_lock
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
-WAIT = 3600.0  # seconds without work after which it ends
-READY, RUN, TAKEN = "ready", "run", "taken"
+LIFETIME = 3600.0  # seconds without work after which it ends
+READY, RUN, TAKEN = "ready", "run", "taken"  # files by which app and worker talk
 
 
-def main() -> int:
-    """Wait in a folder for the path of a run, and carry that run out."""
+def start_warm_worker(store: RunStore) -> None:
+    """See to it that a worker waits; once, though often called.
+
+    A convenience: where none can be had, a run starts as it always does, seconds later.
+    """
+    waiting = _folder(store)
+    with contextlib.suppress(JobError, StoreError, OSError):
+        if not waiting.is_alive():
+            shutil.rmtree(waiting.folder, ignore_errors=True)
+            waiting.folder.mkdir(parents=True)
+            parent = str(os.getpid())
+            processes.spawn_worker(waiting, __name__, stdin=parent.encode())
+
+
+def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> bool:
+    """Hand the run to the waiting worker if it can do it; whether it was taken.
+
+    It is not waited for, and ended if it hangs. Once it has taken the run it holds its lock.
+
+    Raises:
+        StoreError: when the run's folder cannot be written.
+    """
+    waiting, config = _folder(store), run.config()
+    several = config.num_processes > 1 or config.accelerate_config
+    worker = processes.worker_process(waiting)
+    if worker is None or several or catalog.needs_hub(config.dataset, config.checkpoint):
+        return False
+    taken = False
+    if (waiting.folder / READY).exists():
+        processes.adopt_worker(run, worker.pid)
+        write_atomically(waiting.folder / RUN, str(run.folder.resolve()))
+        deadline = time.monotonic() + patience
+        while not (taken := (waiting.folder / TAKEN).exists()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    if not taken:  # still importing, or hung: two would only be in each other's way
+        run.process_file.unlink(missing_ok=True)
+        with contextlib.suppress(psutil.Error):
+            worker.kill()
+            worker.wait(2)
+    shutil.rmtree(waiting.folder, ignore_errors=True)
+    return taken
+
+
+def _folder(store: RunStore) -> JobFolder:
+    return JobFolder(store.root / ".warm")
+
+
+def main(folder: Path, parent: int) -> int:
+    """Wait in a folder for the path of a run, and carry that run out.
+
+    Args:
+        parent: the app's pid; it may end while this imports.
+    """
     caches.ensure_cache_folder()
-    # Known from the start: an app that ends while this imports must not leave it waiting.
-    parent = int(os.environ.get(workers.STARTED_BY) or os.getppid())
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune.jobs.warm_worker", description=__doc__
-    )
-    parser.add_argument("--folder", type=Path, required=True, help="where to wait")
-    folder: Path = parser.parse_args().folder
     _import_all()
-    path = _wait(folder, parent)
-    if path is None:
+    run = _wait(folder, parent)
+    if run is None:
         return 0
     from finetune.jobs import train
 
-    os.chdir(workers.empty_folder(Run(path)))  # its own is gone with the folder it waited in
-    log = os.open(Run(path).log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.chdir(processes.empty_folder(run))  # its own is gone with the folder it waited in
+    log = os.open(run.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
-    return train.main(["--run", str(path)])
+    return train.train_job(run)
 
 
 def _import_all() -> None:
@@ -59,19 +111,19 @@ def _import_all() -> None:
     assert all((AutoModelForSequenceClassification, AutoTokenizer))  # imported when first named
 
 
-def _wait(folder: Path, parent: int) -> Path | None:
+def _wait(folder: Path, parent: int) -> Run | None:
     """The run that was given; None when nobody wants anything any more, or the parent has gone."""
-    until = time.monotonic() + WAIT
+    deadline = time.monotonic() + LIFETIME
     try:
         (folder / READY).touch()
-        while os.getppid() == parent and time.monotonic() < until and folder.is_dir():
+        while os.getppid() == parent and time.monotonic() < deadline and folder.is_dir():
             if (folder / RUN).exists():
-                path = (folder / RUN).read_text(encoding="utf-8")
-                if workers.hold(Run(Path(path)).lock_file) is None:
+                run = Run(Path((folder / RUN).read_text(encoding="utf-8")))
+                if hold_lock(run.lock_file) is None:
                     return None
-                os.environ[workers.LOCKED] = path
+                os.environ[processes.LOCKED] = str(run.folder)
                 os.replace(folder / RUN, folder / TAKEN)
-                return Path(path)
+                return run
             time.sleep(0.02)
     except OSError:  # the folder is gone, and with it who might ask
         pass
@@ -79,4 +131,4 @@ def _wait(folder: Path, parent: int) -> Path | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1]), int(sys.stdin.read())))

@@ -1,24 +1,32 @@
-"""What happens in a run, typed; one JSON line each.
+"""The typed events of a job, one line of JSON each.
 
-The loop yields these, the store appends them, the page folds them. Nothing here knows torch,
-a file or a page. Times are seconds since the epoch (`time.time()`), durations are seconds.
+The training loop yields them, the job's folder keeps them, the page folds them. Times are seconds
+since the epoch (`time.time()`), durations are seconds.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from types import UnionType
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Annotated, Any, Literal
 
-import orjson
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import to_json as to_json_bytes
 
-Phase = Literal["start", "download", "tokenise", "train", "evaluate", "save", "read", "examine"]
+from finetune.phases import Phase
+
+# Scores and the like: a number that was not finite is null in JSON, and left out when read.
+Numbers = Annotated[
+    dict[str, float],
+    BeforeValidator(
+        lambda value: (
+            {name: number for name, number in value.items() if number is not None}
+            if isinstance(value, dict)
+            else value
+        )
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +37,6 @@ class Event:
         time: seconds since the epoch.
     """
 
-    kind: ClassVar[str] = "event"
     time: float = field(default_factory=time.time)
 
 
@@ -37,7 +44,7 @@ class Event:
 class Started(Event):
     """A worker process began: where, and with which versions of what."""
 
-    kind: ClassVar[str] = "started"
+    event: Literal["started"] = "started"
     device: str
     processes: int = 1
     versions: dict[str, str] = field(default_factory=dict)
@@ -47,7 +54,7 @@ class Started(Event):
 class PhaseStarted(Event):
     """A phase began; `detail` says what of (a checkpoint's name, a split)."""
 
-    kind: ClassVar[str] = "entered"
+    event: Literal["phase"] = "phase"
     phase: Phase
     detail: str = ""
 
@@ -56,7 +63,7 @@ class PhaseStarted(Event):
 class Progressed(Event):
     """Part of a phase is done: so many of so many; `total` is 0 while unknown."""
 
-    kind: ClassVar[str] = "progressed"
+    event: Literal["progress"] = "progress"
     done: int
     total: int = 0
     detail: str = ""
@@ -72,7 +79,7 @@ class Prepared(Event):
     revision, columns, rows, what was left out.
     """
 
-    kind: ClassVar[str] = "prepared"
+    event: Literal["prepared"] = "prepared"
     train_examples: int
     validation_examples: int
     steps_per_epoch: int
@@ -84,7 +91,7 @@ class Prepared(Event):
     gradient_accumulation_steps: int = 0
     fingerprint: str = ""
     data: dict[str, Any] = field(default_factory=dict)
-    majority: dict[str, float] = field(default_factory=dict)
+    majority: Numbers = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +110,7 @@ class FirstBatch(Event):
         form: how the tokenizer puts an example together: `[CLS] sentence1 [SEP] sentence2 [SEP]`.
     """
 
-    kind: ClassVar[str] = "peeked"
+    event: Literal["first_batch"] = "first_batch"
     shapes: dict[str, list[int]]
     lengths: list[int]
     padded: float
@@ -130,7 +137,7 @@ class Stepped(Event):
         samples_per_second: training examples a second since the last event, all processes.
     """
 
-    kind: ClassVar[str] = "stepped"
+    event: Literal["step"] = "step"
     step: int
     epoch: float
     loss: float
@@ -148,10 +155,10 @@ class Evaluated(Event):
         intervals: score -> the ends of its 95% bootstrap interval, over the examples.
     """
 
-    kind: ClassVar[str] = "evaluated"
+    event: Literal["evaluated"] = "evaluated"
     step: int
     epoch: float
-    metrics: dict[str, float]
+    metrics: Numbers
     seconds: float
     best: bool
     intervals: dict[str, list[float]] = field(default_factory=dict)
@@ -161,8 +168,8 @@ class Evaluated(Event):
 class BaselinesMeasured(Event):
     """What other means reach on the same validation pairs: baseline -> score -> value."""
 
-    kind: ClassVar[str] = "compared"
-    baselines: dict[str, dict[str, float]]
+    event: Literal["baselines"] = "baselines"
+    baselines: dict[str, Numbers]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,18 +183,18 @@ class TestSetOpened(Event):
         at_threshold: the scores with it.
     """
 
-    kind: ClassVar[str] = "opened"
+    event: Literal["test_set_opened"] = "test_set_opened"
     step: int
-    metrics: dict[str, float]
+    metrics: Numbers
     threshold: float | None = None
-    at_threshold: dict[str, float] = field(default_factory=dict)
+    at_threshold: Numbers = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saved(Event):
     """The model of `step` lies in the run folder's `best/`, loadable by `from_pretrained`."""
 
-    kind: ClassVar[str] = "saved"
+    event: Literal["saved"] = "saved"
     step: int
 
 
@@ -195,7 +202,7 @@ class Saved(Event):
 class Resumed(Event):
     """The run goes on from its checkpoint of `step`; what came after that is done again."""
 
-    kind: ClassVar[str] = "resumed"
+    event: Literal["resumed"] = "resumed"
     step: int
 
 
@@ -206,7 +213,7 @@ class Stopped(Event):
     `reason` says why, where it was no person.
     """
 
-    kind: ClassVar[str] = "stopped"
+    event: Literal["stopped"] = "stopped"
     step: int
     seconds: float
     discarded: bool = False
@@ -217,7 +224,7 @@ class Stopped(Event):
 class Failed(Event):
     """The run ended by an error: what is wrong and what to do."""
 
-    kind: ClassVar[str] = "failed"
+    event: Literal["failed"] = "failed"
     error: str
     remedy: str = ""
 
@@ -229,130 +236,36 @@ class Finished(Event):
     `early` says that it ended before its last step, for the score had stopped rising.
     """
 
-    kind: ClassVar[str] = "finished"
+    event: Literal["finished"] = "finished"
     step: int
     seconds: float
     early: bool = False
 
 
-KINDS: dict[str, type[Event]] = {
-    cls.kind: cls
-    for cls in (
-        Started,
-        PhaseStarted,
-        Progressed,
-        Prepared,
-        FirstBatch,
-        Stepped,
-        Evaluated,
-        BaselinesMeasured,
-        TestSetOpened,
-        Saved,
-        Resumed,
-        Stopped,
-        Failed,
-        Finished,
-    )
-}
+AnyEvent = Annotated[
+    Started | PhaseStarted | Progressed | Prepared | FirstBatch | Stepped | Evaluated
+    | BaselinesMeasured | TestSetOpened | Saved | Resumed | Stopped | Failed | Finished,
+    Field(discriminator="event"),
+]  # fmt: skip
+
+
+@cache
+def _reader() -> TypeAdapter[Event]:
+    return TypeAdapter(AnyEvent)
 
 
 def to_json(event: Event) -> str:
-    """One line of JSON without a newline. Numbers JSON has no word for are written as null."""
-    record = {"event": event.kind, **dataclasses.asdict(event)}
-    return json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+    """One line of JSON without a newline; numbers that are not finite are written as null."""
+    return to_json_bytes(event, inf_nan_mode="null").decode()
 
 
 def from_json(line: str | bytes) -> Event | None:
-    """The event of one line, or None for a line that is none.
+    """The event of one line, or None where there is none.
 
-    A half-written line, a kind of a later version or a field it added must not keep a person
-    from seeing the rest of a run, so they are skipped rather than raised; nor must a damaged line,
-    whose values are not what is declared here.
+    A half-written or damaged line, or an event of a later version, must not keep a person from
+    seeing the rest of a run; a field of a later version is ignored.
     """
     try:
-        record = orjson.loads(line)
-        kind = record.pop("event")
-        return KINDS[kind](**_fitting(kind, record))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return _reader().validate_json(line, strict=True)
+    except ValidationError:
         return None
-
-
-def _fitting(kind: str, record: dict[str, Any]) -> dict[str, Any]:
-    """The values of an event's fields, each of its declared type.
-
-    Raises:
-        TypeError: where one is not.
-    """
-    unknown, within = _look(kind, tuple(record), tuple(map(type, record.values())))
-    for name in unknown:
-        del record[name]
-    for name, read in within:
-        record[name] = read(record[name])
-    return record
-
-
-@lru_cache(maxsize=256)
-def _look(
-    kind: str, names: tuple[str, ...], types: tuple[type, ...]
-) -> tuple[list[str], list[tuple[str, Callable[[Any], Any]]]]:
-    """Which fields are of a later version, and which hold something that is to be read in turn.
-
-    Kept, for the hundred thousand lines of a long run are nearly all of one kind and its types.
-
-    Raises:
-        TypeError: where a value is not of the declared type.
-    """
-    declared = get_type_hints(KINDS[kind])
-    shapes = {one.name: _shape(declared[one.name]) for one in dataclasses.fields(KINDS[kind])}
-    for name, found in zip(names, types, strict=True):
-        if name in shapes and found not in shapes[name][0]:
-            raise TypeError(name)
-    within = [(name, shapes[name][1]) for name in names if name in shapes]
-    return [name for name in names if name not in shapes], [
-        (name, read) for name, read in within if read is not None
-    ]
-
-
-# The types a value may have in JSON, and how what is in it is read; None where nothing is.
-_Shape = tuple[frozenset[type], Callable[[Any], Any] | None]
-
-
-def _shape(declared: Any) -> _Shape:
-    outer, inner = get_origin(declared), get_args(declared)
-    if declared is float:
-        return frozenset({float, int}), None
-    if outer is Literal:
-        return frozenset({str}), None
-    if outer is UnionType:
-        return frozenset(kind for one in inner for kind in _shape(one)[0]), None
-    if outer is list:
-        return frozenset({list}), lambda value: [_read(inner[0], one) for one in value]
-    if outer is dict:
-        return frozenset({dict}), lambda value: {
-            key: _read(inner[1], one) for key, one in value.items() if not _no_number(inner[1], one)
-        }
-    return frozenset({declared}), None
-
-
-def _no_number(declared: Any, value: Any) -> bool:
-    """Whether it stands for a number JSON has no word for, such as a loss that is infinite."""
-    return declared is float and value is None
-
-
-def _read(declared: Any, value: Any) -> Any:
-    if declared is Any:
-        return value
-    kinds, within = _shape(declared)
-    if type(value) not in kinds:
-        raise TypeError(declared)
-    return value if within is None else within(value)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value

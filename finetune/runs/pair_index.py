@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune import text_hashes
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 from finetune.text_hashes import Integers
 
 SPLITS = ("train", "validation")

@@ -1,25 +1,72 @@
-"""What is known of a run: a fold over its events.
-
-Knows no file and no process: whether the worker still lives is `jobs`' to say.
-"""
+"""The state of a job and of a training run: folds over their events."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Self
 
+from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.events import Event
 
-Status = Literal["waiting", "running", "finished", "stopped", "failed", "interrupted"]
+Status = Literal["none", "waiting", "running", "finished", "stopped", "failed", "interrupted"]
 
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed", "interrupted"})
 
-
 KEPT, RECENT = 2000, 20
 MAJORITY = "majority class"
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How far a background job is: a fold over its events.
+
+    Args:
+        status: `none` where nobody asked for the job.
+        phase, detail: what it does now, and with what.
+        done, total: of whatever the phase counts; `total` 0 while unknown.
+        error, remedy: why it failed, or why it was stopped where no person asked for it.
+        began, ended: seconds since the epoch; 0 before.
+    """
+
+    status: Status = "waiting"
+    phase: str = ""
+    detail: str = ""
+    done: int = 0
+    total: int = 0
+    error: str = ""
+    remedy: str = ""
+    began: float = 0.0
+    ended: float = 0.0
+
+    @property
+    def running(self) -> bool:
+        return self.status == "running"
+
+    def apply(self, event: Event) -> Self:
+        """The state after one more event."""
+        match event:
+            case events.Started():
+                return replace(self, status="running", began=self.began or event.time)
+            case events.PhaseStarted():
+                return replace(
+                    self, status="running", phase=event.phase, detail=event.detail,
+                    done=0, total=0, began=self.began or event.time,
+                )  # fmt: skip
+            case events.Progressed():
+                return replace(self, done=event.done, total=event.total)
+            case events.Finished():
+                return replace(self, status="finished", error="", ended=event.time)
+            case events.Stopped():
+                return replace(self, status="stopped", error=event.reason, ended=event.time)
+            case events.Failed():
+                return replace(
+                    self, status="failed", error=event.error, remedy=event.remedy,
+                    ended=event.time,
+                )  # fmt: skip
+        return self
 
 
 class LossCurve:
@@ -66,7 +113,7 @@ class LossCurve:
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class RunSummary(JobState):
     """The state of one run after some of its events.
 
     `train` and `validation` grow with the run and are shared between successive summaries
@@ -79,12 +126,9 @@ class RunSummary:
     of: losses are told every few steps only.
     """
 
-    status: Status = "waiting"
-    phase: str = ""
-    detail: str = ""
     started: events.Started | None = None
     prepared: events.Prepared | None = None
-    peeked: events.FirstBatch | None = None
+    first_batch: events.FirstBatch | None = None
     train: LossCurve = field(default_factory=LossCurve)
     validation: list[events.Evaluated] = field(default_factory=list)
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -92,10 +136,6 @@ class RunSummary:
     bests: dict[int, events.Evaluated] = field(default_factory=dict)
     saved_step: int | None = None
     reached: int = 0
-    error: str = ""
-    remedy: str = ""
-    began: float = 0.0
-    ended: float = 0.0
     trained: float = 0.0
     since: float = 0.0
     latest: float = 0.0
@@ -158,99 +198,93 @@ class RunSummary:
     def _examples_a_step(self) -> float:
         return self.prepared.train_examples / self.prepared.steps_per_epoch if self.prepared else 0
 
+    def apply(self, event: Event) -> RunSummary:
+        # Somebody may open the test set long after the worker's death.
+        latest = self.latest if isinstance(event, events.TestSetOpened) else event.time
+        now = replace(super().apply(event), count=self.count + 1, latest=latest)
+        match event:
+            case events.Started():
+                return replace(
+                    now, phase=Phase.START, started=event, trained=self.worked, since=event.time
+                )
+            case events.Prepared():
+                majority = {MAJORITY: event.majority} if event.majority else {}
+                before = self.prepared  # resumed: what was measured on the same pairs still holds
+                same = before is not None and before.fingerprint == event.fingerprint
+                return replace(
+                    now, prepared=event, baselines=(self.baselines if same else {}) | majority
+                )
+            case events.FirstBatch():
+                return replace(now, first_batch=event)
+            case events.Stepped():
+                now.train.append(event)
+                return (
+                    now if now.phase == Phase.TRAIN else replace(now, phase=Phase.TRAIN, detail="")
+                )
+            case events.Evaluated():
+                while now.validation and now.validation[-1].step >= event.step:
+                    now.validation.pop()  # a worker was killed before it could note it was done
+                now.validation.append(event)
+                if event.best:
+                    now.bests[event.step] = event
+                return replace(now, reached=max(now.reached, event.step))
+            case events.BaselinesMeasured():
+                return replace(now, baselines=self.baselines | event.baselines)
+            case events.TestSetOpened():
+                return replace(now, opened=(*self.opened, event))
+            case events.Resumed():
+                return self._resumed(now, event)
+            case events.Saved():
+                return replace(now, saved_step=event.step, reached=max(now.reached, event.step))
+            case events.Failed():
+                return replace(now, trained=now.worked, since=0.0)
+            case events.Stopped() | events.Finished():
+                discarded = isinstance(event, events.Stopped) and event.discarded
+                return replace(
+                    now,
+                    reached=max(now.reached, event.step),
+                    trained=event.seconds or self.worked,
+                    since=0.0,
+                    early=isinstance(event, events.Finished) and event.early,
+                    discarded=discarded,
+                    saved_step=None if discarded else self.saved_step,
+                )
+        return now
 
-def apply_event(summary: RunSummary, event: Event) -> RunSummary:
-    """The summary after one more event."""
-    # Somebody may open the test set long after the worker's death.
-    latest = summary.latest if isinstance(event, events.TestSetOpened) else event.time
-    now = replace(summary, count=summary.count + 1, latest=latest)
-    match event:
-        case events.Started():
-            return replace(
-                now, status="running", phase="start", started=event,
-                began=summary.began or event.time, trained=summary.worked, since=event.time,
-            )  # fmt: skip
-        case events.PhaseStarted():
-            return replace(now, phase=event.phase, detail=event.detail)
-        case events.Prepared():
-            majority = {MAJORITY: event.majority} if event.majority else {}
-            before = summary.prepared  # resumed: what was measured on the same pairs still holds
-            known = before is not None and before.fingerprint == event.fingerprint
-            return replace(
-                now, prepared=event, baselines=(summary.baselines if known else {}) | majority
-            )
-        case events.FirstBatch():
-            return replace(now, peeked=event)
-        case events.Stepped():
-            now.train.append(event)
-            return now if now.phase == "train" else replace(now, phase="train", detail="")
-        case events.Evaluated():
-            while now.validation and now.validation[-1].step >= event.step:
-                now.validation.pop()  # a worker was killed before it could keep that it was done
-            now.validation.append(event)
-            if event.best:
-                now.bests[event.step] = event
-            return replace(now, reached=max(now.reached, event.step))
-        case events.BaselinesMeasured():
-            return replace(now, baselines=summary.baselines | event.baselines)
-        case events.TestSetOpened():
-            return replace(now, opened=(*summary.opened, event))
-        case events.Resumed():
-            validation = [one for one in summary.validation if one.step <= event.step]
-            kept = [one.step for one in validation if one.best]
-            return replace(
-                now,
-                train=LossCurve(one for one in summary.train if one.step <= event.step),
-                validation=validation,
-                saved_step=kept[-1] if kept else None,
-                reached=event.step,
-                status="running",
-                error="",
-                remedy="",
-                ended=0.0,
-                trained=summary.worked,
-                since=event.time,
-                discarded=False,
-            )
-        case events.Saved():
-            return replace(now, saved_step=event.step, reached=max(now.reached, event.step))
-        case events.Failed():
-            return replace(
-                now, status="failed", error=event.error, remedy=event.remedy, ended=event.time,
-                trained=now.worked, since=0.0,
-            )  # fmt: skip
-        case events.Stopped() | events.Finished():
-            return replace(
-                now,
-                status="stopped" if isinstance(event, events.Stopped) else "finished",
-                ended=event.time,
-                reached=max(now.reached, event.step),
-                trained=event.seconds or summary.worked,
-                since=0.0,
-                early=isinstance(event, events.Finished) and event.early,
-                discarded=isinstance(event, events.Stopped) and event.discarded,
-                error=event.reason if isinstance(event, events.Stopped) else "",
-                saved_step=None
-                if isinstance(event, events.Stopped) and event.discarded
-                else summary.saved_step,
-            )
-    return now
+    def _resumed(self, now: RunSummary, event: events.Resumed) -> RunSummary:
+        """What came after the checkpoint is done again."""
+        validation = [scored for scored in self.validation if scored.step <= event.step]
+        best_steps = [scored.step for scored in validation if scored.best]
+        return replace(
+            now,
+            train=LossCurve(point for point in self.train if point.step <= event.step),
+            validation=validation,
+            saved_step=best_steps[-1] if best_steps else None,
+            reached=event.step,
+            status="running",
+            error="",
+            remedy="",
+            ended=0.0,
+            trained=self.worked,
+            since=event.time,
+            discarded=False,
+        )
 
 
 def fold_events(stream: Iterable[Event], start: RunSummary | None = None) -> RunSummary:
-    """`apply` over a stream of events.
+    """The state of a training run after a stream of events.
 
     Measurements in a row are taken together: a long run consists of little else.
     """
     summary, steps = start or RunSummary(), 0
     for event in stream:
-        if isinstance(event, events.Stepped) and summary.phase == "train":
+        if isinstance(event, events.Stepped) and summary.phase == Phase.TRAIN:
             summary.train.append(event)
             steps += 1
             continue
         if steps:
             summary, steps = _after(summary, steps), 0
-        summary = apply_event(summary, event)
+        summary = summary.apply(event)
     return _after(summary, steps) if steps else summary
 
 
@@ -258,3 +292,11 @@ def _after(summary: RunSummary, steps: int) -> RunSummary:
     """The summary after so many measurements that its curve has already."""
     count = summary.count + steps
     return replace(summary, count=count, latest=summary.train.recent[-1].time)
+
+
+def fold_job(stream: Iterable[Event]) -> JobState:
+    """The state of a job other than a training run after a stream of events."""
+    state = JobState()
+    for event in stream:
+        state = state.apply(event)
+    return state

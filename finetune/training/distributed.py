@@ -16,7 +16,7 @@ import psutil
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 
 _SOURCE = Path(__file__).resolve().parent.parent.parent
 # Set for each process by torch's launcher, or by the MPI that started it.

@@ -26,6 +26,7 @@ from transformers import PreTrainedModel, get_scheduler
 
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, TrainingError
+from finetune.phases import Phase
 from finetune.runs.events import (
     Evaluated,
     Event,
@@ -43,7 +44,6 @@ Logits = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Weights = dict[str, torch.Tensor]
 # What is saved, where that is not the best model.
-CHECKPOINT, UNSCORED = "a checkpoint", "the model as it is"
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ def fit(
         if ended:
             return
     meter = ThroughputMeter(accelerator, config.logging_steps)
-    yield PhaseStarted(phase="train")
+    yield PhaseStarted(phase=Phase.TRAIN)
     while progress.step < total:
         model.train()
         seen = progress.batch
@@ -429,7 +429,7 @@ class _Loop:
         if (yield from self.end_early()):
             return True
         if self.progress.step < self.total:
-            yield PhaseStarted(phase="train")
+            yield PhaseStarted(phase=Phase.TRAIN)
         return False
 
     def end_early(self) -> Generator[Event, None, bool]:
@@ -441,7 +441,7 @@ class _Loop:
         return True
 
     def _evaluate(self) -> Iterator[Event]:
-        yield PhaseStarted(phase="evaluate")
+        yield PhaseStarted(phase=Phase.EVALUATE)
         progress, began = self.progress, time.monotonic()
         result = predict_split(
             self.accelerator, self.model, self.validation, self.metric, self.hooks.should_stop
@@ -467,7 +467,8 @@ class _Loop:
             yield from self._save()
 
     def _save(self) -> Iterator[Event]:
-        yield PhaseStarted(phase="save", detail="" if self.progress.best is not None else UNSCORED)
+        scored = self.progress.best is not None
+        yield PhaseStarted(phase=Phase.SAVE_MODEL if scored else Phase.SAVE_UNSCORED_MODEL)
         # Every rank comes here, for each may hold a part of the weights.
         weights = (
             self.accelerator.get_state_dict(self.model) if is_sharded(self.accelerator) else None
@@ -478,9 +479,9 @@ class _Loop:
 
     def checkpoint(self) -> Iterator[Event]:
         """Write everything needed to go on from here."""
-        yield PhaseStarted(phase="save", detail=CHECKPOINT)
+        yield PhaseStarted(phase=Phase.SAVE_CHECKPOINT)
         self.hooks.save_checkpoint(self.progress.step, self._write)
-        yield PhaseStarted(phase="train")
+        yield PhaseStarted(phase=Phase.TRAIN)
 
     def _write(self, folder: Path) -> None:
         self.accelerator.save_state(str(folder))
@@ -490,7 +491,7 @@ class _Loop:
         unsaved = self.progress.best is None and self.accelerator.is_main_process
         if _agreed(self.accelerator, unsaved):
             yield from self._save()
-        yield PhaseStarted(phase="save", detail=CHECKPOINT)
+        yield PhaseStarted(phase=Phase.SAVE_CHECKPOINT)
         self.hooks.save_checkpoint(self.progress.step, self._write)
         yield Stopped(step=self.progress.step, seconds=self.progress.seconds)
 

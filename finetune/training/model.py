@@ -27,7 +27,7 @@ from finetune.config import RunConfig
 from finetune.data import checkpoints
 from finetune.errors import ModelError, some
 from finetune.hub_errors import retried
-from finetune.runs.store import NOTES
+from finetune.runs.run import NOTES
 
 
 def load_classifier(

@@ -24,7 +24,8 @@ from finetune.errors import DataError, StoreError
 from finetune.hub import script_bundle, train_script
 from finetune.jobs import train
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from tests.data.test_sources import readme, rows
 from tests.support import toys
 from tests.support.hub import LoopbackHub
@@ -55,7 +56,7 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
     def carry_out(chosen: RunConfig) -> Run:
         run = store.create(chosen.changed(mixed_precision="no"))
-        for event in train.train_events(run, train.StopSwitch(run)):
+        for event in pipeline.train_events(run, pipeline.StopSwitch(run)):
             run.append(event)
         return run
 

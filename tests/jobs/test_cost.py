@@ -16,9 +16,10 @@ from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices
-from finetune.jobs import check_jobs, cost, train
+from finetune.jobs import check, cost, train
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.training import loop
 from finetune.ui import cost_view
 
@@ -43,7 +44,7 @@ def examined(
     held_out: int = 0,
 ) -> None:
     """An examination of a configuration's pairs as it lies on disk."""
-    folder = check_jobs.check_folder(store, chosen).folder
+    folder = check.check_folder(store, chosen).folder
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(chosen.to_json())
     splits = [SplitSummary("train", "train", rows, [rows])]
@@ -95,7 +96,7 @@ def test_the_steps_are_those_the_run_takes(
     chosen = toy.changed(**CONFIGURATIONS[name])
     examined(store, toy, rows=64)
     run = store.create(chosen)
-    stream = train.train_events(run, train.StopSwitch(run))
+    stream = pipeline.train_events(run, pipeline.StopSwitch(run))
     prepared = next(one for one in stream if isinstance(one, events.Prepared))
     stream.close()
     found = cost.estimate_cost(store, chosen).steps
@@ -217,7 +218,7 @@ def test_another_visitors_files_and_places_are_not_looked_at(
 
     examined(store, toy, rows=64)
     measured(store, RunConfig())
-    other = store.seen_by(Visitor(("somebody",)))
+    other = store.for_visitor(Visitor(("somebody",)))
     assert cost.estimate_cost(store, toy).steps is not None
     assert cost.estimate_cost(other, toy) == cost.Estimate()
     assert cost.estimate_cost(other, RunConfig()).time is None
@@ -344,7 +345,7 @@ def test_another_checkpoints_lengths_are_measured_from_a_part_of_the_pairs(
     other = tmp_path / "other"
     shutil.copytree(toy_checkpoint, other)
     report = checks.check_pairs(toy, store.root)
-    folder = check_jobs.check_folder(store, toy).folder
+    folder = check.check_folder(store, toy).folder
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(toy.to_json())
     (folder / "report.json").write_text(report.to_json())

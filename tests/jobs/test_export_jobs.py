@@ -15,9 +15,10 @@ from transformers import AutoTokenizer
 from finetune.config import RunConfig
 from finetune.errors import JobError, StoreError
 from finetune.inference.scorer import Scorer
-from finetune.jobs import export, export_jobs, workers
+from finetune.jobs import export
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from tests.support import toys
 from tests.ui.test_app import story
 
@@ -35,17 +36,17 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
 def test_a_model_is_exported_in_a_process_of_its_own(
     store: RunStore, run: Run, processes: list[int], tmp_path: Path
 ) -> None:
-    export_jobs.start_export(store, run, store.summary(run))
-    worker = workers.worker_process(export_jobs.export_folder(run))
+    export.start_export(store, run, store.summary(run))
+    worker = processes.worker_process(export.export_folder(run))
     assert worker is not None
     processes.append(worker.pid)
-    export_jobs.start_export(store, run, store.summary(run))  # once, though asked for twice
+    export.start_export(store, run, store.summary(run))  # once, though asked for twice
     deadline = time.monotonic() + 120
-    while (state := export_jobs.export_state(run, store.summary(run))).running:
+    while (state := export.export_state(run, store.summary(run))).running:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert state.error == "", export_jobs.export_folder(run).log_tail()
-    zipped = b"".join(export_jobs.export_zip(run, store.summary(run)))
+    assert state.error == "", export.export_folder(run).log_tail()
+    zipped = b"".join(export.export_zip(run, store.summary(run)))
     assert state.bytes > 10_000
     zipfile.ZipFile(io.BytesIO(zipped)).extractall(tmp_path)
     folder = tmp_path / run.id
@@ -56,36 +57,36 @@ def test_a_model_is_exported_in_a_process_of_its_own(
     wanted = Scorer(run.best, 32, precision="fp32").scores(["the cat"], ["a dog"])
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     run.append(events.Saved(step=9))  # a newer model: the file is of another one
-    assert export_jobs.export_state(run, store.summary(run)).file is None
+    assert export.export_state(run, store.summary(run)).file is None
     with pytest.raises(StoreError, match="no ONNX file"):
-        export_jobs.export_zip(run, store.summary(run))
+        export.export_zip(run, store.summary(run))
 
 
 def test_a_failure_is_said(store: RunStore, run: Run) -> None:
-    place = export_jobs.export_folder(run)
+    place = export.export_folder(run)
     place.folder.mkdir(parents=True)
     (run.best / "model.safetensors").write_bytes(b"damaged")
     assert export.main(["--folder", str(place.folder)]) == 1
-    state = export_jobs.export_state(run, store.summary(run))
+    state = export.export_state(run, store.summary(run))
     assert not state.running
     assert state.error
     assert state.file is None
 
 
 def test_one_that_died_is_said(store: RunStore, run: Run) -> None:
-    assert export_jobs.export_state(run, store.summary(run)) == export_jobs.ExportState()
-    place = export_jobs.export_folder(run)
+    assert export.export_state(run, store.summary(run)) == export.ExportState()
+    place = export.export_folder(run)
     place.folder.mkdir(parents=True)
     place.append(events.PhaseStarted(phase="save", detail="loading PyTorch"))
-    assert export_jobs.export_state(run, store.summary(run)).running  # its process is being started
-    place.job_file.write_text('{"pid": 1, "born": "never"}')
-    assert "without a word" in export_jobs.export_state(run, store.summary(run)).error
+    assert export.export_state(run, store.summary(run)).running  # its process is being started
+    place.process_file.write_text('{"pid": 1, "born": "never"}')
+    assert "without a word" in export.export_state(run, store.summary(run)).error
 
 
 def test_what_cannot_be_exported_is_said_first(store: RunStore, run: Run) -> None:
     blank = store.create(RunConfig())
     with pytest.raises(JobError, match="still training"):
-        export_jobs.start_export(store, blank, store.summary(blank))
+        export.start_export(store, blank, store.summary(blank))
     blank.append(events.Failed(error="x"))
     with pytest.raises(JobError, match="no model"):
-        export_jobs.start_export(store, blank, store.summary(blank))
+        export.start_export(store, blank, store.summary(blank))

@@ -16,11 +16,12 @@ from finetune.config import RunConfig
 from finetune.errors import Cancelled, JobError, NoSuchRun, PublishError
 from finetune.hub import publish
 from finetune.hub.publish import Pushed, PushProgress, PushRequest, Verification
-from finetune.jobs import push_jobs
-from finetune.jobs.push_jobs import PushRegistry, PushState
+from finetune.jobs import push
+from finetune.jobs.push import PushRegistry, PushState
 from finetune.owners import Visitor
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import auth, push_view
 from finetune.ui.tabs.publish import PublishTab
 from tests.conftest import TOKEN
@@ -105,22 +106,22 @@ def test_a_cancelled_push_can_be_tried_again(store: RunStore, run: Run, stand: S
 
 def test_a_push_is_its_visitors_alone(store: RunStore, run: Run, stand: Stand) -> None:
     known = PushRegistry()
-    mine, theirs = (store.seen_by(Visitor((f"browser:{name}",))) for name in "ab")
+    mine, theirs = (store.for_visitor(Visitor((f"browser:{name}",))) for name in "ab")
     begin(known, mine, run)
     assert known.state(theirs, run) is None
     known.cancel(theirs, run)
-    signed_in = store.seen_by(Visitor(("user:ada", "browser:a")))
+    signed_in = store.for_visitor(Visitor(("user:ada", "browser:a")))
     state = known.state(signed_in, run)
     assert state is not None
     assert not state.cancelling
-    assert known.state(store.seen_by(Visitor()), run) is None
+    assert known.state(store.for_visitor(Visitor()), run) is None
     stand.go.set()
     assert ended(known, mine, run).status == "done"
 
 
 def test_there_are_only_so_many_at_a_time(store: RunStore, stand: Stand) -> None:
     known = PushRegistry()
-    runs = [store.create(RunConfig()) for _ in range(push_jobs.MOST + 1)]
+    runs = [store.create(RunConfig()) for _ in range(push.MOST + 1)]
     for one in runs[:-1]:
         begin(known, store, one)
     with pytest.raises(JobError, match="4 pushes are going on"):
@@ -235,14 +236,14 @@ def test_one_visitors_check_is_not_anothers(store: RunStore, run: Run) -> None:
     plan = publish.PushPlan(
         publish.Account("ada", ["ada"]), "ada/pairs", True, "", False, {}, held=1
     )
-    mine, theirs = (store.seen_by(Visitor((f"browser:{name}",))) for name in "ab")
+    mine, theirs = (store.for_visitor(Visitor((f"browser:{name}",))) for name in "ab")
     known.checked(mine, run, plan)
     signed_in = Visitor(("user:ada", "browser:a"))
     assert known._knows(signed_in.names, run, "ada/pairs")
     assert not known._knows(theirs.visitor.names, run, "ada/pairs")
-    for n in range(push_jobs._KNOWN):
+    for n in range(push._KNOWN):
         known.checked(theirs, run, replace(plan, full=f"ada/{n}"))
-    assert len(known._seen) == push_jobs._KNOWN
+    assert len(known._seen) == push._KNOWN
 
 
 def tuned(store: RunStore, toy_checkpoint: Path) -> Run:

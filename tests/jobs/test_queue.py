@@ -22,10 +22,11 @@ from finetune import owners
 from finetune.config import RunConfig
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun, StoreError
-from finetune.jobs import process, run_table, scheduler, service, train, workers
+from finetune.jobs import process, processes, run_table, scheduler, service, train
 from finetune.jobs.queue import Queue
 from finetune.runs import events, grids
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui.run_view import status_html
 from tests.jobs.test_service import until
 from tests.support.stand_in import HOLD, LATE, LINGER, write
@@ -59,7 +60,7 @@ def hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int | Non
 
 def end_all(store: RunStore) -> None:
     for run in store.runs():
-        workers.kill_worker(run)
+        processes.kill_worker(run)
 
 
 def brief(steps: int = 5, **values: Any) -> RunConfig:
@@ -172,7 +173,7 @@ def test_the_queue_goes_on_after_every_kind_of_end(stand_in: RunStore) -> None:
         service.stop_run(stand_in, cancelled)
         until(lambda: status(stand_in, cancelled) == "stopped", 60)
         until(lambda: service.run_summary(stand_in, killed).step > 3, 60)
-        found = workers.worker_process(killed)
+        found = processes.worker_process(killed)
         assert found is not None
         found.kill()
         until(lambda: status(stand_in, killed) == "interrupted")
@@ -193,7 +194,7 @@ def test_a_stopped_run_takes_its_turn_when_it_goes_on(
     service.stop_run(stand_in, first)
     until(lambda: status(stand_in, first) == "stopped")
     hold(None)
-    until(lambda: workers.worker_process(first) is None)  # no app is there to look again
+    until(lambda: processes.worker_process(first) is None)  # no app is there to look again
     at = service.run_summary(stand_in, first).step
     second = service.start_run(stand_in, brief(ENDLESS))
     service.resume_run(stand_in, first)
@@ -221,7 +222,7 @@ def test_stop_and_discard_leaves_no_model(stand_in: RunStore) -> None:
     until(lambda: not run.has_model() and not run.checkpoints_folder.exists(), 60)
     assert service.run_summary(stand_in, run).discarded
     assert service.run_summary(stand_in, run).step > 0  # what happened is kept
-    until(lambda: workers.worker_process(run) is None)
+    until(lambda: processes.worker_process(run) is None)
     service.resume_run(stand_in, run)
     until(lambda: not service.run_summary(stand_in, run).discarded)
 
@@ -309,7 +310,7 @@ def test_what_is_resumed_while_its_worker_still_leaves_goes_on(
     going.start()
     try:
         service.resume_run(stand_in, run)
-        assert workers.worker_process(run) is not None
+        assert processes.worker_process(run) is not None
         assert status(stand_in, run) == "waiting"
         (tmp_path / "linger").unlink()
         until(lambda: status(stand_in, run) == "finished", 60)
@@ -320,7 +321,7 @@ def test_what_is_resumed_while_its_worker_still_leaves_goes_on(
 def test_a_run_deleted_by_hand_ends_its_worker(stand_in: RunStore) -> None:
     run = service.start_run(stand_in, brief(ENDLESS))
     until(lambda: service.run_summary(stand_in, run).step > 12)
-    found = workers.worker_process(run)
+    found = processes.worker_process(run)
     assert found is not None
     while run.folder.exists():  # a file may be written while the folder is emptied
         shutil.rmtree(run.folder, ignore_errors=True)
@@ -389,7 +390,7 @@ def test_a_worker_whose_pid_nobody_knows_is_the_runs_worker(
 ) -> None:
     """It runs from its first moment, no other is started, and Stop holds for it."""
     found = started_for(unnoted)
-    assert workers.worker_process(unnoted) is None
+    assert processes.worker_process(unnoted) is None
     assert status(stand_in, unnoted) == "running"
     active = service.active_run(stand_in)
     assert active is not None
@@ -413,8 +414,8 @@ def test_a_worker_whose_pid_nobody_knows_tells_it(
 ) -> None:
     found = started_for(unnoted)
     (tmp_path / "late").unlink()
-    until(lambda: workers.worker_process(unnoted) is not None)
-    assert workers.worker_process(unnoted) == found
+    until(lambda: processes.worker_process(unnoted) is not None)
+    assert processes.worker_process(unnoted) == found
     assert scheduler.running_runs(stand_in) != []
     service.delete_run(stand_in, unnoted)
     until(lambda: not found.is_running() or found.status() == psutil.STATUS_ZOMBIE)
@@ -461,11 +462,11 @@ def test_several_accelerators_each_train_a_run(
     one, two, pair = (
         service.start_run(stand_in, brief(ENDLESS, num_processes=n)) for n in (1, 1, 2)
     )
-    assert [workers.worker_devices(run) for run in (one, two)] == [("3",), ("5",)]
+    assert [processes.worker_devices(run) for run in (one, two)] == [("3",), ("5",)]
     assert status(stand_in, pair) == "waiting"
     behind = service.start_run(stand_in, brief(ENDLESS))  # would fit, but is not before its turn
     assert status(stand_in, behind) == "waiting"
-    seen = psutil.Process(workers.worker_process(one).pid).environ()  # type: ignore[union-attr]
+    seen = psutil.Process(processes.worker_process(one).pid).environ()  # type: ignore[union-attr]
     assert seen["CUDA_VISIBLE_DEVICES"] == "3"
 
 
@@ -478,14 +479,14 @@ def test_a_visitors_worker_has_no_token(
         run = stand_in.create(brief(ENDLESS))
         with monkeypatch.context() as owner:
             owner.setenv("HF_TOKEN", "the-owners")
-            workers.spawn_worker(run)
-        found = workers.worker_process(run)
+            processes.spawn_worker(run)
+        found = processes.worker_process(run)
         assert found is not None
         told = found.environ()
         assert ("HF_TOKEN" in told, told.get("HF_HUB_DISABLE_IMPLICIT_TOKEN")) == (
             (False, "1") if shared else (True, None)
         )
-        workers.kill_worker(run)
+        processes.kill_worker(run)
 
 
 def test_a_worker_runs_in_an_empty_folder_and_finds_what_was_named_from_another(
@@ -497,15 +498,15 @@ def test_a_worker_runs_in_an_empty_folder_and_finds_what_was_named_from_another(
     with monkeypatch.context() as owner:
         owner.setenv("HF_HOME", "kept")
         run = service.start_run(stand_in, brief(3000, checkpoint="./mine"))
-    found = workers.worker_process(run)
+    found = processes.worker_process(run)
     assert found is not None
     assert os.listdir(found.cwd()) == []
     assert Path(found.cwd()).parent == run.folder.resolve()
     assert found.environ()["HF_HOME"] == str(tmp_path / "kept")
     assert run.config().checkpoint == str(tmp_path / "mine")
     (Path(found.cwd()) / "csv").mkdir()
-    workers.kill_worker(run)
-    assert os.listdir(workers.empty_folder(run)) == []
+    processes.kill_worker(run)
+    assert os.listdir(processes.empty_folder(run)) == []
     monkeypatch.setattr("finetune.jobs.train.carry_out_run", lambda run, bar: 0)
     other = RunStore(tmp_path / "other")  # whose run this process is
     assert train.main(["--checkpoint=mine", "--runs", str(other.root)]) == 0
@@ -514,7 +515,7 @@ def test_a_worker_runs_in_an_empty_folder_and_finds_what_was_named_from_another(
 
 def test_a_pid_of_before_the_reboot_is_nobody(store: RunStore) -> None:
     run = store.create(RunConfig())
-    mark = workers.record_worker(run, os.getpid())
+    mark = processes.record_worker(run, os.getpid())
     assert process.find_process(mark) == psutil.Process()
     boot, _, ticks = mark["born"].partition(":")
     assert process.find_process({**mark, "born": f"another-boot:{ticks}"}) is None
@@ -564,7 +565,7 @@ def test_a_clock_that_jumps_changes_nothing(
 def test_a_half_written_line_is_not_the_next_ones_end(stand_in: RunStore) -> None:
     run = service.start_run(stand_in, brief(ENDLESS))
     until(lambda: service.run_summary(stand_in, run).step > 12)
-    workers.kill_worker(run)
+    processes.kill_worker(run)
     with run.events_file.open("ab") as file:
         file.write(b'\x00\xff{"event": "stepped", "st')
     assert status(stand_in, run) == "interrupted"
@@ -593,7 +594,7 @@ def test_a_disk_that_is_full_loses_nothing(
         with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 512)
-        until(lambda: workers.worker_process(run) is None, 60)
+        until(lambda: processes.worker_process(run) is None, 60)
         ended = service.run_summary(store, run)
         assert (ended.status, "disk is full" in ended.error) in {
             ("interrupted", True),
@@ -605,7 +606,7 @@ def test_a_disk_that_is_full_loses_nothing(
         ballast.unlink()
         at = len(run.checkpoints())
         assert at == 1
-        until(lambda: workers.worker_process(run) is None)
+        until(lambda: processes.worker_process(run) is None)
         service.resume_run(store, run)
         until(lambda: service.run_summary(store, run).step > 60, 60)
         steps = [one.step for one in service.run_summary(store, run).train]
@@ -624,7 +625,7 @@ def test_of_two_apps_one_schedules_and_the_other_takes_over(
     for run in runs:
         Queue(store.root).add(run.id)
     until(lambda: service.run_summary(store, runs[0]).step == 10)
-    parent = workers.worker_process(runs[0])
+    parent = processes.worker_process(runs[0])
     assert parent is not None
     scheduling = next(app for app in apps if app.process.pid == parent.ppid())
     scheduling.kill()
@@ -652,7 +653,7 @@ def test_kills_lose_nothing_and_leave_nobody(
     apps.append(app)
     while sum(kills.values()) < wanted or min(kills.values()) < least:
         time.sleep(draw.random() * 0.6)
-        alive = [found for run in runs if (found := workers.worker_process(run)) is not None]
+        alive = [found for run in runs if (found := processes.worker_process(run)) is not None]
         born += [found for found in alive if found not in born]
         assert len(alive) <= 1
         if draw.random() < 0.4:
@@ -747,8 +748,8 @@ def test_a_visitor_has_so_many_runs_and_places(
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("FINETUNE_MAX_WAITING", "2")
     monkeypatch.setenv("FINETUNE_MAX_RUNS", "3")
-    ada = stand_in.seen_by(owners.identify(user="ada"))
-    bob = stand_in.seen_by(owners.identify(user="bob"))
+    ada = stand_in.for_visitor(owners.identify(user="ada"))
+    bob = stand_in.for_visitor(owners.identify(user="bob"))
     runs = service.start_runs(ada, [brief(ENDLESS), brief(ENDLESS)])
     service.start_run(ada, brief())
     with pytest.raises(JobError, match="You have 3 runs here, and a visitor may keep 3"):
@@ -769,7 +770,7 @@ def test_a_visitor_has_so_many_runs_and_places(
         service.move_to_front(bob, waiting)
     with pytest.raises(JobError, match="1 of your runs wait already"):
         service.start_runs(bob, [brief(), brief()])
-    nobody = stand_in.seen_by(owners.identify())
+    nobody = stand_in.for_visitor(owners.identify())
     with pytest.raises(JobError, match="keeps no cookies"):
         service.start_run(nobody, brief())
     refused: tuple[tuple[dict[str, Any], str], ...] = (
@@ -790,7 +791,7 @@ def test_a_visitor_has_so_many_runs_and_places(
 def by(store: RunStore, monkeypatch: pytest.MonkeyPatch, *names: str) -> list[RunStore]:
     """The store as each of these visitors of a shared app sees it."""
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    return [store.seen_by(owners.identify(user=name)) for name in names]
+    return [store.for_visitor(owners.identify(user=name)) for name in names]
 
 
 def test_owners_take_turns(

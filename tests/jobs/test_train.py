@@ -22,7 +22,8 @@ from finetune.data import splits
 from finetune.environment import caches
 from finetune.hub import downloads
 from finetune.runs import events, pair_index
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from tests.support.hub import SIGNED, LoopbackHub
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -79,7 +80,7 @@ def test_threads_that_wait_sleep_unless_a_person_says_otherwise(
     monkeypatch.delenv("OMP_WAIT_POLICY")
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
-    training = "from finetune.jobs import train; train.main(['--run', '/no/such']); import torch"
+    training = "from finetune.jobs import '/no/such'] ; import torch", train; train.main ['--run'
     for code in (training, "import app, torch"):
         assert spin_counts([sys.executable, "-c", code]) == {"3000"}, code
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
@@ -265,7 +266,7 @@ def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
     chosen = RunConfig(
         checkpoint="ada/toy", max_length=32, num_train_epochs=3, max_train_samples=16
     ).changed(per_device_train_batch_size=8, gradient_accumulation_steps=1)
-    mine = store.seen_by(owners.identify(user="ada"))
+    mine = store.for_visitor(owners.identify(user="ada"))
     for run, status in ((mine.create(chosen), "failed"), (store.create(chosen), "finished")):
         command = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)]
         subprocess.run(command, cwd=ROOT, capture_output=True, check=False)

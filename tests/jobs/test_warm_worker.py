@@ -14,18 +14,19 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.data import catalog
-from finetune.jobs import service, warm_worker, workers
+from finetune.jobs import processes, service, warm_worker
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from tests.jobs.test_service import until
 
 
 @pytest.fixture
 def waiting(store: RunStore) -> Iterator[psutil.Process]:
     """A spare worker of the store, ready."""
-    workers.start_warm_worker(store)
+    warm_worker.start_warm_worker(store)
     folder = Run(store.root / ".spare")
-    process = workers.worker_process(folder)
+    process = processes.worker_process(folder)
     assert process is not None
     until(lambda: (folder.folder / warm_worker.READY).exists(), 120)
     yield process
@@ -42,11 +43,11 @@ def brief(toy_checkpoint: Path) -> RunConfig:
 def test_it_carries_out_a_run_as_any_worker(
     store: RunStore, brief: RunConfig, waiting: psutil.Process
 ) -> None:
-    workers.start_warm_worker(store)  # there is one already
+    warm_worker.start_warm_worker(store)  # there is one already
     ours = str((store.root / ".spare").resolve())
     assert len([c for c in psutil.Process().children() if ours in c.cmdline()]) == 1
     run = service.start_run(store, brief)
-    worker = workers.worker_process(run)
+    worker = processes.worker_process(run)
     assert worker is not None
     assert worker.pid == waiting.pid
     assert store.runs() == [run] or [one.id for one in store.runs()] == [run.id]
@@ -68,14 +69,14 @@ def test_what_it_cannot_do_goes_another_way(
     store: RunStore, brief: RunConfig, waiting: psutil.Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = store.create(brief.changed(num_processes=2))
-    assert not workers.give_to_warm_worker(store, run)
+    assert not warm_worker.give_to_warm_worker(store, run)
     monkeypatch.setattr(catalog, "needs_hub", lambda dataset, checkpoint: True)
-    assert not workers.give_to_warm_worker(store, store.create(brief))
+    assert not warm_worker.give_to_warm_worker(store, store.create(brief))
     monkeypatch.undo()
     assert waiting.is_running()
     waiting.suspend()  # hung: it is ended, not waited for
-    assert not workers.give_to_warm_worker(store, run := store.create(brief), patience=0.2)
-    assert not run.job_file.exists()
+    assert not warm_worker.give_to_warm_worker(store, run := store.create(brief), patience=0.2)
+    assert not run.process_file.exists()
     until(lambda: not waiting.is_running() or waiting.status() == psutil.STATUS_ZOMBIE, 60)
 
 

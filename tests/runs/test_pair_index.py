@@ -17,7 +17,8 @@ from finetune.data import splits
 from finetune.inference import file_request, files
 from finetune.inference.file_request import PredictionRequest
 from finetune.runs import pair_index
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from tests.inference.test_files import judged, write_csv
 from tests.support import toys
 

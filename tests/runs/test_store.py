@@ -15,7 +15,8 @@ from finetune.inference import decision_rule
 from finetune.jobs import cost, run_table, service
 from finetune.owners import Visitor
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore, default_root
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore, default_root
 from finetune.ui import model_chooser
 from finetune.ui.run_table_view import table
 
@@ -150,7 +151,7 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     assert {value for _, value in update["choices"]} == ids
     assert cost.estimate_cost(store, RunConfig()).steps
     assert decision_rule.read_rule(damaged.best) == decision_rule.DecisionRule()
-    mine = store.seen_by(Visitor(("somebody",)))
+    mine = store.for_visitor(Visitor(("somebody",)))
     assert damaged.id not in {run.id for run in mine.runs()}  # what cannot be read is nobody's
     assert mine.create(RunConfig()).id in {run.id for run in mine.runs()}
 

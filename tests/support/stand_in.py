@@ -17,7 +17,7 @@ from pathlib import Path
 from finetune.jobs import train
 from finetune.runs import events
 from finetune.runs.events import Event
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 
 EVERY = 10  # steps between checkpoints
 PAUSE = 0.01  # seconds a step takes
@@ -46,7 +46,7 @@ def may_take(step: int) -> bool:
         return True
 
 
-def stages(run: Run, stop: train.StopSwitch) -> Generator[Event, None, None]:
+def stages(run: Run, stop: pipeline.StopSwitch) -> Generator[Event, None, None]:
     """What `train.stages` yields, step for step, with nothing behind it."""
     total = run.config().max_steps
     yield events.Started(device="none")
@@ -89,7 +89,7 @@ def stages(run: Run, stop: train.StopSwitch) -> Generator[Event, None, None]:
 
 
 if __name__ == "__main__":
-    train.train_events = stages
+    pipeline.train_events = stages
     wait(LATE)
     code = train.main()
     wait(LINGER)

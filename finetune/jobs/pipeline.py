@@ -1,0 +1,407 @@
+"""A training run from its configuration to its last event.
+
+Heavy libraries are imported inside the functions, after the first event: the page shows a phase
+while PyTorch loads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import platform
+import signal
+from collections.abc import Callable, Generator
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from finetune import disk, logs, owners
+from finetune.config import RunConfig, too_many_steps
+from finetune.data import catalog
+from finetune.environment import hub_connection
+from finetune.errors import ConfigError, DataError, StoreError
+from finetune.owners import Limits
+from finetune.phases import Phase
+from finetune.runs import events
+from finetune.runs.events import Event, PhaseStarted
+from finetune.runs.run import Run
+from finetune.runs.summary import MAJORITY
+from finetune.training import distributed
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from finetune.data.splits import Pairs
+    from finetune.training.dataloaders import Loaders
+    from finetune.training.loop import Hooks
+
+LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
+_RESUME = " and press Resume: nothing saved is lost"
+
+
+class Terminated(BaseException):
+    """A signal came; not an `Exception`, so that no library swallows it on the way out."""
+
+
+class StopSwitch:
+    """Whether this run shall end: its STOP file, a SIGTERM, or Ctrl-C in a terminal.
+
+    Before training a signal ends the work where it stands, for a download cannot be asked to;
+    once the loop runs, it is only noted and the loop ends itself after its step. A second signal
+    does not wait for that.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._signalled = False
+        self._parent = os.getppid()
+        self.looping = False
+
+    def install(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        again, self._signalled = self._signalled, True
+        if again or not self.looping:
+            raise Terminated
+
+    def __call__(self) -> bool:
+        if not distributed.is_single_process() and os.getppid() != self._parent:
+            raise Terminated  # the launcher was killed, and nobody else would end its processes
+        return self._signalled or self._run.stop_requested() or not self._run.exists()
+
+    def check(self) -> None:
+        """Between two phases.
+
+        Raises:
+            Terminated: when a stop was asked for.
+        """
+        if self():
+            raise Terminated
+
+
+def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
+    """The whole run as events: prepare, train, save.
+
+    Raises:
+        FinetuneError: for everything a person can mend.
+        Terminated: when a stop was asked for before training began.
+    """
+    # 1. The libraries and the device
+    config = run.config()
+    yield PhaseStarted(phase=Phase.START, detail="PyTorch")
+    _set_environment(config)
+    from finetune.training import accelerator as engine
+    from finetune.training import trackers
+
+    accelerator = engine.make_accelerator(config, run.folder)
+    if accelerator.device.type == "cpu":
+        engine.keep_freed_memory()
+    versions = {"python": platform.python_version()}
+    yield events.Started(
+        device=engine.device_name(accelerator),
+        processes=accelerator.num_processes,
+        versions=versions | {name: version(name) for name in LIBRARIES},
+    )
+    checkpoint = _latest_checkpoint(run, accelerator)
+    stop.check()
+    tracker = trackers.Tracker(accelerator, config, run.public_title())
+    # 2. The pairs
+    yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.dataset)
+    pairs = _load_pairs(run, config, accelerator, resumes=checkpoint is not None)
+    stop.check()
+    # 3. The model
+    yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.checkpoint)
+    tokenizer, classifier = _load_model(config, accelerator, pairs)
+    stop.check()
+    # 4. The batches
+    yield PhaseStarted(phase=Phase.TOKENIZE, detail=f"{len(pairs.splits['train'])} pairs")
+    batches = _build_batches(config, accelerator, pairs, tokenizer, classifier)
+    stop.check()
+    if config.auto_find_batch_size:
+        yield PhaseStarted(phase=Phase.FIND_BATCH_SIZE)
+        config = _fitting_config(run, config, accelerator, classifier, batches, checkpoint)
+        batches = _build_batches(config, accelerator, pairs, tokenizer, classifier)
+        stop.check()
+    pairs = dataclasses.replace(pairs, splits={}, numbers={})  # unmaps the texts
+    yield _prepared(run, config, accelerator, pairs, classifier, batches)
+    # 5. The loop
+    if distributed.is_main_process():
+        run.rewind(checkpoint)
+    stop.looping = True
+    gc.collect()
+    gc.freeze()  # what the imports made stays, and is not looked through again at every step
+    hooks = _hooks(run, tokenizer, stop, accelerator, pairs)
+    finished = None
+    for event in _fit(run, config, accelerator, classifier, batches, pairs, hooks, checkpoint):
+        if isinstance(event, events.Finished):
+            finished = event  # said when the loop has let go of its model
+        else:
+            tracker(event)
+            yield event
+    # 6. What is measured of the kept model
+    if finished is not None:
+        del batches, classifier
+        if distributed.is_main_process():
+            yield from _score_both_orders(run, accelerator, stop)
+        tracker(finished)
+        yield finished
+    accelerator.end_training()
+
+
+def _set_environment(config: RunConfig) -> None:
+    """Set what the Hugging Face libraries read once, when they are imported.
+
+    Without an answer from the Hub they would try for up to 46 seconds, so a worker that needs
+    nothing from it, or cannot reach it, works from what is on disk.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
+    needed = catalog.needs_hub(config.dataset, config.checkpoint)
+    if not needed or not hub_connection.hub_is_reachable():
+        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    import datasets
+    import transformers
+
+    datasets.disable_progress_bars()  # the phases and the bar say it once
+    transformers.utils.logging.disable_progress_bar()
+
+
+def _latest_checkpoint(run: Run, accelerator: Accelerator) -> Path | None:
+    """The checkpoint to go on from; only the main process knows the run's folder beforehand."""
+    from accelerate.utils import broadcast_object_list
+
+    checkpoints = run.checkpoints()
+    latest = str(checkpoints[-1]) if checkpoints else ""
+    folder, checkpoint = broadcast_object_list([str(run.folder), latest])
+    run.folder = Path(folder)
+    return Path(checkpoint) if checkpoint else None
+
+
+def _load_pairs(run: Run, config: RunConfig, accelerator: Accelerator, resumes: bool) -> Pairs:
+    """The run's pairs.
+
+    Raises:
+        DataError: when they cannot be read, or are not those the run began with: a Hub dataset may
+            have a new commit, and half of each is neither.
+    """
+    from finetune.data import hub_allowance, splits
+    from finetune.runs import pair_index
+
+    if distributed.is_main_process():
+        hub_allowance.count_dataset(run.folder.parent, run.owner, config)
+        hub_allowance.count_checkpoint(run.folder.parent, run.owner, config.checkpoint)
+    with accelerator.main_process_first():
+        pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
+    before = run.events_summary().prepared if resumes else None
+    if before is not None and before.fingerprint not in ("", pairs.fingerprint):
+        revision = before.data.get("revision", "")
+        raise DataError(
+            f"The pairs have changed since this run began (fingerprint {pairs.fingerprint[:12]}, "
+            f"it was {before.fingerprint[:12]}).",
+            f"Start a new run, with dataset_revision {revision} for the former pairs."
+            if revision
+            else "Start a new run.",
+        )
+    if distributed.is_main_process():
+        try:
+            pair_index.write_pair_index(run, pairs.numbers)
+        except OSError:  # a file that was trained on is then scored without a word
+            logs.print_traceback()
+    return pairs
+
+
+def _load_model(config: RunConfig, accelerator: Accelerator, pairs: Pairs) -> tuple[Any, Any]:
+    """The checkpoint's tokenizer, and the model with a new head.
+
+    Raises:
+        FinetuneError: when the checkpoint cannot be used as configured.
+    """
+    from finetune.training import loop, model
+
+    half = accelerator.mixed_precision == "bf16"
+    attention = model.choose_attention(
+        config.attn_implementation, accelerator.device, half, config.max_length
+    )
+    with accelerator.main_process_first():
+        tokenizer, classifier = model.load_classifier(
+            config.checkpoint, pairs.labels, config.max_length, config.dropout, attention
+        )
+        classifier = model.apply_config(classifier, config)
+    if config.use_lora and loop.is_sharded(accelerator):
+        problem = "is on, and merged weights cannot be saved from shards; turn it off, or leave "
+        raise ConfigError({"use_lora": problem + "accelerate_config empty"})
+    return tokenizer, classifier
+
+
+def _build_batches(
+    config: RunConfig, accelerator: Accelerator, pairs: Pairs, tokenizer: Any, classifier: Any
+) -> Loaders:
+    from finetune.training import dataloaders
+
+    with accelerator.main_process_first():
+        batches = dataloaders.build_loaders(pairs, tokenizer, config)
+        embeddings = len(classifier.get_input_embeddings().weight)
+        dataloaders.check(batches, tokenizer, config.checkpoint, embeddings)
+    return batches
+
+
+def _fitting_config(
+    run: Run, config: RunConfig, accelerator: Accelerator, classifier: Any, batches: Loaders,
+    checkpoint: Path | None,
+) -> RunConfig:  # fmt: skip
+    """The configuration with the batch that fits the device; that of the run's beginning, where
+    it goes on."""
+    from finetune.training import batch_size
+
+    prepared = run.events_summary().prepared
+    if checkpoint is not None and prepared is not None:
+        config = config.changed(
+            per_device_train_batch_size=prepared.per_device_train_batch_size,
+            gradient_accumulation_steps=prepared.gradient_accumulation_steps,
+        )
+    else:
+        config = batch_size.find_batch_size(config, accelerator, classifier, batches)
+    accelerator.gradient_accumulation_steps = config.gradient_accumulation_steps
+    return config
+
+
+def _prepared(
+    run: Run, config: RunConfig, accelerator: Accelerator, pairs: Pairs, classifier: Any,
+    batches: Loaders,
+) -> events.Prepared:  # fmt: skip
+    """What the run will train on.
+
+    Raises:
+        ConfigError: when a visitor's run would take more steps than it may.
+    """
+    from finetune.training import loop, metrics
+
+    batches_per_process = -(-len(batches.train) // accelerator.num_processes)
+    per_epoch, total = loop.count_steps(config, batches_per_process)
+    limit = Limits.of_environment().run_steps
+    if owners.is_shared() and run.owner and total > limit:
+        raise too_many_steps(config, total, limit)
+    return events.Prepared(
+        train_examples=len(batches.train.dataset),  # type: ignore[arg-type]
+        validation_examples=sum(pairs.counts["validation"]),
+        steps_per_epoch=per_epoch,
+        total_steps=total,
+        labels=pairs.labels,
+        parameters=classifier.num_parameters(),
+        per_device_train_batch_size=config.per_device_train_batch_size,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        precision=accelerator.mixed_precision,
+        fingerprint=pairs.fingerprint,
+        data=pairs.origin,
+        majority=metrics.majority_scores(
+            pairs.counts["train"], pairs.counts["validation"], pairs.positive
+        ),
+    )
+
+
+def _fit(
+    run: Run, config: RunConfig, accelerator: Accelerator, classifier: Any, batches: Loaders,
+    pairs: Pairs, hooks: Hooks, checkpoint: Path | None,
+) -> Generator[Event, None, None]:  # fmt: skip
+    """The loop's events, and the baselines after the first evaluation."""
+    from finetune.training import loop, metrics
+
+    metric = metrics.AccuracyAndF1(pairs.labels, pairs.positive)
+    measured = run.events_summary().baselines.keys() - {MAJORITY}
+    pending = distributed.is_main_process() and not measured
+    for event in loop.fit(config, accelerator, classifier, batches, metric, hooks, checkpoint):
+        yield event
+        if pending and isinstance(event, events.Evaluated):
+            pending = False
+            yield from _measure_baselines(run, config, accelerator, hooks.should_stop)
+
+
+def _measure_baselines(
+    run: Run, config: RunConfig, accelerator: Accelerator, stop: Callable[[], bool]
+) -> Generator[Event, None, None]:
+    """What the model is compared with. The run is whole without it, so that what goes wrong here
+    is only logged."""
+    yield PhaseStarted(phase=Phase.BASELINES)
+    try:
+        from finetune.evaluation import test_set
+
+        half = accelerator.mixed_precision == "bf16"
+        yield events.BaselinesMeasured(
+            baselines=test_set.measure_run_baselines(run, config, half, stop)
+        )
+    except Exception:
+        logs.print_traceback()
+
+
+def _score_both_orders(
+    run: Run, accelerator: Accelerator, stop: StopSwitch
+) -> Generator[Event, None, None]:
+    """The kept model's answers to the validation pairs in the other order. What goes wrong here is
+    only logged, and the page offers to measure them."""
+    accelerator.free_memory()
+    if not run.events_summary().paired:
+        return
+    yield PhaseStarted(phase=Phase.BOTH_ORDERS)
+    try:
+        from finetune.evaluation import test_set
+
+        test_set.score_both_orders(run, stop)
+    except Exception:
+        logs.print_traceback()
+
+
+def _hooks(
+    run: Run, tokenizer: Any, stop: StopSwitch, accelerator: Accelerator, pairs: Pairs
+) -> Hooks:
+    """What is done with the loop's results: the main process writes them into the run folder."""
+    from finetune.evaluation import saved_predictions
+    from finetune.metrics import intervals
+    from finetune.training import first_batch, loop, model
+
+    def describe_batch(batch: dict[str, Any]) -> Generator[Event, None, None]:
+        try:
+            yield first_batch.describe_batch(batch, tokenizer, pairs.labels)
+        except Exception:  # the run is whole without it
+            logs.print_traceback()
+
+    def save_predictions(step: int, logits: loop.Logits, labels: loop.Labels) -> None:
+        with disk.writing("The predictions", StoreError, _RESUME):
+            saved_predictions.save_scored(run, step, logits, labels)
+
+    def score_intervals(logits: loop.Logits, labels: loop.Labels) -> dict[str, list[float]]:
+        scores = intervals.bootstrap_intervals(
+            labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
+        )
+        return {name: [score.low, score.high] for name, score in scores.items()}
+
+    def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:
+        with disk.writing("The best model", StoreError, _RESUME):
+            merged = model.merged_model(classifier)
+            model.save_model(merged, tokenizer, run.folder / "best", weights, step)
+
+    def save_checkpoint(step: int, write: Callable[[Path], None]) -> None:
+        with disk.writing("The checkpoint", StoreError, _RESUME):
+            if accelerator.is_main_process:
+                run.begin_checkpoint()
+            accelerator.wait_for_everyone()
+            write(run.unfinished_checkpoint)
+            accelerator.wait_for_everyone()
+            if accelerator.is_main_process:
+                run.end_checkpoint(step, run.config().save_total_limit)
+
+    if not accelerator.is_main_process:
+        return loop.Hooks(should_stop=stop, save_checkpoint=save_checkpoint)
+    return loop.Hooks(
+        should_stop=stop,
+        save_best=save_best,
+        save_predictions=save_predictions,
+        intervals=score_intervals,
+        save_checkpoint=save_checkpoint,
+        peek=describe_batch,
+    )

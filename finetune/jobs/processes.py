@@ -1,0 +1,271 @@
+"""Worker processes: start one for a job's folder, find it to send it a signal, end it.
+
+A worker is detached (its own session, no stdin, output to a file), so that neither a closed tab nor
+the app's end touches it. It inherits the folder's lock: `JobFolder.is_alive` is true from before
+it is started until its last process ends. `process.json` is needed only to send it a signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+from finetune import disk, owners
+from finetune.disk import write_atomically
+from finetune.errors import JobError, StoreError
+from finetune.runs.job_folder import JobFolder, hold_lock
+
+WORKER = "finetune.jobs.worker"  # the module that a worker runs
+STOP_PATIENCE, STOP_LIMIT = 4.0, 30.0  # seconds until SIGTERM, and until SIGKILL
+LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its launcher, holds
+_SOURCE = Path(__file__).resolve().parent.parent.parent
+# Folders that a worker is told by absolute paths, for it runs in another one.
+_FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
+_started: dict[int, JobFolder] = {}  # what this app's workers carry out, by pid
+
+
+def spawn_worker(
+    job: JobFolder,
+    module: str = "",
+    lock: int | None = None,
+    devices: Sequence[str] = (),
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+) -> int:
+    """Start a worker for a folder; its pid.
+
+    Args:
+        module: what it runs; `WORKER` where empty.
+        lock: the folder's lock, if it is held already; it is passed on.
+        devices: the accelerators it may use; all, where empty.
+        cwd: where it runs; an empty folder by default, so that no name of a dataset or checkpoint
+            can mean a file of this machine.
+        stdin: what it can read once; a secret stands in no argument, file or variable.
+
+    Raises:
+        JobError: when no process can be started.
+        StoreError: when the folder cannot be written, or its former worker lives.
+    """
+    folder = str(job.folder.resolve())
+    variables = {"PYTHONUNBUFFERED": "1", LOCKED: folder}
+    variables |= {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+    held = _hold(job) if lock is None else lock
+    try:
+        with job.log_file.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module or WORKER, folder],
+                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=cwd or empty_folder(job),
+                pass_fds=(held,),
+                env=_environment() | variables,
+            )
+    except OSError as error:
+        raise JobError(f"No worker process could be started: {error}.") from error
+    finally:
+        os.close(held)  # the worker has it now
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(stdin)
+    _started[process.pid] = job
+    # Collects the exit status, or the ended worker would stay a zombie while the app lives.
+    threading.Thread(target=_reap, args=(process,), name="reap", daemon=True).start()
+    try:
+        record_worker(job, process.pid, devices)
+    except StoreError:  # a full disk: a worker that nobody could end must not go on
+        process.kill()
+        raise
+    return process.pid
+
+
+def _hold(job: JobFolder) -> int:
+    with disk.writing(job.lock_file):
+        lock = hold_lock(job.lock_file)
+    if lock is None:
+        raise StoreError(f"{job.id} is being worked on.", "Try again in a moment.")
+    return lock
+
+
+def empty_folder(job: JobFolder) -> Path:
+    """An empty folder for a worker to run in, within the job's own.
+
+    Raises:
+        OSError: when it cannot be made.
+    """
+    folder = job.folder.resolve() / ".cwd"
+    shutil.rmtree(folder, ignore_errors=True)  # a library may have left something there
+    folder.mkdir()
+    return folder
+
+
+def _environment() -> dict[str, str]:
+    """The environment of a worker.
+
+    Where several people share the app it has no token: a visitor must not read with its owner's
+    what is private or gated, be it a dataset or a checkpoint.
+    """
+    variables = {"WANDB_DIR": os.getcwd(), **os.environ}
+    variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
+    paths = [str(_SOURCE), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
+    variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
+    if not owners.is_shared():
+        return variables
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        variables.pop(name, None)
+    return variables | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a worker's end and note the signal that ended it, which nobody else can know."""
+    code = process.wait()
+    job = _started.pop(process.pid)
+    record = job.read_json(job.process_file)
+    if code < 0 and record.get("pid") == process.pid:
+        with contextlib.suppress(StoreError):
+            write_atomically(job.process_file, json.dumps({**record, "signal": -code}) + "\n")
+
+
+def record_worker(job: JobFolder, pid: int, devices: Sequence[str] = ()) -> None:
+    """Write down which process carries a job out, and on which accelerators.
+
+    Raises:
+        StoreError: when the folder is gone or the disk is full.
+    """
+    record = {"pid": pid, "started": _start_time(pid), "devices": list(devices)}
+    write_atomically(job.process_file, json.dumps(record) + "\n")
+
+
+def adopt_worker(job: JobFolder, pid: int) -> None:
+    """As `record_worker`, for a process started for something else: the warm worker.
+
+    Raises:
+        StoreError: as `record_worker`.
+    """
+    record_worker(job, pid)
+    _started[pid] = job
+
+
+def _start_time(pid: int) -> float:
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return 0.0
+
+
+def worker_process(job: JobFolder) -> psutil.Process | None:
+    """The process to signal; None when it has ended, or its pid is another's now."""
+    record = job.read_json(job.process_file)
+    pid, started = record.get("pid"), record.get("started")
+    if not isinstance(pid, int) or not isinstance(started, float) or not job.is_alive():
+        return None
+    try:
+        process = psutil.Process(pid)
+        return process if abs(process.create_time() - started) < 1 else None
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+
+
+def worker_devices(job: JobFolder) -> tuple[str, ...]:
+    """The accelerators its worker was given; empty where it has all."""
+    devices = job.read_json(job.process_file).get("devices", [])
+    return tuple(map(str, devices)) if isinstance(devices, list) else ()
+
+
+def killed_by(job: JobFolder) -> int:
+    """The signal that ended its worker; 0 where none did, or nobody saw it."""
+    number = job.read_json(job.process_file).get("signal", 0)
+    return number if isinstance(number, int) else 0
+
+
+def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = STOP_LIMIT) -> None:
+    """See to it, in the background, that a worker that was asked to stop ends.
+
+    Args:
+        patience: seconds until it gets SIGTERM.
+        limit: seconds until it gets SIGKILL, its whole process group with it.
+    """
+    if job.is_alive():
+        threading.Thread(
+            target=_end, args=(job, patience, limit), name=f"stop-{job.id}", daemon=True
+        ).start()
+
+
+def _end(job: JobFolder, patience: float, limit: float) -> None:
+    while (process := worker_process(job)) is None:  # just started: it is not recorded yet
+        if not job.is_alive():
+            return
+        time.sleep(0.05)
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(patience)
+            return
+        process.terminate()
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(limit - patience)
+            return
+        _kill(process)
+
+
+def kill_worker(job: JobFolder, patience: float = 5.0) -> None:
+    """End a worker at once, its whole process group with it, and wait until it is gone."""
+    deadline = time.monotonic() + patience
+    while job.is_alive() and (left := deadline - time.monotonic()) > 0:
+        if (process := worker_process(job)) is not None:
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                _kill(process)
+                process.wait(left)
+        time.sleep(0.01)
+
+
+def _kill(process: psutil.Process) -> None:
+    children = process.children(recursive=True)  # a launcher's have process groups of their own
+    if process.is_running() and os.getpgid(process.pid) == process.pid:
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    for child in children:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+
+
+@contextlib.contextmanager
+def worker_lock(job: JobFolder, rank: bool = False) -> Iterator[bool]:
+    """Whether this process is the job's only worker; for a training run in a terminal.
+
+    Args:
+        rank: whether it is one of several processes; their launcher may hold the folder's lock.
+    """
+    folder = str(job.folder.resolve())
+    inherited = os.environ.get(LOCKED) == folder
+    if inherited and not rank:
+        yield True
+        return
+    try:
+        handle = hold_lock(job.rank_lock_file if inherited else job.lock_file)
+    except OSError:  # a full disk or a deleted folder: it will be said where it matters
+        yield True
+        return
+    if handle is None:
+        yield False
+        return
+    former = os.environ.get(LOCKED, "")
+    os.set_inheritable(handle, True)  # `distributed.exec_launcher` keeps it, and says so
+    os.environ[LOCKED] = folder
+    try:
+        yield True
+    finally:
+        os.environ[LOCKED] = former
+        os.close(handle)

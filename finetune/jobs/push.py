@@ -1,0 +1,193 @@
+"""Push jobs: a run's model to the Hugging Face Hub, with its card and perhaps a demo.
+
+    <run folder>/pushes/latest/     the job's folder
+        progress.json               how far it is
+        result.json                 what the Hub confirmed
+
+The token reaches the worker through its standard input and is nowhere else: no argument, file or
+environment has it. As a push is one commit, it happens whole or not at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from dataclasses import dataclass, field, replace
+
+from finetune.disk import write_atomically
+from finetune.errors import Cancelled
+from finetune.hub import publish
+from finetune.hub.publish import (
+    Billed,
+    Pushed,
+    PushPlan,
+    PushProgress,
+    PushRequest,
+    RepositoryExists,
+    Verification,
+)
+from finetune.jobs import background
+from finetune.phases import Phase
+from finetune.runs import events
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.runs.summary import JobState, RunSummary
+
+
+@dataclass(frozen=True)
+class PushState(JobState):
+    """How far a push is.
+
+    Args:
+        requested: what shall be pushed where.
+        progress: how far it is, or was.
+        cancelling: whether somebody wants its end.
+        pushed: what the Hub confirmed; None until then.
+    """
+
+    requested: PushRequest = field(default_factory=lambda: PushRequest(""))
+    progress: PushProgress = field(default_factory=PushProgress)
+    cancelling: bool = False
+    pushed: Pushed | None = None
+
+
+class Approvals:
+    """What a Check has shown to whom: repositories that a push changes, prices of demo Spaces.
+
+    In the app's memory: after a restart one checks again.
+    """
+
+    def __init__(self) -> None:
+        self._shown: set[tuple[str, str, str]] = set()  # visitor, run, repository or price
+
+    def add(self, store: RunStore, run: Run, plan: PushPlan) -> None:
+        """A check has shown what a push changes, which may be done from now on.
+
+        What a check found empty or missing is not meant: by the push another may have filled it.
+        """
+        if plan.held:
+            self._add(store, run, plan.full)
+        if plan.billed:
+            self._add(store, run, _price(plan))
+
+    def _add(self, store: RunStore, run: Run, text: str) -> None:
+        self._shown.add((store.visitor.name, run.id, text))
+
+    def of(self, store: RunStore, run: Run) -> list[str]:
+        """What was shown to a visitor by any of their names, of one run."""
+        names = store.visitor.names or ("",)
+        return [text for name, run_id, text in self._shown if name in names and run_id == run.id]
+
+
+def start_push(
+    store: RunStore, run: Run, request: PushRequest, token: str | None, approvals: Approvals
+) -> None:
+    """Begin to push, unless this run is being pushed already.
+
+    A repository that holds something is updated where a check has shown it to this visitor for
+    this run, or a push of theirs has put the run there. A demo Space is billed where a check has
+    shown the price.
+
+    Raises:
+        JobError: when too many pushes are running, or no process can be started.
+        StoreError: when the folder cannot be made.
+    """
+    former = push_state(run)
+    approved = approvals.of(store, run)
+    if former.pushed is not None:
+        approved += [former.progress.full]
+    approved += _folder(run).request.get("approved", [])
+    background.start_job(
+        store, "push", _folder(run),
+        {"push": dataclasses.asdict(request), "approved": sorted(set(approved))},
+        stdin=(token or "").encode() + b"\n",
+    )  # fmt: skip
+
+
+def push_state(run: Run) -> PushState:
+    """How far the latest push of a run is; status `none` where there was none."""
+    job = _folder(run)
+    state = PushState(**vars(background.job_state(job)))
+    if state.status == "none":
+        return state
+    result = job.read_json(job.folder / "result.json")
+    progress = job.read_json(job.folder / "progress.json")
+    return replace(
+        state,
+        requested=PushRequest(**job.request.get("push", {"name": ""})),
+        progress=PushProgress(**progress),
+        cancelling=state.running and job.stop_requested(),
+        pushed=_read_result(result) if result else None,
+    )
+
+
+def _read_result(result: dict[str, object]) -> Pushed:
+    verified = result.pop("verified")
+    pushed = Pushed(**result)  # type: ignore[arg-type]
+    return replace(pushed, verified=Verification(**verified) if verified else None)  # type: ignore[arg-type]
+
+
+def cancel_push(run: Run) -> None:
+    """Ask a push for its end; it ends before its commit or not at all."""
+    if push_state(run).running:
+        _folder(run).request_stop()
+
+
+def _folder(run: Run) -> JobFolder:
+    return JobFolder(run.folder / "pushes" / "latest")
+
+
+def _price(plan: PushPlan) -> str:
+    return f"{plan.demo}: {plan.hardware}"
+
+
+def push_job(job: JobFolder) -> int:
+    """Push in the job's own process; the exit status."""
+    token = sys.stdin.readline().strip() or None
+    run = Run(job.folder.parent.parent)
+    request = PushRequest(**job.request["push"])
+    approved = set(job.request["approved"])
+    last = 0.0
+    phase = ""
+
+    def on_progress(progress: PushProgress) -> None:
+        nonlocal last, phase
+        if progress.doing != phase or time.monotonic() - last > 0.3:
+            text = json.dumps(dataclasses.asdict(progress))
+            write_atomically(job.folder / "progress.json", text)
+            phase, last = progress.doing, time.monotonic()
+
+    def work() -> events.Event:
+        summary = RunStore(run.folder.parent).summary(run)
+        try:
+            pushed = _push(run, summary, request, token, approved, on_progress, job)
+        except Cancelled as error:
+            return events.Stopped(step=0, seconds=0.0, reason=f"{error.fact} {error.remedy}")
+        text = json.dumps(dataclasses.asdict(pushed))
+        write_atomically(job.folder / "result.json", text)
+        return events.Finished(step=0, seconds=0.0)
+
+    return background.carry_out(job, Phase.CHECK_HUB, work)
+
+
+def _push(
+    run: Run, summary: RunSummary, request: PushRequest, token: str | None, approved: set[str],
+    on_progress: publish.ProgressCallback, job: JobFolder,
+) -> Pushed:  # fmt: skip
+    """Push; again where the Hub's answer shows that it was approved: the name may have been given
+    without its namespace, and the price is the Hub's."""
+    request = replace(request, update=request.update or request.name in approved)
+    while True:
+        try:
+            return publish.push_run(run, summary, request, token, on_progress, job.stop_requested)
+        except RepositoryExists as error:
+            if request.update or error.full not in approved:
+                raise
+            request = replace(request, update=True)
+        except Billed as error:
+            if request.pays or _price(error.plan) not in approved:
+                raise
+            request = replace(request, pays=True)

@@ -1,0 +1,110 @@
+"""A run's events as text: lines for a log, a progress bar for a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from finetune.phases import Phase
+from finetune.runs import events
+from finetune.runs.events import Event
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+
+class TerminalBar:
+    """A tqdm bar of steps, with the evaluations printed above it."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[Any] | None = None
+
+    def __call__(self, event: Event) -> None:
+        from tqdm import tqdm
+
+        if isinstance(event, events.Prepared):
+            tqdm.write(describe_event(event), file=sys.stderr)
+            width = shutil.get_terminal_size().columns
+            self._bar = tqdm(total=event.total_steps, unit="step", ncols=min(100, width))
+        elif isinstance(event, events.Stepped) and self._bar is not None:
+            self._bar.set_postfix(loss=f"{event.loss:.4f}", refresh=False)
+            self._bar.update(event.step - self._bar.n)
+        elif text := describe_event(event):
+            tqdm.write(text, file=sys.stderr)
+        ended = isinstance(event, (events.Finished, events.Stopped, events.Failed))
+        if ended and self._bar is not None:
+            self._bar.close()
+
+
+class LogLines:
+    """One line an event, for the log that a page shows."""
+
+    def __call__(self, event: Event) -> None:
+        if text := describe_event(event):
+            print(text, flush=True)
+
+
+def describe_event(event: Event) -> str:
+    """One line for a person; empty for what is not worth a line."""
+    match event:
+        case events.Started():
+            return f"on {event.device}, {event.processes} process(es)"
+        case events.PhaseStarted():
+            phase = event.phase.replace("_", " ")
+            return "" if event.phase == Phase.TRAIN else f"{phase} {event.detail}".strip()
+        case events.Prepared():
+            counts = (
+                f"{event.train_examples} training and {event.validation_examples} validation "
+                f"pairs, {event.total_steps} steps, {event.parameters:,} parameters"
+            )
+            return "\n".join([counts, *_data_warnings(event.data)])
+        case events.Stepped():
+            return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
+        case events.Evaluated():
+            scores = ", ".join(f"{name} {value:.4f}" for name, value in event.metrics.items())
+            return f"step {event.step}: validation {scores}" + (" (best so far)" * event.best)
+        case events.BaselinesMeasured():
+            return "\n".join(
+                f"baseline {name}: "
+                + ", ".join(f"{k} {v:.4f}" for k, v in scores.items() if k != "examples")
+                for name, scores in event.baselines.items()
+            )
+        case events.Saved():
+            return f"model of step {event.step} saved"
+        case events.Resumed():
+            return f"going on from step {event.step}"
+        case events.Stopped():
+            text = f"stopped at step {event.step}" + ", model discarded" * event.discarded
+            return f"{text} {event.reason}".strip()
+        case events.Failed():
+            return f"failed: {event.error} {event.remedy}".strip()
+        case events.Finished():
+            early = ", early: the score had stopped rising," if event.early else ""
+            return f"finished {event.step} steps{early} in {event.seconds:.1f} s"
+    return ""
+
+
+def _data_warnings(origin: dict[str, Any]) -> list[str]:
+    """What is wrong with the pairs of a run, a line each, and what shows the rows.
+
+    Args:
+        origin: `Pairs.origin`.
+    """
+    lines = [
+        f"warning: {count:,} rows of {split} could not be read and are left out"
+        for split, count in origin.get("unreadable", {}).items()
+    ]
+    lines += [
+        f"left out of {split}: {count:,} ({reason})"
+        for split, reasons in origin.get("left_out", {}).items()
+        for reason, count in reasons.items()
+    ]
+    lines += [
+        f"warning: {count:,} training pairs stand in {split} too, and its score will flatter the "
+        "model; --drop_leaked leaves them out"
+        for split, count in origin.get("leaked", {}).items()
+    ]
+    if lines:
+        lines.append("python -m finetune check with the same options shows the rows")
+    return lines

@@ -1,0 +1,244 @@
+"""A background job's folder: what training runs and all other jobs have in common.
+
+<folder>/
+    job.json        format, kind, owner and request; written once
+    process.json    pid and accelerators of the worker, needed to send it a signal
+    events.jsonl    append-only; the job's state is a fold over it
+    console.log     the worker's output
+    .lock           held by the worker while it lives; the kernel releases it when it dies
+    .rank-lock      the same of the first of several processes of one training run
+    STOP            its presence asks the worker to stop
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from finetune import disk, json_files
+from finetune.disk import write_atomically
+from finetune.errors import StoreError
+from finetune.runs import events
+from finetune.runs.events import Event
+
+FORMAT = 2  # of a job's folder; version 0.1 of the app wrote folders without a number
+
+
+class JobFolder:
+    """One job's folder. Cheap to make; holds nothing but the path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def events_file(self) -> Path:
+        return self.folder / "events.jsonl"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "console.log"
+
+    @property
+    def process_file(self) -> Path:
+        return self.folder / "process.json"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.folder / ".lock"
+
+    @property
+    def rank_lock_file(self) -> Path:
+        return self.folder / ".rank-lock"
+
+    @property
+    def stop_file(self) -> Path:
+        return self.folder / "STOP"
+
+    def describe_job(self, kind: str, owner: str, request: dict[str, Any] | None = None) -> None:
+        """Write down what the job is and whose.
+
+        Args:
+            kind: a name in `jobs.kinds.KINDS`.
+            owner: who asked for it; empty on one's own machine.
+            request: what was asked for.
+
+        Raises:
+            StoreError: when the folder cannot be written.
+        """
+        record = {"format": FORMAT, "kind": kind, "owner": owner, "request": request or {}}
+        write_atomically(self.folder / "job.json", json.dumps(record, indent=2) + "\n")
+
+    @property
+    def kind(self) -> str:
+        """What kind of job it is; empty where that cannot be read."""
+        return str(self._job().get("kind", ""))
+
+    @property
+    def owner(self) -> str:
+        """Who asked for it; empty on one's own machine."""
+        return str(self._job().get("owner", ""))
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What was asked for."""
+        request = self._job().get("request")
+        return request if isinstance(request, dict) else {}
+
+    def _job(self) -> dict[str, Any]:
+        try:
+            job = json_files.read_as(self.folder / "job.json", json_files.parse)
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return job if isinstance(job, dict) else {}
+
+    def is_alive(self) -> bool:
+        """Whether the job's worker lives: from before it is started until its last process ends."""
+        return _is_held(self.lock_file) or _is_held(self.rank_lock_file)
+
+    def append(self, event: Event) -> None:
+        """Add one event; a single write, so that lines of two processes never mix.
+
+        Raises:
+            StoreError: when the folder is gone or the disk is full.
+        """
+        line = (events.to_json(event) + "\n").encode()
+        try:
+            handle = os.open(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                if (written := os.write(handle, line)) != len(line):
+                    os.ftruncate(handle, os.fstat(handle).st_size - written)  # not half a line
+                    raise OSError(errno.ENOSPC, "the disk is full")
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise disk.failure(
+                self.events_file, error, StoreError, "; the model saved last is kept"
+            ) from error
+
+    def tail(self, offset: int = 0, limit: int = -1) -> tuple[list[Event], int]:
+        """The events after byte `offset`, and the offset to ask from next time.
+
+        A last line without its newline is still being written and is left for the next call.
+
+        Args:
+            limit: bytes to read at once; -1 for all there are.
+        """
+        try:
+            with self.events_file.open("rb") as file:
+                file.seek(offset)
+                text = file.read(limit)
+                while limit > 0 and len(text) == limit and b"\n" not in text:
+                    file.seek(offset)
+                    limit *= 2
+                    text = file.read(limit)
+        except OSError:
+            return [], offset
+        whole = text[: text.rfind(b"\n") + 1]
+        parsed = map(events.from_json, whole.split(b"\n"))
+        return [event for event in parsed if event is not None], offset + len(whole)
+
+    def end_partial_line(self) -> None:
+        """End a line that a killed worker left half written, or the next would be lost with it.
+
+        Raises:
+            StoreError: when the folder cannot be written.
+        """
+        with disk.writing(self.events_file), contextlib.suppress(FileNotFoundError):
+            with self.events_file.open("rb+") as file:
+                if file.seek(0, os.SEEK_END):
+                    file.seek(-1, os.SEEK_END)
+                    if file.read(1) != b"\n":
+                        file.write(b"\n")
+
+    def request_stop(self, discard: bool = False, reason: str = "") -> None:
+        """Ask the worker to stop at its next step.
+
+        Args:
+            discard: whether a training run's model shall be thrown away.
+            reason: why, where no person asked for it.
+        """
+        write_atomically(self.stop_file, ("discard\n" if discard else "keep\n") + reason)
+
+    def stop_requested(self) -> bool:
+        """Whether someone asked this job to stop, or has removed it."""
+        return self.stop_file.exists() or not self.folder.is_dir()
+
+    def discard_requested(self) -> bool:
+        """Whether a training run's model shall not be kept."""
+        return self._stop_request()[0] == "discard"
+
+    def stop_reason(self) -> str:
+        """Why it was asked to stop; empty where a person did."""
+        return self._stop_request()[2].strip()
+
+    def _stop_request(self) -> tuple[str, str, str]:
+        try:
+            return self.stop_file.read_text(encoding="utf-8").partition("\n")
+        except OSError:
+            return "", "", ""
+
+    def log_tail(self, size: int = 20_000) -> str:
+        """The last `size` bytes of the worker's output."""
+        try:
+            with self.log_file.open("rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - size))
+                return file.read().decode("utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def log_size(self) -> int:
+        """Bytes the worker has printed so far."""
+        try:
+            return self.log_file.stat().st_size
+        except OSError:
+            return 0
+
+    def read_json(self, path: Path) -> dict[str, Any]:
+        """A JSON object of this folder; empty when it is missing or unreadable."""
+        return json_files.read(path)
+
+
+def hold_lock(path: Path) -> int | None:
+    """A descriptor that holds a lock until every process that has it ends; None if it is held.
+
+    Raises:
+        OSError: when the file cannot be made.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + 1  # `is_alive` holds it too, for an instant
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        if time.monotonic() > deadline:
+            os.close(handle)
+            return None
+        time.sleep(0.01)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers do not collide
+        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    finally:
+        os.close(handle)

@@ -1,0 +1,81 @@
+"""Accelerate's engine for a configuration, and facts about its device."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from finetune.config import RunConfig
+from finetune.environment import devices
+from finetune.errors import ConfigError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerator:
+    """Accelerate's engine for a configuration, every random generator seeded.
+
+    Args:
+        folder: where trackers that write files put them.
+
+    Raises:
+        ConfigError: when the hardware lacks the precision asked for, or a tracker its package.
+    """
+    import torch
+    from accelerate import Accelerator
+    from accelerate.utils import TorchDynamoPlugin, set_seed
+
+    from finetune.training import trackers
+
+    tracking = trackers.tracker_settings(config, folder) if folder is not None else {}
+    try:
+        accelerator = Accelerator(
+            **tracking,
+            # Said outright, or several processes without a GPU would each train alone.
+            cpu=not torch.accelerator.is_available(),
+            mixed_precision=choose_precision(config.mixed_precision),
+            gradient_accumulation_steps=config.gradient_accumulation_steps,
+            dynamo_plugin=TorchDynamoPlugin(backend="inductor", dynamic=True)
+            if config.torch_compile
+            else None,
+        )
+    except ValueError as error:
+        problem = f"is {config.mixed_precision}, which this hardware lacks ({error}); set it to no"
+        raise ConfigError({"mixed_precision": problem}) from error
+    set_seed(config.seed, deterministic=config.deterministic)
+    return accelerator
+
+
+def choose_precision(setting: str) -> str:
+    """Accelerate's word for a `mixed_precision`; `auto` takes bf16 where the hardware computes in
+    it: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
+    if setting != "auto":
+        return setting
+    return "bf16" if devices.computes_bf16() else "no"
+
+
+def device_name(accelerator: Accelerator) -> str:
+    """What to call the device on a page: `NVIDIA H100`, `CPU (2 threads)`."""
+    import torch
+
+    if accelerator.device.type == "cuda":
+        return str(torch.cuda.get_device_name(accelerator.device))
+    if accelerator.device.type == "cpu":
+        return f"CPU ({torch.get_num_threads()} threads)"
+    return str(accelerator.device.type).upper()
+
+
+def keep_freed_memory() -> None:
+    """Tell the C library to keep freed memory rather than give it back to the system.
+
+    Each step takes and frees the same hundreds of megabytes on a CPU; fetching them anew costs a
+    tenth of the step in page faults. The process ends with the run, and its memory with it.
+    """
+    max_mappings, trim_threshold = -4, -1  # M_MMAP_MAX and M_TRIM_THRESHOLD of glibc's malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another system, another C library
+        library = ctypes.CDLL(None)
+        library.mallopt(max_mappings, 0)
+        library.mallopt(trim_threshold, 2**31 - 1)
