@@ -39,7 +39,7 @@ import pytest
 from finetune import config
 from finetune.config import RunConfig
 from finetune.data import splits
-from finetune.jobs import processes, scheduler
+from finetune.jobs import scheduler, workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.support import toys
@@ -107,7 +107,7 @@ def adopt() -> Iterator[Callable[[Run], None]]:
     with contextlib.ExitStack() as held:
 
         def adopted(run: Run) -> None:
-            held.enter_context(processes.worker_lock(run))
+            held.enter_context(workers.worker_lock(run))
             scheduler.adopt_terminal_run(RunStore(run.folder.parent), run)
 
         yield adopted

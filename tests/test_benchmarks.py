@@ -17,8 +17,7 @@ from finetune.config import RunConfig
 from finetune.data import tables
 from finetune.jobs.queue import Queue
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import Run, RunStore
 from finetune.ui import app
 from tests.benchmarks import analysis, load, machine, memory, prediction, training
 from tests.benchmarks import page as pages

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from finetune import disk, logs
 from finetune.errors import FinetuneError, JobError, StoreError
-from finetune.jobs import processes
+from finetune.jobs import workers
 from finetune.jobs.kinds import KINDS
 from finetune.phases import Phase
 from finetune.runs import events
@@ -89,7 +89,7 @@ def start_job(
             with store_lock(store):
                 _replace(job.folder, new.folder)
                 passed_on, lock = lock, None
-                processes.spawn_worker(job, lock=passed_on, stdin=stdin)
+                workers.spawn_worker(job, lock=passed_on, stdin=stdin)
         finally:
             if lock is not None:
                 os.close(lock)
@@ -160,7 +160,7 @@ def _cause_of_death(job: JobFolder) -> tuple[str, str]:
     with contextlib.suppress(OSError):
         if shutil.disk_usage(job.folder).free < _FREE:
             return "The disk is full.", "Free some space and press Resume: nothing saved is lost."
-    if processes.killed_by(job) == signal.SIGKILL:
+    if workers.killed_by(job) == signal.SIGKILL:
         error = "The worker was killed, as the system does when memory runs out."
         return error, _SMALLER_BATCH if training else "Free some memory and try again."
     return ("", "") if training else ("It ended unexpectedly.", "Its log may say why. Try again.")

@@ -33,7 +33,7 @@ from finetune.data.first_rows import FirstRows
 from finetune.disk import write_atomically
 from finetune.environment import caches, hub_connection
 from finetune.errors import ConfigError, DataError, FinetuneError
-from finetune.jobs import background, processes
+from finetune.jobs import background, workers
 from finetune.owners import NOBODY
 from finetune.phases import Phase
 from finetune.runs import events
@@ -114,7 +114,7 @@ def _remove_old(folder: Path) -> None:
 def abandon_check(job: JobFolder) -> None:
     """End a check nobody waits for, and remove what it has written."""
     if job.is_alive():
-        processes.kill_worker(job)
+        workers.kill_worker(job)
         shutil.rmtree(job.folder, ignore_errors=True)
 
 

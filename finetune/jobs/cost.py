@@ -23,7 +23,8 @@ from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
 from finetune.environment import devices
-from finetune.errors import FinetuneError
+from finetune.errors import ConfigError, FinetuneError
+from finetune.jobs import check
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
@@ -300,9 +301,12 @@ def _report_of(store: RunStore, chosen: RunConfig) -> tuple[CheckReport | None, 
         if report is not None and not report.blocked:
             return report, True
     other: CheckReport | None = None
-    for path in (store.root / "examinations").glob("*/config.json"):
-        config = _config(path)
-        if config is None or config.max_train_samples or not _same_source(config, chosen):
+    for path in (store.root / "checks").glob("*/job.json"):
+        try:
+            config = check.CheckJob(path.parent).config()
+        except ConfigError:
+            continue
+        if config.max_train_samples or not _same_source(config, chosen):
             continue
         if check.check_folder(store, config).id != path.parent.name:  # made with another right
             continue
@@ -317,7 +321,7 @@ def _report_of(store: RunStore, chosen: RunConfig) -> tuple[CheckReport | None, 
 
 def _found(folder: Path) -> CheckReport | None:
     """What an examination has found by now: the rows are counted long before their lengths are."""
-    return _read(folder / "report.json") or _read(folder / check.PARTIAL)
+    return _read(folder / "report.json") or _read(folder / "partial.json")
 
 
 _Looked = tuple[CheckReport | None, bool]
@@ -364,25 +368,13 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 def _read(path: Path) -> CheckReport | None:
-    return _parsed(str(path), _version(path))
-
-
-def _config(path: Path) -> RunConfig | None:
-    return _configured(str(path), _version(path))
-
-
-@lru_cache(maxsize=128)
-def _parsed(path: str, version: tuple[int, int]) -> CheckReport | None:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        return CheckReport.from_dict(json_files.read(Path(path)))
+        return json_files.read_as(path, _parse_report)
     return None
 
 
-@lru_cache(maxsize=128)
-def _configured(path: str, version: tuple[int, int]) -> RunConfig | None:
-    with contextlib.suppress(OSError, FinetuneError):
-        return RunConfig.from_json(Path(path).read_text(encoding="utf-8"))
-    return None
+def _parse_report(text: str) -> CheckReport:
+    return CheckReport.from_dict(json_files.parse(text))
 
 
 # -- time ----------------------------------------------------------------------------------------

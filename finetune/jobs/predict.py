@@ -31,7 +31,7 @@ from finetune.disk import write_atomically
 from finetune.environment import caches
 from finetune.errors import DataError, FinetuneError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
-from finetune.jobs import background, processes
+from finetune.jobs import background, workers
 from finetune.owners import NOBODY, Limits
 from finetune.phases import Phase
 from finetune.runs import events
@@ -193,7 +193,7 @@ def prediction_state(job: PredictionJob) -> PredictionState:
 def cancel_prediction(job: PredictionJob) -> None:
     """Ask a job to end; the rows predicted by then are kept."""
     job.request_stop()
-    processes.end_worker(job, 10, 20)
+    workers.end_worker(job, 10, 20)
 
 
 def _missing() -> DataError:

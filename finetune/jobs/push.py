@@ -14,10 +14,11 @@ import dataclasses
 import json
 import sys
 import time
+import traceback
 from dataclasses import dataclass, field, replace
 
 from finetune.disk import write_atomically
-from finetune.errors import Cancelled
+from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import publish
 from finetune.hub.publish import (
     Billed,
@@ -166,6 +167,14 @@ def push_job(job: JobFolder) -> int:
             pushed = _push(run, summary, request, token, approved, on_progress, job)
         except Cancelled as error:
             return events.Stopped(step=0, seconds=0.0, reason=f"{error.fact} {error.remedy}")
+        except FinetuneError:
+            raise
+        except Exception as error:  # a library might quote a header in its words
+            traceback.print_tb(error.__traceback__)
+            raise PublishError(
+                f"{type(error).__name__} was raised, which is our fault.",
+                "The push's console.log says where.",
+            ) from None
         text = json.dumps(dataclasses.asdict(pushed))
         write_atomically(job.folder / "result.json", text)
         return events.Finished(step=0, seconds=0.0)

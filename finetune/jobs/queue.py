@@ -1,24 +1,44 @@
 """The runs that wait: a folder with a small file for each.
 
-    <root>/.queue/<order>-<run id>      holds the owner's name
+    <root>/.queue/<turn>.<order>-<run id>   holds the owner's name
+    <root>/.queue/turns.json                the turn of the run begun last, of all and of each owner
 
-Owners take turns: the order is that of arrival, but a run waits until every other owner with an
-earlier turn was served. A run's turn is the number of its owner's runs at work or waiting before
-it (round robin). Each change is one rename, so whoever is killed leaves the one state or the other.
+Owners take turns: each run of an owner has the turn after that of their run before it, the first
+the present turn. Runs of one turn go in the order of their arrival. (Start-time fair queueing:
+Goyal, Vin and Cheng, SIGCOMM 1996.) Each change is one rename or removal, so whoever is killed
+leaves the one state or the other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections import Counter
-from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from finetune import disk
-from finetune.runs.job_folder import JobFolder
+from finetune import disk, json_files
+from finetune.disk import write_atomically
+from finetune.errors import StoreError
 
 _MIDDLE = 10**12  # the first number; there is room in front
+
+
+@dataclass(frozen=True, order=True)
+class _Entry:
+    turn: int
+    order: int
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name.partition("-")[2]
+
+    @property
+    def owner(self) -> str:
+        with contextlib.suppress(OSError, ValueError):
+            return self.path.read_text(encoding="utf-8")
+        return ""
 
 
 class Queue:
@@ -31,62 +51,73 @@ class Queue:
     def __init__(self, root: Path) -> None:
         self._folder = root / ".queue"
 
-    def waiting(self, running: Iterable[JobFolder] = ()) -> list[str]:
-        """The ids that wait, the next first.
-
-        Args:
-            running: the runs at work, whose owners have had a turn.
-        """
-        turns = Counter(run.owner for run in running)
-        by_turn = []
-        for order, path in self._entries():
-            owner = _owner(path)
-            by_turn.append((turns[owner], order, _run_id(path)))
-            turns[owner] += 1
-        return [run_id for _, _, run_id in sorted(by_turn)]
+    def waiting(self) -> list[str]:
+        """The ids that wait, the next first."""
+        return [entry.run_id for entry in self._entries()]
 
     def __contains__(self, run_id: str) -> bool:
-        return any(_run_id(path) == run_id for _, path in self._entries())
+        return run_id in self.waiting()
 
     def add(self, run_id: str, owner: str = "", first: bool = False) -> None:
-        """Put a run at the end, or before all; one that waits is moved.
+        """Put a run at the end of its owner's turns, or before all; one that waits is moved.
 
         Raises:
             StoreError: when the folder cannot be written.
         """
         entries = self._entries()
-        former = [path for _, path in entries if _run_id(path) == run_id]
-        orders = [order for order, _ in entries] or [_MIDDLE]
+        former = self._find(run_id)
+        orders = [entry.order for entry in entries] or [_MIDDLE]
         order = min(orders) - 1 if first else max(orders) + 1
-        path = self._folder / f"{order}-{run_id}"
+        turn = entries[0].turn if first and entries else self._next_turn(owner)
+        path = self._folder / f"{turn}.{order}-{run_id}"
         with disk.writing(f"The queue {self._folder}"):
             self._folder.mkdir(parents=True, exist_ok=True)
-            if former:
-                os.replace(former[0], path)
+            if former is not None:
+                os.replace(former.path, path)
             path.write_text(owner, encoding="utf-8")
+
+    def _next_turn(self, owner: str) -> int:
+        """The turn of the next run that this owner adds."""
+        now, begun = self._turns()
+        theirs = [entry.turn for entry in self._entries() if entry.owner == owner]
+        return max([now, begun.get(owner, now - 1) + 1, *(turn + 1 for turn in theirs)])
 
     def remove(self, run_id: str) -> bool:
         """Take a run out; whether it was waiting."""
-        paths = [path for _, path in self._entries() if _run_id(path) == run_id]
-        for path in paths:
-            path.unlink(missing_ok=True)
-        return bool(paths)
+        entry = self._find(run_id)
+        if entry is not None:
+            entry.path.unlink(missing_ok=True)
+        return entry is not None
 
-    def _entries(self) -> list[tuple[int, Path]]:
+    def begin(self, run_id: str) -> None:
+        """Take out a run that has a worker now: its owner has had this turn."""
+        entry = self._find(run_id)
+        if entry is None:
+            return
+        _, begun = self._turns()
+        begun[entry.owner] = entry.turn
+        recent = {owner: turn for owner, turn in begun.items() if turn >= entry.turn}
+        with contextlib.suppress(StoreError):  # a full disk: the next turn is a little unfair
+            text = json.dumps({"now": entry.turn, "owners": recent})
+            write_atomically(self._folder / "turns.json", text)
+        self.remove(run_id)
+
+    def _turns(self) -> tuple[int, dict[str, int]]:
+        """The turn of the run begun last, and of each owner's."""
+        record = json_files.read(self._folder / "turns.json")
+        try:
+            return int(record["now"]), dict(record["owners"])
+        except (KeyError, TypeError, ValueError):
+            return 0, {}
+
+    def _find(self, run_id: str) -> _Entry | None:
+        return next((entry for entry in self._entries() if entry.run_id == run_id), None)
+
+    def _entries(self) -> list[_Entry]:
         entries = []
         with contextlib.suppress(OSError):
             for name in os.listdir(self._folder):
-                order = name.partition("-")[0]
-                if order.isdecimal():
-                    entries.append((int(order), self._folder / name))
+                turn, _, order = name.partition("-")[0].partition(".")
+                if turn.isdecimal() and order.isdecimal():
+                    entries.append(_Entry(int(turn), int(order), self._folder / name))
         return sorted(entries)
-
-
-def _run_id(path: Path) -> str:
-    return path.name.partition("-")[2]
-
-
-def _owner(path: Path) -> str:
-    with contextlib.suppress(OSError, ValueError):
-        return path.read_text(encoding="utf-8")
-    return ""

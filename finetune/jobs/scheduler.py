@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from finetune import owners
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
-from finetune.jobs import processes, warm_worker
+from finetune.jobs import warm_worker, workers
 from finetune.jobs.background import store_lock
 from finetune.jobs.queue import Queue
 from finetune.owners import Limits
@@ -57,7 +57,7 @@ def _dispatch(store: RunStore) -> None:
 def _start_waiting(store: RunStore) -> None:
     queue = Queue(store.root)
     running = running_runs(store)
-    for run_id in queue.waiting(running):
+    for run_id in queue.waiting():
         try:
             run = store.get(run_id)
         except NoSuchRun:  # deleted by hand
@@ -96,7 +96,7 @@ def _free_accelerators(run: Run, running: Sequence[Run]) -> tuple[str, ...] | No
         return None if running else ()
     taken: set[str] = set()
     for other in running:
-        taken |= set(processes.worker_devices(other) or accelerators)
+        taken |= set(workers.worker_devices(other) or accelerators)
     free = [name for name in accelerators if name not in taken]
     config = run.config()
     needed = len(accelerators)
@@ -121,8 +121,8 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     if store.summary(run).count > 0:
         run.resume()
     if accelerators or not warm_worker.give_to_warm_worker(store, run):
-        processes.spawn_worker(run, devices=accelerators, cwd=cwd)
-    Queue(store.root).remove(run.id)
+        workers.spawn_worker(run, devices=accelerators, cwd=cwd)
+    Queue(store.root).begin(run.id)
 
 
 def adopt_terminal_run(store: RunStore, run: Run) -> None:
@@ -132,7 +132,7 @@ def adopt_terminal_run(store: RunStore, run: Run) -> None:
         StoreError: when the run's folder cannot be written.
     """
     accelerators = devices.list_accelerators()[: run.config().num_processes]
-    processes.record_worker(run, os.getpid(), accelerators)
+    workers.record_worker(run, os.getpid(), accelerators)
 
 
 def running_runs(store: RunStore) -> list[Run]:
@@ -151,7 +151,7 @@ def _stop_overdue(store: RunStore) -> None:
             run.request_stop(
                 reason=f"It was worked on for {limit} minutes, as long as a run may be."
             )
-            processes.end_worker(run)
+            workers.end_worker(run)
 
 
 class Scheduler:

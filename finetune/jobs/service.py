@@ -14,7 +14,7 @@ from finetune.config import RunConfig, too_many_steps
 from finetune.data import catalog, checkpoints
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun, StoreError
-from finetune.jobs import check, cost, processes, scheduler
+from finetune.jobs import check, cost, scheduler, workers
 from finetune.jobs.background import current_state, store_lock
 from finetune.jobs.queue import Queue
 from finetune.owners import Limits
@@ -205,8 +205,8 @@ def stop_run(
     store: RunStore,
     run: Run,
     discard: bool = False,
-    patience: float = processes.STOP_PATIENCE,
-    limit: float = processes.STOP_LIMIT,
+    patience: float = workers.STOP_PATIENCE,
+    limit: float = workers.STOP_LIMIT,
 ) -> None:
     """Ask a run to end; or take it out of the queue, where it waits.
 
@@ -235,7 +235,7 @@ def stop_run(
         if discard and not alive:
             return _discard(run, summary)
         run.request_stop(discard)
-    processes.end_worker(run, patience, limit)
+    workers.end_worker(run, patience, limit)
     return None
 
 
@@ -263,10 +263,10 @@ def delete_run(store: RunStore, run: Run) -> None:
     with store_lock(store):
         run = store.get(run.id)
         Queue(store.root).remove(run.id)
-        processes.kill_worker(run)
+        workers.kill_worker(run)
         for pattern in ("evaluations/*/", "exports/*/", "pushes/*/"):
             for folder in run.folder.glob(pattern):
-                processes.kill_worker(JobFolder(folder))
+                workers.kill_worker(JobFolder(folder))
         store.delete(run)
     scheduler.dispatch_queue(store)
 
@@ -276,16 +276,10 @@ def active_run(store: RunStore) -> Run | None:
     for run in store.runs():
         if run.is_alive() and store.summary(run).status not in ENDED:
             return run
-    for run_id in waiting_runs(store):
+    for run_id in Queue(store.root).waiting():
         with contextlib.suppress(NoSuchRun):
             return store.get(run_id)
     return None
-
-
-def waiting_runs(store: RunStore) -> list[str]:
-    """The ids of the runs that wait, everybody's, the next first."""
-    queue = Queue(store.root)
-    return queue.waiting(scheduler.running_runs(store)) if queue.waiting() else []
 
 
 def run_summary(store: RunStore, run: Run) -> RunSummary:
@@ -293,13 +287,14 @@ def run_summary(store: RunStore, run: Run) -> RunSummary:
 
     A dead worker without a last event was interrupted; or stopped, where a stop was asked for.
     """
-    waits = run.id in Queue(store.root)
-    if waits and not run.is_alive():
-        return replace(store.summary(run), status="waiting", error="", remedy="")
+    if run.id in Queue(store.root):
+        summary = store.summary(run)
+        if summary.status in ENDED or not run.is_alive():
+            return replace(summary, status="waiting", error="", remedy="")
     return current_state(run, lambda: store.summary(run))
 
 
 def queue_place(store: RunStore, run: Run) -> tuple[int, int]:
     """The place of a waiting run, from 1, and how many wait; (0, n) where it does not."""
-    waiting = waiting_runs(store)
+    waiting = Queue(store.root).waiting()
     return (waiting.index(run.id) + 1 if run.id in waiting else 0), len(waiting)

@@ -19,8 +19,8 @@ from finetune.config import RunConfig
 from finetune.data import catalog, uploads
 from finetune.environment import caches
 from finetune.errors import FinetuneError, StoreError
-from finetune.jobs import check, processes, scheduler
-from finetune.jobs.pipeline import StopSwitch, Terminated, train_events
+from finetune.jobs import check, pipeline, scheduler, workers
+from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.queue import Queue
 from finetune.jobs.terminal import LogLines, TerminalBar
 from finetune.runs import events
@@ -42,7 +42,7 @@ _LOST = events.Failed(
 def train_job(job: JobFolder) -> int:
     """Carry out a run in its worker, or let Accelerate start several; the exit status."""
     run = Run(job.folder)
-    Queue(run.folder.parent).remove(run.id)
+    Queue(run.folder.parent).begin(run.id)
     try:
         count = distributed.process_count(run.config())
         if count > 1 or run.config().accelerate_config:
@@ -54,7 +54,7 @@ def train_job(job: JobFolder) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train from a terminal; the exit status: 0 finished or stopped, 1 failed, 2 wrong arguments."""
+    """Train from a terminal; the exit status: 0 ended, 1 failed, 2 wrong arguments."""
     caches.ensure_cache_folder()
     parser = build_parser()
     args = parser.parse_args(arguments)
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not distributed.is_main_process():
         return _leave(carry_out_run(run, show))
     single = distributed.is_single_process()
-    with processes.worker_lock(run, rank=not single) as only:
+    with workers.worker_lock(run, rank=not single) as only:
         if not only:
             print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
             return 0 if single else 1  # or the other ranks would wait for this one
@@ -173,7 +173,7 @@ def carry_out_run(run: Run, show: Callable[[Event], None]) -> int:
         if main_process:
             run.end_partial_line()
             _note_killed_worker(run)
-        with contextlib.closing(train_events(run, stop)) as stream:
+        with contextlib.closing(pipeline.train_events(run, stop)) as stream:
             for event in stream:
                 if isinstance(event, events.Stopped):
                     event = _as_requested(run, event)

@@ -21,7 +21,7 @@ from finetune.data import catalog
 from finetune.disk import write_atomically
 from finetune.environment import caches
 from finetune.errors import JobError, StoreError
-from finetune.jobs import processes
+from finetune.jobs import workers
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -41,7 +41,7 @@ def start_warm_worker(store: RunStore) -> None:
             shutil.rmtree(waiting.folder, ignore_errors=True)
             waiting.folder.mkdir(parents=True)
             parent = str(os.getpid())
-            processes.spawn_worker(waiting, __name__, stdin=parent.encode())
+            workers.spawn_worker(waiting, __name__, stdin=parent.encode())
 
 
 def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> bool:
@@ -54,12 +54,12 @@ def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> boo
     """
     waiting, config = _folder(store), run.config()
     several = config.num_processes > 1 or config.accelerate_config
-    worker = processes.worker_process(waiting)
+    worker = workers.worker_process(waiting)
     if worker is None or several or catalog.needs_hub(config.dataset, config.checkpoint):
         return False
     taken = False
     if (waiting.folder / READY).exists():
-        processes.adopt_worker(run, worker.pid)
+        workers.adopt_worker(run, worker.pid)
         write_atomically(waiting.folder / RUN, str(run.folder.resolve()))
         deadline = time.monotonic() + patience
         while not (taken := (waiting.folder / TAKEN).exists()) and time.monotonic() < deadline:
@@ -90,7 +90,7 @@ def main(folder: Path, parent: int) -> int:
         return 0
     from finetune.jobs import train
 
-    os.chdir(processes.empty_folder(run))  # its own is gone with the folder it waited in
+    os.chdir(workers.empty_folder(run))  # its own is gone with the folder it waited in
     log = os.open(run.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
@@ -121,7 +121,7 @@ def _wait(folder: Path, parent: int) -> Run | None:
                 run = Run(Path((folder / RUN).read_text(encoding="utf-8")))
                 if hold_lock(run.lock_file) is None:
                     return None
-                os.environ[processes.LOCKED] = str(run.folder)
+                os.environ[workers.LOCKED] = str(run.folder)
                 os.replace(folder / RUN, folder / TAKEN)
                 return run
             time.sleep(0.02)

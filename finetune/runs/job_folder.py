@@ -156,12 +156,13 @@ class JobFolder:
         Raises:
             StoreError: when the folder cannot be written.
         """
-        with disk.writing(self.events_file), contextlib.suppress(FileNotFoundError):
-            with self.events_file.open("rb+") as file:
-                if file.seek(0, os.SEEK_END):
-                    file.seek(-1, os.SEEK_END)
-                    if file.read(1) != b"\n":
-                        file.write(b"\n")
+        if not self.events_file.exists():
+            return
+        with disk.writing(self.events_file), self.events_file.open("rb+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
 
     def request_stop(self, discard: bool = False, reason: str = "") -> None:
         """Ask the worker to stop at its next step.

@@ -46,11 +46,10 @@ import psutil
 from playwright.sync_api import sync_playwright
 
 from finetune.config import RunConfig
-from finetune.jobs import processes, service
+from finetune.jobs import service, workers
 from finetune.jobs.queue import Queue
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import Run, RunStore
 from tests.benchmarks import machine
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -116,7 +115,7 @@ def _measure(
         print(f"{name:<32}{value}")
     for failure in sorted(set(crowd.failures))[:5]:
         print("failed:", failure)
-    processes.kill_worker(watched)
+    workers.kill_worker(watched)
     print(f"load: ratio {under / alone:.2f}")
 
 
@@ -328,7 +327,7 @@ def _app(store: RunStore) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.kill()
         process.wait()
         for run in store.runs():
-            processes.kill_worker(run)
+            workers.kill_worker(run)
 
 
 def _begin(store: RunStore, config: RunConfig) -> Run:
@@ -355,7 +354,7 @@ def _drawn(store: RunStore, run: Run, url: str, given: argparse.Namespace) -> fl
 def _clicked(store: RunStore, url: str) -> float:
     """Seconds from a click on Train to the first step, while nothing else trains."""
     for run in store.runs():
-        processes.kill_worker(run)
+        workers.kill_worker(run)
     known = {run.id for run in store.runs()}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(**_chromium())
@@ -370,7 +369,7 @@ def _clicked(store: RunStore, url: str) -> float:
         _until(lambda: service.run_summary(store, run).step > 0, 120)
         first = service.run_summary(store, run).train[0].time - clicked
         browser.close()
-    processes.kill_worker(run)
+    workers.kill_worker(run)
     return first
 
 

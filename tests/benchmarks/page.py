@@ -41,11 +41,10 @@ import psutil
 from playwright.sync_api import Browser, sync_playwright
 
 from finetune.config import RunConfig
-from finetune.jobs import processes, scheduler
+from finetune.jobs import scheduler, workers
 from finetune.jobs.queue import Queue
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import Run, RunStore
 from finetune.ui import live_updates
 from tests.benchmarks import machine
 
@@ -254,7 +253,7 @@ def watched(store: RunStore) -> Iterator[Run]:
             total_steps=100_000, labels=["no", "yes"], parameters=1000, precision="no",
         )
     )  # fmt: skip
-    with processes.worker_lock(run):
+    with workers.worker_lock(run):
         scheduler.adopt_terminal_run(store, run)
         try:
             yield run

@@ -20,9 +20,8 @@ from finetune.data import checks
 from finetune.data.check_report import CheckReport, Finding
 from finetune.data.preview import Preview
 from finetune.errors import DataError, JobError
-from finetune.jobs import check, service
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.jobs import check_jobs, service, workers
+from finetune.runs.store import Run, RunStore
 from tests.data.test_splits import Row, some, upload
 from tests.support import toys
 
@@ -249,9 +248,9 @@ def test_rows_are_previewed(tmp_path: Path) -> None:
             shown.rows(split, how, what)
 
 
-def wait(folder: Run, seconds: float = 60) -> check.CheckState:
+def wait(folder: Run, seconds: float = 60) -> check_jobs.CheckState:
     end = time.monotonic() + seconds
-    while (found := check.check_state(folder)).running:
+    while (found := check_jobs.check_state(folder)).running:
         assert time.monotonic() < end, found
         time.sleep(0.1)
     return found
@@ -259,28 +258,28 @@ def wait(folder: Run, seconds: float = 60) -> check.CheckState:
 
 def test_the_process_examines_once_for_all(store: RunStore, processes: list[int]) -> None:
     config = RunConfig()
-    first = check.start_check(store, config)
-    worker = processes.worker_process(first)
+    first = check_jobs.start_check(store, config)
+    worker = workers.worker_process(first)
     assert worker is not None
     processes.append(worker.pid)
-    assert check.start_check(store, config).folder == first.folder
-    again = processes.worker_process(first)
+    assert check_jobs.start_check(store, config).folder == first.folder
+    again = workers.worker_process(first)
     assert again is None or again.pid == worker.pid
     report = wait(first).report
     assert report is not None
     assert report.read == {"train": 1746, "validation": 372, "test": 390}
     assert report.lengths.rows == 1746
     psutil.wait_procs([worker], timeout=10)
-    assert check.start_check(store, config).folder == first.folder
-    assert processes.worker_process(first) is None
-    assert check.check_folder(store, config.changed(learning_rate=1e-3)).folder == first.folder
-    assert check.check_folder(store, config.changed(drop_leaked=True)).folder != first.folder
+    assert check_jobs.start_check(store, config).folder == first.folder
+    assert workers.worker_process(first) is None
+    assert check_jobs.check_folder(store, config.changed(learning_rate=1e-3)).folder == first.folder
+    assert check_jobs.check_folder(store, config.changed(drop_leaked=True)).folder != first.folder
 
 
 def test_a_source_that_cannot_be_opened_fails_in_words(
     store: RunStore, processes: list[int]
 ) -> None:
-    found = wait(check.start_check(store, RunConfig(dataset="glue/stsb")))
+    found = wait(check_jobs.start_check(store, RunConfig(dataset="glue/stsb")))
     assert "similarity" in found.error
     assert found.remedy
 
@@ -288,25 +287,25 @@ def test_a_source_that_cannot_be_opened_fails_in_words(
 def test_a_killed_examination_is_said_and_can_be_repeated(
     store: RunStore, processes: list[int]
 ) -> None:
-    folder = check.start_check(store, RunConfig())
-    worker = processes.worker_process(folder)
+    folder = check_jobs.start_check(store, RunConfig())
+    worker = workers.worker_process(folder)
     assert worker is not None
     worker.kill()
     psutil.wait_procs([worker], timeout=10)
     assert "ended without a word" in wait(folder, 15).error
-    assert wait(check.start_check(store, RunConfig())).report is not None
+    assert wait(check_jobs.start_check(store, RunConfig())).report is not None
 
 
 def test_only_so_many_go_on_at_once(store: RunStore, processes: list[int]) -> None:
     stopped = []
     for seed in range(3):
-        worker = processes.worker_process(check.start_check(store, RunConfig(data_seed=seed)))
+        worker = workers.worker_process(check_jobs.start_check(store, RunConfig(data_seed=seed)))
         assert worker is not None
         os.kill(worker.pid, signal.SIGSTOP)
         stopped.append(worker)
         processes.append(worker.pid)
     with pytest.raises(JobError, match="3 examinations are going on"):
-        check.start_check(store, RunConfig(data_seed=9))
+        check_jobs.start_check(store, RunConfig(data_seed=9))
     for worker in stopped:
         worker.kill()
 
@@ -316,7 +315,7 @@ def test_pairs_found_impossible_are_not_trained_on(store: RunStore, tmp_path: Pa
     (store.root / "uploads").parent.mkdir(parents=True, exist_ok=True)
     (store.root.parent / "uploads").rename(store.root / "uploads")
     config = RunConfig(dataset=name)
-    assert wait(check.start_check(store, config)).report is not None
+    assert wait(check_jobs.start_check(store, config)).report is not None
     with pytest.raises(DataError, match="one class"):
         service.start_run(store, config)
     assert store.runs() == []

@@ -14,10 +14,9 @@ import pytest
 from finetune.config import RunConfig
 from finetune.data import first_rows
 from finetune.data.check_report import CheckReport
-from finetune.jobs import check
+from finetune.jobs import check, check_jobs
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import Run, RunStore
 from finetune.ui import checks_view
 from finetune.ui.tabs import data
 from tests.ui.test_app import NOBODY
@@ -80,7 +79,7 @@ class Watched:
     def __init__(self, store: RunStore) -> None:
         self.tab, self.seen = data.DataTab(store), ""
         self.asks = ("first", "")
-        self.place = check.check_folder(store, RunConfig())
+        self.place = check_jobs.check_folder(store, RunConfig())
         self.place.folder.mkdir(parents=True)
         (self.place.folder / "config.json").write_text(RunConfig().to_json())
 
@@ -107,7 +106,7 @@ def test_the_page_shows_what_is_known_as_it_comes(store: RunStore) -> None:
     watched.place.append(events.PhaseStarted(phase="examine", detail="reading train"))
     watched.place.append(events.Progressed(done=50_000))
     rows = first_rows.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])])
-    watched.write(check.GLANCE, rows.to_json())
+    watched.write(check_jobs.GLANCE, rows.to_json())
     first = watched.tick()
     assert set(first) == {"progress"}
     assert "reading train: 50,000 rows" in first["progress"]
@@ -116,7 +115,7 @@ def test_the_page_shows_what_is_known_as_it_comes(store: RunStore) -> None:
     known = CheckReport(
         "x", corpus="c", labels=["a", "b"], columns={"sentence2": "q"}, read={"train": 9}
     )
-    watched.write(check.PARTIAL, known.to_json())
+    watched.write(check_jobs.PARTIAL, known.to_json())
     watched.place.append(events.PhaseStarted(phase="examine", detail="loading the tokenizer"))
     second = watched.tick()
     assert {"overview", "findings", "rows", "split", *data._CHOSEN} <= set(second)
@@ -145,7 +144,9 @@ def test_rows_of_new_pairs_come_in_the_way_that_is_chosen(
 
 def test_unclear_columns_are_shown_with_the_first_rows(store: RunStore) -> None:
     watched = Watched(store)
-    watched.write(check.GLANCE, first_rows.FirstRows("a.csv", ["p"], [(2, ["<script>"])]).to_json())
+    watched.write(
+        check_jobs.GLANCE, first_rows.FirstRows("a.csv", ["p"], [(2, ["<script>"])]).to_json()
+    )
     watched.write("report.json", CheckReport("a.csv", choices={"p": "", "q": ""}).to_json())
     shown = watched.tick()["overview"]
     assert "First rows of a.csv" in shown
@@ -157,7 +158,7 @@ def test_unclear_columns_are_shown_with_the_first_rows(store: RunStore) -> None:
 
 def test_what_needs_no_tokenizer_stays_when_the_rest_fails(store: RunStore) -> None:
     watched = Watched(store)
-    watched.write(check.PARTIAL, CheckReport("x", read={"train": 9}).to_json())
+    watched.write(check_jobs.PARTIAL, CheckReport("x", read={"train": 9}).to_json())
     watched.place.append(events.Failed(error="It is over.", remedy="Press Examine."))
     shown = watched.tick()
     assert "It is over." in shown["progress"]
@@ -185,14 +186,14 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
         monkeypatch.setattr(signal, name, lambda *given: None)
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the examination sets them
         monkeypatch.setenv(name, "1")
-    place = check.check_folder(store, RunConfig())
+    place = check_jobs.check_folder(store, RunConfig())
     place.folder.mkdir(parents=True)
     assert check.carry_out(place, RunConfig(), store.root) == 0
     told = [one.detail for one in place.tail()[0] if isinstance(one, events.PhaseStarted)]
     assert told == [one for one in checks_view.DOINGS if one != "starting"]
-    found = check.check_state(Run(place.folder))
+    found = check_jobs.check_state(Run(place.folder))
     assert found.report is not None
-    partial = CheckReport.from_dict(json.loads((place.folder / check.PARTIAL).read_text()))
+    partial = CheckReport.from_dict(json.loads((place.folder / check_jobs.PARTIAL).read_text()))
     assert partial.splits == found.report.splits
     assert partial.lengths.bins == []
     assert "once the tokenizer is loaded" in partial.lengths.note

@@ -23,7 +23,7 @@ from finetune.environment import hub_connection
 from finetune.errors import DataError
 from finetune.evaluation import test_set
 from finetune.hub import script_bundle
-from finetune.jobs import check, cost, service, train
+from finetune.jobs import check, check_jobs, cost, service, train
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from tests.conftest import HUB
@@ -231,15 +231,15 @@ def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
         (tmp_path / folder / "train.csv").write_bytes(_csv(40))
     monkeypatch.setattr(sources, "load_dataset", None)
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    visitor = store.for_visitor(owners.identify(browser="browser:ada"))
+    visitor = store.seen_by(owners.identify(browser="browser:ada"))
     monkeypatch.delenv("FINETUNE_VISITORS")
     for name in [*packaged_modules._PACKAGED_DATASETS_MODULES, "imdb", *LOCAL]:
         config = RunConfig(dataset=name)
         acts: list[tuple[Callable[..., object], tuple[object, ...]]] = [
             (splits.load_pairs, (config, tmp_path)),
             (sources.open_source, (config, tmp_path)),
-            (check.start_check, (store, config)),
-            (check.start_check, (visitor, config)),
+            (check_jobs.start_check, (store, config)),
+            (check_jobs.start_check, (visitor, config)),
             (service.start_run, (store, config)),
             (service.start_run, (visitor, config)),
         ]
@@ -374,7 +374,7 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
     monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
 
     def examined() -> str:
-        folder = check.check_folder(store, config)
+        folder = check_jobs.check_folder(store, config)
         folder.folder.mkdir(parents=True)
         (folder.folder / "config.json").write_text(config.to_json())
         report = checks.check_pairs(config, store.root, lambda *_: None)
@@ -383,19 +383,19 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
 
     by_owner = examined()
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    mine = store.for_visitor(owners.identify(browser="browser:ada"))
+    mine = store.seen_by(owners.identify(browser="browser:ada"))
     with pytest.raises(DataError, match="There is no such examination"):
-        check.get_check(mine, by_owner)
-    assert check.check_state(check.check_folder(mine, config)).report is None
+        check_jobs.get_check(mine, by_owner)
+    assert check_jobs.check_state(check_jobs.check_folder(mine, config)).report is None
     assert cost.estimate_cost(mine, config).steps is None
     repo.private = False
-    found = check.get_check(mine, examined())
-    assert check.check_state(found).report is not None
+    found = check_jobs.get_check(mine, examined())
+    assert check_jobs.check_state(found).report is not None
     repo.private = True
     hub_access._known.cache_clear()
     for act in (
-        lambda: check.get_check(mine, found.id),
-        lambda: check.start_check(mine, config),
+        lambda: check_jobs.get_check(mine, found.id),
+        lambda: check_jobs.start_check(mine, config),
     ):
         with pytest.raises(DataError, match="no dataset 'ada/examined' on the Hub, or it is priv"):
             act()

@@ -193,6 +193,7 @@ def test_a_file_with_another_header_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(tmp_path: Path) -> None:
+    from finetune.jobs import train
     from finetune.runs import events
 
     rows = some(20)
@@ -207,7 +208,7 @@ def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(tmp_path: Path) -> N
         labels=found.labels, parameters=1, precision="no",
         data=found.origin,
     )  # fmt: skip
-    said = terminal.describe_event(event).splitlines()[1:]
+    said = train.describe_event(event).splitlines()[1:]
     assert said[:3] == [
         "warning: 1 rows of train could not be read and are left out",
         "left out of train: 1 (a sentence is missing)",
@@ -219,16 +220,17 @@ def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(tmp_path: Path) -> N
                   drop_leaked=True)  # fmt: skip
     assert again.origin["leaked"] == {}
     clean = pairs(tmp_path, train=rows, validation=some(24)[20:])
-    assert terminal.describe_event(replace(event, data=clean.origin)).count("\n") == 0
+    assert train.describe_event(replace(event, data=clean.origin)).count("\n") == 0
 
 
 def test_a_terminal_shows_it_above_its_bar(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from finetune.jobs import train
     from finetune.runs import events
 
     known = {"leaked": {"validation": 3}, "unreadable": {"train": 2}}
-    show = terminal.TerminalBar()
+    show = train.TerminalBar()
     show(
         events.Prepared(
             train_examples=20, validation_examples=5, steps_per_epoch=1, total_steps=1,

@@ -11,8 +11,7 @@ import pytest
 from finetune.config import RunConfig
 from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import Run, RunStore
 
 
 @pytest.fixture

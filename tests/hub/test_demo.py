@@ -19,8 +19,7 @@ from finetune.errors import PublishError
 from finetune.hub import demo, model_card, publish
 from finetune.hub.client import default_sleep_time
 from finetune.hub.publish import PushRequest
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import Run, RunStore
 from finetune.ui import push_view
 from tests.environment.test_space import with_spaces
 from tests.support import toys

@@ -33,10 +33,9 @@ from finetune.evaluation import saved_predictions
 from finetune.hub import client, model_card, publish
 from finetune.hub.publish import PushRequest
 from finetune.inference.scorer import Scorer
-from finetune.jobs import push
+from finetune.jobs import push_jobs
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import Run, RunStore
 from finetune.ui import push_view
 from tests.conftest import TOKEN
 from tests.support import toys
@@ -766,7 +765,7 @@ def test_the_token_is_nowhere_afterwards(
     caplog.set_level("DEBUG")
     marked = "hf-marked-0123456789"
     hub.add_user(marked, "ada", pro=True)
-    pushing, said, arguments = push.PushRegistry(), [], []
+    pushing, said, arguments = push_jobs.PushRegistry(), [], []
     for path in (WHO, CREATE, PREUPLOAD, BATCH, PUT, COMMIT, "nothing"):
         hub.faults.clear()
         hub.fail("", path, 403, ALWAYS)

@@ -24,8 +24,7 @@ from finetune.errors import DataError, StoreError
 from finetune.hub import script_bundle, train_script
 from finetune.jobs import train
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import Run, RunStore
 from tests.data.test_sources import readme, rows
 from tests.support import toys
 from tests.support.hub import LoopbackHub
@@ -56,7 +55,7 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
     def carry_out(chosen: RunConfig) -> Run:
         run = store.create(chosen.changed(mixed_precision="no"))
-        for event in pipeline.train_events(run, pipeline.StopSwitch(run)):
+        for event in train.train_events(run, train.StopSwitch(run)):
             run.append(event)
         return run
 

@@ -16,7 +16,7 @@ from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices
-from finetune.jobs import check, cost, train
+from finetune.jobs import check, cost, pipeline, train
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

@@ -80,7 +80,7 @@ def test_threads_that_wait_sleep_unless_a_person_says_otherwise(
     monkeypatch.delenv("OMP_WAIT_POLICY")
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
-    training = "from finetune.jobs import '/no/such'] ; import torch", train; train.main ['--run'
+    training = "from finetune.jobs import train; train.main(['--run', '/no/such']); import torch"
     for code in (training, "import app, torch"):
         assert spin_counts([sys.executable, "-c", code]) == {"3000"}, code
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")

@@ -14,9 +14,9 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.data import catalog
-from finetune.jobs import processes, service, warm_worker
+from finetune.jobs import service, warm_worker, workers
 from finetune.runs import events
-from finetune.runs.run import Run
+from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
 from tests.jobs.test_service import until
 
@@ -25,8 +25,8 @@ from tests.jobs.test_service import until
 def waiting(store: RunStore) -> Iterator[psutil.Process]:
     """A spare worker of the store, ready."""
     warm_worker.start_warm_worker(store)
-    folder = Run(store.root / ".spare")
-    process = processes.worker_process(folder)
+    folder = JobFolder(store.root / ".warm")
+    process = workers.worker_process(folder)
     assert process is not None
     until(lambda: (folder.folder / warm_worker.READY).exists(), 120)
     yield process
@@ -44,17 +44,17 @@ def test_it_carries_out_a_run_as_any_worker(
     store: RunStore, brief: RunConfig, waiting: psutil.Process
 ) -> None:
     warm_worker.start_warm_worker(store)  # there is one already
-    ours = str((store.root / ".spare").resolve())
+    ours = str((store.root / ".warm").resolve())
     assert len([c for c in psutil.Process().children() if ours in c.cmdline()]) == 1
     run = service.start_run(store, brief)
-    worker = processes.worker_process(run)
+    worker = workers.worker_process(run)
     assert worker is not None
     assert worker.pid == waiting.pid
     assert store.runs() == [run] or [one.id for one in store.runs()] == [run.id]
     until(lambda: service.run_summary(store, run).status == "finished")
     assert "finished 3 steps" in run.log_tail()
     assert run.has_model()
-    assert not (store.root / ".spare").exists()
+    assert not (store.root / ".warm").exists()
     until(lambda: not psutil.pid_exists(waiting.pid))
     entered = [e for e in run.tail()[0] if isinstance(e, events.PhaseStarted)]
     cold = service.start_run(store, brief)  # no spare now: it works as well
@@ -110,7 +110,7 @@ def test_it_ends_with_who_wanted_it(tmp_path: Path) -> None:
 def test_it_ends_when_nobody_comes_or_its_folder_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_worker, "WAIT", 0.1)
+    monkeypatch.setattr(warm_worker, "LIFETIME", 0.1)
     assert warm_worker._wait(tmp_path, os.getppid()) is None
     assert warm_worker._wait(tmp_path / "gone", os.getppid()) is None
 
@@ -119,4 +119,4 @@ def test_it_ends_when_its_app_ended_while_it_imported(tmp_path: Path) -> None:
     """By then its parent is another process, which must not be taken for the app."""
     began = time.monotonic()
     assert warm_worker._wait(tmp_path, os.getppid() + 1) is None
-    assert time.monotonic() - began < warm_worker.WAIT / 100
+    assert time.monotonic() - began < warm_worker.LIFETIME / 100

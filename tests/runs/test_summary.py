@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from finetune.jobs import run_table
+from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.summary import RunSummary, fold_events
 
@@ -37,7 +38,7 @@ def test_nothing_yet() -> None:
 def test_a_whole_run() -> None:
     stream = [
         events.Started(time=100.0, device="CPU"),
-        events.PhaseStarted(phase="download", detail="x"),
+        events.PhaseStarted(phase=Phase.DOWNLOAD, detail="x"),
         prepared(20),
         stepped(1, 110.0),
         stepped(11, 120.0),

@@ -9,11 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-from finetune.jobs import processes, scheduler
+from finetune.jobs import scheduler, workers
 from finetune.runs.store import RunStore
 
 if __name__ == "__main__":
-    processes.WORKER = "tests.support.stand_in"
+    workers.WORKER = "tests.support.stand_in"
     scheduler.Scheduler(RunStore(Path(sys.argv[1])), every=0.1).start()
     print("there", flush=True)
     while True:

@@ -1,4 +1,4 @@
-"""A worker that trains nothing: `python -m tests.support.stand_in --run FOLDER`.
+"""A worker that trains nothing: `python -m tests.support.stand_in FOLDER`.
 
 Everything about it is a worker's (the lock, the events, the signals, the checkpoints) but what
 happens in a step, so that it begins in a quarter of a second and tests of the queue can kill it
@@ -14,7 +14,9 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
-from finetune.jobs import train
+from finetune.jobs import pipeline, train, worker
+from finetune.jobs.pipeline import StopSwitch
+from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.events import Event
 from finetune.runs.run import Run
@@ -46,15 +48,15 @@ def may_take(step: int) -> bool:
         return True
 
 
-def stages(run: Run, stop: pipeline.StopSwitch) -> Generator[Event, None, None]:
-    """What `train.stages` yields, step for step, with nothing behind it."""
+def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
+    """What `train_events` yields, step for step, with nothing behind it."""
     total = run.config().max_steps
     yield events.Started(device="none")
     yield events.Prepared(
         train_examples=8 * total, validation_examples=8, steps_per_epoch=total, total_steps=total,
         labels=["no", "yes"], parameters=1, precision="no",
     )  # fmt: skip
-    yield events.PhaseStarted(phase="train")
+    yield events.PhaseStarted(phase=Phase.TRAIN)
     stop.looping = True
     found = run.checkpoints()
     step = json.loads((found[-1] / "state.json").read_text())["step"] if found else 0
@@ -91,6 +93,6 @@ def stages(run: Run, stop: pipeline.StopSwitch) -> Generator[Event, None, None]:
 if __name__ == "__main__":
     pipeline.train_events = stages
     wait(LATE)
-    code = train.main()
+    code = train.main() if sys.argv[1] == "--run" else worker.main(sys.argv[1])
     wait(LINGER)
     sys.exit(code)

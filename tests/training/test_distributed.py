@@ -15,10 +15,9 @@ from safetensors.torch import load_file
 
 from finetune.config import PRESETS, RunConfig
 from finetune.errors import ConfigError
-from finetune.jobs import service
+from finetune.jobs import service, workers
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import Run, RunStore
 from finetune.training import distributed
 from tests.jobs.test_service import start, until
 from tests.jobs.test_train import losses, train
@@ -63,7 +62,7 @@ def test_the_forms_processes_share_the_work(
     assert len([e for e in found if isinstance(e, events.Evaluated)]) == 2
     assert [e.step for e in found if isinstance(e, events.Stepped)] == list(range(1, 41))
     assert isinstance(found[-1], events.Finished)
-    until(lambda: processes.worker_process(run) is None, 60)
+    until(lambda: workers.worker_process(run) is None, 60)
 
 
 @pytest.mark.long
@@ -176,7 +175,7 @@ def test_a_killed_launcher_leaves_no_process_behind(
     store: RunStore, shared: RunConfig, processes: list[int]
 ) -> None:
     run = service.start_run(store, shared.changed(num_train_epochs=1000))
-    launcher = processes.worker_process(run)
+    launcher = workers.worker_process(run)
     assert launcher is not None
     until(lambda: service.run_summary(store, run).step > 0, 90)
     ranks = launcher.children(recursive=True)
@@ -188,7 +187,7 @@ def test_a_killed_launcher_leaves_no_process_behind(
     service.resume_run(store, run)
     at = service.run_summary(store, run).step
     until(lambda: service.run_summary(store, run).step > at, 90)
-    processes.kill_worker(run)
+    workers.kill_worker(run)
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -135,12 +135,12 @@ def test_a_run_tells_its_first_batch_once(
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "1")  # the worker sets them: this puts them back
     monkeypatch.setattr(train, "keep_memory", lambda: None)
-    monkeypatch.setattr(pipeline.StopSwitch, "install", lambda self: None)
+    monkeypatch.setattr(train.StopSwitch, "install", lambda self: None)
     files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
     chosen = toy_config.changed(dataset=store.uploads.add(files), max_steps=2)
     run = store.create(chosen)
-    assert train.carry_out_run(run, lambda event: None) == 0
+    assert train.carry_out_run(run, bar=False) == 0
     told = [one for one in run.tail()[0] if isinstance(one, events.FirstBatch)]
     assert len(told) == 1
-    assert store.summary(run).first_batch == told[0]
+    assert store.summary(run).peeked == told[0]
     assert set(told[0].labels) <= set(store.summary(run).prepared.labels)  # type: ignore[union-attr]

@@ -17,6 +17,7 @@ from finetune import config
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import ConfigError, DataError, ModelError
+from finetune.jobs import train
 from finetune.runs import events
 from finetune.training import dataloaders, loop, metrics, model
 from tests.support import toys
@@ -44,7 +45,7 @@ def fit(
     chosen: RunConfig, pairs: splits.Pairs, **hooks: Any
 ) -> tuple[list[events.Event], torch.nn.Module]:
     AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
-    accelerator = accelerator.make_accelerator(chosen)
+    accelerator = train.make_accelerator(chosen)
     _, classifier, batches = prepared(chosen, pairs)
     metric = metrics.AccuracyAndF1(pairs.labels)
     stream = loop.fit(chosen, accelerator, classifier, batches, metric, loop.Hooks(**hooks))
@@ -260,5 +261,5 @@ def test_the_courses_preset_is_the_courses_loop() -> None:
 
 
 def test_precision_is_what_the_hardware_has() -> None:
-    assert accelerator.choose_precision("no") == "no"
-    assert accelerator.choose_precision("auto") in {"no", "bf16"}
+    assert train.precision("no") == "no"
+    assert train.precision("auto") in {"no", "bf16"}

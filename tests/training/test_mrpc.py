@@ -13,7 +13,7 @@ import pytest
 from finetune.config import RunConfig
 from finetune.data import sources, splits
 from finetune.errors import DataError
-from finetune.jobs import service
+from finetune.jobs import service, workers
 from finetune.runs import events, summary
 from finetune.runs.store import RunStore
 from tests.support import toys
@@ -108,7 +108,7 @@ def test_the_whole_road_from_the_hub(
 
 def _finish(store: RunStore, config: RunConfig, processes: list[int]) -> summary.RunSummary:
     run = service.start_run(store, config)
-    worker = processes.worker_process(run)
+    worker = workers.worker_process(run)
     assert worker is not None
     processes.append(worker.pid)
     while (known := service.run_summary(store, run)).status not in summary.ENDED:

@@ -25,10 +25,9 @@ from safetensors.torch import load_file
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import JobError
-from finetune.jobs import service, train
+from finetune.jobs import service, train, workers
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import fold_events
 from finetune.training import loop, metrics, model
 from tests.training.test_hyperparameters import prepared
@@ -50,7 +49,7 @@ def fit(
 ) -> tuple[dict[str, torch.Tensor], list[events.Event]]:
     """Weights and events of one life of a run: asked to stop, or cut off, after step `until`."""
     AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = accelerator.make_accelerator(chosen)
+    accelerator = train.make_accelerator(chosen)
     _, classifier, batches = prepared(chosen, pairs)
     taken: list[events.Event] = []
 
@@ -133,7 +132,7 @@ def life(
         save_checkpoint=Saver(run),
     )
     found, metric = run.checkpoints(), metrics.AccuracyAndF1(pairs.labels)
-    accelerator = accelerator.make_accelerator(chosen)
+    accelerator = train.make_accelerator(chosen)
     resume = found[-1] if found else None
     for event in loop.fit(chosen, accelerator, classifier, batches, metric, hooks, resume):
         seen.append(event)
@@ -194,7 +193,7 @@ def worked(
         at: where the weights of each evaluated step are put.
     """
     AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = accelerator.make_accelerator(chosen)
+    accelerator = train.make_accelerator(chosen)
     tokenizer, classifier, batches = prepared(chosen, pairs)
     found = run.checkpoints()
     resume = found[-1] if found else None
@@ -288,7 +287,7 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
     """No traceback, and no part of its folder is made again, whichever library writes."""
     run = store.create(toy_config.changed(eval_steps=2, max_steps=4))
 
-    def stages(run: Run, stop: pipeline.StopSwitch) -> Iterator[events.Event]:
+    def stages(run: Run, stop: train.StopSwitch) -> Iterator[events.Event]:
         stop.looping = True
 
         save, begin = model.save_model, Run.begin_checkpoint
@@ -309,8 +308,8 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
         yield from worked(run.config(), toy_pairs, run, {}, stop)
 
     monkeypatch.setattr(train, "train_events", stages)
-    monkeypatch.setattr(pipeline.StopSwitch, "install", lambda stop: None)
-    assert train.carry_out_run(run, lambda event: None) == 0
+    monkeypatch.setattr(train.StopSwitch, "install", lambda stop: None)
+    assert train.carry_out_run(run, bar=False) == 0
     assert not run.folder.exists()
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err
@@ -350,7 +349,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     monkeypatch.setattr(Run, "end_checkpoint", full)
     with pytest.raises(OSError, match="No space left") as caught:
         fit(chosen, toy_pairs, run)
-    failed = train.unexpected_failure(caught.value, chosen)
+    failed = train._unexpected(caught.value, chosen)
     assert failed.error.endswith("cannot be written: the disk is full.")
     assert failed.remedy == "Free some space and press Resume: nothing saved is lost."
     assert [path.name for path in run.checkpoints()] == ["step-000000003"]
@@ -446,12 +445,12 @@ def test_a_stopped_run_goes_on_by_the_page_and_a_finished_one_does_not(
         service.resume_run(store, run)
     service.stop_run(store, run)
     _until(lambda: service.run_summary(store, run).status == "stopped")
-    _until(lambda: not run.is_alive())
+    _until(lambda: not workers.alive(run))
     at = service.run_summary(store, run).step
     service.resume_run(store, run)
     assert service.run_summary(store, run).status == "running"
-    _until(lambda: processes.worker_process(run) is not None)
-    worker = processes.worker_process(run)
+    _until(lambda: workers.worker_process(run) is not None)
+    worker = workers.worker_process(run)
     assert isinstance(worker, psutil.Process)
     processes.append(worker.pid)
     _until(lambda: service.run_summary(store, run).status == "finished")

@@ -16,11 +16,11 @@ from typing import Any
 
 import gradio as gr
 import pytest
+from finetune.jobs.prediction_jobs import PredictionJob, PredictionState
 
 from finetune.config import RunConfig
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import prediction_jobs
-from finetune.jobs.prediction_jobs import PredictionJob, PredictionState
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import Run, RunStore

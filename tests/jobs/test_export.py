@@ -1,0 +1,85 @@
+"""ONNX from the page: made in a process of its own, downloaded as a zip; failures are said."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from transformers import AutoTokenizer
+
+from finetune.config import RunConfig
+from finetune.errors import JobError, StoreError
+from finetune.inference.scorer import Scorer
+from finetune.jobs import export
+from finetune.phases import Phase
+from finetune.runs import events
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from tests.jobs.test_service import until
+from tests.support import toys
+
+
+@pytest.fixture
+def run(store: RunStore, toy_checkpoint: Path) -> Run:
+    run = store.create(RunConfig(max_length=32))
+    for event in (events.Saved(step=4), events.Finished(step=4, seconds=1.0)):
+        run.append(event)
+    toys.copy_model(toy_checkpoint, run.best)
+    return run
+
+
+@pytest.mark.long
+def test_a_model_is_exported_in_a_process_of_its_own(
+    store: RunStore, run: Run, tmp_path: Path
+) -> None:
+    export.start_export(store, run, store.summary(run))
+    assert export.export_state(run, store.summary(run)).running
+    export.start_export(store, run, store.summary(run))  # once, though asked for twice
+    until(lambda: not export.export_state(run, store.summary(run)).running)
+    state = export.export_state(run, store.summary(run))
+    assert state.error == ""
+    assert state.size > 10_000
+    zipped = b"".join(export.export_zip(run, store.summary(run)))
+    zipfile.ZipFile(io.BytesIO(zipped)).extractall(tmp_path)
+    folder = tmp_path / run.id
+    tokens = AutoTokenizer.from_pretrained(folder)("the cat", "a dog", return_tensors="np")
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    feeds = {entry.name: tokens[entry.name].astype(np.int64) for entry in session.get_inputs()}
+    logits = session.run(["logits"], feeds)[0]
+    expected = Scorer(run.best, 32, precision="fp32").scores(["the cat"], ["a dog"])
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
+    run.append(events.Saved(step=9))  # a newer model: the file is of another one
+    toys.copy_model(run.best, run.folder / "newer")
+    assert export.export_state(run, store.summary(run)).file is None
+    with pytest.raises(StoreError, match="no ONNX file"):
+        export.export_zip(run, store.summary(run))
+
+
+def test_a_failure_is_said(store: RunStore, run: Run) -> None:
+    (run.best / "model.safetensors").write_bytes(b"damaged")
+    job = JobFolder(run.folder / "exports" / "onnx")
+    job.folder.mkdir(parents=True)
+    assert export.export_job(job) == 1
+    state = export.export_state(run, store.summary(run))
+    assert state.status == "failed"
+    assert state.error
+    assert state.file is None
+
+
+def test_one_that_died_is_said(store: RunStore, run: Run) -> None:
+    assert export.export_state(run, store.summary(run)).status == "none"
+    job = JobFolder(run.folder / "exports" / "onnx")
+    job.folder.mkdir(parents=True)
+    job.append(events.PhaseStarted(phase=Phase.EXPORT))
+    assert "ended unexpectedly" in export.export_state(run, store.summary(run)).error
+
+
+def test_a_run_without_a_model_is_not_exported(store: RunStore) -> None:
+    blank = store.create(RunConfig())
+    with pytest.raises(JobError, match="no model"):
+        export.start_export(store, blank, store.summary(blank))
