@@ -16,11 +16,11 @@ from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices
-from finetune.jobs import check, cost, pipeline, train
+from finetune.jobs import check, cost, memory, pipeline
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.training import loop
+from finetune.training import accelerator, loop
 from finetune.ui import cost_view
 
 
@@ -44,9 +44,10 @@ def examined(
     held_out: int = 0,
 ) -> None:
     """An examination of a configuration's pairs as it lies on disk."""
-    folder = check.check_folder(store, chosen).folder
+    job = check.check_folder(store, chosen)
+    folder = job.folder
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(chosen.to_json())
+    job.describe_job("check", "", chosen.to_dict())
     splits = [SplitSummary("train", "train", rows, [rows])]
     splits += [SplitSummary("validation", "validation", held_out, [held_out])] * bool(held_out)
     made = CheckReport("x", labels=["a"], splits=splits, lengths=lengths or TokenLengths())
@@ -91,8 +92,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 def test_the_steps_are_those_the_run_takes(
     name: str, store: RunStore, toy: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "_set_environment", lambda chosen: None)
-    monkeypatch.setattr(train, "keep_memory", lambda: None)
+    monkeypatch.setattr(pipeline, "_set_environment", lambda config: None)
+    monkeypatch.setattr(accelerator, "keep_freed_memory", lambda: None)
     chosen = toy.changed(**CONFIGURATIONS[name])
     examined(store, toy, rows=64)
     run = store.create(chosen)
@@ -231,7 +232,7 @@ def test_parameters_are_counted_from_the_header_alone(
     from finetune.training import model
 
     _, classifier = model.load_classifier(str(toy_checkpoint), toy_pairs.labels, 32)
-    found = cost.read_shape(str(toy_checkpoint))
+    found = memory.read_shape(str(toy_checkpoint))
     assert found is not None
     assert found.parameters == classifier.num_parameters()
     assert found.embeddings == classifier.get_input_embeddings().weight.numel()
@@ -241,15 +242,15 @@ def test_parameters_are_counted_from_the_header_alone(
         _, fresh = model.load_classifier(str(toy_checkpoint), toy_pairs.labels, 32)
         adapted = model.apply_config(fresh, chosen)
         trained = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
-        assert cost._trained(chosen, found) == pytest.approx(trained, rel=0.02), values
+        assert memory.trained_parameters(chosen, found) == pytest.approx(trained, rel=0.02), values
 
 
 def test_more_is_estimated_for_more() -> None:
-    shape = cost.read_shape(RunConfig().checkpoint)
+    shape = memory.read_shape(RunConfig().checkpoint)
     assert shape is not None
 
     def total(**values: Any) -> int:
-        found = cost.estimate_memory(RunConfig(**values), shape, half=True)
+        found = memory.estimate_memory(RunConfig(**values), shape, half=True)
         assert found is not None
         return found.total
 

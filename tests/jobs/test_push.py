@@ -1,308 +1,198 @@
-"""Pushes in the background: whose they are, that they end, and what they keep to themselves."""
+"""Push jobs: they survive their page, are approved by a Check, and keep the token to themselves."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
+import contextlib
+import io
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
 import pytest
 
 from finetune.config import RunConfig
-from finetune.errors import Cancelled, JobError, NoSuchRun, PublishError
+from finetune.errors import Cancelled, JobError, PublishError
 from finetune.hub import publish
 from finetune.hub.publish import Pushed, PushProgress, PushRequest, Verification
-from finetune.jobs import push
-from finetune.jobs.push import PushRegistry, PushState
+from finetune.jobs import push, workers
+from finetune.jobs.kinds import KINDS
+from finetune.jobs.push import Approvals, PushState
 from finetune.owners import Visitor
 from finetune.runs import events
+from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import auth, push_view
-from finetune.ui.tabs.publish import PublishTab
 from tests.conftest import TOKEN
+from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub, Space
-from tests.ui.test_app import story
 
-WANTED = PushRequest("ada/pairs")
 DONE = Pushed("http://hub/ada/pairs", "c" * 40, True, Verification(20, 0.0))
 
 
-class Stand:
-    """A push that waits until it is let go."""
-
-    def __init__(self, end: Callable[[], Pushed] = lambda: DONE) -> None:
-        self.go, self.begun, self.end = threading.Event(), threading.Event(), end
-
-    def __call__(
-        self,
-        run: Run,
-        summary: Any,
-        wanted: PushRequest,
-        token: str | None,
-        told: Any,
-        stopped: Any,
-    ) -> Pushed:
-        told(PushProgress("sending weights", 5, 10, full=wanted.name))
-        self.begun.set()
-        while not self.go.wait(0.01):
-            if stopped():
-                raise Cancelled("Cancelled.", "Push again.")
-        return self.end()
-
-
 @pytest.fixture
-def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
-    made = Stand()
-    monkeypatch.setattr(publish, "push_run", made)
-    return made
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are carried out at once, by this process, reading their token as a worker does."""
+
+    def carry_out(job: JobFolder, lock: int, stdin: bytes) -> int:
+        os.close(lock)
+        with monkeypatch.context() as context:
+            context.setattr(sys, "stdin", io.StringIO(stdin.decode()))
+            return KINDS[job.kind].carry_out(job)
+
+    monkeypatch.setattr(workers, "spawn_worker", carry_out)
+    monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
 
 
-def begin(known: PushRegistry, store: RunStore, run: Run) -> PushState:
-    return known.start(store, run, store.summary(run), WANTED, TOKEN)
+def tuned(store: RunStore, checkpoint: Path) -> Run:
+    """A finished run with the toy as its model."""
+    run = store.create(RunConfig(max_length=32, name=f"run {len(store.runs())}"))
+    for event in toys.story():
+        run.append(event)
+    toys.copy_model(checkpoint, run.best)
+    return run
 
 
-def ended(known: PushRegistry, store: RunStore, run: Run) -> PushState:
-    deadline = time.monotonic() + 20
-    while (state := known.state(store, run)) is None or state.status == "running":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return state
+def test_a_push_goes_on_without_its_page(
+    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub
+) -> None:
+    run = tuned(store, toy_checkpoint)
+    assert push.push_state(run).status == "none"
+    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
+    assert push.push_state(run).running
+    worker = workers.worker_process(JobFolder(run.folder / "pushes" / "latest"))
+    assert worker is not None
+    assert TOKEN not in " ".join([*worker.cmdline(), *worker.environ().values()])
+    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())  # not a second one
+    until(lambda: not push.push_state(run).running)
+    state = push.push_state(run)
+    assert state.error == ""
+    assert state.pushed is not None
+    assert state.pushed.verified is not None
+    assert state.pushed.verified.problem == ""
+    assert state.progress.sent == state.progress.total > 10_000
+    assert len(hub.repos["model", "ada/pairs"].commits) == 1
+    for path in run.folder.rglob("*"):
+        assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
 
 
-@pytest.fixture
-def run(store: RunStore) -> Run:
-    return store.create(RunConfig())
+def test_a_cancelled_push_can_be_tried_again(
+    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: None
+) -> None:
+    run = tuned(store, toy_checkpoint)
 
+    def cancelled(*words: Any) -> Pushed:
+        JobFolder(run.folder / "pushes" / "latest").request_stop()
+        assert push.push_state(run).cancelling is False  # it has no worker in this test
+        raise Cancelled("Cancelled.", "Push again.")
 
-def test_a_push_goes_on_without_its_page(store: RunStore, run: Run, stand: Stand) -> None:
-    known = PushRegistry()
-    assert known.state(store, run) is None
-    assert begin(known, store, run).status == "running"
-    stand.begun.wait(5)
-    state = known.state(store, run)
-    assert state is not None
-    assert (state.progress.sent, state.progress.total) == (5, 10)
-    assert begin(known, store, run).progress.sent == 5  # the same one, not a second
-    stand.go.set()
-    assert ended(known, store, run).pushed == DONE
-
-
-def test_a_cancelled_push_can_be_tried_again(store: RunStore, run: Run, stand: Stand) -> None:
-    known = PushRegistry()
-    begin(known, store, run)
-    known.cancel(store, run)
-    state = ended(known, store, run)
-    assert (state.status, state.error) == ("cancelled", "Cancelled.")
-    stand.go.set()
-    begin(known, store, run)
-    assert ended(known, store, run).status == "done"
-
-
-def test_a_push_is_its_visitors_alone(store: RunStore, run: Run, stand: Stand) -> None:
-    known = PushRegistry()
-    mine, theirs = (store.for_visitor(Visitor((f"browser:{name}",))) for name in "ab")
-    begin(known, mine, run)
-    assert known.state(theirs, run) is None
-    known.cancel(theirs, run)
-    signed_in = store.for_visitor(Visitor(("user:ada", "browser:a")))
-    state = known.state(signed_in, run)
-    assert state is not None
-    assert not state.cancelling
-    assert known.state(store.for_visitor(Visitor()), run) is None
-    stand.go.set()
-    assert ended(known, mine, run).status == "done"
-
-
-def test_there_are_only_so_many_at_a_time(store: RunStore, stand: Stand) -> None:
-    known = PushRegistry()
-    runs = [store.create(RunConfig()) for _ in range(push.MOST + 1)]
-    for one in runs[:-1]:
-        begin(known, store, one)
-    with pytest.raises(JobError, match="4 pushes are going on"):
-        begin(known, store, runs[-1])
-    stand.go.set()
-    ended(known, store, runs[0])
-    begin(known, store, runs[-1])
-    ended(known, store, runs[-1])
+    monkeypatch.setattr(publish, "push_run", cancelled)
+    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
+    state = push.push_state(run)
+    assert (state.status, state.error) == ("stopped", "Cancelled. Push again.")
+    monkeypatch.setattr(publish, "push_run", lambda *words: DONE)
+    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
+    assert push.push_state(run).pushed == DONE
 
 
 def test_a_bug_is_told_without_its_words(
-    store: RunStore, run: Run, stand: Stand, caplog: pytest.LogCaptureFixture
+    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: None
 ) -> None:
-    def fails() -> Pushed:
+    def fails(*words: Any) -> Pushed:
         raise RuntimeError(f"Illegal header value 'Bearer {TOKEN}'")
 
-    stand.end = fails
-    stand.go.set()
-    known = PushRegistry()
-    begin(known, store, run)
-    state = ended(known, store, run)
-    assert "our fault" in state.error
-    assert TOKEN not in repr(state)
-    assert TOKEN not in caplog.text
-    assert "test_push_jobs.py" in caplog.text
-    assert state.error.split()[-1].rstrip(".") in caplog.text
-
-
-def test_how_it_looks() -> None:
-    sending = PushState(
-        "running", WANTED, PushProgress("sending <b>", 5_000_000, 10_000_000, 2_000_000)
-    )
-    shown = push_view.state(sending)
-    assert "Sending &lt;b&gt;" in shown
-    assert 'aria-valuenow="50"' in shown
-    assert "5.0 MB of 10.0 MB" in shown
-    assert "2.0 MB were there already" in shown
-    assert "Verified" in push_view.state(PushState("done", WANTED, pushed=DONE))
-    differs = Pushed(
-        "u", "c" * 40, False, Verification(20, 0.1, "A logit differs."), "", "Payment."
-    )
-    shown = push_view.state(PushState("done", WANTED, pushed=differs))
-    assert "<b>Verified</b>" not in shown
-    assert "Not verified. A logit differs." in shown
-    assert "There is no demo. Payment." in shown
-    failed = PushState(
-        "failed", WANTED, PushProgress(sent=5_000_000, total=10_000_000), error="<i>"
-    )
-    assert "&lt;i&gt;" in push_view.state(failed)
-    assert "are not sent again" in push_view.state(failed)
+    monkeypatch.setattr(publish, "push_run", fails)
+    run = tuned(store, toy_checkpoint)
+    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
+    assert "our fault" in push.push_state(run).error
+    assert TOKEN not in (run.folder / "pushes" / "latest" / "events.jsonl").read_text()
 
 
 def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
-    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, in_this_process: None
 ) -> None:
-    monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
-    known = PushRegistry()
+    approvals = Approvals()
     first, second = (tuned(store, toy_checkpoint) for _ in range(2))
 
     def pushed_to(run: Run, name: str) -> str:
-        known.start(store, run, store.summary(run), PushRequest(name), TOKEN)
-        state = ended(known, store, run)
-        return state.status if state.pushed else state.error
+        push.start_push(store, run, PushRequest(name), TOKEN, approvals)
+        state = push.push_state(run)
+        return state.error or state.status
 
     def check(run: Run) -> None:
         plan = publish.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
-        known.checked(store, run, plan)
+        approvals.add(store, run, plan)
 
     check(second)  # there is nothing yet: this shows nothing of what a push would change
-    assert pushed_to(first, "pairs") == "done"
-    assert pushed_to(first, "ada/pairs") == "done"  # Push again
-    assert pushed_to(first, "pairs") == "done"
+    assert pushed_to(first, "pairs") == "finished"
+    assert pushed_to(first, "ada/pairs") == "finished"  # Push again
+    assert pushed_to(first, "pairs") == "finished"
     assert pushed_to(second, "ada/pairs") == "ada/pairs exists already."
     assert pushed_to(second, "pairs") == "ada/pairs exists already."
     assert len(hub.repos["model", "ada/pairs"].commits) == 1  # the same is not pushed again
     check(second)
-    assert pushed_to(second, "pairs") == "done"
+    assert pushed_to(second, "pairs") == "finished"
     hub.add_repo("ada/other", files={"README.md": b"mine"})
     assert pushed_to(second, "ada/other") == "ada/other exists already."
-    assert pushed_to(second, "ada/pairs") == "done"  # after a failed one
+    assert pushed_to(second, "ada/pairs") == "finished"  # after a failed one
 
 
 def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
-    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, in_this_process: None
 ) -> None:
-    monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
-    known, run = PushRegistry(), tuned(store, toy_checkpoint)
-    wanted = PushRequest("pairs", demo=True, hardware="t4-small")
+    approvals, run = Approvals(), tuned(store, toy_checkpoint)
+    request = PushRequest("pairs", demo=True, hardware="t4-small")
 
-    def push() -> PushState:
-        known.start(store, run, store.summary(run), wanted, TOKEN)
-        return ended(known, store, run)
+    def pushed() -> PushState:
+        push.start_push(store, run, request, TOKEN, approvals)
+        return push.push_state(run)
 
-    assert "0.40 USD an hour" in push().error
+    def check(hardware: str) -> None:
+        checked = replace(request, hardware=hardware)
+        approvals.add(store, run, publish.plan_push(run, store.summary(run), checked, TOKEN))
+
+    assert "0.40 USD an hour" in pushed().error
     assert hub.repos == {}
-    free = publish.plan_push(run, store.summary(run), replace(wanted, hardware="cpu-basic"), TOKEN)
-    known.checked(store, run, free)
-    assert "pressing Push agrees" not in push_view.plan(free)
-    assert push().status == "failed"
-    plan = publish.plan_push(run, store.summary(run), wanted, TOKEN)
-    known.checked(store, run, plan)
-    assert "0.40 USD an hour" in push_view.plan(plan)
-    assert "pressing Push agrees to that price" in push_view.plan(plan)
-    assert push().status == "done"
-    assert hub.repos["space", "ada/pairs-demo"].space == Space(
-        "gradio", "t4-small", sleep_time=3600
-    )
+    check("cpu-basic")
+    assert pushed().status == "failed"
+    check("t4-small")
+    assert pushed().status == "finished"
+    demo = hub.repos["space", "ada/pairs-demo"].space
+    assert demo == Space("gradio", "t4-small", sleep_time=3600)
 
 
-def test_one_visitors_check_is_not_anothers(store: RunStore, run: Run) -> None:
-    known = PushRegistry()
-    plan = publish.PushPlan(
-        publish.Account("ada", ["ada"]), "ada/pairs", True, "", False, {}, held=1
-    )
+def test_one_visitors_check_is_not_anothers(store: RunStore) -> None:
+    run, approvals = store.create(RunConfig()), Approvals()
+    account = publish.Account("ada", ["ada"])
+    plan = publish.PushPlan(account, "ada/pairs", True, "", False, {}, held=1)
     mine, theirs = (store.for_visitor(Visitor((f"browser:{name}",))) for name in "ab")
-    known.checked(mine, run, plan)
-    signed_in = Visitor(("user:ada", "browser:a"))
-    assert known._knows(signed_in.names, run, "ada/pairs")
-    assert not known._knows(theirs.visitor.names, run, "ada/pairs")
-    for n in range(push._KNOWN):
-        known.checked(theirs, run, replace(plan, full=f"ada/{n}"))
-    assert len(known._seen) == push._KNOWN
+    approvals.add(mine, run, plan)
+    signed_in = store.for_visitor(Visitor(("user:ada", "browser:a")))
+    assert approvals.of(signed_in, run) == ["ada/pairs"]
+    assert approvals.of(theirs, run) == []
 
 
-def tuned(store: RunStore, toy_checkpoint: Path) -> Run:
-    made = store.create(RunConfig(max_length=32, name=f"run {len(store.runs())}"))
-    for event in story():
-        made.append(event)
-    toys.copy_model(toy_checkpoint, made.best)
-    return made
-
-
-class Request:
-    """A visitor with an identity; a direct call has no browser."""
-
-    headers: dict[str, str]
-
-    def __init__(self, store: RunStore) -> None:
-        self.headers = {auth.HEADER: auth.identities(store).issue("192.0.2.1")}
-
-
-def test_the_tab_shows_each_visitor_their_own_push(
-    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    monkeypatch.setattr(publish, "stored_token", lambda: TOKEN)
-    tab = PublishTab(store)
-    ada: Any = Request(store)
-    eve: Any = Request(store)
-    run = tuned(auth.visitor_store(store, ada), toy_checkpoint)
-    asked = (run.id, "ada", "pairs", False, "", False, "cpu-basic")
-    assert "no such run" in tab.on_push(eve, *asked, TOKEN)[0]
-    assert "no such run" in tab.on_check(eve, *asked, TOKEN)[0]
-    assert "no such run" in tab.on_cancel(eve, run.id)[2]
-    # On a shared app nobody pushes with its owner's token.
-    assert "not signed in" in tab.on_check(ada, *asked, "")[0]
-    tab.on_push(ada, *asked, TOKEN)
-    mine = auth.visitor_store(store, ada)
-    state = ended(tab.pushes, mine, run)
-    assert state.pushed is not None, state
-    assert state.pushed.verified == Verification(3, 0.0)
-    asked_for = gr.EventData(None, {"wait": "+this"})
-    assert "Verified" in tab.on_tick(ada, run.id, asked_for)[2]
-    other = tuned(mine, toy_checkpoint)
-    of_other = (other.id, *asked[1:])
-    tab.on_push(ada, *of_other, TOKEN)
-    assert ended(tab.pushes, mine, other).error == "ada/pairs exists already."
-    tab.on_check(ada, *of_other, TOKEN)
-    tab.on_push(ada, *of_other, TOKEN)
-    assert ended(tab.pushes, mine, other).pushed is not None
-    assert tab.on_tick(eve, run.id, asked_for)[2] == ""
-    with pytest.raises(NoSuchRun):
-        auth.visitor_store(store, eve).get(run.id)
+def test_there_are_only_so_many_at_a_time(store: RunStore, toy_checkpoint: Path) -> None:
+    with contextlib.ExitStack() as held:
+        for number in range(KINDS["push"].limit):
+            job = JobFolder(store.root / f"run-{number}" / "pushes" / "latest")
+            job.folder.mkdir(parents=True)
+            held.enter_context(workers.worker_lock(job))
+        run = tuned(store, toy_checkpoint)
+        with pytest.raises(JobError, match="4 pushes are running"):
+            push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
+    assert push.push_state(run).status == "none"
 
 
 def test_what_is_wrong_is_said_by_the_push_as_by_the_check(
-    store: RunStore, run: Run, hub: LoopbackHub
+    store: RunStore, hub: LoopbackHub, in_this_process: None
 ) -> None:
+    run = store.create(RunConfig())
     run.append(events.Failed(error="x"))
     with pytest.raises(PublishError, match="no saved model"):
-        publish.plan_push(run, store.summary(run), WANTED, TOKEN)
-    known = PushRegistry()
-    begin(known, store, run)
-    assert ended(known, store, run).error == "This run has no saved model."
+        publish.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
+    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
+    assert push.push_state(run).error == "This run has no saved model."
+    assert push.push_state(run).progress == PushProgress()

@@ -1,0 +1,196 @@
+"""Estimates the memory that training takes, from the headers of a checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from finetune import json_files
+from finetune.config import RunConfig
+from finetune.data import checkpoints
+from finetune.environment import devices
+
+LIBRARIES = 650 * 2**20  # a worker's PyTorch and libraries; a CUDA context is about as much
+# What the backward pass holds besides what was kept for it, and what no allocator can use again:
+# measured, see tests/benchmarks/cost.py.
+_OVERHEAD = 1.6
+_WORD_EMBEDDINGS = (
+    "word_embeddings.weight", "embed_tokens.weight", "wte.weight", "tok_embeddings.weight",
+)  # fmt: skip
+_PRETRAINING_HEADS = ("cls.", "lm_head.", "vocab_", "generator_", "qa_outputs.")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes for one process at the most."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    libraries: int
+
+    @property
+    def total(self) -> int:
+        return sum(astuple(self))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a checkpoint's headers say of it.
+
+    Args:
+        parameters: numbers in its weights, without the head of its pretraining.
+        embeddings: of them, the word embeddings.
+        matrices: sizes of the linear layers' weights.
+        layers, hidden, wide, heads: of the transformer; 0 where it is not said.
+    """
+
+    parameters: int
+    embeddings: int = 0
+    matrices: tuple[tuple[int, int], ...] = ()
+    layers: int = 0
+    hidden: int = 0
+    wide: int = 0
+    heads: int = 0
+
+
+def estimate_memory(
+    config: RunConfig, shape: Shape, longest: int = 0, half: bool = False
+) -> Memory | None:
+    """Bytes that training takes at the most; None where the checkpoint does not say its layers.
+
+    Weights, gradients and AdamW's two means are 4, 4 and 8 bytes a parameter (gradients and means
+    of the trained ones only), 2 for 8-bit means; the weights' copy in half precision is 2 more.
+    Kept for the backward pass are, for each layer and token, the inputs of two norms, query, key,
+    value, what they attend to and its projection (8 x hidden), and the wide layer before and after
+    its nonlinearity (2 x wide): 4 bytes each, or 2 in half precision, where the norms' inputs stay
+    as they are besides. Dropout adds its output and a byte of mask (2 x hidden), LoRA's own that of
+    each linear layer's input. Attention that is not fused keeps for each head a row of scores and
+    one of probabilities, and dropout its own again.
+
+    Sources: https://huggingface.co/docs/transformers/model_memory_anatomy for the parameters;
+    Korthikanti et al. 2022, https://arxiv.org/abs/2205.05198, section 4.1, for the activations,
+    there with 16-bit numbers and dropout; `_OVERHEAD` is ours.
+
+    Args:
+        longest: of the pairs, in tokens; 0 while unknown, then `max_length` is taken.
+        half: whether products are computed in bf16 or fp16.
+    """
+    if not shape.layers or not shape.hidden:
+        return None
+    # 1. The batch
+    length = config.max_length
+    if longest and config.padding == "longest":
+        length = min(length, longest)
+    if (multiple := config.pad_to_multiple_of) and config.max_length % multiple == 0:
+        length = math.ceil(length / multiple) * multiple
+    tokens = config.per_device_train_batch_size * length
+    # 2. Bytes that a layer keeps for each token
+    width, drops = (2 if half else 4), config.dropout != 0
+    layer = width * (8 * shape.hidden + 2 * shape.wide) + 4 * half * shape.hidden
+    layer += drops * 2 * (width + 1) * shape.hidden
+    if config.use_lora:  # peft drops out each linear layer's input anew, in fp32
+        layer += (5 + 2 * half) * (5 * shape.hidden + shape.wide)
+    if not _attention_is_fused(config, half):
+        score = 2 * width + 2 * half + drops * (width + 1)  # the softmax is taken in fp32
+        layer += score * shape.heads * length
+    kept = shape.layers * layer
+    if config.gradient_checkpointing:  # each layer's input, and one layer made anew
+        kept = shape.layers * 4 * shape.hidden + layer
+    # 3. The parameters
+    trained = trained_parameters(config, shape)
+    optimizer_bytes = {"adafactor": 0.0, "adamw_bnb_8bit": 2.0}.get(config.optim, 8.0)
+    return Memory(
+        weights=shape.parameters * 4 + half * 2 * (shape.parameters - shape.embeddings),
+        gradients=4 * trained,
+        optimizer=round(optimizer_bytes * trained),
+        activations=round(tokens * kept * _OVERHEAD),
+        libraries=LIBRARIES,
+    )
+
+
+def _attention_is_fused(config: RunConfig, half: bool) -> bool:
+    """Whether attention keeps no scores, as `model.choose_attention` chooses it for `auto`."""
+    setting = config.attn_implementation
+    if devices.list_accelerators():
+        return setting != "eager"
+    plain = setting == "auto" and half and config.max_length <= 256
+    return not (setting == "eager" or plain or config.dropout != 0)
+
+
+def trained_parameters(config: RunConfig, shape: Shape) -> int:
+    """Parameters that get a gradient."""
+    if config.use_lora:
+        return sum(config.lora_r * (rows + columns) for rows, columns in shape.matrices)
+    frozen = shape.embeddings * (config.freeze_embeddings or config.frozen_layers > 0)
+    layer = 4 * shape.hidden**2 + 2 * shape.hidden * shape.wide  # its matrices
+    layer += 9 * shape.hidden + shape.wide  # its biases and norms
+    return max(0, shape.parameters - frozen - config.frozen_layers * layer)
+
+
+def processor_has_bf16() -> bool:
+    """Whether the processor multiplies in bf16, known without torch."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return "avx512_bf16" in text or "amx_tile" in text
+
+
+def read_shape(checkpoint: str) -> Shape | None:
+    """What the headers of a checkpoint on this disk say; None where it is not here."""
+    folder = checkpoints.local_folder(checkpoint)
+    if folder is None:
+        return None
+    files = sorted(folder.glob("*.safetensors"))
+    return _read_shape(folder, tuple((path, path.stat().st_mtime_ns) for path in files))
+
+
+@lru_cache(maxsize=32)
+def _read_shape(folder: Path, files: tuple[tuple[Path, int], ...]) -> Shape | None:
+    """Read once: a form asks at every change."""
+    from safetensors import SafetensorError, safe_open
+
+    config = json_files.read(folder / "config.json")
+    tensors: dict[str, list[int]] = {}
+    try:
+        for path, _ in files:
+            with safe_open(path, framework="np") as file:
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                tensors |= {
+                    name: tensor.get_shape()
+                    for name, tensor in slices.items()
+                    if not tensor.get_dtype().startswith(("I", "U", "BOOL"))
+                    and not name.startswith(_PRETRAINING_HEADS)
+                }
+    except (OSError, SafetensorError):
+        return None
+    if not tensors or not config:
+        return None
+    sizes = {name: math.prod(shape) for name, shape in tensors.items()}
+    embeddings = [size for name, size in sizes.items() if name.endswith(_WORD_EMBEDDINGS)]
+    hidden = _first_number(config, "hidden_size", "dim", "n_embd", "d_model")
+    wide = _first_number(config, "intermediate_size", "hidden_dim", "n_inner", "ffn_dim")
+    return Shape(
+        parameters=sum(sizes.values()),
+        embeddings=embeddings[0] if embeddings else 0,
+        matrices=tuple(
+            (shape[0], shape[1])
+            for name, shape in tensors.items()
+            if len(shape) == 2 and "embed" not in name
+        ),
+        layers=_first_number(config, "num_hidden_layers", "n_layers", "n_layer"),
+        hidden=hidden,
+        wide=wide or 4 * hidden,
+        heads=_first_number(config, "num_attention_heads", "n_heads", "n_head"),
+    )
+
+
+def _first_number(config: Mapping[str, Any], *names: str) -> int:
+    values = (config.get(name) for name in names)
+    return next((value for value in values if isinstance(value, int)), 0)
