@@ -1,14 +1,12 @@
-"""The runs as a table: a row each, sorted, filtered, those of one group together; and what differs.
-
-Plain values; how they look is the page's business.
-"""
+"""The runs as a table: rows, sorted and filtered, the runs of one group together."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from finetune import config
@@ -85,61 +83,52 @@ COLUMNS = {
 }
 
 
-_KEPT = 4096  # rows
-_rows: dict[str, tuple[Any, RunRow]] = {}  # run folder -> its files' versions, and its row by them
+_ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
 
 
 def run_rows(store: RunStore) -> list[RunRow]:
     """The row of every run, the newest first.
 
-    A page asks for them every second: that of a run which has ended by its own word, and does not
-    wait to go on, is made once for as long as no file of it changes.
+    A page asks for them every second: the row of a run that has ended and does not wait is made
+    once for as long as no file of it changes.
     """
-    waiting = set(Queue(store.root).waiting())
-    return [
-        run_row(store, run) if run.id in waiting else _still(store, run) for run in store.runs()
-    ]
+    waiting = Queue(store.root).waiting()
+    rows = []
+    for run in store.runs():
+        version = [_modified(run.folder / name) for name in _FILES]
+        cached = _ended_rows.get(run.folder)
+        if cached is not None and cached[0] == version and run.id not in waiting:
+            rows.append(cached[1])
+            continue
+        row = run_row(store, run)
+        rows.append(row)
+        # What a process or the queue says beside the events may change without a file of the run.
+        if row.status in ENDED and row.status == store.summary(run).status:
+            _ended_rows[run.folder] = version, row
+    return rows
 
 
-def _still(store: RunStore, run: Run) -> RunRow:
-    folder = str(run.folder)
-    version = _version(folder)
-    known = _rows.get(folder)
-    if known is not None and known[0] == version:
-        return known[1]
-    made = run_row(store, run)
-    # What a process or the queue says beside the events may change without a file of the run.
-    if made.status in ENDED and made.status == store.summary(run).status:
-        if len(_rows) >= _KEPT:
-            _rows.clear()
-        _rows[folder] = version, made
-    return made
+_FILES = ("events.jsonl", "about.json", "config.json")
 
 
-def _version(folder: str) -> list[tuple[int, int, int]]:
-    found = []
-    for name in ("events.jsonl", "about.json", "config.json"):
-        try:
-            one = os.stat(f"{folder}/{name}")
-            found.append((one.st_ino, one.st_mtime_ns, one.st_size))
-        except OSError:
-            found.append((0, 0, 0))
-    return found
+def _modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def run_row(store: RunStore, run: Run) -> RunRow:
     """The row of one run."""
     summary, about = service.run_summary(store, run), run.about()
     values: dict[str, Any] = {"damaged": True}
-    try:
+    with contextlib.suppress(StoreError):
         chosen = run.config()
         own = is_upload(chosen.dataset)
         values = {
             "dataset": (about.pairs or "own files") if own else chosen.dataset,
             "checkpoint": chosen.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],
         }
-    except StoreError:
-        pass
     best = summary.best if not summary.discarded else None
     return RunRow(
         id=run.id,
@@ -150,7 +139,7 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         best_epoch=best.epoch if best else None,
         seconds=training_seconds(summary),
         samples_per_second=summary.samples_per_second or None,
-        created=about.created or _made(run),
+        created=about.created,
         tags=about.tags,
         note=about.note,
         group=about.group,
@@ -166,22 +155,14 @@ def training_seconds(summary: RunSummary) -> float | None:
     return summary.worked_by(time.time()) if summary.status == "running" else summary.worked
 
 
-def _made(run: Run) -> float:
-    """When a run without `about.json` was made: its id says it."""
-    try:
-        return time.mktime(time.strptime(run.id[:15], "%Y%m%d-%H%M%S"))
-    except (ValueError, OverflowError):
-        return 0.0
-
-
 def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:
     """The rows in which every word of `text` stands: in name, status, data, checkpoint or tags."""
     words = text.casefold().split()
-    return [one for one in rows if all(word in _words(one) for word in words)]
+    return [row for row in rows if all(word in _searchable(row) for word in words)]
 
 
-def _words(one: RunRow) -> str:
-    parts = (one.name, one.status, one.dataset, one.checkpoint, *one.tags, one.note, one.id)
+def _searchable(row: RunRow) -> str:
+    parts = (row.name, row.status, row.dataset, row.checkpoint, *row.tags, row.note, row.id)
     return " ".join(parts).casefold()
 
 
@@ -200,45 +181,38 @@ def sort_rows(
             members.
     """
     name = by if by in COLUMNS else "created"
-    known = [one for one in rows if getattr(one, name) is not None]
-    known.sort(key=lambda one: _key(getattr(one, name)), reverse=descending)
-    ordered = known + [one for one in rows if getattr(one, name) is None]
+
+    def sort_key(row: RunRow) -> Any:
+        value = getattr(row, name)
+        return value.casefold() if isinstance(value, str) else value
+
+    ordered = [row for row in rows if getattr(row, name) is not None]
+    ordered.sort(key=sort_key, reverse=descending)
+    ordered += [row for row in rows if getattr(row, name) is None]
     members, shown = _by_group(rows if of is None else of), _by_group(ordered)
-    found: list[RunRow | RunGroup] = []
-    for one in ordered:
-        if len(members.get(one.group, [])) < 2:
-            found.append(one)
-        elif shown[one.group][0] is one:
-            found.append(group_rows(members[one.group], shown[one.group]))
-    return found
+    result: list[RunRow | RunGroup] = []
+    for row in ordered:
+        if len(members.get(row.group, [])) < 2:
+            result.append(row)
+        elif shown[row.group][0] is row:
+            result.append(_group(members[row.group], shown[row.group]))
+    return result
 
 
 def _by_group(rows: Sequence[RunRow]) -> dict[str, list[RunRow]]:
-    found: dict[str, list[RunRow]] = {}
-    for one in rows:
-        if one.group:
-            found.setdefault(one.group, []).append(one)
-    return found
+    groups: dict[str, list[RunRow]] = {}
+    for row in rows:
+        if row.group:
+            groups.setdefault(row.group, []).append(row)
+    return groups
 
 
-def _key(value: Any) -> Any:
-    return value.casefold() if isinstance(value, str) else value
-
-
-def group_rows(rows: Sequence[RunRow], shown: list[RunRow]) -> RunGroup:
-    """Rows of one group, with what they say together.
-
-    Args:
-        shown: those of them that are shown, in their order.
-    """
-    finished = [one for one in rows if one.status == "finished"]
-    return RunGroup(
-        shown,
-        len(rows),
-        len(finished),
-        grids.seed_spread(one.f1 for one in finished),
-        grids.seed_spread(one.accuracy for one in finished),
+def _group(rows: Sequence[RunRow], shown: list[RunRow]) -> RunGroup:
+    finished = [row for row in rows if row.status == "finished"]
+    f1, accuracy = (
+        grids.seed_spread(getattr(row, name) for row in finished) for name in ("f1", "accuracy")
     )
+    return RunGroup(shown, len(rows), len(finished), f1, accuracy)
 
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
@@ -247,7 +221,7 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     Raises:
         StoreError: when a configuration cannot be read.
     """
-    found = [run.config().to_dict() for run in runs]
+    settings = [run.config().to_dict() for run in runs]
     names = (name for name in config.knobs() if name != "name")
-    table = {name: [one[name] for one in found] for name in names}
+    table = {name: [values[name] for values in settings] for name in names}
     return {name: values for name, values in table.items() if len(set(map(repr, values))) > 1}
