@@ -306,6 +306,29 @@ def test_what_is_resumed_while_its_worker_still_leaves_goes_on(
         going.close()
 
 
+def test_a_worker_that_does_not_listen_is_killed(stand_in: RunStore) -> None:
+    run = service.start_run(stand_in, brief(ENDLESS))
+    until(lambda: service.run_summary(stand_in, run).step > 0)
+    worker = workers.worker_process(run)
+    assert worker is not None
+    worker.suspend()
+    service.stop_run(stand_in, run, patience=0.2, limit=0.6)
+    until(lambda: not run.is_alive(), 60)
+    assert status(stand_in, run) == "stopped"
+
+
+def test_a_killed_worker_is_shown_as_interrupted(stand_in: RunStore) -> None:
+    run = service.start_run(stand_in, brief(ENDLESS))
+    until(lambda: service.run_summary(stand_in, run).step > 0)
+    worker = workers.worker_process(run)
+    assert worker is not None
+    worker.kill()
+    until(lambda: status(stand_in, run) == "interrupted")
+    assert service.active_run(stand_in) is None
+    until(lambda: "memory runs out" in service.run_summary(stand_in, run).error, 60)
+    assert "per_device_train_batch_size" in service.run_summary(stand_in, run).remedy
+
+
 def test_a_run_deleted_by_hand_ends_its_worker(stand_in: RunStore) -> None:
     run = service.start_run(stand_in, brief(ENDLESS))
     until(lambda: service.run_summary(stand_in, run).step > 12)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -98,25 +97,6 @@ def test_single_sentences_in_three_classes_go_the_whole_road(
     assert publish.suggested_name(run) == "toy-own-pairs"
 
 
-def test_stop_ends_it_and_keeps_a_model(
-    store: RunStore, endless: RunConfig, processes: list[int]
-) -> None:
-    run, process = start(store, endless, processes)
-    until(lambda: service.run_summary(store, run).step > 0)
-    second = service.start_run(store, endless)
-    assert service.run_summary(store, second).status == "waiting"
-    assert service.queue_place(store, second) == (1, 1)
-    assert workers.worker_process(second) is None
-    service.stop_run(store, second)  # it leaves the queue
-    assert service.run_summary(store, second).status == "stopped"
-    assert service.queue_place(store, second) == (0, 0)
-    service.stop_run(store, run)
-    until(lambda: service.run_summary(store, run).status == "stopped")
-    assert run.has_model()
-    until(lambda: not process.is_running())
-    assert service.active_run(store) is None
-
-
 def test_stop_before_training_ends_it_too(
     store: RunStore, endless: RunConfig, processes: list[int]
 ) -> None:
@@ -124,29 +104,6 @@ def test_stop_before_training_ends_it_too(
     service.stop_run(store, run, patience=0.5)
     until(lambda: not process.is_running(), 60)
     assert service.run_summary(store, run).status == "stopped"
-
-
-def test_a_worker_that_does_not_listen_is_killed(
-    store: RunStore, endless: RunConfig, processes: list[int]
-) -> None:
-    run, process = start(store, endless, processes)
-    process.suspend()
-    service.stop_run(store, run, patience=0.2, limit=0.6)
-    until(lambda: workers.worker_process(run) is None, 60)
-    assert service.run_summary(store, run).status == "stopped"
-
-
-def test_a_killed_worker_is_shown_as_interrupted(
-    store: RunStore, endless: RunConfig, processes: list[int]
-) -> None:
-    run, process = start(store, endless, processes)
-    until(lambda: service.run_summary(store, run).step > 0)
-    process.send_signal(signal.SIGKILL)
-    until(lambda: service.run_summary(store, run).status == "interrupted")
-    assert service.run_summary(store, run).step > 0
-    assert service.active_run(store) is None
-    until(lambda: "memory runs out" in service.run_summary(store, run).error, 60)
-    assert "per_device_train_batch_size" in service.run_summary(store, run).remedy
 
 
 @pytest.mark.parametrize(
