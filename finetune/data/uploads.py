@@ -1,7 +1,4 @@
-"""Files a person brought, kept by their contents and names: the same files are one upload.
-
-Knows names, sizes and bytes; nothing of what is in them (`files`). Standard library only.
-"""
+"""Files that people uploaded, stored by their contents and names: the same files are one upload."""
 
 from __future__ import annotations
 
@@ -27,25 +24,19 @@ SPLITS = ("train", "validation", "test")
 ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet")
 MAX_BYTES = 2 * 2**30
 
-_COPIES, _SPARE = 4, 2**28  # what a file may come to take, and bytes left for runs
+# An upload takes its size, what is read of it, and its tokens; some room is left for runs.
+_NEEDED_COPIES, _RESERVE_BYTES = 4, 2**28
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
 @dataclass(frozen=True)
 class StoredUpload:
-    """One upload.
+    """The files of one upload."""
 
-    Args:
-        name: as a configuration's `dataset` names it.
-        called: split -> what the person calls the file.
-        size: of its files together, in bytes.
-        when: it was brought last, in seconds since the epoch.
-    """
-
-    name: str
-    called: dict[str, str]
-    size: int
-    when: float
+    name: str  # a configuration's `dataset`
+    file_names: dict[str, str]  # split -> name of the file
+    size: int  # bytes of all files
+    when: float  # last upload, in seconds since the epoch
 
 
 class Uploads:
@@ -54,10 +45,10 @@ class Uploads:
     The same files of two visitors are two uploads: a name shows nobody what another has.
 
     Args:
-        root: made when the first upload is kept.
+        root: made with the first upload.
         visitor: whose they are.
         used: the names that the visitor's runs still need; the others make room for new ones.
-        beside: bytes of what they have brought elsewhere, which count too.
+        other_bytes: bytes of the visitor's other files, which count too.
     """
 
     def __init__(
@@ -65,146 +56,130 @@ class Uploads:
         root: Path,
         visitor: Visitor = LOCAL_USER,
         used: Callable[[], Collection[str]] = frozenset,
-        beside: Callable[[], int] = int,
+        other_bytes: Callable[[], int] = int,
     ) -> None:
         self.root = root
         self.visitor = visitor
         self._used = used
-        self._beside = beside
+        self._other_bytes = other_bytes
 
     def add(self, files: Mapping[str, Path], names: Mapping[str, str] | None = None) -> str:
-        """Keep a set of files; the name a configuration's `dataset` calls it by.
+        """Store copies of files; the name of the upload, for a configuration's `dataset`.
 
         Args:
-            files: split (of `SPLITS`, `train` at least) -> where its file lies now; it is copied.
-            names: split -> what the person calls the file, when not as it lies.
+            files: split (of `SPLITS`, `train` at least) -> file.
+            names: split -> name of the file for the user, where it differs.
 
         Raises:
-            DataError: when there is no training file, one is not a file that can be read, or the
-                visitor has as much as they may.
+            DataError: when there is no training file, a file cannot be read, or the visitor has
+                as much as they may.
         """
         if not self.visitor.may_start:
             raise DataError(*NOBODY)
         if "train" not in files:
             raise DataError("There is no training file.", "Choose at least that one.")
-        called = {
-            split: _readable((names or {}).get(split) or path.name) for split, path in files.items()
-        }
+        file_names, suffixes = {}, {}
         digest = hashlib.sha256(self.visitor.name.encode())
-        endings = {}
         for split in SPLITS:
             if split in files:
-                endings[split] = file_suffix(called[split])
-                contents = _digest(files[split], called[split])
-                digest.update(f"{split}{endings[split]}{contents}\n{called[split]}\n".encode())
+                name = (names or {}).get(split) or files[split].name
+                name = name.encode("utf-8", "replace").decode()  # file systems allow any bytes
+                file_names[split], suffixes[split] = name, file_suffix(name)
+                contents = _digest(files[split], name)
+                digest.update(f"{split}{suffixes[split]}{contents}\n{name}\n".encode())
         upload = digest.hexdigest()[:24]
         folder = self.root / upload
         if not (folder / "upload.json").is_file():
-            self._keep(folder, files, called, endings)
-        with contextlib.suppress(OSError):  # brought again: the newest, and the last to make room
+            self._store(folder, files, file_names, suffixes)
+        with contextlib.suppress(OSError):  # uploaded again: the newest, and last to make room
             os.utime(folder)
         return UPLOAD_PREFIX + upload
 
-    def newest(self, most: int) -> list[StoredUpload]:
-        """The visitor's uploads, the newest first."""
-        found: list[StoredUpload] = []
-        for when, folder in sorted(self._dated(), reverse=True):
-            if len(found) == most:
-                break
-            if self.visitor.owns(_owner(folder)) and (kept := self._kept(folder, when)):
-                found.append(kept)
-        return found
-
-    def _dated(self) -> list[tuple[float, Path]]:
-        found = []
-        for folder in self.root.glob("[0-9a-f]*/"):
-            with contextlib.suppress(OSError):  # it has just made room
-                found.append((folder.stat().st_mtime, folder))
-        return found
-
-    def _kept(self, folder: Path, when: float) -> StoredUpload | None:
-        name = UPLOAD_PREFIX + folder.name
-        try:
-            size = sum(path.stat().st_size for path in self.files(name).values())
-            return StoredUpload(name, self.called(name), size, when)
-        except (OSError, DataError):
-            return None
-
-    def _keep(
+    def _store(
         self,
         folder: Path,
         files: Mapping[str, Path],
-        called: Mapping[str, str],
-        endings: Mapping[str, str],
+        file_names: Mapping[str, str],
+        suffixes: Mapping[str, str],
     ) -> None:
-        aside = self.root / f".{folder.name}.{secrets.token_hex(4)}"
+        partial = self.root / f".{folder.name}.{secrets.token_hex(4)}"
         size = sum(path.stat().st_size for path in files.values())
         try:
-            aside.mkdir(parents=True)
-            # The file, what is read of it, and its tokens.
-            if shutil.disk_usage(aside).free < _COPIES * size + _SPARE:
+            partial.mkdir(parents=True)
+            if shutil.disk_usage(partial).free < _NEEDED_COPIES * size + _RESERVE_BYTES:
                 raise OSError(errno.ENOSPC, "the disk is nearly full")
-            places = {path: aside / (split + endings[split]) for split, path in files.items()}
-            here = [path for path in places if path.is_relative_to(self.root)]
-            for path in here:  # of an upload that may make room for this one
-                shutil.copyfile(path, places[path])
-            self.make_room(size, self._beside())
-            for path in places.keys() - here:
-                shutil.copyfile(path, places[path])
-            (aside / "owner").write_text(self.visitor.name, encoding="utf-8")
-            (aside / "upload.json").write_text(
-                json.dumps(dict(called), ensure_ascii=False), encoding="utf-8"
-            )
+            for split, path in files.items():  # perhaps of an upload that makes room for this one
+                shutil.copyfile(path, partial / (split + suffixes[split]))
+            self.make_room(size, self._other_bytes())
+            (partial / "owner").write_text(self.visitor.name, encoding="utf-8")
+            text = json.dumps(file_names, ensure_ascii=False)
+            (partial / "upload.json").write_text(text, encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
-            os.replace(aside, folder)
+            os.replace(partial, folder)
         except OSError as error:
             if (folder / "upload.json").is_file():
-                return  # another process kept the same files at the same moment
+                return  # another process stored the same files at the same moment
             raise disk.failure("The upload", error, DataError) from error
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
 
-    def make_room(self, size: int, beside: int = 0) -> int:
-        """See that a visitor may bring so many bytes more; bytes their uploads have then.
+    def newest(self, most: int) -> list[StoredUpload]:
+        """The visitor's uploads, the newest first."""
+        uploads = []
+        for folder in self.root.glob("[0-9a-f]*/"):
+            name = UPLOAD_PREFIX + folder.name
+            with contextlib.suppress(OSError, DataError):  # not theirs, or just removed
+                size = sum(path.stat().st_size for path in self.files(name).values())
+                when = folder.stat().st_mtime
+                uploads.append(StoredUpload(name, self.file_names(name), size, when))
+        return sorted(uploads, key=lambda upload: upload.when, reverse=True)[:most]
 
-        The oldest uploads that no run needs go first; none does where that would not be enough.
+    def make_room(self, size: int, other_bytes: int = 0) -> int:
+        """See that a visitor may bring so many bytes more; bytes of their uploads then.
+
+        The oldest uploads that no run needs are removed; none where that would not be enough.
 
         Args:
-            beside: bytes they have brought elsewhere.
+            other_bytes: of their other files.
 
         Raises:
             DataError: when it is more than they may have.
         """
         if self.visitor.alone:
             return 0
-        most = Limits.of_environment().upload_bytes - size - beside
+        limit = Limits.of_environment().upload_bytes
+        most = limit - size - other_bytes
         sizes = self._sizes()
-        if sum(sizes.values()) <= most:
-            return sum(sizes.values())
-        spare = self._spare(sizes)
-        needed = sum(sizes.values()) - sum(sizes[folder] for folder in spare)
-        if needed > most:
-            raise _too_much(size, needed + beside)
-        for folder in spare:
-            if sum(sizes.values()) > most:
+        total, unused = sum(sizes.values()), self._unused(sizes)
+        needed = total - sum(sizes[folder] for folder in unused)
+        if needed > most and total > most:
+            raise DataError(
+                f"These files have {size / 2**20:.1f} MB, and those of your runs and what you had "
+                f"judged {(needed + other_bytes) / 2**20:.1f} MB; a visitor may have "
+                f"{limit / 2**20:.0f} MB.",
+                "Bring a part of the rows, or delete a run of other files.",
+            )
+        for folder in unused:
+            if total > most:
                 shutil.rmtree(folder, ignore_errors=True)
-                del sizes[folder]
-        return sum(sizes.values())
+                total -= sizes[folder]
+        return total
 
     def needed(self) -> int:
-        """Bytes of the visitor's uploads that cannot make room, for runs are of them."""
+        """Bytes of the visitor's uploads that runs need."""
         sizes = self._sizes()
-        return sum(sizes.values()) - sum(sizes[folder] for folder in self._spare(sizes))
+        return sum(sizes.values()) - sum(sizes[folder] for folder in self._unused(sizes))
 
-    def _spare(self, sizes: Mapping[Path, int]) -> list[Path]:
+    def _unused(self, folders: Collection[Path]) -> list[Path]:
         used = self._used()
-        return [folder for folder in sizes if UPLOAD_PREFIX + folder.name not in used]
+        return [folder for folder in folders if UPLOAD_PREFIX + folder.name not in used]
 
     def _sizes(self) -> dict[Path, int]:
         """The visitor's upload folders, the oldest first, and their bytes."""
-        mine = [one for one in self.root.glob("[0-9a-f]*/") if _owner(one) == self.visitor.name]
-        mine.sort(key=lambda folder: folder.stat().st_mtime)
-        return {one: sum(path.stat().st_size for path in one.iterdir()) for one in mine}
+        folders = self.root.glob("[0-9a-f]*/")
+        own = [folder for folder in folders if _owner(folder) == self.visitor.name]
+        own.sort(key=lambda folder: folder.stat().st_mtime)
+        return {folder: sum(path.stat().st_size for path in folder.iterdir()) for folder in own}
 
     def files(self, name: str) -> dict[str, Path]:
         """Split -> file of an upload.
@@ -212,24 +187,23 @@ class Uploads:
         Raises:
             DataError: when there is no such upload.
         """
-        folder = self._folder(name)
-        found = {path.name.split(".")[0]: path for path in folder.iterdir() if path.is_file()}
-        return {split: found[split] for split in SPLITS if split in found}
+        files = {path.name.split(".")[0]: path for path in self._folder(name).iterdir()}
+        return {split: files[split] for split in SPLITS if split in files}
 
-    def called(self, name: str) -> dict[str, str]:
-        """Split -> what the person calls the file.
+    def file_names(self, name: str) -> dict[str, str]:
+        """Split -> name of the file, as the user knows it.
 
         Raises:
             DataError: when there is no such upload.
         """
-        known = json_files.read(self._folder(name) / "upload.json")
-        return {str(split): str(text) for split, text in known.items()}
+        names = json_files.read(self._folder(name) / "upload.json")
+        return {str(split): str(file_name) for split, file_name in names.items()}
 
     def _folder(self, name: str) -> Path:
         upload = name.removeprefix(UPLOAD_PREFIX)
         folder = self.root / upload
-        known = _ID.fullmatch(upload) and (folder / "upload.json").is_file()
-        if not known or not self.visitor.owns(_owner(folder)):
+        exists = _ID.fullmatch(upload) and (folder / "upload.json").is_file()
+        if not exists or not self.visitor.owns(_owner(folder)):
             raise DataError(
                 f"There is no upload {name!r} here.", "Upload the files again under Data."
             )
@@ -237,7 +211,7 @@ class Uploads:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--train_file`, `--validation_file`, `--test_file`: a person's own files in a terminal."""
+    """Add `--train_file`, `--validation_file` and `--test_file`."""
     group = parser.add_argument_group("Files", f"one of {', '.join(ENDINGS)}, each also as .gz")
     for split in SPLITS:
         group.add_argument(
@@ -246,53 +220,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def upload_from_arguments(namespace: argparse.Namespace, root: Path) -> dict[str, str]:
-    """`dataset` for the files given, which are kept; empty where none is.
+    """Store the files of `add_arguments`; `dataset` and its value, or nothing without files.
 
     Raises:
         DataError: as `Uploads.add`.
     """
-    named = {split: getattr(namespace, f"{split}_file") for split in SPLITS}
-    given = {split: path for split, path in named.items() if path is not None}
-    return {"dataset": Uploads(root / "uploads").add(given)} if given else {}
-
-
-def _too_much(size: int, had: int) -> DataError:
-    most = Limits.of_environment().upload_bytes
-    return DataError(
-        f"These files have {size / 2**20:.1f} MB, and those of your runs and what you had judged "
-        f"{had / 2**20:.1f} MB; a visitor may have {most / 2**20:.0f} MB.",
-        "Bring a part of the rows, or delete a run of other files.",
-    )
+    paths = {split: getattr(namespace, f"{split}_file") for split in SPLITS}
+    files = {split: path for split, path in paths.items() if path is not None}
+    return {"dataset": Uploads(root / "uploads").add(files)} if files else {}
 
 
 def _owner(folder: Path) -> str:
     try:
         return (folder / "owner").read_text(encoding="utf-8")
     except OSError:
-        return ""  # of before there were visitors: one's own machine's
+        return ""
 
 
 def file_suffix(name: str) -> str:
-    """The ending of a file's name, of those that are read.
+    """The ending of a file's name, one of `ENDINGS`, perhaps with `.gz`.
 
     Raises:
         DataError: when it has another.
     """
-    lower = name.lower()
-    packed = ".gz" if lower.endswith(".gz") else ""
-    plain = lower.removesuffix(".gz")
-    for known in ENDINGS:
-        if plain.endswith(known):
-            return known + packed
+    packed = ".gz" if name.lower().endswith(".gz") else ""
+    for ending in ENDINGS:
+        if name.lower().removesuffix(".gz").endswith(ending):
+            return ending + packed
     raise DataError(
         f"{name!r} has no ending that is known.",
         f"Upload one of {', '.join(ENDINGS)}, each also as .gz.",
     )
-
-
-def _readable(name: str) -> str:
-    """A file's name as UTF-8 can have it: a system's names are bytes, of any encoding."""
-    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 def _digest(path: Path, name: str) -> str:

@@ -18,7 +18,7 @@ from types import FrameType
 
 from finetune import config
 from finetune.config import RunConfig
-from finetune.data import first_rows, hub_allowance, uploads
+from finetune.data import hub_access, preview, uploads
 from finetune.data.check_report import CheckReport
 from finetune.disk import write_atomically
 from finetune.environment import caches, hub_connection
@@ -62,14 +62,14 @@ def carry_out(folder: Run, chosen: RunConfig, root: Path) -> int:
     signal.alarm(LIMIT)
 
     def work() -> events.Event:
-        if seen := first_rows.read_first_rows(chosen, root):
+        if seen := preview.read_first_rows(chosen, root):
             write_atomically(folder.folder / check_jobs.GLANCE, seen.to_json())
 
         def partly(report: CheckReport) -> None:
             write_atomically(folder.folder / check_jobs.PARTIAL, report.to_json())
 
-        hub_allowance.count_dataset(root, check_jobs.asked_by(folder), chosen)
-        hub_allowance.count_checkpoint(root, check_jobs.asked_by(folder), chosen.checkpoint, False)
+        hub_access.count_dataset(root, check_jobs.asked_by(folder), chosen)
+        hub_access.count_checkpoint(root, check_jobs.asked_by(folder), chosen.checkpoint, False)
         report = check_config(chosen, root, EventProgress(folder), partly)
         write_atomically(folder.folder / "report.json", report.to_json())
         return events.Finished(step=0, seconds=report.seconds)

@@ -17,7 +17,7 @@ from finetune import hub_errors, owners
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, hub_access
 from finetune.data.check_report import CheckReport
-from finetune.data.first_rows import FirstRows
+from finetune.data.preview import FirstRows
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background, workers
 from finetune.jobs.background import JobKind, JobProgress

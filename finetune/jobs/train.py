@@ -335,14 +335,14 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     resume = _latest(run, accelerator)
     stop.check()
 
-    from finetune.data import hub_allowance, splits
+    from finetune.data import hub_access, splits
     from finetune.training import batch_size, dataloaders, loop, metrics, model, trackers
 
     tracker = trackers.Tracker(accelerator, chosen, run.public_title())
     yield events.PhaseStarted(phase="download", detail=chosen.dataset)
     if distributed.is_main_process():
-        hub_allowance.count_dataset(run.folder.parent, run.about().owner, chosen)
-        hub_allowance.count_checkpoint(run.folder.parent, run.about().owner, chosen.checkpoint)
+        hub_access.count_dataset(run.folder.parent, run.about().owner, chosen)
+        hub_access.count_checkpoint(run.folder.parent, run.about().owner, chosen.checkpoint)
     with accelerator.main_process_first():
         pairs = splits.load_pairs(run.config_as_begun(), run.folder.parent)
     if resume is not None:

@@ -565,7 +565,7 @@ class RunStore:
         if not is_upload(config.dataset):
             return ""
         try:
-            return ", ".join(self.uploads.called(config.dataset).values())
+            return ", ".join(self.uploads.file_names(config.dataset).values())
         except DataError:
             return ""  # the training says so
 

@@ -18,7 +18,7 @@ import pytest
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks
 from finetune.data.check_report import CheckReport, Finding
-from finetune.data.preview import Preview
+from finetune.data.preview import preview_rows
 from finetune.errors import DataError, JobError
 from finetune.jobs import check_jobs, service, workers
 from finetune.runs.store import Run, RunStore
@@ -235,17 +235,21 @@ def test_a_report_survives_its_file(tmp_path: Path, toy_checkpoint: Path) -> Non
 
 def test_rows_are_previewed(tmp_path: Path) -> None:
     report = look(tmp_path, [*some(300), ("<b>Ene</b>", "mene", 1)], held())
-    shown = Preview(tmp_path / "data" / report.corpus)
-    assert [row.line for row in shown.rows("train")] == list(range(2, 12))
-    drawn = [row.line for row in shown.rows("train", "random", seed=1)]
+    folder = tmp_path / "data" / report.corpus
+
+    def lines(how: str = "first", text: str = "", seed: int = 0) -> list[int]:
+        return [row.line for row in preview_rows(folder, "train", how, text, seed=seed)]
+
+    assert lines() == list(range(2, 12))
+    drawn = lines("random", seed=1)
     assert len(drawn) == 10
-    assert drawn != [row.line for row in shown.rows("train", "random", seed=2)]
-    assert {row.label for row in shown.rows("train", "class", "1", count=50)} == {"1"}
-    assert [row.line for row in shown.rows("train", "search", "ENE")] == [302]
-    assert shown.rows("train", "search", "nowhere") == []
+    assert drawn != lines("random", seed=2)
+    assert {row.label for row in preview_rows(folder, "train", "class", "1", 50)} == {"1"}
+    assert lines("search", "ENE") == [302]
+    assert lines("search", "nowhere") == []
     for split, how, what in (("dev", "first", ""), ("train", "class", "7")):
         with pytest.raises(DataError):
-            shown.rows(split, how, what)
+            preview_rows(folder, split, how, what)
 
 
 def wait(folder: Run, seconds: float = 60) -> check_jobs.CheckState:

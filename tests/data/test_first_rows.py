@@ -12,7 +12,7 @@ import gradio as gr
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import first_rows
+from finetune.data import preview
 from finetune.data.check_report import CheckReport
 from finetune.jobs import check, check_jobs
 from finetune.runs import events
@@ -38,28 +38,26 @@ def test_the_first_rows_are_those_of_the_file(store: RunStore, tmp_path: Path, n
         text = "\n".join(map(json.dumps, records)) if "jsonl" in name else json.dumps(records)
     contents = text.encode()
     contents = gzip.compress(contents) if name.endswith(".gz") else contents
-    found = first_rows.read_first_rows(upload(store, tmp_path, name, contents), store.root)
+    found = preview.read_first_rows(upload(store, tmp_path, name, contents), store.root)
     assert found is not None
     assert (found.source, found.columns, found.more) == (name, ["p", "q", "r"], 0)
-    assert [row for _, row in found.rows] == [list(row) for row in cells[: first_rows.ROWS]]
-    assert first_rows.FirstRows.from_dict(json.loads(found.to_json())) == found
+    assert [row for _, row in found.rows] == [list(row) for row in cells[: preview.FIRST_ROWS]]
+    assert preview.FirstRows.from_dict(json.loads(found.to_json())) == found
 
 
 def test_a_wide_file_with_long_cells_is_cut(store: RunStore, tmp_path: Path) -> None:
     head = ",".join(f"c{n}" for n in range(40))
     row = ",".join(["x" * 1000] * 40)
-    found = first_rows.read_first_rows(
+    found = preview.read_first_rows(
         upload(store, tmp_path, "a.csv", f"{head}\n{row}\n".encode()), store.root
     )
     assert found is not None
-    assert (len(found.columns), found.more) == (first_rows.COLUMNS, 40 - first_rows.COLUMNS)
-    assert {len(cell) for _, cells in found.rows for cell in cells} == {
-        first_rows.MAX_CELL_CHARACTERS
-    }
+    assert (len(found.columns), found.more) == (preview.FIRST_COLUMNS, 40 - preview.FIRST_COLUMNS)
+    assert {len(cell) for _, cells in found.rows for cell in cells} == {preview.MAX_CELL_CHARACTERS}
 
 
 def test_what_is_no_file_here_or_cannot_be_read_has_none(store: RunStore, tmp_path: Path) -> None:
-    bundled = first_rows.read_first_rows(RunConfig(), store.root)
+    bundled = preview.read_first_rows(RunConfig(), store.root)
     assert bundled is not None
     assert bundled.columns[:2] == ["sentence1", "sentence2"]
     for chosen in (
@@ -67,7 +65,7 @@ def test_what_is_no_file_here_or_cannot_be_read_has_none(store: RunStore, tmp_pa
         RunConfig(dataset="upload/" + "0" * 24),
         upload(store, tmp_path, "a.parquet", b"nonsense"),
     ):
-        assert first_rows.read_first_rows(chosen, store.root) is None
+        assert preview.read_first_rows(chosen, store.root) is None
 
 
 ASKED = gr.EventData(None, {"wait": "+this"})
@@ -105,7 +103,7 @@ def test_the_page_shows_what_is_known_as_it_comes(store: RunStore) -> None:
     watched = Watched(store)
     watched.place.append(events.PhaseStarted(phase="examine", detail="reading train"))
     watched.place.append(events.Progressed(done=50_000))
-    rows = first_rows.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])])
+    rows = preview.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])])
     watched.write(check_jobs.GLANCE, rows.to_json())
     first = watched.tick()
     assert set(first) == {"progress"}
@@ -145,7 +143,7 @@ def test_rows_of_new_pairs_come_in_the_way_that_is_chosen(
 def test_unclear_columns_are_shown_with_the_first_rows(store: RunStore) -> None:
     watched = Watched(store)
     watched.write(
-        check_jobs.GLANCE, first_rows.FirstRows("a.csv", ["p"], [(2, ["<script>"])]).to_json()
+        check_jobs.GLANCE, preview.FirstRows("a.csv", ["p"], [(2, ["<script>"])]).to_json()
     )
     watched.write("report.json", CheckReport("a.csv", choices={"p": "", "q": ""}).to_json())
     shown = watched.tick()["overview"]

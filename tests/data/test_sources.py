@@ -256,7 +256,7 @@ def test_a_resumed_run_of_an_earlier_version_reads_no_file_of_the_machine(
     tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = store.create(RunConfig(dataset="csv"))
-    kept = store.root / "data" / dataset_cache._name(run.config())
+    kept = store.root / "data" / dataset_cache._folder_name(run.config())
     load(tmp_path, "bundled")
     shutil.copytree(next((tmp_path / "data").glob("*/")), kept)  # read by that version
     with pytest.raises(DataError, match="There is no dataset 'csv'"):
@@ -392,7 +392,7 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
     found = check_jobs.get_check(mine, examined())
     assert check_jobs.check_state(found).report is not None
     repo.private = True
-    hub_access._known.cache_clear()
+    hub_access._answer.cache_clear()
     for act in (
         lambda: check_jobs.get_check(mine, found.id),
         lambda: check_jobs.start_check(mine, config),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from finetune import text_hashes
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import dataset_cache, sources, splits
-from finetune.data.labels import Vocabulary, positive_class
+from finetune.data.columns import LabelEncoder, guess_columns, positive_class
 from finetune.data.uploads import Uploads
 from finetune.errors import DataError
 from tests.support import toys
@@ -84,7 +84,7 @@ def test_the_second_reading_comes_from_what_was_kept(
 
 def test_what_was_kept_and_is_damaged_is_read_anew(tmp_path: Path) -> None:
     first = splits.load_pairs(RunConfig(), tmp_path)
-    for kept in (tmp_path / "data").glob("*/corpus.json"):
+    for kept in (tmp_path / "data").glob("*/dataset.json"):
         kept.write_text('{"source": ')
     assert splits.load_pairs(RunConfig(), tmp_path).fingerprint == first.fingerprint
 
@@ -118,7 +118,7 @@ def test_the_fingerprint_is_of_the_rows(tmp_path: Path) -> None:
     ],
 )
 def test_labels_become_classes(cells: list[object], names: list[str], numbers: list[int]) -> None:
-    found = Vocabulary("label")
+    found = LabelEncoder("label")
     codes = [found.code(cell) for cell in cells]
     order = found.order()
     assert [found.names[code] for code in order] == names
@@ -165,7 +165,7 @@ def test_a_positive_class_that_is_none_is_said(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_columns_are_guessed(head: str, columns: tuple[str, str, str]) -> None:
-    assert sources.guess_columns(head.split(",")) == columns
+    assert guess_columns(head.split(",")) == columns
 
 
 def test_columns_can_be_chosen(tmp_path: Path) -> None:
