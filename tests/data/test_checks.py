@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -42,16 +43,18 @@ def held(rows: int = 20) -> list[Row]:
     return [(f"held {n}", f"out {n}", n % 2) for n in range(rows)]
 
 
-def test_clean_pairs_have_no_finding(tmp_path: Path) -> None:
+def test_clean_pairs_have_no_finding(tmp_path: Path, toy_checkpoint: Path) -> None:
     report = look(tmp_path, some(120), held(300))
     assert report.findings == []
     assert report.blocked == []
-    assert [(one.name, one.rows, one.classes) for one in report.splits] == [
+    assert [(split.name, split.rows, split.classes) for split in report.splits] == [
         ("train", 120, [60, 60]),
         ("validation", 300, [150, 150]),
     ]
     assert report.majority == {"accuracy": 0.5, "f1": 0.0}
     assert len(report.fingerprint) == 64
+    faulty = look(tmp_path, [*some(99), ("", "b", 1)], held(), checkpoint=str(toy_checkpoint))
+    assert CheckReport.from_dict(json.loads(faulty.to_json())) == faulty
 
 
 def test_one_of_two_sentence_columns_is_said_to_be_alone(tmp_path: Path) -> None:
@@ -106,21 +109,18 @@ def test_duplicates_conflicts_and_identical_pairs(tmp_path: Path) -> None:
 
 
 def test_a_conflict_between_splits_is_found(tmp_path: Path) -> None:
-    found = kinds(look(tmp_path, [*some(120), ("held 4", "out 4", 1)], held()))
-    assert found["conflicts"].count == 2
-    assert {row.split for row in found["conflicts"].examples} == {"train", "validation"}
+    conflicts = kinds(look(tmp_path, [*some(120), ("held 4", "out 4", 1)], held()))["conflicts"]
+    assert conflicts.count == 2
+    assert {row.split for row in conflicts.examples} == {"train", "validation"}
 
 
-def test_classes_that_are_rare_or_absent(tmp_path: Path) -> None:
-    train = [*some(120), *((f"r {n}", f"s {n}", "odd") for n in range(3))]
-    found = kinds(look(tmp_path, train, held()))
-    assert found["rare"].count == 3
-    assert "odd (3)" in found["rare"].title
-    assert "odd" in found["absent-validation"].title
-
-
-def test_few_rows_are_said(tmp_path: Path) -> None:
-    assert kinds(look(tmp_path, some(40), held()))["few"].count == 40
+def test_classes_that_are_rare_or_absent_and_few_rows_are_said(tmp_path: Path) -> None:
+    train = [*some(90), *((f"r {n}", f"s {n}", "odd") for n in range(3))]
+    findings = kinds(look(tmp_path, train, held()))
+    assert findings["rare"].count == 3
+    assert "odd (3)" in findings["rare"].title
+    assert "odd" in findings["absent-validation"].title
+    assert findings["few"].count == 93
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,7 @@ def test_what_blocks_stands_first(tmp_path: Path) -> None:
 
 
 def test_columns_that_are_unclear_are_listed_to_choose_from(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("p,q,r,s\n" + "a,b,c,1\n" * 30)
-    from finetune.data.uploads import Uploads
-
-    name = Uploads(tmp_path / "uploads").add({"train": path})
+    name = upload(tmp_path, "p,q,r,s", [("a", "b", "c", 1)] * 30, (), ())
     report = checks.check_pairs(RunConfig(dataset=name), tmp_path)
     assert list(report.choices) == ["p", "q", "r", "s"]
     assert report.blocked[0].kind == "columns"
@@ -226,13 +222,6 @@ def test_without_a_tokenizer_all_else_is_found(
         assert "the Hub does not answer" in note
 
 
-def test_a_report_survives_its_file(tmp_path: Path, toy_checkpoint: Path) -> None:
-    import json
-
-    report = look(tmp_path, [*some(99), ("", "b", 1)], held(), checkpoint=str(toy_checkpoint))
-    assert CheckReport.from_dict(json.loads(report.to_json())) == report
-
-
 def test_rows_are_previewed(tmp_path: Path) -> None:
     report = look(tmp_path, [*some(300), ("<b>Ene</b>", "mene", 1)], held())
     folder = tmp_path / "data" / report.corpus
@@ -254,15 +243,22 @@ def test_rows_are_previewed(tmp_path: Path) -> None:
 
 def wait(folder: Run, seconds: float = 60) -> check_jobs.CheckState:
     end = time.monotonic() + seconds
-    while (found := check_jobs.check_state(folder)).running:
-        assert time.monotonic() < end, found
+    while (state := check_jobs.check_state(folder)).running:
+        assert time.monotonic() < end, state
         time.sleep(0.1)
-    return found
+    return state
 
 
-def test_the_process_examines_once_for_all(store: RunStore, processes: list[int]) -> None:
+def test_the_process_checks_once_for_all(store: RunStore, processes: list[int]) -> None:
+    """One that is killed says so, and can be repeated."""
     config = RunConfig()
     first = check_jobs.start_check(store, config)
+    worker = workers.worker_process(first)
+    assert worker is not None
+    worker.kill()
+    psutil.wait_procs([worker], timeout=10)
+    assert "ended without a word" in wait(first, 15).error
+    assert check_jobs.start_check(store, config).folder == first.folder
     worker = workers.worker_process(first)
     assert worker is not None
     processes.append(worker.pid)
@@ -283,21 +279,9 @@ def test_the_process_examines_once_for_all(store: RunStore, processes: list[int]
 def test_a_source_that_cannot_be_opened_fails_in_words(
     store: RunStore, processes: list[int]
 ) -> None:
-    found = wait(check_jobs.start_check(store, RunConfig(dataset="glue/stsb")))
-    assert "similarity" in found.error
-    assert found.remedy
-
-
-def test_a_killed_examination_is_said_and_can_be_repeated(
-    store: RunStore, processes: list[int]
-) -> None:
-    folder = check_jobs.start_check(store, RunConfig())
-    worker = workers.worker_process(folder)
-    assert worker is not None
-    worker.kill()
-    psutil.wait_procs([worker], timeout=10)
-    assert "ended without a word" in wait(folder, 15).error
-    assert wait(check_jobs.start_check(store, RunConfig())).report is not None
+    state = wait(check_jobs.start_check(store, RunConfig(dataset="glue/stsb")))
+    assert "similarity" in state.error
+    assert state.remedy
 
 
 def test_only_so_many_go_on_at_once(store: RunStore, processes: list[int]) -> None:
@@ -315,11 +299,13 @@ def test_only_so_many_go_on_at_once(store: RunStore, processes: list[int]) -> No
 
 
 def test_pairs_found_impossible_are_not_trained_on(store: RunStore, tmp_path: Path) -> None:
-    name = upload(store.root.parent, HEAD, [("a", "b", 1), ("c", "d", 1)], (), ())
-    (store.root / "uploads").parent.mkdir(parents=True, exist_ok=True)
-    (store.root.parent / "uploads").rename(store.root / "uploads")
-    config = RunConfig(dataset=name)
-    assert wait(check_jobs.start_check(store, config)).report is not None
+    files = {"train": tmp_path / "train.csv"}
+    files["train"].write_text(f"{HEAD}\na,b,1\nc,d,1\n")
+    config = RunConfig(dataset=store.uploads.add(files))
+    folder = check_jobs.check_folder(store, config).folder
+    folder.mkdir(parents=True)
+    report = checks.check_pairs(config, store.root)
+    (folder / "report.json").write_text(report.to_json())
     with pytest.raises(DataError, match="one class"):
         service.start_run(store, config)
     assert store.runs() == []
