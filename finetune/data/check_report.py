@@ -150,11 +150,7 @@ class CheckReport:
 
 
 def folder_for(root: Path, config: RunConfig) -> Path:
-    """The folder of the check of a configuration's pairs.
-
-    Args:
-        root: as `RunStore.root`.
-    """
+    """The folder of the check of a configuration's pairs."""
     config = catalog.with_absolute_paths(config)
     values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
     if owners.is_shared() and catalog.is_hub_dataset(config.dataset):

@@ -31,7 +31,6 @@ def check_pairs(
     What makes training impossible is a finding that blocks; so are columns that are unclear.
 
     Args:
-        root: as `RunStore.root`.
         progress: called now and then.
         on_partial: called with a report of all but the lengths, before a tokenizer is loaded.
 
@@ -68,11 +67,8 @@ def _by_severity(findings: list[Finding]) -> list[Finding]:
 
 
 def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckReport:
-    """A report of a source whose columns are unclear, for the user to choose from.
-
-    Raises:
-        DataError: `error`, when the source cannot be opened.
-    """
+    """A report of a source whose columns are unclear, for the user to choose from; `error` is
+    raised again where it cannot be opened."""
     try:
         source = sources.open_source(config, root)
     except DataError:

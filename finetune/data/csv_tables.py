@@ -14,15 +14,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from finetune.data.table_files import (
-    BLOCK,
-    MAX_FIELD,
-    OnBadRow,
-    Row,
-    Table,
-    check_column_count,
-    open_bytes,
-)
+from finetune.data import table_files
+from finetune.data.table_files import MAX_FIELD, OnBadRow, Row, Table
 from finetune.errors import DataError
 
 MAX_REREAD = 50_000_000  # characters read twice, after quotes that are not closed
@@ -41,7 +34,7 @@ class NumberedLines:
 
     def __init__(self, path: Path, name: str, encoding: str, on_bad_row: OnBadRow) -> None:
         self._text = io.TextIOWrapper(
-            open_bytes(path, name), encoding=encoding, errors="replace", newline=""
+            table_files.open_bytes(path, name), encoding=encoding, errors="replace", newline=""
         )
         self._on_bad_row = on_bad_row
         self._pending: list[str] = []  # lines to be read again, the next one last
@@ -101,7 +94,7 @@ class CsvTable(Table):
         self.delimiter = separator[1] if separator else _detect_delimiter(sample, tab)
         records = list(csv.reader(sample[1:] if separator else sample, delimiter=self.delimiter))
         header = next((cells for cells in records if any(map(str.strip, cells))), [])
-        check_column_count(len(header), name)
+        table_files.check_column_count(len(header), name)
         has_header = not _looks_like_data(header)
         self._skipped_rows = has_header + (separator is not None)
         self.columns = self._column_names(header if has_header else [""] * len(header))
@@ -121,7 +114,7 @@ class CsvTable(Table):
                 lines.start_record()
                 if line.strip() or sample:
                     sample.append(line)
-                if len(sample) >= 100 or sum(map(len, sample)) > 10 * BLOCK:
+                if len(sample) >= 100 or sum(map(len, sample)) > 10 * table_files.BLOCK:
                     break
         return sample
 

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +42,11 @@ ProgressCallback = Callable[[str, int], None]  # a split, and how many of its ro
 
 @dataclass(frozen=True)
 class RowHashes:
-    """Labels and hashes of a split's rows, each of shape (rows,); 0 for a missing sentence.
+    """Labels and hashes of a split's rows, each of shape (rows,); 0 for a missing sentence."""
 
-    Args:
-        label: class index; -1 where there is none.
-        exact: of the texts as they are.
-        first, second: of each normalized sentence; `second` is 0 for single sentences.
-    """
-
-    label: Integers
-    exact: Integers
-    first: Integers
+    label: Integers  # class index; -1 where there is none
+    exact: Integers  # of the texts as they are
+    first: Integers  # of the normalized sentences
     second: Integers
 
     def __len__(self) -> int:
@@ -76,35 +70,20 @@ class RowHashes:
 
 @dataclass(frozen=True)
 class CachedDataset:
-    """The rows of a source on disk: one Arrow file a split, and `dataset.json` with these fields.
-
-    Args:
-        folder: where the files are.
-        source: name of the source, as shown to the user.
-        revision: commit of a Hub dataset; empty otherwise.
-        choices: column -> why it cannot be used, or "" where it can.
-        columns: the columns read.
-        labels: names of the classes, by index.
-        rows: split -> number of rows.
-        unreadable: split -> number of rows that could not be read.
-        examples: split -> line and reason of some of those.
-        notes: remarks for the user on how it was read.
-        splits: split -> the source's own name of it.
-        named_labels: whether the source itself names its classes.
-    """
+    """The rows of a source on disk: an Arrow file a split, and `dataset.json` with these fields."""
 
     folder: Path
-    source: str
-    revision: str
-    choices: dict[str, str]
+    source: str  # its name, as shown to the user
+    revision: str  # commit of a Hub dataset; empty otherwise
+    choices: dict[str, str]  # column -> why it cannot be used, or ""
     columns: Columns
-    labels: list[str]
-    rows: dict[str, int]
-    unreadable: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    splits: dict[str, str] = field(default_factory=dict)
-    named_labels: bool = False
+    labels: list[str]  # names of the classes, by index
+    rows: dict[str, int]  # split -> number of rows
+    unreadable: dict[str, int]  # split -> number of rows that could not be read
+    examples: dict[str, list[tuple[int, str]]]  # split -> line and reason of some of those
+    notes: list[str]  # remarks for the user on how it was read
+    splits: dict[str, str]  # split -> the source's own name of it
+    named_labels: bool  # whether the source itself names its classes
 
     @property
     def paired(self) -> bool:
@@ -154,10 +133,6 @@ def read_dataset(
     config: RunConfig, root: Path, progress: ProgressCallback = lambda split, rows: None
 ) -> CachedDataset:
     """All rows of the source that a configuration names, from the cache where it has them.
-
-    Args:
-        root: as `RunStore.root`; the cache is `data/` in it.
-        progress: called while rows are read.
 
     Raises:
         DataError: when there is no such source, it cannot be read, or its columns are unclear.
@@ -355,7 +330,7 @@ def _batches(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]
     characters = 0
     for row in rows:
         batch.append(row)
-        characters += sum(len(cell) for cell in row if isinstance(cell, str))
+        characters += sum(len(cell) for cell in row[:2] if isinstance(cell, str))
         if len(batch) == _BATCH_ROWS or characters > _BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0

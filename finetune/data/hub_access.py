@@ -104,7 +104,6 @@ def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
     """Count what a configuration's pairs fetch from the Hub for a visitor.
 
     Args:
-        root: as `RunStore.root`.
         owner: whose work it is; "" for nobody's, which is not counted.
 
     Raises:
@@ -130,7 +129,7 @@ def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = Tr
     """Count what a checkpoint fetches from the Hub for a visitor.
 
     Args:
-        root, owner: as `count_dataset`.
+        owner: as `count_dataset`.
         weights: whether they are fetched too, or only the tokenizer.
 
     Raises:

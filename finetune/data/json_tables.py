@@ -15,17 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from finetune import json_files
+from finetune.data import table_files
 from finetune.data.csv_tables import NumberedLines
-from finetune.data.table_files import (
-    MAX_COLUMNS,
-    MAX_FIELD,
-    OnBadRow,
-    Row,
-    Table,
-    first_line,
-    is_too_long,
-    open_bytes,
-)
+from finetune.data.table_files import OnBadRow, Row, Table, first_line
 from finetune.errors import DataError, some
 
 MAX_JSON = 128 * 2**20  # characters of a JSON file, which is held in memory; JSONL has no limit
@@ -59,9 +51,9 @@ class _ObjectTable(Table):
     def _set_columns(self) -> None:
         names: dict[str, None] = {}
         for _, record in islice(self.records(lambda line, reason: None), _FIRST):
-            if len(names) < MAX_COLUMNS:
+            if len(names) < table_files.MAX_COLUMNS:
                 names |= dict.fromkeys(record)
-        self.columns = list(names)[:MAX_COLUMNS]
+        self.columns = list(names)[: table_files.MAX_COLUMNS]
 
 
 def _record_problem(value: Any) -> str:
@@ -83,8 +75,8 @@ def _cell_problem(columns: Sequence[str], cells: Sequence[Any]) -> str:
     for column, cell in zip(columns, cells, strict=True):
         if isinstance(cell, (dict, list)):
             return f"has {_json_kind(cell)} as {column!r}"
-        if is_too_long(cell):
-            return f"has more than {MAX_FIELD:,} characters as {column!r}"
+        if table_files.is_too_long(cell):
+            return f"has more than {table_files.MAX_FIELD:,} characters as {column!r}"
     return ""
 
 
@@ -130,7 +122,9 @@ class _JsonTable(_ObjectTable):
 
     def __init__(self, path: Path, name: str, encoding: str) -> None:
         super().__init__()
-        with io.TextIOWrapper(open_bytes(path, name), encoding=encoding, errors="replace") as file:
+        with io.TextIOWrapper(
+            table_files.open_bytes(path, name), encoding=encoding, errors="replace"
+        ) as file:
             text = file.read(MAX_JSON + 1)
         if len(text) > MAX_JSON or sum(map(text.count, "[{,")) > MAX_JSON_VALUES:
             raise DataError(

@@ -53,14 +53,8 @@ class FirstRows:
 
 
 def read_first_rows(config: RunConfig, root: Path) -> FirstRows | None:
-    """The first training rows of an upload or of the bundled pairs.
-
-    Args:
-        root: as `RunStore.root`.
-
-    Returns:
-        None for Hub datasets, and for what cannot be read: the checks will say why.
-    """
+    """The first training rows of an upload or of the bundled pairs; None for Hub datasets, and
+    for what cannot be read: the checks will say why."""
     with contextlib.suppress(FinetuneError, OSError, ValueError):
         if config.dataset == BUNDLED_DATASET:
             path, name = catalog.BUNDLED_PAIRS / "train.csv", "train.csv"

@@ -62,8 +62,15 @@ class Source(ABC):
 class _FileSource(Source):
     """One file a split."""
 
-    def __init__(self, name: str, paths: dict[str, Path], file_names: dict[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        paths: dict[str, Path],
+        file_names: dict[str, str],
+        class_names: list[str] | None = None,
+    ) -> None:
         super().__init__(name)
+        self._class_names = class_names  # of a column `label` with their numbers
         self._names = {split: file_names.get(split, path.name) for split, path in paths.items()}
         self._tables = {
             split: open_table(path, self._names[split]) for split, path in paths.items()
@@ -81,28 +88,18 @@ class _FileSource(Source):
                     f"{self._names[split]} has no column {column!r}; it has {some(table.columns)}.",
                     "Give every file the same header.",
                 )
-        if columns.label in table.columns:
-            yield from table.rows([*columns.sentences, columns.label], on_bad_row)
-        else:
+        names = self.class_names(columns.label)
+        if columns.label not in table.columns:
             for line, cells in table.rows(columns.sentences, on_bad_row):
                 yield line, [*cells, None]
-
-
-class _BundledSource(_FileSource):
-    """The pairs that come with the app, whose classes have names."""
-
-    def __init__(self) -> None:
-        paths = {split: catalog.BUNDLED_PAIRS / f"{split}.csv" for split in uploads.SPLITS}
-        super().__init__("the bundled pairs", paths, {})
+            return
+        for line, cells in table.rows([*columns.sentences, columns.label], on_bad_row):
+            if names:
+                cells[-1] = names[int(cells[-1])]
+            yield line, cells
 
     def class_names(self, column: str) -> list[str] | None:
-        return LABELS if column == "label" else None
-
-    def rows(self, split: str, columns: Columns, on_bad_row: OnBadRow) -> Iterator[Row]:
-        for line, cells in super().rows(split, columns, on_bad_row):
-            if columns.label == "label":
-                cells[-1] = LABELS[int(cells[-1])]
-            yield line, cells
+        return self._class_names if column == "label" else None
 
 
 class _HubSource(Source):
@@ -148,16 +145,14 @@ class _HubSource(Source):
 def open_source(config: RunConfig, root: Path) -> Source:
     """Open what a configuration's `dataset` names.
 
-    Args:
-        root: as `RunStore.root`.
-
     Raises:
         DataError: when there is no such dataset, or it cannot be read.
     """
     name = config.dataset
     catalog.check_dataset(name)
     if name == BUNDLED_DATASET:
-        return _BundledSource()
+        paths = {split: catalog.BUNDLED_PAIRS / f"{split}.csv" for split in uploads.SPLITS}
+        return _FileSource("the bundled pairs", paths, {}, LABELS)
     if is_upload(name):
         kept = uploads.Uploads(root / "uploads")
         file_names = kept.file_names(name)
@@ -175,13 +170,8 @@ def _repo_and_config(config: RunConfig) -> tuple[str, str]:
 
 
 def _check_data_files(repo: str, revision: str) -> None:
-    """See that a dataset's own description names only files of its own repository.
-
-    `datasets` would fetch any address and open any local file that it names.
-
-    Raises:
-        DataError: when it names others, or cannot be read.
-    """
+    """Raise DataError where a dataset's description names files outside its own repository:
+    `datasets` would fetch any address and open any local file that it names."""
     try:
         configs = [_configs(repo, file, revision) for file in ("README.md", ".huggingface.yaml")]
     except Exception as error:
@@ -264,12 +254,7 @@ def _refusal(repo: str, name: str, revision: str, error: Exception) -> FinetuneE
 
 
 def _commit(repo: str, revision: str) -> str:
-    """The commit of a branch or tag; empty where the Hub cannot be asked.
-
-    Raises:
-        DataError: when the Hub has no such dataset or revision, or would not give it to the
-            caller; in a shared app also when it cannot be asked.
-    """
+    """The commit of a branch or tag; empty where the Hub cannot be asked."""
     if hub_access.is_offline():
         if owners.is_shared():  # a library's cache does not record who may read what is in it
             raise hub_access.silent("dataset", repo)
@@ -309,11 +294,7 @@ _GUESSED_SPLITS = {
 
 
 def _choose_splits(names: list[str], config: RunConfig) -> dict[str, str]:
-    """`train`, `validation`, `test` -> the source's split: the requested one, else a guess.
-
-    Raises:
-        DataError: when a requested split is missing.
-    """
+    """`train`, `validation`, `test` -> the source's split: the requested one, else a guess."""
     chosen: dict[str, str] = {}
     for split, guesses in _GUESSED_SPLITS.items():
         requested = getattr(config, f"{split}_split")

@@ -19,21 +19,13 @@ from finetune.text_hashes import Integers
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Which rows of a cached dataset make each split.
-
-    Args:
-        dataset: where the rows are.
-        hashes: of every split of the dataset.
-        rows: split -> the dataset's split it comes from, and indices into that.
-        left_out: split -> reason -> number of rows.
-        blocks: why training is impossible; empty where it is possible.
-    """
+    """Which rows of a cached dataset make each split."""
 
     dataset: CachedDataset
-    hashes: dict[str, RowHashes]
-    rows: dict[str, tuple[str, Integers]]
-    left_out: dict[str, dict[str, int]]
-    blocks: list[str]
+    hashes: dict[str, RowHashes]  # of every split of the dataset
+    rows: dict[str, tuple[str, Integers]]  # split -> the dataset's split, and indices into it
+    left_out: dict[str, dict[str, int]]  # split -> reason -> number of rows
+    blocks: list[str]  # why training is impossible; empty where it is possible
 
     def ordered(self, name: str) -> Integers:
         """One hash a pair of a split, which changes when its sentences swap."""
@@ -86,32 +78,22 @@ class SplitRows:
 class Pairs:
     """Splits of sentence pairs, ready to be tokenized.
 
-    Args:
-        splits: `train` and `validation`, perhaps `test`; columns `sentence1`, `sentence2` (absent
-            for single sentences) and `label`, a `ClassLabel`.
-        labels: names of the classes, by index.
-        positive: index of the class whose F1 is reported when there are two.
-        counts: split -> number of rows of each class.
-        origin: where they come from and what is wrong with them, as JSON values: source,
-            revision, columns, rows, left_out, unreadable, leaked.
-        fingerprint: sha256 over the labels' names and the text and label of every row, in order.
-        numbers: `train` and `validation` -> a hash a pair, the same when its sentences swap.
+    `splits` has `train` and `validation`, perhaps `test`, with the columns `sentence1`, `sentence2`
+    (absent for single sentences) and `label`, a `ClassLabel`. `origin` says as JSON values where
+    they come from and what is wrong with them.
     """
 
     splits: DatasetDict
-    labels: list[str]
-    positive: int = 1
-    counts: dict[str, list[int]] = field(default_factory=dict)
+    labels: list[str]  # names of the classes, by index
+    positive: int = 1  # index of the class whose F1 is reported when there are two
+    counts: dict[str, list[int]] = field(default_factory=dict)  # split -> rows of each class
     origin: dict[str, Any] = field(default_factory=dict)
-    fingerprint: str = ""
-    numbers: dict[str, Integers] = field(default_factory=dict)
+    fingerprint: str = ""  # sha256 over classes, texts and labels, in order
+    numbers: dict[str, Integers] = field(default_factory=dict)  # split -> `SplitRows.unordered`
 
 
 def load_pairs(config: RunConfig, root: Path) -> Pairs:
     """The pairs that a configuration asks for.
-
-    Args:
-        root: folder of uploads and cached datasets, as `RunStore.root`.
 
     Raises:
         DataError: when the source cannot be read, or what was read cannot be trained on.
@@ -216,11 +198,7 @@ def assign_rows(
 
 
 def _blocks(dataset: CachedDataset, labels: Integers, validation_rows: int) -> list[str]:
-    """Why training is impossible.
-
-    Args:
-        labels: of the training rows.
-    """
+    """Why training is impossible; `labels` are those of the training rows."""
     if not len(labels):
         return [f"No row of {dataset.source} can be trained on."]
     if labels.min() == labels.max():

@@ -78,29 +78,20 @@ class Table(ABC):
             yield line, dict(zip(self.columns, cells, strict=True))
 
 
-class _BoundedGzip(io.RawIOBase):
+class _BoundedGzip(gzip.GzipFile):
     """A gzip stream that raises DataError when it unpacks to far more than text does."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self._file = gzip.GzipFile(path)
-        self._name = name
-        self._packed = max(1, path.stat().st_size)
-        self._unpacked = 0
+        super().__init__(path)
+        self._table_name, self._packed, self._unpacked = name, path.stat().st_size, 0
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer)
-        self._unpacked += count
+    def read(self, size: int | None = -1) -> bytes:
+        block = super().read(size)
+        self._unpacked += len(block)
         dense = self._unpacked > 64 * 2**20 and self._unpacked > MAX_RATIO * self._packed
         if dense or self._unpacked > MAX_UNPACKED:
-            raise unpacks_too_far(self._name, self._unpacked, self._packed)
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+            raise unpacks_too_far(self._table_name, self._unpacked, self._packed)
+        return block
 
 
 def unpacks_too_far(name: str, unpacked: int, packed: int) -> DataError:
@@ -116,8 +107,8 @@ def open_bytes(path: Path, name: str) -> BinaryIO:
     """Open a file for reading, unpacked where it is gzipped."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
-    raw: io.RawIOBase = _BoundedGzip(path, name) if packed else io.FileIO(path)
-    return cast(BinaryIO, io.BufferedReader(raw, BLOCK))
+    raw = _BoundedGzip(path, name) if packed else io.FileIO(path)
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, raw), BLOCK))
 
 
 def detect_encoding(path: Path, name: str, head: bytes) -> tuple[str, list[str]]:
@@ -126,7 +117,7 @@ def detect_encoding(path: Path, name: str, head: bytes) -> tuple[str, list[str]]
     Reads the whole file: bytes that are not UTF-8 may stand at its end only.
 
     Args:
-        head: its first bytes.
+        head: the first bytes.
 
     Returns:
         The encoding, and notes on it for the user.
@@ -164,11 +155,7 @@ def _count_utf8(path: Path, name: str) -> tuple[int, int]:
 
 
 def check_column_count(count: int, name: str) -> None:
-    """See that a table has at most `MAX_COLUMNS` columns.
-
-    Raises:
-        DataError: when it has more.
-    """
+    """Raise DataError where a table has more than `MAX_COLUMNS` columns."""
     if count > MAX_COLUMNS:
         raise DataError(
             f"{name} has {count:,} columns; at most {MAX_COLUMNS:,} are read.",

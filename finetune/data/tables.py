@@ -13,23 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from finetune.data import table_files
 from finetune.data.csv_tables import CsvTable
 from finetune.data.json_tables import JsonLinesTable, open_json
-from finetune.data.table_files import (
-    BLOCK,
-    MAX_FIELD,
-    MAX_RATIO,
-    OnBadRow,
-    Row,
-    Table,
-    check_column_count,
-    detect_encoding,
-    first_line,
-    is_too_long,
-    open_bytes,
-    to_plain_value,
-    unpacks_too_far,
-)
+from finetune.data.table_files import OnBadRow, Row, Table, first_line
 from finetune.errors import DataError
 
 MAX_DECODED = 2**24  # bytes of Parquet rows that are decoded together
@@ -55,8 +42,8 @@ def open_table(path: Path, name: str = "") -> Table:
     name = name or path.name
     ending = path.name.lower().removesuffix(".gz")
     try:
-        with open_bytes(path, name) as file:
-            head = file.read(BLOCK)
+        with table_files.open_bytes(path, name) as file:
+            head = file.read(table_files.BLOCK)
         if not head.strip(b"\0\r\n\t \xef\xbb\xbf"):
             raise DataError(f"{name} is empty.", "Upload a file with a header and rows.")
         if head.startswith(b"PAR1"):
@@ -68,7 +55,7 @@ def open_table(path: Path, name: str = "") -> Table:
                 )
         if ending.endswith(".parquet"):
             raise DataError(f"{name} is not a Parquet file.", "Write it again, or upload CSV.")
-        encoding, notes = detect_encoding(path, name, head)
+        encoding, notes = table_files.detect_encoding(path, name, head)
         table: Table
         if ending.endswith(".json"):
             table = open_json(path, name, encoding)
@@ -117,13 +104,9 @@ class _ParquetTable(Table):
             raise DataError(f"{name} has two columns of the same name.", "Rename one of them.")
 
     def _check(self, packed: int) -> None:
-        """See that the file can be a table of text.
-
-        Raises:
-            DataError: when it unpacks to far more than text does, has too many columns, or an
-                encoding whose memory is not known before it is decoded.
-        """
-        check_column_count(len(self._leaves), self._name)
+        """Raise DataError where the file unpacks to far more than text does, has too many
+        columns, or an encoding whose memory is not known before it is decoded."""
+        table_files.check_column_count(len(self._leaves), self._name)
         unpacked = 0
         for group in range(self._metadata.num_row_groups):
             for index, leaf in enumerate(self._leaves):
@@ -136,12 +119,12 @@ class _ParquetTable(Table):
                         "DELTA_BYTE_ARRAY.",
                         "Leave it out, or write it in another encoding.",
                     )
-        if unpacked > MAX_DECODED and unpacked > MAX_RATIO * packed:
-            raise unpacks_too_far(self._name, unpacked, packed)
+        if unpacked > MAX_DECODED and unpacked > table_files.MAX_RATIO * packed:
+            raise table_files.unpacks_too_far(self._name, unpacked, packed)
 
     def rows(self, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
         for line, cells in self._typed_rows(columns, on_bad_row):
-            yield line, [to_plain_value(cell) for cell in cells]
+            yield line, [table_files.to_plain_value(cell) for cell in cells]
 
     def records(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, dict[str, Any]]]:
         for line, cells in self._typed_rows(self.columns, on_bad_row):
@@ -194,7 +177,7 @@ def _decoded_bytes(array: pa.Array) -> int:
         return 8 * len(array) + int(lengths)
     if pa.types.is_struct(array.type):
         return sum(map(_decoded_bytes, array.flatten()))
-    if pa.types.is_map(array.type):
+    if pa.types.is_map(array.type):  # has no kernel of `flatten`
         start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
         sides = (array.keys.slice(start, end - start), array.items.slice(start, end - start))
         return sum(map(_decoded_bytes, sides))
@@ -227,8 +210,10 @@ def _python_rows(batch: pa.RecordBatch, line: int, on_bad_row: OnBadRow) -> Iter
         return
     names = batch.schema.names
     for number, cells in enumerate(zip(*columns, strict=True), line):
-        long = (name for name, cell in zip(names, cells, strict=True) if is_too_long(cell))
+        long = (
+            name for name, cell in zip(names, cells, strict=True) if table_files.is_too_long(cell)
+        )
         if (name := next(long, None)) is not None:
-            on_bad_row(number, f"has more than {MAX_FIELD:,} characters as {name!r}")
+            on_bad_row(number, f"has more than {table_files.MAX_FIELD:,} characters as {name!r}")
         else:
             yield number, list(cells)

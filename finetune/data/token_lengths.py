@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from finetune import hub_errors
 from finetune.config import RunConfig
-from finetune.data import checkpoints, hub_access, tables
+from finetune.data import checkpoints, tables
 from finetune.data.check_report import TokenLengths
 
 if TYPE_CHECKING:
@@ -92,12 +92,6 @@ def check_lengths(
 
 
 def _missing_note(checkpoint: str, error: Exception) -> str:
-    if checkpoints.local_folder(checkpoint) is None and hub_access.is_offline():
-        return (
-            f"The lengths are missing, for the tokenizer of {checkpoint} is not on this disk and "
-            "the Hub does not answer: choose another checkpoint under Train, or press Examine "
-            "again when it does."
-        )
     explained = hub_errors.explained("checkpoint", checkpoint, error)
     reason = (explained.fact if explained else hub_errors.first_line(error))[:200].rstrip(".")
     return (

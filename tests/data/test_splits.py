@@ -209,7 +209,7 @@ def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(
     rows = some(20)
     first, second, label = rows[0]
     swapped = (second, f"{first}!".upper(), label)
-    faulty = {
+    faulty: dict[str, Any] = {
         "train": [*rows, ("one cell",), ("", "b", 1)],
         "validation": [swapped, *some(24)[20:]],
     }
