@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from finetune import uploads
 from finetune.config import BUNDLED_DATASET, RunConfig, is_upload
-from finetune.data import catalog, tables, uploads
+from finetune.data import catalog, tables
 from finetune.data.check_report import Example, example_of, shorten
 from finetune.errors import DataError, FinetuneError
 

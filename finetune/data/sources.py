@@ -17,9 +17,9 @@ from datasets import ClassLabel, DatasetDict, Value, load_dataset
 from huggingface_hub import DatasetCard, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 
-from finetune import hub_errors, owners
+from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
-from finetune.data import catalog, hub_access, uploads
+from finetune.data import catalog, hub_access
 from finetune.data.columns import Columns
 from finetune.data.table_files import OnBadRow, Row
 from finetune.data.tables import open_table

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from finetune import config
+from finetune import config, uploads
 from finetune.config import RunConfig
-from finetune.data import hub_access, preview, uploads
+from finetune.data import hub_access, preview
 from finetune.data.check_report import CheckReport
 from finetune.disk import write_atomically
 from finetune.environment import caches, hub_connection

@@ -24,8 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from finetune import disk
-from finetune.data import uploads
+from finetune import disk, uploads
 from finetune.disk import write_atomically
 from finetune.errors import DataError, FinetuneError, JobError, StoreError
 from finetune.inference.file_request import PredictionRequest, check_columns

@@ -24,9 +24,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from finetune import config, disk, logs, owners  # fmt: skip
+from finetune import config, disk, logs, owners, uploads  # fmt: skip
 from finetune.config import RunConfig, too_many_steps
-from finetune.data import catalog, uploads  # fmt: skip
+from finetune.data import catalog  # fmt: skip
 from finetune.environment import caches, devices, hub_connection  # fmt: skip
 from finetune.errors import ConfigError, FinetuneError, StoreError
 from finetune.jobs import workers  # fmt: skip

@@ -40,9 +40,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from finetune import disk, json_files
+from finetune import disk, json_files, uploads
 from finetune.config import RunConfig, is_upload
-from finetune.data import uploads
 from finetune.disk import write_atomically
 from finetune.environment.caches import is_writable, user_cache
 from finetune.errors import ConfigError, DataError, NoSuchRun, StoreError

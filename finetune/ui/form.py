@@ -14,9 +14,9 @@ from typing import Any
 
 import gradio as gr
 
-from finetune import config
+from finetune import config, uploads
 from finetune.config import Knob, RunConfig, is_upload
-from finetune.data import catalog, uploads
+from finetune.data import catalog
 from finetune.runs.store import RunStore
 from finetune.ui.i18n import say, translate_term
 

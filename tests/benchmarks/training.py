@@ -85,9 +85,9 @@ def _prepared(folder: Path, train_file: Path | None, chosen: Any) -> tuple[Any, 
     import torch
 
     from finetune.data import splits
-    from finetune.data.uploads import Uploads
     from finetune.jobs import train
     from finetune.training import dataloaders, model
+    from finetune.uploads import Uploads
 
     if train_file is not None:
         chosen = chosen.changed(dataset=Uploads(folder / "uploads").add({"train": train_file}))

@@ -17,8 +17,8 @@ from finetune import text_hashes
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import dataset_cache, sources, splits
 from finetune.data.columns import LabelEncoder, guess_columns, positive_class
-from finetune.data.uploads import Uploads
 from finetune.errors import DataError
+from finetune.uploads import Uploads
 
 Row = tuple[object, ...]
 

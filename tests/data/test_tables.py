@@ -7,13 +7,10 @@ import gzip
 import io
 import json
 import math
-import os
-import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,8 +21,8 @@ from hypothesis import strategies as st
 from finetune.config import RunConfig
 from finetune.data import checks, csv_tables, splits, tables
 from finetune.data.table_files import Row
-from finetune.data.uploads import Uploads
 from finetune.errors import DataError, FinetuneError
+from finetune.uploads import Uploads
 from tests.support import toys
 
 HEAD = "sentence1,sentence2,label\n"
@@ -269,39 +266,6 @@ def test_the_lines_after_a_separator_keep_their_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("sep=;\na;b\n1;2,5\n")
     assert read(path, ["a", "b"]) == ([(3, ["1", "2,5"])], [])
-
-
-def test_the_same_contents_under_another_name_are_shown_under_that(tmp_path: Path) -> None:
-    kept = Uploads(tmp_path / "uploads")
-    paths = [tmp_path / name for name in ("first.csv", "second.csv", "third.tsv")]
-    for path in paths:
-        path.write_text(GOOD)
-    named = [kept.add({"train": path}) for path in paths]
-    assert [kept.file_names(name)["train"] for name in named] == [path.name for path in paths]
-    assert kept.add({"train": paths[0]}) == named[0]
-
-
-def test_a_file_whose_name_is_no_utf8_is_kept(tmp_path: Path) -> None:
-    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.csv"))
-    path.write_text(GOOD)
-    name = Uploads(tmp_path / "uploads").add({"train": path})
-    report = checks.check_pairs(RunConfig(dataset=name, checkpoint="none"), tmp_path)
-    assert (report.source, report.read) == ("caf?.csv", {"train": 40})
-    assert [one.name for one in (tmp_path / "uploads").iterdir()] == [name.split("/")[1]]
-
-
-def test_an_upload_that_breaks_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.csv").write_text(GOOD)
-
-    def broken(*given: Any) -> None:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(shutil, "copyfile", broken)
-    with pytest.raises(KeyError):
-        Uploads(tmp_path / "uploads").add({"train": tmp_path / "a.csv"})
-    assert list((tmp_path / "uploads").iterdir()) == []
 
 
 def test_quotes_escaped_by_a_backslash_are_read(tmp_path: Path) -> None:

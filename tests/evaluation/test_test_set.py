@@ -12,13 +12,13 @@ import pytest
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import splits
-from finetune.data.uploads import Uploads
 from finetune.errors import DataError, JobError
 from finetune.evaluation import corrections, report, saved_predictions, test_set
 from finetune.jobs import background, evaluation_jobs, service
 from finetune.runs import events
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import fold_events
+from finetune.uploads import Uploads
 from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub

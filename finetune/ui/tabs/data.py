@@ -16,6 +16,7 @@ from typing import Any
 
 import gradio as gr
 
+from finetune import uploads
 from finetune.config import (
     BUNDLED_DATASET,
     DATA_FIELDS,
@@ -24,7 +25,7 @@ from finetune.config import (
     RunConfig,
     is_upload,
 )
-from finetune.data import preview, uploads
+from finetune.data import preview
 from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, StoreError
 from finetune.jobs import check_jobs
