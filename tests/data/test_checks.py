@@ -1,4 +1,4 @@
-"""What an examination finds in made pairs, and the process it runs in."""
+"""What the checks find in pairs, and what a report says of it."""
 
 from __future__ import annotations
 
