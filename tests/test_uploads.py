@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import checks
+from finetune.data import dataset_cache
 from finetune.uploads import Uploads
 from tests.support import toys
 
@@ -33,8 +33,8 @@ def test_a_file_whose_name_is_no_utf8_is_kept(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.csv"))
     path.write_text(GOOD)
     name = Uploads(tmp_path / "uploads").add({"train": path})
-    report = checks.check_pairs(RunConfig(dataset=name, checkpoint="none"), tmp_path)
-    assert (report.source, report.read) == ("caf?.csv", {"train": 40})
+    dataset = dataset_cache.read_dataset(RunConfig(dataset=name), tmp_path)
+    assert (dataset.source, dataset.rows) == ("caf?.csv", {"train": 40})
     assert [one.name for one in (tmp_path / "uploads").iterdir()] == [name.split("/")[1]]
 
 
