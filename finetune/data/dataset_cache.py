@@ -1,8 +1,7 @@
-"""What was read of a source: Arrow files on disk with a hash of every sentence.
+"""Rows of a source as Arrow files on disk, with hashes of their sentences, read only once.
 
-Reading is done once, row by row, in bounded memory; a second look costs nothing. What compares
-rows (duplicates, leakage, groups) compares the hashes and never holds texts. Which rows are used
-is `data`'s business.
+Rows are written in bounded memory. What compares rows (duplicates, leakage, groups) compares the
+hashes and needs no texts.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,105 +20,107 @@ import numpy as np
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, Features, Value
 from filelock import FileLock
+from numpy.typing import NDArray
 
 from finetune import disk, json_files, owners, text_hashes
 from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, sources
-from finetune.data.labels import Vocabulary
-from finetune.data.sources import Columns, Source
+from finetune.data.columns import Columns, LabelEncoder, choose_columns
 from finetune.environment import child_process
 from finetune.errors import DataError, some
 from finetune.text_hashes import Integers
 
-MAX_EXAMPLES = 20  # rows that could not be read, kept to be shown
-_VERSION = 1  # of the corpus on disk; another one is read anew
-_ROWS = 10_000  # a batch in the Arrow files,
-_SECONDS, _MEMORY = 1800, 2**32  # of a child that reads
-_CHARACTERS = 2**24  # or fewer rows, where they are as long as books
+MAX_BAD_ROWS = 20  # kept as examples, of each split
+_VERSION = 2  # of the files; those of another version are written anew
+_BATCH_ROWS = 10_000
+_BATCH_CHARACTERS = 2**24  # a batch ends before `_BATCH_ROWS` where its texts are long
+_CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
+_HASH_COLUMNS = ("label", "exact", "first", "second")
 
 ProgressCallback = Callable[[str, int], None]  # a split, and how many of its rows are read
 
 
 @dataclass(frozen=True)
 class RowHashes:
-    """One split as numbers, each of shape (rows,); 64-bit hashes, 0 for a missing sentence.
+    """Labels and hashes of a split's rows, each of shape (rows,); 0 for a missing sentence."""
 
-    Args:
-        label: class index; -1 where there is none.
-        exact: of the texts as they are.
-        first, second: of each sentence after `hashes.normal`; `second` is 0 for single sentences.
-    """
-
-    label: Integers
-    exact: Integers
-    first: Integers
+    label: Integers  # class index; -1 where there is none
+    exact: Integers  # of the texts as they are
+    first: Integers  # of the normalized sentences
     second: Integers
 
     def __len__(self) -> int:
         return len(self.label)
 
+    @property
+    def ordered(self) -> Integers:
+        """One hash a pair, which changes when its sentences swap."""
+        return text_hashes.ordered_pair_hash(self.first, self.second)
+
+    @property
+    def unordered(self) -> Integers:
+        """One hash a pair, the same when its sentences swap."""
+        return text_hashes.unordered_pair_hash(self.first, self.second)
+
+    def complete(self, paired: bool) -> NDArray[np.bool_]:
+        """Whether each row has every sentence."""
+        complete: NDArray[np.bool_] = self.first != 0
+        return complete & (self.second != 0) if paired else complete
+
 
 @dataclass(frozen=True)
 class CachedDataset:
-    """What was read of a source, on disk.
-
-    Args:
-        folder: one Arrow file a split, and `corpus.json`, which is the rest of this.
-        source: what it was read from, for a person.
-        revision: commit of a Hub dataset; empty otherwise.
-        choices: column -> why it cannot be used, or "" where it can.
-        columns: the columns read.
-        labels: names of the classes, by index.
-        rows: split -> rows read.
-        unreadable: split -> rows that could not be.
-        examples: split -> line and reason of some of those.
-        notes: how it was read, where a person should know.
-        splits: our name of a split -> the source's own.
-        named_labels: whether the source itself numbers its classes.
-    """
+    """The rows of a source on disk: an Arrow file a split, and `dataset.json` with these fields."""
 
     folder: Path
-    source: str
-    revision: str
-    choices: dict[str, str]
+    source: str  # its name, as shown to the user
+    revision: str  # commit of a Hub dataset; empty otherwise
+    choices: dict[str, str]  # column -> why it cannot be used, or ""
     columns: Columns
-    labels: list[str]
-    rows: dict[str, int]
-    unreadable: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    splits: dict[str, str] = field(default_factory=dict)
-    named_labels: bool = False
+    labels: list[str]  # names of the classes, by index
+    rows: dict[str, int]  # split -> number of rows
+    unreadable: dict[str, int]  # split -> number of rows that could not be read
+    examples: dict[str, list[tuple[int, str]]]  # split -> line and reason of some of those
+    notes: list[str]  # remarks for the user on how it was read
+    splits: dict[str, str]  # split -> the source's own name of it
+    named_labels: bool  # whether the source itself names its classes
 
     @property
     def paired(self) -> bool:
         return bool(self.columns.sentence2)
 
+    @property
+    def sentence_columns(self) -> list[str]:
+        return ["sentence1", "sentence2"] if self.paired else ["sentence1"]
+
     def split(self, name: str) -> Dataset:
         """One split, memory-mapped."""
         return Dataset.from_file(str(self.folder / f"{name}.arrow"))
 
-    def keys(self, name: str) -> RowHashes:
-        """One split as numbers; its texts are read past, not kept."""
-        found = {key: np.empty(self.rows[name], np.int64) for key in _KEYS}
+    def hashes(self) -> dict[str, RowHashes]:
+        """Labels and hashes of every split."""
+        return {name: self._hashes(name) for name in self.rows}
+
+    def _hashes(self, name: str) -> RowHashes:
+        columns = {key: np.empty(self.rows[name], np.int64) for key in _HASH_COLUMNS}
         start = 0
         for batch in self.batches(name):
-            for key, array in found.items():
-                array[start : start + len(batch)] = batch.column(key).to_numpy()
+            for key, values in columns.items():
+                values[start : start + len(batch)] = batch.column(key).to_numpy()
             start += len(batch)
-        return RowHashes(**found)
+        return RowHashes(**columns)
 
     def batches(self, name: str) -> Iterator[pa.RecordBatch]:
         """One split in order, a batch at a time.
 
-        Not memory-mapped as `split` is: mapped pages would count as this process's memory.
+        Not memory-mapped, as mapped pages would count as this process's memory.
         """
         path = str(self.folder / f"{name}.arrow")
         with pa.OSFile(path) as file, pa.ipc.open_stream(file) as stream:
             yield from stream
 
-    def some(self, name: str, rows: Integers) -> Iterator[pa.RecordBatch]:
-        """The rows of some indices, in ascending order, a batch at a time."""
+    def select(self, name: str, rows: Integers) -> Iterator[pa.RecordBatch]:
+        """The rows of ascending indices, a batch at a time."""
         start = 0
         for batch in self.batches(name):
             low, high = np.searchsorted(rows, (start, start + len(batch)))
@@ -128,52 +129,47 @@ class CachedDataset:
             start += len(batch)
 
 
-_KEYS = ("label", "exact", "first", "second")
-
-
 def read_dataset(
-    config: RunConfig, root: Path, told: ProgressCallback = lambda split, rows: None
+    config: RunConfig, root: Path, progress: ProgressCallback = lambda split, rows: None
 ) -> CachedDataset:
-    """Everything in the source of a configuration, from what was kept where it was read before.
-
-    Args:
-        root: as for `load`.
-        told: called now and then while rows are read.
+    """All rows of the source that a configuration names, from the cache where it has them.
 
     Raises:
         DataError: when there is no such source, it cannot be read, or its columns are unclear.
     """
     catalog.check_dataset(config.dataset)
-    folder = root / "data" / _name(config)
+    folder = root / "data" / _folder_name(config)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        if (known := _current(config, root)) is not None:
-            return known
+        if (cached := _load_current(config, root)) is not None:
+            return cached
         source = sources.open_source(config, root)
-        columns = sources.choose_columns(source, config)
-        aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-        aside.mkdir()
+        columns = choose_columns(source.columns, source.name, config)
+        partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+        partial.mkdir()
         try:
-            corpus = _Writer(aside, source, columns, told).write()
-            (aside / "corpus.json").write_text(_to_json(corpus), encoding="utf-8")
+            dataset = _Writer(partial, source, columns, progress).write()
+            values = {key: value for key, value in asdict(dataset).items() if key != "folder"}
+            text = json.dumps(values, ensure_ascii=False)
+            (partial / "dataset.json").write_text(text, encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
-            os.replace(aside, folder)
+            os.replace(partial, folder)
         except OSError as error:
             raise disk.failure(f"What was read, in {root},", error, DataError) from error
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    return CachedDataset(**{**corpus.__dict__, "folder": folder})
+            shutil.rmtree(partial, ignore_errors=True)
+    return replace(dataset, folder=folder)
 
 
-def ensure(config: RunConfig, root: Path) -> None:
-    """See that what `read` gives is kept, without parsing anything in this process: for the app.
+def ensure_cached(config: RunConfig, root: Path) -> None:
+    """See that the rows of a source are in the cache; a child process reads those that are not.
 
-    Args, Raises: as `read`.
+    Args, Raises: as `read_dataset`.
     """
-    if _current(config, root) is None:
+    if _load_current(config, root) is None:
         child_process.call(
             "finetune.data.dataset_cache:_read", config.to_json(), str(root),
-            about="The source of these pairs", seconds=_SECONDS, memory=_MEMORY,
+            about="The source of these pairs", seconds=_CHILD_SECONDS, memory=_CHILD_MEMORY,
         )  # fmt: skip
 
 
@@ -181,77 +177,76 @@ def _read(config: str, root: str) -> None:
     read_dataset(RunConfig.from_json(config), Path(root))
 
 
-def _current(config: RunConfig, root: Path) -> CachedDataset | None:
-    """What was read of a source, where that is still what it has."""
-    found = (load_cached(root / "data" / _name(config)), _of_the_same_commit(config, root))
-    return next(
-        (one for one in found if one and not sources.has_new_commit(config, one.revision)), None
-    )
+def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
+    """The cached dataset of a configuration, where its source has no newer commit."""
+    cached = load_cached(root / "data" / _folder_name(config))
+    if cached is None and config.dataset_revision:  # it may have been read as the newest commit
+        newest = load_cached(root / "data" / _folder_name(config.changed(dataset_revision="")))
+        if newest is not None and newest.revision == config.dataset_revision:
+            cached = newest
+    if cached is None or sources.has_new_commit(config, cached.revision):
+        return None
+    return cached
 
 
-def _of_the_same_commit(config: RunConfig, root: Path) -> CachedDataset | None:
-    """What was read as the newest of a Hub dataset, where that was the commit asked for."""
-    newest = config.changed(dataset_revision="")
-    found = load_cached(root / "data" / _name(newest)) if config.dataset_revision else None
-    return found if found is not None and found.revision == config.dataset_revision else None
-
-
-def _name(config: RunConfig) -> str:
-    """The folder's name of what a configuration reads: the same for the same source."""
+def _folder_name(config: RunConfig) -> str:
+    """The cache folder's name, the same for configurations with the same source and columns."""
     values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
     if owners.is_shared() and catalog.is_hub_dataset(config.dataset):
-        values.append("for everybody")  # read without a token: nobody's private rows
+        values.append("public")  # read without a token, so it has nobody's private rows
     if config.dataset == BUNDLED_DATASET:
-        values += [
-            str(path.stat().st_mtime_ns) for path in sorted(catalog.BUNDLED_PAIRS.glob("*.csv"))
-        ]
+        files = sorted(catalog.BUNDLED_PAIRS.glob("*.csv"))
+        values += [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     return hashlib.sha256("\0".join(values).encode()).hexdigest()[:24]
 
 
 def load_cached(folder: Path) -> CachedDataset | None:
-    """The corpus in a folder; None where there is none, or one of another version."""
+    """The cached dataset in a folder; None where there is none, or it is damaged."""
     try:
-        known = json_files.read(folder / "corpus.json")
-        known["columns"] = Columns(**known["columns"])
-        return CachedDataset(folder=folder, **known)
-    except (OSError, ValueError, TypeError, KeyError):
+        values = json_files.read(folder / "dataset.json")
+        values["columns"] = Columns(**values["columns"])
+        return CachedDataset(folder=folder, **values)
+    except (TypeError, KeyError):
         return None
 
 
-def _to_json(corpus: CachedDataset) -> str:
-    values = asdict(corpus)
-    del values["folder"]
-    return json.dumps(values, ensure_ascii=False)
-
-
 class _Writer:
-    """From the rows of a source to a corpus on disk, in one pass and a quick second one."""
+    """Writes the rows of a source as Arrow files.
+
+    The final numbers of the classes are known after all rows are read, so each file is written
+    twice: with the numbers of first appearance, then with the final ones.
+    """
 
     def __init__(
-        self, folder: Path, source: Source, columns: Columns, told: ProgressCallback
+        self, folder: Path, source: sources.Source, columns: Columns, progress: ProgressCallback
     ) -> None:
-        self._folder, self._source, self._columns, self._told = folder, source, columns, told
-        self._classes = Vocabulary(columns.label, source.classes(columns.label))
-        self._paired = bool(columns.sentence2)
+        self._folder, self._source, self._columns = folder, source, columns
+        self._progress = progress
+        self._class_names = source.class_names(columns.label)
+        self._labels = LabelEncoder(columns.label, self._class_names or [])
         self._unreadable: dict[str, int] = {}
         self._examples: dict[str, list[tuple[int, str]]] = {}
-        self._labelled, self._copied = 0, [0] * len(columns.sentences)
+        self._labelled_rows = 0
+        self._copies = [0] * len(columns.sentences)  # rows whose label is the sentence's text
 
     def write(self) -> CachedDataset:
-        counts = {split: self._first_pass(split) for split in self._source.splits}
-        for column, copied in zip(self._columns.sentences, self._copied, strict=True):
-            if self._labelled and copied == self._labelled:
+        rows = {split: self._write_rows(split) for split in self._source.splits}
+        for column, copies in zip(self._columns.sentences, self._copies, strict=True):
+            if self._labelled_rows and copies == self._labelled_rows:
                 raise DataError(
                     f"The label column {self._columns.label!r} has the text of {column!r} in "
                     "every row.",
                     "Choose another one as label_column.",
                 )
-        order = self._order()
-        labels = [self._classes.names[code] for code in order]
-        place = np.full(len(order) + 1, -1, np.int64)  # the last one is where -1 points
-        place[order] = np.arange(len(order))
-        for split in counts:
-            self._second_pass(split, labels, place)
+        order = range(len(self._labels.names)) if self._class_names else self._labels.order()
+        labels = [self._labels.names[code] for code in order]
+        final_codes = np.full(len(labels) + 1, -1, np.int64)  # the last entry maps -1 to -1
+        final_codes[list(order)] = np.arange(len(labels))
+        for split in rows:
+            self._write_labels(split, labels, final_codes)
+        notes = list(self._source.notes)
+        if merged := sorted(self._labels.merged):
+            notes.append(f"Labels that differ in case only are one class: {some(merged)}.")
         return CachedDataset(
             folder=self._folder,
             source=self._source.name,
@@ -259,93 +254,85 @@ class _Writer:
             choices=self._source.columns,
             columns=self._columns,
             labels=labels,
-            rows=counts,
+            rows=rows,
             unreadable=self._unreadable,
             examples=self._examples,
-            notes=self._source.notes + self._more_notes(),
+            notes=notes,
             splits=self._source.splits,
-            named_labels=self._source.classes(self._columns.label) is not None,
+            named_labels=self._class_names is not None,
         )
 
-    def _order(self) -> list[int]:
-        if self._source.classes(self._columns.label):
-            return list(range(len(self._classes.names)))
-        return self._classes.order()
-
-    def _more_notes(self) -> list[str]:
-        merged = sorted(self._classes.merged)
-        return [f"Labels that differ in case only are one class: {some(merged)}."] * bool(merged)
-
-    def _schema(self, labels: list[str] | None) -> pa.Schema:
+    def _schema(self, label: Any) -> pa.Schema:
         number, text = Value("int64"), Value("string")
-        label = ClassLabel(names=labels) if labels else number
-        sentences = {"sentence1": text} | ({"sentence2": text} if self._paired else {})
-        numbers = {"label": label, "line": number, **dict.fromkeys(_KEYS[1:], number)}
-        return Features(**sentences, **numbers).arrow_schema
+        texts = {f"sentence{n}": text for n, _ in enumerate(self._columns.sentences, 1)}
+        numbers = {"label": label, "line": number, **dict.fromkeys(_HASH_COLUMNS[1:], number)}
+        return Features(**texts, **numbers).arrow_schema
 
-    def _first_pass(self, split: str) -> int:
-        """Texts, hashes, and labels by the number of their first sight."""
-        schema, total = self._schema(None), 0
+    def _write_rows(self, split: str) -> int:
+        """Write texts, hashes and labels by first appearance; the number of rows."""
         self._unreadable[split], self._examples[split] = 0, []
-        rows = self._source.rows(
-            split, self._columns, lambda line, text: self._bad(split, line, text)
-        )
-        held: list[tuple[Any, ...]] = []
-        size = 0
+
+        def count_bad_row(line: int, reason: str) -> None:
+            self._unreadable[split] += 1
+            if len(self._examples[split]) < MAX_BAD_ROWS:
+                self._examples[split].append((line, reason))
+
+        schema = self._schema(Value("int64"))
+        total = 0
         with (
             pa.OSFile(str(self._folder / f"{split}.raw"), "wb") as file,
             pa.ipc.new_stream(file, schema) as stream,
         ):
-            for line, cells in rows:
-                held.append(self._row(line, cells))
-                size += sum(len(cell) for cell in cells if isinstance(cell, str))
-                if len(held) == _ROWS or size > _CHARACTERS:
-                    total += _flush(stream, schema, held)
-                    size = 0
-                    self._told(split, total)
-            total += _flush(stream, schema, held)
-        self._told(split, total)
+            rows = self._source.rows(split, self._columns, count_bad_row)
+            for batch in _batches(map(self._row, rows)):
+                columns = zip(*batch, strict=True)
+                arrays = [
+                    pa.array(column, item.type)
+                    for column, item in zip(columns, schema, strict=True)
+                ]
+                stream.write_batch(pa.record_batch(arrays, schema=schema))
+                total += len(batch)
+                self._progress(split, total)
         return total
 
-    def _bad(self, split: str, line: int, reason: str) -> None:
-        self._unreadable[split] += 1
-        if len(self._examples[split]) < MAX_EXAMPLES:
-            self._examples[split].append((line, reason))
-
-    def _row(self, line: int, cells: list[Any]) -> tuple[Any, ...]:
+    def _row(self, row: tuple[int, list[Any]]) -> tuple[Any, ...]:
+        line, cells = row
         texts = [text_hashes.clean_sentence(cell) for cell in cells[:-1]]
-        label = self._classes.code(cells[-1])
+        label = self._labels.code(cells[-1])
         if label >= 0:
-            self._labelled += 1
-            if (said := text_hashes.clean_sentence(cells[-1])) in texts:
-                self._copied[texts.index(said)] += 1
-        keys = [text_hashes.text_hash(text) for text in texts]
+            self._labelled_rows += 1
+            if (label_text := text_hashes.clean_sentence(cells[-1])) in texts:
+                self._copies[texts.index(label_text)] += 1
+        hashes = [text_hashes.text_hash(text) for text in texts]
         exact = text_hashes.hash64("\0".join(text or "" for text in texts))
-        return (*texts, label, line, exact, keys[0], keys[1] if self._paired else 0)
+        return (*texts, label, line, exact, hashes[0], hashes[1] if len(hashes) > 1 else 0)
 
-    def _second_pass(self, split: str, labels: list[str], place: Integers) -> None:
-        """The same with the labels' final numbers."""
+    def _write_labels(self, split: str, labels: list[str], final_codes: Integers) -> None:
+        """Write the file of a split again, with the final numbers of its labels."""
         raw = self._folder / f"{split}.raw"
-        schema = self._schema(labels)
-        at = schema.get_field_index("label")
+        schema = self._schema(ClassLabel(names=labels) if labels else Value("int64"))
+        index = schema.get_field_index("label")
         with (
-            pa.OSFile(str(raw)) as source,
-            pa.ipc.open_stream(source) as stream,
-            pa.OSFile(str(self._folder / f"{split}.arrow"), "wb") as file,
-            pa.ipc.new_stream(file, schema) as out,
+            pa.OSFile(str(raw)) as file,
+            pa.ipc.open_stream(file) as stream,
+            pa.OSFile(str(self._folder / f"{split}.arrow"), "wb") as out,
+            pa.ipc.new_stream(out, schema) as writer,
         ):
             for batch in stream:
                 columns = list(batch.columns)
-                columns[at] = pa.array(place[columns[at].to_numpy()])
-                out.write_batch(pa.record_batch(columns, schema=schema))
+                columns[index] = pa.array(final_codes[columns[index].to_numpy()])
+                writer.write_batch(pa.record_batch(columns, schema=schema))
         raw.unlink()
 
 
-def _flush(stream: Any, schema: pa.Schema, held: list[tuple[Any, ...]]) -> int:
-    count = len(held)
-    if held:
-        columns = zip(*held, strict=True)
-        arrays = [pa.array(column, one.type) for column, one in zip(columns, schema, strict=True)]
-        stream.write_batch(pa.record_batch(arrays, schema=schema))
-        held.clear()
-    return count
+def _batches(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    batch: list[tuple[Any, ...]] = []
+    characters = 0
+    for row in rows:
+        batch.append(row)
+        characters += sum(len(cell) for cell in row[:2] if isinstance(cell, str))
+        if len(batch) == _BATCH_ROWS or characters > _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

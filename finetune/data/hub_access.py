@@ -1,75 +1,191 @@
-"""What the Hub lets somebody read: with this machine's token, or none where people share the app.
+"""What may be fetched from the Hub: by whom, and how much.
 
-What lies in a cache may have been fetched with a token that its reader does not have. So a visitor
-gets it only where the Hub would give it to everybody now, or is silent and gave it so before.
+On one's own machine the Hub is asked with its token. In a shared app it is asked without one, as
+visitors must not read with the owner's rights: what lies in a library's cache may have been fetched
+with a token, so visitors get it only where the Hub gives it to everybody. How much their work
+fetches in a day is counted, before anything is fetched, in
+
+    <root>/.fetched/<digest of the owner>.json    name -> bytes and time
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import time
+from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune import hub_errors, owners
+from filelock import FileLock
+
+from finetune import hub_errors, json_files, owners
+from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.data import catalog
+from finetune.disk import write_atomically
 from finetune.environment import hub_connection
+from finetune.errors import DataError, FinetuneError, ModelError, StoreError
 from finetune.hub_errors import Cause, Kind
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetInfo, ModelInfo
 
-_TIMEOUT = 10.0  # seconds for an answer
-_TIMEOUT_OF_A_PAGE = 3.0
-_KEPT = 600  # seconds in which a page does not ask again
+_TIMEOUT, _PAGE_TIMEOUT = 10.0, 3.0  # seconds for an answer
+_ANSWER_KEPT = 600  # seconds in which a page does not ask again
+_DAY = 24 * 3600
+_GRANTED = Cause("granted")
+# What a checkpoint needs of its first folder; the weights are the last.
+_CHECKPOINT_ENDINGS = (".json", ".txt", ".model", ".safetensors")
 
 
 def token() -> bool | None:
-    """For the Hub's clients: where several people share the app, a visitor must not read with its
-    owner's token."""
+    """The token argument of the Hub's clients: False for none, None for this machine's."""
     return False if owners.is_shared() else None
 
 
+def is_offline() -> bool:
+    """Whether the Hub is not to be asked, or does not answer."""
+    forbidden = "1" in (os.environ.get("HF_HUB_OFFLINE"), os.environ.get("HF_DATASETS_OFFLINE"))
+    return forbidden or not hub_connection.hub_is_reachable()
+
+
+def silent(kind: Kind, name: str) -> FinetuneError:
+    """The error for a repository that is needed while the Hub does not answer."""
+    return hub_errors.refusal(kind, name, Cause("silent"))
+
+
 def info(kind: Kind, repo: str, revision: str = "") -> DatasetInfo | ModelInfo:
-    """What the Hub says of a repository to who asks.
+    """What the Hub says of a repository to the caller.
 
     Raises:
-        Exception: that of the client, or `hub_errors.Gated`; `hub_errors.cause` tells what it is.
+        Exception: of the client, or `hub_errors.Gated`; see `hub_errors.cause`.
     """
-    return hub_errors.retried(lambda: _asked(kind, repo, revision, _TIMEOUT))
+    return hub_errors.retried(lambda: _info(kind, repo, revision, _TIMEOUT))
 
 
-def _asked(kind: Kind, repo: str, revision: str, timeout: float) -> DatasetInfo | ModelInfo:
+def _info(
+    kind: Kind, repo: str, revision: str, timeout: float, sizes: bool = False
+) -> DatasetInfo | ModelInfo:
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=hub_connection.hub_endpoint())
     ask = api.dataset_info if kind == "dataset" else api.model_info
-    found = ask(repo, revision=revision or None, token=token(), timeout=timeout)
-    if owners.is_shared() and found.gated:  # its name may be known to all, its files are not
+    answer = ask(
+        repo, revision=revision or None, token=token(), timeout=timeout, files_metadata=sizes
+    )
+    if owners.is_shared() and answer.gated:  # everybody may see its name, but not its files
         raise hub_errors.Gated
-    return found
+    return answer
 
 
 def granted(kind: Kind, repo: str) -> bool:
-    """Whether the Hub says that who asks may read a repository.
-
-    For pages, as `refused`: the answer is kept for ten minutes.
-    """
-    return _known(kind, repo, int(time.time() // _KEPT)) == _GRANTED
+    """Whether the Hub lets the caller read a repository; for pages, kept for ten minutes."""
+    return _answer(kind, repo, int(time.time() // _ANSWER_KEPT)) == _GRANTED
 
 
 def refused(kind: Kind, repo: str) -> Cause | None:
-    """Why the Hub says that who asks may not read a repository; None where it does not say so, or
-    is silent."""
-    found = _known(kind, repo, int(time.time() // _KEPT))
-    return found if found.name in hub_errors.NO_RIGHT else None
-
-
-_GRANTED = Cause("granted")
+    """Why the Hub does not let the caller read a repository; None where it does, or is silent."""
+    answer = _answer(kind, repo, int(time.time() // _ANSWER_KEPT))
+    return answer if answer.name in hub_errors.NO_RIGHT else None
 
 
 @lru_cache(maxsize=256)
-def _known(kind: Kind, repo: str, when: int) -> Cause:
+def _answer(kind: Kind, repo: str, period: int) -> Cause:
     try:
-        _asked(kind, repo, "", _TIMEOUT_OF_A_PAGE)
+        _info(kind, repo, "", _PAGE_TIMEOUT)
     except Exception as error:  # each client library has its own
         return hub_errors.cause(error)
     return _GRANTED
+
+
+def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
+    """Count what a configuration's pairs fetch from the Hub for a visitor.
+
+    Args:
+        owner: whose work it is; "" for nobody's, which is not counted.
+
+    Raises:
+        DataError: when it is more than they may fetch.
+    """
+    if not catalog.is_hub_dataset(config.dataset):
+        return
+    entry = catalog.find_dataset(config.dataset)
+    repo = entry.repo if entry else config.dataset
+    part = config.dataset_config_name or (entry.config if entry else "")
+
+    def size() -> int:
+        sizes = _file_sizes("dataset", repo, config.dataset_revision)
+        of_part = [n for path, n in sizes.items() if part and path.startswith(f"{part}/")]
+        return sum(of_part or sizes.values())
+
+    name = f"{repo} {part} {config.dataset_revision}".strip()
+    if problem := _count(root, owner, name, size):
+        raise DataError(problem, "Choose a smaller one, or upload a part of its rows.")
+
+
+def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = True) -> None:
+    """Count what a checkpoint fetches from the Hub for a visitor.
+
+    Args:
+        owner: as `count_dataset`.
+        weights: whether they are fetched too, or only the tokenizer.
+
+    Raises:
+        ModelError: when it is more than they may fetch.
+    """
+    if checkpoint == BUNDLED_CHECKPOINT or Path(checkpoint).is_dir():
+        return
+    endings = _CHECKPOINT_ENDINGS if weights else _CHECKPOINT_ENDINGS[:-1]
+
+    def size() -> int:
+        sizes = _file_sizes("model", checkpoint, "")
+        return sum(n for path, n in sizes.items() if path.endswith(endings) and "/" not in path)
+
+    name = checkpoint if weights else f"{checkpoint} (tokenizer)"
+    if problem := _count(root, owner, name, size):
+        raise ModelError(problem, "Choose a smaller one.")
+
+
+def _file_sizes(kind: Kind, repo: str, revision: str) -> dict[str, int]:
+    """The files of a repository and their bytes; empty where the Hub does not say."""
+    if not hub_connection.hub_is_reachable():
+        return {}
+    try:
+        files = _info(kind, repo, revision, _TIMEOUT, sizes=True).siblings or []
+    except Exception:  # whoever fetches it gets the error
+        return {}
+    return {file.rfilename: file.size or 0 for file in files}
+
+
+def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
+    """Add something to what was fetched today; why it may not be fetched, or nothing."""
+    if not owner or not owners.is_shared() or os.environ.get("HF_HUB_OFFLINE") == "1":
+        return ""
+    most = owners.Limits.of_environment().hub_bytes
+    path = root / ".fetched" / f"{hashlib.sha256(owner.encode()).hexdigest()[:32]}.json"
+    if _fetched_today(path).get(name, (0, 0))[0]:
+        return ""
+    needed = size()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock"), timeout=10):
+            fetched = _fetched_today(path)
+            before = sum(n for n, _ in fetched.values())
+            if before + needed > most:
+                return (
+                    f"{name} has {needed / 2**20:,.0f} MB. A visitor may fetch "
+                    f"{most / 2**20:,.0f} MB of the Hub in a day, and you have fetched "
+                    f"{before / 2**20:,.0f} MB."
+                )
+            fetched[name] = needed, time.time()
+            write_atomically(path, json.dumps(fetched) + "\n")
+    except (OSError, StoreError):  # a full disk: the work will say so
+        pass
+    return ""
+
+
+def _fetched_today(path: Path) -> dict[str, tuple[int, float]]:
+    since = time.time() - _DAY
+    return {name: (n, when) for name, (n, when) in json_files.read(path).items() if when > since}

@@ -1,10 +1,15 @@
-"""A few rows of what was read, for a person to look at: the first, random ones, of one class, or
-those with a word in them. Knows no page.
+"""Rows for a person to look at: the first of a file at once, or chosen ones of a cached dataset.
+
+The first rows are shown as they stand in the file, before all of it is read and checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,84 +17,119 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from finetune.data import dataset_cache
-from finetune.data.check_report import Example
-from finetune.errors import DataError
+from finetune import uploads
+from finetune.config import BUNDLED_DATASET, RunConfig, is_upload
+from finetune.data import catalog, tables
+from finetune.data.check_report import Example, example_of, shorten
+from finetune.errors import DataError, FinetuneError
 
+FIRST_ROWS, FIRST_COLUMNS = 5, 12
+MAX_CELL_CHARACTERS = 120
 MAX_ROWS = 50
-MAX_SENTENCE_CHARACTERS = 400  # characters of a sentence
+MAX_SENTENCE_CHARACTERS = 400
+_MAX_JSON_BYTES = 20 * 2**20  # JSON is parsed whole, which takes seconds for larger files
 
 
-class Preview:
-    """The rows of one corpus.
+@dataclass(frozen=True)
+class FirstRows:
+    """The first rows of a file."""
 
-    Args:
-        folder: what `corpus.read` made.
+    source: str  # the file's name
+    columns: list[str] = field(default_factory=list)  # the first ones
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)  # line and cells
+    more: int = 0  # further columns
 
-    Raises:
-        DataError: when it is gone.
-    """
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
 
-    def __init__(self, folder: Path) -> None:
-        found = dataset_cache.load_cached(folder)
-        if found is None:
-            raise DataError("What was read of these pairs is gone.", "Press Examine again.")
-        self._corpus = found
-
-    def rows(
-        self, split: str, how: str = "first", what: str = "", count: int = 10, seed: int = 0
-    ) -> list[Example]:
-        """Some rows of a split.
-
-        Args:
-            how: `first`, `random`, `class` (the class `what`) or `search` (texts with `what`).
-            seed: of the random choice.
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> FirstRows:
+        """The rows of a parsed file.
 
         Raises:
-            DataError: when there is no such split, class or way.
+            TypeError, KeyError, ValueError: when it was written by another version.
         """
-        found = self._corpus
-        if split not in found.rows:
-            raise DataError(f"There is no split {split!r}.", f"It has {', '.join(found.rows)}.")
-        count = min(count, MAX_ROWS)
-        if how == "random":
-            size = found.rows[split]
-            draw = np.random.default_rng(seed)
-            rows = np.sort(draw.choice(size, min(count, size), replace=False)).astype(np.int64)
-            batches: Iterator[pa.RecordBatch] = found.some(split, rows)
-        elif how == "class":
-            if what not in found.labels:
-                raise DataError(f"There is no class {what!r}.", "Choose one of the list.")
-            index = found.labels.index(what)
-            batches = (b.filter(pc.equal(b.column("label"), index)) for b in found.batches(split))
-        elif how == "search":
-            batches = (b.filter(self._has(b, what)) for b in found.batches(split))
+        rows = [(int(line), list(cells)) for line, cells in values["rows"]]
+        return cls(**{**values, "rows": rows})
+
+
+def read_first_rows(config: RunConfig, root: Path) -> FirstRows | None:
+    """The first training rows of an upload or of the bundled pairs; None for Hub datasets, and
+    for what cannot be read: the checks will say why."""
+    with contextlib.suppress(FinetuneError, OSError, ValueError):
+        if config.dataset == BUNDLED_DATASET:
+            path, name = catalog.BUNDLED_PAIRS / "train.csv", "train.csv"
+        elif is_upload(config.dataset):
+            kept = uploads.Uploads(root / "uploads")
+            path = kept.files(config.dataset)["train"]
+            name = kept.file_names(config.dataset).get("train", path.name)
         else:
-            batches = found.batches(split)
-        return self._shown(split, batches, count)
+            return None
+        is_json = name.lower().removesuffix(".gz").endswith(".json")
+        if is_json and path.stat().st_size > _MAX_JSON_BYTES:
+            return None
+        table = tables.open_table(path, name)
+        columns = table.columns[:FIRST_COLUMNS]
+        rows = islice(table.rows(columns, lambda line, reason: None), FIRST_ROWS)
+        shown = [
+            (
+                line,
+                ["" if cell is None else shorten(str(cell), MAX_CELL_CHARACTERS) for cell in cells],
+            )
+            for line, cells in rows
+        ]
+        return FirstRows(name, columns, shown, len(table.columns) - len(columns))
+    return None
 
-    def _has(self, batch: pa.RecordBatch, what: str) -> Any:
-        def inside(name: str) -> Any:
-            return pc.match_substring(batch.column(name), what, ignore_case=True).fill_null(False)
 
-        if not self._corpus.paired:
-            return inside("sentence1")
-        return pc.or_(inside("sentence1"), inside("sentence2"))
+def preview_rows(
+    folder: Path, split: str, how: str = "first", query: str = "", count: int = 10, seed: int = 0
+) -> list[Example]:
+    """Some rows of a split of a cached dataset.
 
-    def _shown(self, split: str, batches: Iterator[pa.RecordBatch], count: int) -> list[Example]:
-        shown: list[Example] = []
-        for batch in batches:
-            for row in batch.slice(0, count - len(shown)).to_pylist():
-                label = row["label"]
-                shown.append(
-                    Example(
-                        split=split,
-                        line=row["line"],
-                        sentence1=(row["sentence1"] or "")[:MAX_SENTENCE_CHARACTERS],
-                        sentence2=(row.get("sentence2") or "")[:MAX_SENTENCE_CHARACTERS],
-                        label=self._corpus.labels[label] if label >= 0 else "",
-                    )
-                )
-            if len(shown) >= count:
-                break
-        return shown
+    Args:
+        folder: of the cached dataset.
+        how: `first`, `random`, `class` (the class `query`) or `search` (texts with `query`).
+        seed: of the random choice.
+
+    Raises:
+        DataError: when the dataset is gone, or has no such split or class.
+    """
+    from finetune.data import dataset_cache
+
+    dataset = dataset_cache.load_cached(folder)
+    if dataset is None:
+        raise DataError("What was read of these pairs is gone.", "Press Examine again.")
+    if split not in dataset.rows:
+        raise DataError(f"There is no split {split!r}.", f"It has {', '.join(dataset.rows)}.")
+    count = min(count, MAX_ROWS)
+    batches = dataset.batches(split)
+    if how == "random":
+        size = dataset.rows[split]
+        rows = np.random.default_rng(seed).choice(size, min(count, size), replace=False)
+        batches = dataset.select(split, np.sort(rows).astype(np.int64))
+    elif how == "class":
+        if query not in dataset.labels:
+            raise DataError(f"There is no class {query!r}.", "Choose one of the list.")
+        label = dataset.labels.index(query)
+        batches = (batch.filter(pc.equal(batch.column("label"), label)) for batch in batches)
+    elif how == "search":
+        columns = dataset.sentence_columns
+        batches = (batch.filter(_contains(batch, columns, query)) for batch in batches)
+    return [
+        example_of(row, split, dataset.labels, MAX_SENTENCE_CHARACTERS)
+        for row in islice(_records(batches, count), count)
+    ]
+
+
+def _contains(batch: pa.RecordBatch, columns: list[str], text: str) -> pa.Array:
+    masks = [
+        pc.match_substring(batch.column(name), text, ignore_case=True).fill_null(False)
+        for name in columns
+    ]
+    return masks[0] if len(masks) == 1 else pc.or_(*masks)
+
+
+def _records(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.slice(0, count).to_pylist()

@@ -1,7 +1,4 @@
-"""CSV files written for people, who open them in a spreadsheet. Standard library only.
-
-Every CSV the project writes goes through here.
-"""
+"""CSV files that are safe to open in a spreadsheet; every CSV the app writes goes through here."""
 
 from __future__ import annotations
 
@@ -10,33 +7,28 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 
-_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
 
 
 def escape_formula(cell: object) -> object:
-    """A cell no spreadsheet takes for a formula: texts that begin like one, and are no number, get
-    an apostrophe.
+    """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe.
 
     Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection
     """
-    if not isinstance(cell, str) or not cell.lstrip(" ").startswith(_STARTS):
+    if not isinstance(cell, str) or not cell.lstrip(" ").startswith(_FORMULA_STARTS):
         return cell
     return cell if _NUMBER.fullmatch(cell) else "'" + cell
 
 
 def to_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """The text of a CSV file, every cell neutral."""
-    return _written([header, *rows])
+    """The text of a CSV file, with every cell escaped."""
+    return to_csv_rows([header, *rows])
 
 
-def to_csv_rows(more: Iterable[Sequence[object]]) -> str:
-    """Further rows of such a file, every cell neutral."""
-    return _written(more)
-
-
-def _written(lines: Iterable[Sequence[object]]) -> str:
+def to_csv_rows(rows: Iterable[Sequence[object]]) -> str:
+    """Rows of a CSV file without a header, with every cell escaped."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([escape_formula(cell) for cell in line] for line in lines)
+    writer.writerows([escape_formula(cell) for cell in row] for row in rows)
     return out.getvalue()

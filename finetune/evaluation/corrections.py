@@ -109,7 +109,7 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
     if not known:
         raise DataError("No label was corrected yet.", "Choose another class for one first.")
     config = run.pinned_config()
-    dataset_cache.ensure(config, run.folder.parent)
+    dataset_cache.ensure_cached(config, run.folder.parent)
     pairs = splits.load_pairs(config, run.folder.parent)
     kept, now = _table(run), pairs.splits["validation"]
     if now.num_rows != kept.num_rows or now["label"][:] != kept.column("label").to_pylist():

@@ -139,7 +139,7 @@ def _pairs(known: ScriptFacts, store: RunStore) -> dict[str, Any]:
     from finetune.data import dataset_cache, splits
 
     config = known.run.pinned_config()
-    dataset_cache.ensure(config, store.root)
+    dataset_cache.ensure_cached(config, store.root)
     found = splits.load_pairs(config, store.root)
     if found.fingerprint == known.prepared.fingerprint:
         return {name: found.splits[name] for name in known.prepared.data["rows"]}

@@ -46,11 +46,11 @@ def file_columns(path: Path, name: str) -> tuple[list[str], tuple[str, str, str]
     Raises:
         DataError: when it is no table.
     """
-    from finetune.data import sources
+    from finetune.data import columns
 
     read = "finetune.data.tables:usable_columns"
     usable: list[str] = child_process.call(read, str(path), name, about=name)
-    return usable, sources.guess_columns(usable)
+    return usable, columns.guess_columns(usable)
 
 
 def check_columns(asked: PredictionRequest, path: Path, paired: bool = True) -> PredictionRequest:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
 from finetune.data import checkpoints, safe_csv, tables
+from finetune.data.table_files import Table, to_plain_value
 from finetune.inference import decision_rule
 from finetune.inference.decision_rule import DecisionRule
 from finetune.inference.file_request import PredictionRequest
@@ -146,7 +147,7 @@ def predict_file(
     return _report(tally, scorer.labels, answer.positive), whole
 
 
-def _rows(table: tables.Table, asked: PredictionRequest) -> Iterator[Row]:
+def _rows(table: Table, asked: PredictionRequest) -> Iterator[Row]:
     """Every row of the file in its order, those that cannot be read among them."""
     broken: list[Row] = []
 
@@ -166,7 +167,7 @@ def _sentence(cell: Any) -> str:
     """A cell as training reads it and a tokenizer can take it: no lone surrogates, no NUL."""
     if isinstance(cell, dict | list):
         return ""
-    return (text_hashes.clean_sentence(tables.to_plain_value(cell)) or "").replace("\0", " ")
+    return (text_hashes.clean_sentence(to_plain_value(cell)) or "").replace("\0", " ")
 
 
 def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -197,7 +198,7 @@ def _shortened(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _glimpse(cell: Any) -> Any:
-    cell = str(cell) if isinstance(cell, dict | list) else tables.to_plain_value(cell)
+    cell = str(cell) if isinstance(cell, dict | list) else to_plain_value(cell)
     return cell[:_SHOWN] if isinstance(cell, str) else cell
 
 
@@ -263,7 +264,7 @@ class _Answer:
         if self.seen is None or not rows:
             return np.zeros(len(rows), bool)
         sides = [
-            [tables.to_plain_value(row.record[name]) for row in rows]
+            [to_plain_value(row.record[name]) for row in rows]
             for name in filter(None, (self.asked.sentence1, self.asked.sentence2))
         ]
         numbers = pair_index.pair_hashes(sides[0], sides[1] if len(sides) > 1 else None)
@@ -331,7 +332,7 @@ def _scores(counts: NDArray[np.int64], positive: int) -> dict[str, Any]:
     }
 
 
-def _count(path: Path, table: tables.Table) -> int:
+def _count(path: Path, table: Table) -> int:
     """About how many rows there are; 0 where only reading all of it would tell."""
     if table.schema is not None:
         return int(pq.read_metadata(path).num_rows)
@@ -360,7 +361,7 @@ class _Writer(ABC):
         added: columns that the result has beside those; one of the same name is replaced.
     """
 
-    def __init__(self, out: Path, table: tables.Table, added: list[str]) -> None:
+    def __init__(self, out: Path, table: Table, added: list[str]) -> None:
         self.out, self.table = out, table
         self.own = [name for name in table.columns if name not in added]
         self.columns = [*self.own, *added]
@@ -458,6 +459,6 @@ def _arrow(added: str) -> pa.DataType:
     return pa.float64() if added.startswith("probability_") else pa.string()
 
 
-def _writer(out: Path, table: tables.Table, added: list[str]) -> _Writer:
+def _writer(out: Path, table: Table, added: list[str]) -> _Writer:
     kinds: dict[str, type[_Writer]] = {".jsonl": _Lines, ".parquet": _Parquet}
     return kinds.get(out.suffix, _Delimited)(out, table, added)

@@ -409,7 +409,9 @@ def _reads(name: str, folder: Path) -> int:
             f"{name} is no sequence classifier; its architecture is {shown}.",
             "Choose one for text-classification.",
         )
-    return min(checkpoints.USUAL, checkpoints.most_tokens(known) or checkpoints.USUAL)
+    return min(
+        checkpoints.DEFAULT_LENGTH, checkpoints.most_tokens(known) or checkpoints.DEFAULT_LENGTH
+    )
 
 
 class _Held:

@@ -25,11 +25,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-from finetune import config, hub_errors, owners
+from finetune import config, hub_errors, owners, uploads
 from finetune.config import RunConfig, is_upload
-from finetune.data import catalog, check_report, first_rows, hub_access, hub_allowance, uploads
+from finetune.data import catalog, check_report, hub_access, preview
 from finetune.data.check_report import CheckReport
-from finetune.data.first_rows import FirstRows
+from finetune.data.preview import FirstRows
 from finetune.disk import write_atomically
 from finetune.environment import caches, hub_connection
 from finetune.errors import ConfigError, DataError, FinetuneError
@@ -209,14 +209,14 @@ def check_job(folder: JobFolder) -> int:
 
     def work() -> events.Event:
         config = job.config()
-        if rows := first_rows.read_first_rows(config, root):
+        if rows := preview.read_first_rows(config, root):
             write_atomically(job.folder / "first_rows.json", rows.to_json())
 
         def on_partial(report: CheckReport) -> None:
             write_atomically(job.folder / "partial.json", report.to_json())
 
-        hub_allowance.count_dataset(root, job.owner, config)
-        hub_allowance.count_checkpoint(root, job.owner, config.checkpoint, False)
+        hub_access.count_dataset(root, job.owner, config)
+        hub_access.count_checkpoint(root, job.owner, config.checkpoint, False)
         report = check_config(config, root, _EventProgress(job), on_partial)
         write_atomically(job.folder / "report.json", report.to_json())
         return events.Finished(step=0, seconds=report.seconds)

@@ -190,12 +190,12 @@ def _load_pairs(run: Run, config: RunConfig, accelerator: Accelerator, resumes: 
         DataError: when they cannot be read, or are not those the run began with: a Hub dataset may
             have a new commit, and half of each is neither.
     """
-    from finetune.data import hub_allowance, splits
+    from finetune.data import hub_access, splits
     from finetune.runs import pair_index
 
     if distributed.is_main_process():
-        hub_allowance.count_dataset(run.folder.parent, run.owner, config)
-        hub_allowance.count_checkpoint(run.folder.parent, run.owner, config.checkpoint)
+        hub_access.count_dataset(run.folder.parent, run.owner, config)
+        hub_access.count_checkpoint(run.folder.parent, run.owner, config.checkpoint)
     with accelerator.main_process_first():
         pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
     before = run.events_summary().prepared if resumes else None

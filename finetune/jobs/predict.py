@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from finetune.data import uploads
+from finetune import uploads
 from finetune.disk import write_atomically
 from finetune.environment import caches
 from finetune.errors import DataError, FinetuneError, JobError

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from finetune import config, disk, logs
+from finetune import config, disk, logs, uploads
 from finetune.config import RunConfig
-from finetune.data import catalog, uploads
+from finetune.data import catalog
 from finetune.environment import caches
 from finetune.errors import FinetuneError, StoreError
 from finetune.jobs import check, pipeline, scheduler, workers

@@ -21,9 +21,8 @@ import threading
 import time
 from pathlib import Path
 
-from finetune import disk
+from finetune import disk, uploads
 from finetune.config import RunConfig, is_upload
-from finetune.data import uploads
 from finetune.disk import write_atomically
 from finetune.environment.caches import is_writable, user_cache
 from finetune.errors import DataError, NoSuchRun, StoreError
@@ -154,7 +153,7 @@ class RunStore:
         if not is_upload(config.dataset):
             return ""
         try:
-            return ", ".join(self.uploads.called(config.dataset).values())
+            return ", ".join(self.uploads.file_names(config.dataset).values())
         except DataError:
             return ""  # the training says so
 

@@ -7,7 +7,7 @@ import html
 from collections.abc import Sequence
 
 from finetune.data.check_report import CheckReport, Example, Finding, SplitSummary, TokenLengths
-from finetune.data.first_rows import FirstRows
+from finetune.data.preview import FirstRows
 from finetune.jobs.check_jobs import CheckState
 from finetune.ui import tab_links
 from finetune.ui.i18n import say, translate_term

@@ -14,9 +14,9 @@ from typing import Any
 
 import gradio as gr
 
-from finetune import config
+from finetune import config, uploads
 from finetune.config import Knob, RunConfig, is_upload
-from finetune.data import catalog, uploads
+from finetune.data import catalog
 from finetune.runs.store import RunStore
 from finetune.ui.i18n import say, translate_term
 
@@ -119,7 +119,7 @@ def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, s
         return offered
     mine = [(_upload(one), one.name) for one in store.uploads.newest(UPLOADS)]
     if is_upload(name) and name not in [one for _, one in mine]:
-        mine.append((_files(store.uploads.called(name)), name))
+        mine.append((_files(store.uploads.file_names(name)), name))
     return [*offered[:1], *mine, *offered[1:]]
 
 
@@ -136,7 +136,7 @@ def _upload(one: uploads.StoredUpload) -> str:
     size = f"{one.size / 1e6:,.1f} MB" if one.size >= 100_000 else f"{one.size / 1e3:,.1f} KB"
     size = size if one.size >= 1000 else f"{one.size} B"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.when))
-    return f"{_files(one.called)} \u00b7 {size} \u00b7 {when}"
+    return f"{_files(one.file_names)} \u00b7 {size} \u00b7 {when}"
 
 
 def offered(store: RunStore) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from finetune import owners
-from finetune.data import catalog, checkpoints, hub_allowance
+from finetune.data import catalog, checkpoints, hub_access
 from finetune.errors import ModelError
 from finetune.jobs import service
 from finetune.runs.store import RunStore
@@ -101,7 +101,7 @@ class Models:
         if catalog.is_hub_id(name):
             if not store.visitor.may_start:
                 raise ModelError(*owners.NOBODY)
-            hub_allowance.count_checkpoint(store.root, store.visitor.name, str(name))
+            hub_access.count_checkpoint(store.root, store.visitor.name, str(name))
             folder, max_length = predictor.fetch_hub_model(str(name), anonymous=owners.is_shared())
             return self._shelf.using(folder, max_length, None, device)
         run = store.get(name)

@@ -69,7 +69,7 @@ def _files(mrpc: Path) -> dict[str, Path]:
 def _validation(folder: Path, files: dict[str, Path]) -> list[tuple[str, str]]:
     from finetune.config import RunConfig
     from finetune.data import splits
-    from finetune.data.uploads import Uploads
+    from finetune.uploads import Uploads
 
     chosen = RunConfig()
     if files:

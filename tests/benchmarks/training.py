@@ -85,9 +85,9 @@ def _prepared(folder: Path, train_file: Path | None, chosen: Any) -> tuple[Any, 
     import torch
 
     from finetune.data import splits
-    from finetune.data.uploads import Uploads
     from finetune.jobs import train
     from finetune.training import dataloaders, model
+    from finetune.uploads import Uploads
 
     if train_file is not None:
         chosen = chosen.changed(dataset=Uploads(folder / "uploads").add({"train": train_file}))
@@ -100,7 +100,7 @@ def _prepared(folder: Path, train_file: Path | None, chosen: Any) -> tuple[Any, 
         model.choose_attention(
             chosen.attn_implementation,
             torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-            train.precision(chosen.mixed_precision) == "bf16",
+            accelerator.choose_precision(chosen.mixed_precision) == "bf16",
             chosen.max_length,
         ),
     )
@@ -155,8 +155,8 @@ def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
         "max_steps": WARM + steps, "logging_steps": 10, "eval_steps": 10 * steps,
     }  # fmt: skip
     chosen = RunConfig(seed=SEED).changed(**values, max_eval_samples=8)
-    accelerator = train.make_accelerator(chosen)
-    train.keep_memory()
+    accelerator = accelerator.make_accelerator(chosen)
+    accelerator.keep_freed_memory()
     pairs, _, classifier, batches = _prepared(folder, train_file, chosen)
     stream = loop.fit(chosen, accelerator, classifier, batches, metrics.AccuracyAndF1(pairs.labels))
     times = {
@@ -190,7 +190,7 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
     if not same_model:
         chosen = chosen.changed(**PRESETS["As the course"])
     pairs, tokenizer, model, _ = _prepared(folder, train_file, chosen)
-    half = train.precision("auto") == "bf16"
+    half = accelerator.choose_precision("auto") == "bf16"
     moments: dict[int, float] = {}
 
     class Clock(TrainerCallback):  # type: ignore[misc]
@@ -224,8 +224,8 @@ def utilisation(
 
     chosen = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
     chosen = chosen.changed(torch_compile=compiled)
-    accelerator = train.make_accelerator(chosen)
-    train.keep_memory()
+    accelerator = accelerator.make_accelerator(chosen)
+    accelerator.keep_freed_memory()
     _, _, model, batches = _prepared(folder, train_file, chosen)
     model, optimizer, loader = accelerator.prepare(
         model, loop.build_optimizer(model, chosen), batches.train

@@ -1,29 +1,19 @@
-"""What an examination finds in made pairs, and the process it runs in."""
+"""What the checks find in pairs, and what a report says of it."""
 
 from __future__ import annotations
 
 import csv
-import os
+import json
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks
 from finetune.data.check_report import CheckReport, Finding
-from finetune.data.preview import Preview
-from finetune.errors import DataError, JobError
-from finetune.jobs import check_jobs, service, workers
-from finetune.runs.store import Run, RunStore
 from tests.data.test_splits import Row, some, upload
-from tests.support import toys
 
 HEAD = "sentence1,sentence2,label"
 
@@ -42,16 +32,18 @@ def held(rows: int = 20) -> list[Row]:
     return [(f"held {n}", f"out {n}", n % 2) for n in range(rows)]
 
 
-def test_clean_pairs_have_no_finding(tmp_path: Path) -> None:
+def test_clean_pairs_have_no_finding(tmp_path: Path, toy_checkpoint: Path) -> None:
     report = look(tmp_path, some(120), held(300))
     assert report.findings == []
     assert report.blocked == []
-    assert [(one.name, one.rows, one.classes) for one in report.splits] == [
+    assert [(split.name, split.rows, split.classes) for split in report.splits] == [
         ("train", 120, [60, 60]),
         ("validation", 300, [150, 150]),
     ]
     assert report.majority == {"accuracy": 0.5, "f1": 0.0}
     assert len(report.fingerprint) == 64
+    faulty = look(tmp_path, [*some(99), ("", "b", 1)], held(), checkpoint=str(toy_checkpoint))
+    assert CheckReport.from_dict(json.loads(faulty.to_json())) == faulty
 
 
 def test_one_of_two_sentence_columns_is_said_to_be_alone(tmp_path: Path) -> None:
@@ -106,21 +98,18 @@ def test_duplicates_conflicts_and_identical_pairs(tmp_path: Path) -> None:
 
 
 def test_a_conflict_between_splits_is_found(tmp_path: Path) -> None:
-    found = kinds(look(tmp_path, [*some(120), ("held 4", "out 4", 1)], held()))
-    assert found["conflicts"].count == 2
-    assert {row.split for row in found["conflicts"].examples} == {"train", "validation"}
+    conflicts = kinds(look(tmp_path, [*some(120), ("held 4", "out 4", 1)], held()))["conflicts"]
+    assert conflicts.count == 2
+    assert {row.split for row in conflicts.examples} == {"train", "validation"}
 
 
-def test_classes_that_are_rare_or_absent(tmp_path: Path) -> None:
-    train = [*some(120), *((f"r {n}", f"s {n}", "odd") for n in range(3))]
-    found = kinds(look(tmp_path, train, held()))
-    assert found["rare"].count == 3
-    assert "odd (3)" in found["rare"].title
-    assert "odd" in found["absent-validation"].title
-
-
-def test_few_rows_are_said(tmp_path: Path) -> None:
-    assert kinds(look(tmp_path, some(40), held()))["few"].count == 40
+def test_classes_that_are_rare_or_absent_and_few_rows_are_said(tmp_path: Path) -> None:
+    train = [*some(90), *((f"r {n}", f"s {n}", "odd") for n in range(3))]
+    findings = kinds(look(tmp_path, train, held()))
+    assert findings["rare"].count == 3
+    assert "odd (3)" in findings["rare"].title
+    assert "odd" in findings["absent-validation"].title
+    assert findings["few"].count == 93
 
 
 @pytest.mark.parametrize(
@@ -182,11 +171,7 @@ def test_what_blocks_stands_first(tmp_path: Path) -> None:
 
 
 def test_columns_that_are_unclear_are_listed_to_choose_from(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("p,q,r,s\n" + "a,b,c,1\n" * 30)
-    from finetune.data.uploads import Uploads
-
-    name = Uploads(tmp_path / "uploads").add({"train": path})
+    name = upload(tmp_path, "p,q,r,s", [("a", "b", "c", 1)] * 30, (), ())
     report = checks.check_pairs(RunConfig(dataset=name), tmp_path)
     assert list(report.choices) == ["p", "q", "r", "s"]
     assert report.blocked[0].kind == "columns"
@@ -222,123 +207,6 @@ def test_without_a_tokenizer_all_else_is_found(
     assert note.startswith(f"The lengths are missing, for the tokenizer of {checkpoint} ")
     assert "choose another checkpoint under Train" in note
     assert "press Examine again" in note
-    if what == "nowhere":
-        assert "the Hub does not answer" in note
-
-
-def test_a_report_survives_its_file(tmp_path: Path, toy_checkpoint: Path) -> None:
-    import json
-
-    report = look(tmp_path, [*some(99), ("", "b", 1)], held(), checkpoint=str(toy_checkpoint))
-    assert CheckReport.from_dict(json.loads(report.to_json())) == report
-
-
-def test_rows_are_previewed(tmp_path: Path) -> None:
-    report = look(tmp_path, [*some(300), ("<b>Ene</b>", "mene", 1)], held())
-    shown = Preview(tmp_path / "data" / report.corpus)
-    assert [row.line for row in shown.rows("train")] == list(range(2, 12))
-    drawn = [row.line for row in shown.rows("train", "random", seed=1)]
-    assert len(drawn) == 10
-    assert drawn != [row.line for row in shown.rows("train", "random", seed=2)]
-    assert {row.label for row in shown.rows("train", "class", "1", count=50)} == {"1"}
-    assert [row.line for row in shown.rows("train", "search", "ENE")] == [302]
-    assert shown.rows("train", "search", "nowhere") == []
-    for split, how, what in (("dev", "first", ""), ("train", "class", "7")):
-        with pytest.raises(DataError):
-            shown.rows(split, how, what)
-
-
-def wait(folder: Run, seconds: float = 60) -> check_jobs.CheckState:
-    end = time.monotonic() + seconds
-    while (found := check_jobs.check_state(folder)).running:
-        assert time.monotonic() < end, found
-        time.sleep(0.1)
-    return found
-
-
-def test_the_process_examines_once_for_all(store: RunStore, processes: list[int]) -> None:
-    config = RunConfig()
-    first = check_jobs.start_check(store, config)
-    worker = workers.worker_process(first)
-    assert worker is not None
-    processes.append(worker.pid)
-    assert check_jobs.start_check(store, config).folder == first.folder
-    again = workers.worker_process(first)
-    assert again is None or again.pid == worker.pid
-    report = wait(first).report
-    assert report is not None
-    assert report.read == {"train": 1746, "validation": 372, "test": 390}
-    assert report.lengths.rows == 1746
-    psutil.wait_procs([worker], timeout=10)
-    assert check_jobs.start_check(store, config).folder == first.folder
-    assert workers.worker_process(first) is None
-    assert check_jobs.check_folder(store, config.changed(learning_rate=1e-3)).folder == first.folder
-    assert check_jobs.check_folder(store, config.changed(drop_leaked=True)).folder != first.folder
-
-
-def test_a_source_that_cannot_be_opened_fails_in_words(
-    store: RunStore, processes: list[int]
-) -> None:
-    found = wait(check_jobs.start_check(store, RunConfig(dataset="glue/stsb")))
-    assert "similarity" in found.error
-    assert found.remedy
-
-
-def test_a_killed_examination_is_said_and_can_be_repeated(
-    store: RunStore, processes: list[int]
-) -> None:
-    folder = check_jobs.start_check(store, RunConfig())
-    worker = workers.worker_process(folder)
-    assert worker is not None
-    worker.kill()
-    psutil.wait_procs([worker], timeout=10)
-    assert "ended without a word" in wait(folder, 15).error
-    assert wait(check_jobs.start_check(store, RunConfig())).report is not None
-
-
-def test_only_so_many_go_on_at_once(store: RunStore, processes: list[int]) -> None:
-    stopped = []
-    for seed in range(3):
-        worker = workers.worker_process(check_jobs.start_check(store, RunConfig(data_seed=seed)))
-        assert worker is not None
-        os.kill(worker.pid, signal.SIGSTOP)
-        stopped.append(worker)
-        processes.append(worker.pid)
-    with pytest.raises(JobError, match="3 examinations are going on"):
-        check_jobs.start_check(store, RunConfig(data_seed=9))
-    for worker in stopped:
-        worker.kill()
-
-
-def test_pairs_found_impossible_are_not_trained_on(store: RunStore, tmp_path: Path) -> None:
-    name = upload(store.root.parent, HEAD, [("a", "b", 1), ("c", "d", 1)], (), ())
-    (store.root / "uploads").parent.mkdir(parents=True, exist_ok=True)
-    (store.root.parent / "uploads").rename(store.root / "uploads")
-    config = RunConfig(dataset=name)
-    assert wait(check_jobs.start_check(store, config)).report is not None
-    with pytest.raises(DataError, match="one class"):
-        service.start_run(store, config)
-    assert store.runs() == []
-
-
-@pytest.mark.long
-def test_the_terminal_gets_the_findings(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    lines = [f"{one},{two},{label}" for one, two, label in toys.rows(120)]
-    path.write_text("\n".join([HEAD, *lines, "ragged", lines[0]]) + "\n")
-    command = [sys.executable, "-m", "finetune", "check", "--runs", str(tmp_path / "runs")]
-    done = subprocess.run(
-        [*command, "--train_file", str(path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "train line 122: has 1 fields where the first line has 3" in done.stdout
-    assert "Rows that repeat an earlier pair" in done.stdout
-    wrong = subprocess.run(
-        [*command, "--train_file", str(tmp_path / "none.csv")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert wrong.returncode == 2
-    assert "none.csv" in wrong.stderr
 
 
 def test_the_sheet_of_findings_holds_no_formula(tmp_path: Path) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
 import math
-import os
-import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.config import RunConfig
-from finetune.data import checks, splits, tables
-from finetune.data.check_report import CheckReport
-from finetune.data.uploads import Uploads
+from finetune.data import checks, csv_tables, splits, tables
+from finetune.data.table_files import Row
 from finetune.errors import DataError, FinetuneError
+from finetune.uploads import Uploads
 from tests.support import toys
 
 HEAD = "sentence1,sentence2,label\n"
@@ -34,10 +33,6 @@ def table(**columns: object) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer)
     return buffer.getvalue()
-
-
-def packed(text: str) -> bytes:
-    return gzip.compress(text.encode())
 
 
 def archive() -> bytes:
@@ -51,16 +46,12 @@ def lines(*records: object) -> bytes:
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
-def records(count: int = 40) -> list[dict[str, object]]:
-    return [{"sentence1": a, "sentence2": b, "label": c} for a, b, c in toys.rows(count)]
+ONES, TWOS, LABELS = map(list, zip(*toys.rows(40), strict=True))
+COLUMNS = {"sentence1": ONES, "sentence2": TWOS, "label": LABELS}
+RECORDS = [dict(zip(COLUMNS, row, strict=True)) for row in toys.rows(40)]
 
 
-ONES = [a for a, _, _ in toys.rows(40)]
-TWOS = [b for _, b, _ in toys.rows(40)]
-LABELS = [c for _, _, c in toys.rows(40)]
-
-
-# Files that are refused as a whole: name, contents, and what is said.
+# Files that are refused: name, contents, message.
 REFUSED: dict[str, tuple[str, bytes, str]] = {
     "empty": ("a.csv", b"", "is empty"),
     "blank": ("a.csv", b"\n \n\t\n", "is empty"),
@@ -70,24 +61,28 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "one class": ("a.csv", (HEAD + "a cat,a dog,1\nan owl,a fox,1\n").encode(), "one class, '1'"),
     "no label": ("a.csv", b"sentence1,sentence2,note,more\na,b,c,d\n", "clearly the label"),
     "no sentences": ("a.csv", b"label,p,q,r\n1,b,c,d\n", "clearly the sentences"),
-    "one column": ("a.csv", b"sentence1\na cat\na dog\n", "clearly the label"),
+    "one column": ("a.csv", b"sentence1\na cat\na dog\n", "clearly the sentences"),
     "labels of NaN": ("a.csv", (HEAD + "a,b,NaN\nc,d,nan\n").encode(), "No row"),
     "scores": (
-        "a.csv",
-        (HEAD + "a b,c,0.5\nd,e,1.25\nf,g,2.75\n").encode(),
+        "a.csv", (HEAD + "a b,c,0.5\nd,e,1.25\nf,g,2.75\n").encode(),
         "fractions.*scores, not classes",
     ),
     "a thousand classes": (
-        "a.csv",
-        (HEAD + "".join(f"a,b,class{n}\n" for n in range(1001))).encode(),
+        "a.csv", (HEAD + "".join(f"a,b,class{n}\n" for n in range(1001))).encode(),
         "more than 1,000 different values",
+    ),
+    "a label that is the sentence": (
+        "a.csv", (HEAD + "".join(f"{a},{b},{b}\n" for a, b, _ in toys.rows(40))).encode(),
+        "label column 'label' has the text of 'sentence2' in every row",
     ),
     "a zip": ("a.csv", archive(), "is a zip archive or an Excel workbook"),
     "a PNG": ("a.csv", b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "is a PNG image"),
     "a PDF": ("a.csv", b"%PDF-1.7 whatever", "is a PDF"),
     "no text": ("a.csv", bytes(range(1, 30)) * 50, "is not text"),
-    "half a gzip": ("a.csv.gz", packed(GOOD)[:60], "cannot be read"),
+    "half a gzip": ("a.csv.gz", gzip.compress(GOOD.encode())[:60], "cannot be read"),
     "a gzip bomb": ("a.csv.gz", gzip.compress(b"a" * (80 * 2**20)), "unpacks to more than"),
+    "broken quotes": ("a.csv", (HEAD + 'a,"b,1\n' * 300).encode(), "No row"),
+    "too many columns": ("a.csv", ",".join(map(str, range(10_001))).encode(), "10,001 columns"),
     "no Parquet": ("a.parquet", b"sentence1,sentence2,label\n", "is not a Parquet file"),
     "half a Parquet": ("a.parquet", table(a=[1])[:-8], "cannot be read"),
     "nested Parquet": (
@@ -99,187 +94,149 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "JSON of a number": ("a.json", b"7", "has no list of objects"),
     "deep JSON": ("a.json", b"[" * 100_000, "is not JSON"),
     "several lists of rows": (
-        "a.json", json.dumps({"train": records(), "version": 1, "test": records()}).encode(),
+        "a.json", json.dumps({"train": RECORDS, "version": 1, "test": RECORDS}).encode(),
         r"a\.json has 2 lists of rows: 'train', 'test'",
     ),
-    "JSON that breaks off": (
-        "a.json", json.dumps(records(3000)).encode()[:-9], "is not JSON after record 2,999",
-    ),
-    "a label that is the sentence": (
-        "a.csv", (HEAD + "".join(f"{a},{b},{b}\n" for a, b, _ in toys.rows(40))).encode(),
-        "label column 'label' has the text of 'sentence2' in every row",
-    ),
+    "JSON that breaks off": ("a.json", json.dumps(RECORDS).encode()[:-9], "is not JSON"),
     "no JSON lines": ("a.jsonl", b"hello\nworld\n", "no line that is a JSON object"),
-    "broken quotes": ("a.csv", (HEAD + 'a,"b,1\n' * 300).encode(), "No row"),
-    "too many columns": ("a.csv", ",".join(map(str, range(10_001))).encode(), "10,001 columns"),
-    "too many columns of Parquet": (
-        "a.parquet", table(**{f"c{n}": [1] for n in range(10_001)}), "10,001 columns",
-    ),
 }  # fmt: skip
 
-# Files that are read: name, contents, rows, rows that could not be read, kinds of findings.
-READ: dict[str, tuple[str, bytes, int, int, set[str]]] = {
-    "plain": ("a.csv", GOOD.encode(), 40, 0, set()),
-    "semicolons": ("a.csv", GOOD.replace(",", ";").encode(), 40, 0, set()),
-    "tabs": ("a.tsv", GOOD.replace(",", "\t").encode(), 40, 0, set()),
-    "tabs named csv": ("a.csv", GOOD.replace(",", "\t").encode(), 40, 0, set()),
-    "bars": ("a.txt", GOOD.replace(",", "|").encode(), 40, 0, set()),
-    "CRLF": ("a.csv", GOOD.replace("\n", "\r\n").encode(), 40, 0, set()),
-    "old Mac lines": ("a.csv", GOOD.replace("\n", "\r").encode(), 40, 0, set()),
-    "Excel's line of a separator": ("a.csv", ("sep=,\r\n" + GOOD).encode(), 40, 0, set()),
-    "another separator": ("a.csv", ('"sep=;"\n' + GOOD.replace(",", ";")).encode(), 40, 0, set()),
-    "a separator nobody guesses": (
-        "a.csv", ("sep=^\n" + GOOD.replace(",", "^")).encode(), 40, 0, set()
-    ),
-    "BOM": ("a.csv", b"\xef\xbb\xbf" + GOOD.encode(), 40, 0, set()),
-    "UTF-16": ("a.csv", GOOD.encode("utf-16"), 40, 0, set()),
-    "UTF-16 without BOM": ("a.csv", GOOD.encode("utf-16-le"), 40, 0, set()),
-    "UTF-32": ("a.csv", GOOD.encode("utf-32"), 40, 0, set()),
-    "Latin-1": ("a.csv", GOOD.replace("cat", "ch\u00e2t").encode("latin-1"), 40, 0, set()),
-    "NUL bytes": ("a.csv", GOOD.replace("cat", "c\0at").encode(), 40, 0, set()),
-    "gzip": ("a.csv.gz", packed(GOOD), 40, 0, set()),
-    "spaces around headers": ("a.csv", GOOD.replace("sentence1,", " sentence1 , ").encode(), 40, 0,
-                              set()),
-    "duplicate headers": (
-        "a.csv",
+
+@dataclass(frozen=True)
+class Readable:
+    """A file that is read, and what is found in it."""
+
+    contents: str | bytes
+    name: str = "a.csv"
+    rows: int = 40
+    unreadable: int = 0
+    kinds: tuple[str, ...] = ()
+
+
+READ = {
+    "plain": Readable(GOOD),
+    "semicolons": Readable(GOOD.replace(",", ";")),
+    "tabs": Readable(GOOD.replace(",", "\t"), "a.tsv"),
+    "tabs named csv": Readable(GOOD.replace(",", "\t")),
+    "bars": Readable(GOOD.replace(",", "|"), "a.txt"),
+    "CRLF": Readable(GOOD.replace("\n", "\r\n")),
+    "old Mac lines": Readable(GOOD.replace("\n", "\r")),
+    "Excel's line of a separator": Readable("sep=,\r\n" + GOOD),
+    "another separator": Readable('"sep=;"\n' + GOOD.replace(",", ";")),
+    "a separator nobody guesses": Readable("sep=^\n" + GOOD.replace(",", "^")),
+    "BOM": Readable(b"\xef\xbb\xbf" + GOOD.encode()),
+    "UTF-16": Readable(GOOD.encode("utf-16")),
+    "UTF-16 without BOM": Readable(GOOD.encode("utf-16-le")),
+    "UTF-32": Readable(GOOD.encode("utf-32")),
+    "Latin-1": Readable(GOOD.replace("cat", "ch\u00e2t").encode("latin-1")),
+    "NUL bytes": Readable(GOOD.replace("cat", "c\0at")),
+    "gzip": Readable(gzip.compress(GOOD.encode()), "a.csv.gz"),
+    "spaces around headers": Readable(GOOD.replace("sentence1,", " sentence1 , ")),
+    "duplicate headers": Readable(
         GOOD.replace("label", "label,label").replace("1\n", "1,1\n").replace("0\n", "0,0\n")
-        .encode(),
-        40, 0, set(),
     ),
-    "no header": ("a.csv", GOOD.removeprefix(HEAD).encode(), 40, 0, set()),
-    "ragged": ("a.csv", (GOOD + "one\na,b,c,d,e\n").encode(), 40, 2, {"unreadable"}),
-    "trailing commas": ("a.csv", GOOD.replace("0\n", "0,,\n").encode(), 40, 0, set()),
-    "unclosed quote": (
-        "a.csv", GOOD.replace(HEAD, HEAD + 'a,"never closed,1\n').encode(), 40, 1, {"unreadable"}
+    "no header": Readable(GOOD.removeprefix(HEAD)),
+    "ragged": Readable(GOOD + "one\na,b,c,d,e\n", unreadable=2),
+    "trailing commas": Readable(GOOD.replace("0\n", "0,,\n")),
+    "unclosed quote": Readable(GOOD.replace(HEAD, HEAD + 'a,"never closed,1\n'), unreadable=1),
+    "unclosed quote in TSV": Readable(
+        GOOD.replace(HEAD, HEAD + 'a,"never closed,1\n').replace(",", "\t"), "a.tsv", 41
     ),
-    "unclosed quote in TSV": (
-        "a.tsv", GOOD.replace(HEAD, HEAD + 'a,"never closed,1\n').replace(",", "\t").encode(),
-        41, 0, set(),
-    ),
-    "a quoted line break": ("a.csv", (GOOD + '"two\nlines",b,1\n').encode(), 41, 0, set()),
-    "a huge field": ("a.csv", (GOOD + "x" * 5_000_000 + ",b,1\n").encode(), 40, 1, {"unreadable"}),
-    "a thousand columns": (
-        "a.csv",
+    "a quoted line break": Readable(GOOD + '"two\nlines",b,1\n', rows=41),
+    "a huge field": Readable(GOOD + "x" * 5_000_000 + ",b,1\n", unreadable=1),
+    "a thousand columns": Readable(
         "\n".join(
             line + "," + ",".join(f"c{n}" if not at else "0" for n in range(1000))
             for at, line in enumerate(GOOD.strip().split("\n"))
-        ).encode(),
-        40, 0, set(),
+        )
     ),
-    "empty cells": ("a.csv", (GOOD + ",b,1\na,,0\n , ,1\na,b,\n").encode(), 44, 0,
-                    {"empty", "unlabelled"}),
-    "numbers, dates and nulls": (
-        "a.csv", (GOOD + "12,2026-11-20,1\nnull,N/A,0\n").encode(), 42, 0,
-        {"wordless", "placeholder"},
+    "empty cells": Readable(
+        GOOD + ",b,1\na,,0\n , ,1\na,b,\n", rows=44, kinds=("empty", "unlabelled")
     ),
-    "emoji and right to left": (
-        "a.csv", (GOOD + "\U0001f600 yes,\u05e9\u05dc\u05d5\u05dd,1\n").encode(), 41, 0, set()
+    "numbers, dates and nulls": Readable(
+        GOOD + "12,2026-11-20,1\nnull,N/A,0\n", rows=42, kinds=("wordless", "placeholder")
     ),
-    "zero width": ("a.csv", (GOOD + "a\u200bcat,a dog,1\n").encode(), 41, 0, {"invisible"}),
-    "markup": ("a.csv", (GOOD + "<script>alert(1)</script>,<b>x</b>,1\n").encode(), 41, 0,
-               {"markup"}),
-    "a formula": ("a.csv", (GOOD + "=cmd|' /C calc'!A0,b,1\n").encode(), 41, 0, set()),
-    "wrong encoding": ("a.csv", (GOOD + "caf\u00c3\u00a9,b,1\n").encode(), 41, 0, {"encoding"}),
-    "control characters": ("a.csv", (GOOD + "a\x07b,c,1\n").encode(), 41, 0, {"control"}),
-    "words for labels": (
-        "a.csv", GOOD.replace(",1\n", ",duplicate\n").replace(",0\n", ",not_duplicate\n").encode(),
-        40, 0, set(),
+    "emoji and right to left": Readable(
+        GOOD + "\U0001f600 yes,\u05e9\u05dc\u05d5\u05dd,1\n", rows=41
     ),
-    "JSON lines": ("a.jsonl", lines(*records()), 40, 0, set()),
-    "JSON lines of mixed types": (
-        "a.jsonl", lines(*records(), 7, ["x"], {"sentence1": {"a": 1}, "label": 1},
-                         {"sentence1": 5, "sentence2": None, "label": 1}) + b"{broken\n",
-        41, 4, {"unreadable", "empty"},
+    "zero width": Readable(GOOD + "a\u200bcat,a dog,1\n", rows=41, kinds=("invisible",)),
+    "markup": Readable(GOOD + "<script>alert(1)</script>,<b>x</b>,1\n", rows=41, kinds=("markup",)),
+    "a formula": Readable(GOOD + "=cmd|' /C calc'!A0,b,1\n", rows=41),
+    "wrong encoding": Readable(GOOD + "caf\u00c3\u00a9,b,1\n", rows=41, kinds=("encoding",)),
+    "control characters": Readable(GOOD + "a\x07b,c,1\n", rows=41, kinds=("control",)),
+    "words for labels": Readable(
+        GOOD.replace(",1\n", ",duplicate\n").replace(",0\n", ",not_duplicate\n")
     ),
-    "JSON lines that are nested deep": (
-        "a.jsonl",
-        lines(*records()) + b'{"sentence1": ' + b"[" * 101 + b"]" * 101 + b', "label": 1}\n',
-        40, 1, {"unreadable"},
+    "JSON lines": Readable(lines(*RECORDS), "a.jsonl"),
+    "JSON lines of mixed types": Readable(
+        lines(*RECORDS, 7, ["x"], {"sentence1": {"a": 1}, "label": 1},
+              {"sentence1": 5, "sentence2": None, "label": 1}) + b"{broken\n",
+        "a.jsonl", 41, 4, ("empty",),
     ),
-    "JSON with rows that are none": (
-        "a.json", json.dumps([*records(), 7, {"sentence1": ["a"], "label": 1}]).encode(),
-        40, 2, {"unreadable"},
+    "JSON lines that are nested deep": Readable(
+        lines(*RECORDS) + b'{"sentence1": ' + b"[" * 101 + b"]" * 101 + b', "label": 1}\n',
+        "a.jsonl", unreadable=1,
     ),
-    "half a surrogate": (
-        "a.jsonl",
-        lines(*records()) + b'{"sentence1": "a \\ud800 b", "sentence2": "c", "label": 1}\n',
-        41, 0, set(),
+    "half a surrogate": Readable(
+        lines(*RECORDS) + b'{"sentence1": "a \\ud800 b", "sentence2": "c", "label": 1}\n',
+        "a.jsonl", 41,
     ),
-    "JSON": ("a.json", json.dumps(records()).encode(), 40, 0, set()),
-    "JSON within an object": ("a.json", json.dumps({"data": records()}).encode(), 40, 0, set()),
-    "JSON of columns": (
-        "a.json", json.dumps({"sentence1": ONES, "sentence2": TWOS, "label": LABELS}).encode(),
-        40, 0, set(),
+    "JSON": Readable(json.dumps(RECORDS), "a.json"),
+    "JSON with rows that are none": Readable(
+        json.dumps([*RECORDS, 7, {"sentence1": ["a"], "label": 1}]), "a.json", unreadable=2
     ),
-    "JSON lines named JSON": ("a.json", lines(*records()), 40, 0, set()),
-    "Parquet": ("a.parquet", table(sentence1=ONES, sentence2=TWOS, label=LABELS), 40, 0, set()),
-    "Parquet with a nested column": (
-        "a.parquet", table(sentence1=ONES, sentence2=TWOS, label=LABELS, more=[[1]] * 40),
-        40, 0, set(),
+    "JSON within an object": Readable(
+        json.dumps({"version": 2, "notes": ["x"], "data": RECORDS}), "a.json"
     ),
-    "Parquet of booleans": (
-        "a.parquet", table(question1=ONES, question2=TWOS, is_duplicate=list(map(bool, LABELS))),
-        40, 0, set(),
+    "JSON of columns": Readable(json.dumps(COLUMNS), "a.json"),
+    "JSON lines named JSON": Readable(lines(*RECORDS), "a.json"),
+    "Parquet": Readable(table(**COLUMNS), "a.parquet"),
+    "Parquet with a nested column": Readable(table(**COLUMNS, more=[[1]] * 40), "a.parquet"),
+    "Parquet of booleans": Readable(
+        table(question1=ONES, question2=TWOS, is_duplicate=list(map(bool, LABELS))), "a.parquet"
     ),
-    "Parquet of floats": (
-        "a.parquet", table(text_a=ONES, text_b=TWOS, label=[*map(float, LABELS[:-1]), math.nan]),
-        40, 0, {"unlabelled"},
+    "Parquet of floats": Readable(
+        table(text_a=ONES, text_b=TWOS, label=[*map(float, LABELS[:-1]), math.nan]), "a.parquet",
+        kinds=("unlabelled",),
     ),
 }  # fmt: skip
 
 
-def config(folder: Path, name: str, contents: bytes, **values: object) -> RunConfig:
+def config(folder: Path, name: str, contents: bytes) -> RunConfig:
     path = folder / name
     path.write_bytes(contents)
     upload = Uploads(folder / "uploads").add({"train": path})
-    return RunConfig(dataset=upload, checkpoint=str(folder / "none")).changed(**values)
-
-
-def look(folder: Path, name: str, contents: bytes, **values: object) -> CheckReport:
-    return checks.check_pairs(config(folder, name, contents, **values), folder)
-
-
-def test_there_are_enough_bad_files() -> None:
-    assert len(REFUSED) + len(READ) >= 60
+    return RunConfig(dataset=upload, checkpoint=str(folder / "none"))
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_trained_on_is_said(tmp_path: Path, kind: str) -> None:
-    name, contents, said = REFUSED[kind]
-    with pytest.raises(DataError, match=said) as caught:
+    name, contents, message = REFUSED[kind]
+    with pytest.raises(DataError, match=message) as caught:
         splits.load_pairs(config(tmp_path, name, contents), tmp_path)
     assert caught.value.remedy
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-def test_an_examination_of_it_blocks_or_says_the_same(tmp_path: Path, kind: str) -> None:
-    name, contents, _ = REFUSED[kind]
-    try:
-        report = look(tmp_path, name, contents)
-    except FinetuneError:
-        return
-    assert report.blocked
+    with contextlib.suppress(FinetuneError):
+        assert checks.check_pairs(config(tmp_path, name, contents), tmp_path).blocked
 
 
 @pytest.mark.parametrize("kind", READ)
 def test_what_can_be_read_is_read(tmp_path: Path, kind: str) -> None:
-    name, contents, rows, unreadable, kinds = READ[kind]
-    report = look(tmp_path, name, contents)
+    file = READ[kind]
+    contents = file.contents.encode() if isinstance(file.contents, str) else file.contents
+    chosen = config(tmp_path, file.name, contents)
+    report = checks.check_pairs(chosen, tmp_path)
     assert report.blocked == []
-    assert report.read == {"train": rows}
-    found = {one.kind: one for one in report.findings}
-    assert kinds <= set(found)
-    assert ("unreadable" in found) == bool(unreadable)
-    if unreadable:
-        assert found["unreadable"].count == unreadable
-        assert all(row.line > 0 and row.note for row in found["unreadable"].examples)
-    assert (
-        splits.load_pairs(config(tmp_path, name, contents), tmp_path).fingerprint
-        == report.fingerprint
-    )
+    assert report.read == {"train": file.rows}
+    findings = {finding.kind: finding for finding in report.findings}
+    assert set(file.kinds) <= set(findings)
+    assert ("unreadable" in findings) == bool(file.unreadable)
+    if file.unreadable:
+        assert findings["unreadable"].count == file.unreadable
+        assert all(row.line > 0 and row.note for row in findings["unreadable"].examples)
+    assert splits.load_pairs(chosen, tmp_path).fingerprint == report.fingerprint
 
 
-def read(path: Path, columns: list[str]) -> tuple[list[tables.Row], list[tuple[int, str]]]:
+def read(path: Path, columns: list[str]) -> tuple[list[Row], list[tuple[int, str]]]:
     bad: list[tuple[int, str]] = []
     rows = list(tables.open_table(path).rows(columns, lambda line, why: bad.append((line, why))))
     return rows, bad
@@ -298,7 +255,7 @@ def test_lines_are_named_as_an_editor_counts_them(tmp_path: Path) -> None:
 def test_quotes_that_are_not_closed_do_not_read_a_file_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "MAX_REREAD", 2_000)
+    monkeypatch.setattr(csv_tables, "MAX_REREAD", 2_000)
     path = tmp_path / "a.csv"
     path.write_text("a,b\n" + 'x,"open\n' + "1,2\n" * 300 + 'x,"open\n' + "1,2\n" * 300)
     with pytest.raises(DataError, match="too many quotes that are not closed, the last in line"):
@@ -309,57 +266,6 @@ def test_the_lines_after_a_separator_keep_their_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("sep=;\na;b\n1;2,5\n")
     assert read(path, ["a", "b"]) == ([(3, ["1", "2,5"])], [])
-
-
-@given(value=st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-), indent=st.sampled_from([None, 1]))  # fmt: skip
-@settings(max_examples=100, deadline=None)
-def test_json_is_read_piece_by_piece_as_it_is_at_once(
-    tmp_path_factory: pytest.TempPathFactory, value: Any, indent: int | None
-) -> None:
-    rows = [{"a": value, "n": number} for number in range(3)]
-    path = tmp_path_factory.mktemp("json") / "a.json"
-    for whole in (rows, {"x": value if isinstance(value, int) else 1, "data": rows, "y": []}):
-        path.write_text(json.dumps(whole, indent=indent), encoding="utf-8")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tables, "_SAMPLE", 16)
-            found = tables.open_table(path).records(lambda line, why: pytest.fail(why))
-            assert [record for _, record in found] == rows
-
-
-def test_the_same_contents_under_another_name_are_shown_under_that(tmp_path: Path) -> None:
-    kept = Uploads(tmp_path / "uploads")
-    paths = [tmp_path / name for name in ("first.csv", "second.csv", "third.tsv")]
-    for path in paths:
-        path.write_text(GOOD)
-    named = [kept.add({"train": path}) for path in paths]
-    assert [kept.called(name)["train"] for name in named] == [path.name for path in paths]
-    assert kept.add({"train": paths[0]}) == named[0]
-
-
-def test_a_file_whose_name_is_no_utf8_is_kept(tmp_path: Path) -> None:
-    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.csv"))
-    path.write_text(GOOD)
-    name = Uploads(tmp_path / "uploads").add({"train": path})
-    report = checks.check_pairs(RunConfig(dataset=name, checkpoint="none"), tmp_path)
-    assert (report.source, report.read) == ("caf?.csv", {"train": 40})
-    assert [one.name for one in (tmp_path / "uploads").iterdir()] == [name.split("/")[1]]
-
-
-def test_an_upload_that_breaks_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.csv").write_text(GOOD)
-
-    def broken(*given: Any) -> None:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(shutil, "copyfile", broken)
-    with pytest.raises(KeyError):
-        Uploads(tmp_path / "uploads").add({"train": tmp_path / "a.csv"})
-    assert list((tmp_path / "uploads").iterdir()) == []
 
 
 def test_quotes_escaped_by_a_backslash_are_read(tmp_path: Path) -> None:
@@ -427,24 +333,3 @@ def test_what_csv_writes_is_read_back(
     found, bad = read(path, ["first", "second"])
     assert [tuple(cells) for _, cells in found] == [row for row in rows if any(row)]
     assert bad == []
-
-
-def test_large_rows_of_parquet_are_decoded_a_few_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "long.parquet"
-    path.write_bytes(
-        table(sentence1=["".join(map(chr, range(40, 1040))) + str(n) for n in range(60)])
-    )
-    monkeypatch.setattr(tables, "_AT_ONCE", 20_000)
-    sizes: list[int] = []
-    real = tables._typed
-
-    def counted(batch: pa.RecordBatch, *rest: Any) -> Any:
-        sizes.append(len(batch))
-        return real(batch, *rest)
-
-    monkeypatch.setattr(tables, "_typed", counted)
-    opened = tables.open_table(path)
-    assert [line for line, _ in opened.records(lambda line, reason: None)] == [*range(1, 61)]
-    assert max(sizes) <= 20_000 // 1000

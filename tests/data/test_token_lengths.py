@@ -48,11 +48,11 @@ def test_a_part_of_many_rows_is_measured_and_its_shape_is_theirs(
     assert token_lengths.cached_lengths(path, tokenizer) is None
     found = token_lengths.measure_lengths(path, tokenizer)
     assert token_lengths.cached_lengths(path, tokenizer) is found
-    assert (found.rows, found.of, found.longest) == (token_lengths.ROWS, 6000, 13)
+    assert (found.rows, found.of, found.longest) == (token_lengths.ESTIMATED_ROWS, 6000, 13)
     longer = sum(count for low, _, count in found.bins if low >= 10) / found.rows
     assert longer == pytest.approx(0.5, abs=0.05)
     monkeypatch.setattr(token_lengths, "CHARACTERS", 2000)
-    token_lengths._known.clear()
+    token_lengths._estimates.clear()
     bounded = token_lengths.measure_lengths(path, tokenizer)
     assert 50 < bounded.rows < 500
     longer = sum(count for low, _, count in bounded.bins if low >= 10) / bounded.rows

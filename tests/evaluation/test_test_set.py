@@ -12,13 +12,14 @@ import pytest
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import splits
-from finetune.data.uploads import Uploads
 from finetune.errors import DataError, JobError
 from finetune.evaluation import corrections, report, saved_predictions, test_set
-from finetune.jobs import background, evaluation_jobs, service
+from finetune.jobs import background, evaluate, service
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
+from finetune.uploads import Uploads
 from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub
@@ -80,9 +81,9 @@ def test_a_training_leaves_all_that_an_evaluation_needs(store: RunStore, run: Ru
 def test_the_test_set_is_sealed_until_it_is_opened(store: RunStore, run: Run) -> None:
     assert not (run.predictions / "test.npz").exists()
     assert service.run_summary(store, run).opened == ()
-    evaluation_jobs.start_evaluation(store, run, "test")
-    until(lambda: not evaluation_jobs.evaluation_state(run, "test").running, 60)
-    assert evaluation_jobs.evaluation_state(run, "test").error == ""
+    evaluate.start_evaluation(store, run, "test")
+    until(lambda: not evaluate.evaluation_state(run, "test").running, 60)
+    assert evaluate.evaluation_state(run, "test").error == ""
     once = service.run_summary(store, run)
     assert len(once.opened) == 1
     assert once.status == "finished"
@@ -153,7 +154,7 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
         return prepared
 
     first = trained()
-    assert made.config_as_begun().dataset_revision == repo.head
+    assert made.pinned_config().dataset_revision == repo.head
     assert len(list((store.root / "data").glob("*/"))) == 1  # read once
     repo.commit("other rows", {"train.csv": rows(60, 2), "test.csv": rows(9, 3)})
     assert splits.load_pairs(made.config(), store.root).fingerprint != first.fingerprint
@@ -173,13 +174,13 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
 def test_what_cannot_be_measured_is_said(store: RunStore, toy_checkpoint: Path) -> None:
     run = store.create(RunConfig())
     with pytest.raises(JobError, match="no model"):
-        evaluation_jobs.start_evaluation(store, run, "orders")
+        evaluate.start_evaluation(store, run, "orders")
     toys.copy_model(toy_checkpoint, run.best)
     run.append(events.Started(device="CPU"))
     saved_predictions.save_examples(run, "validation", _single())
     with pytest.raises(DataError, match="single sentences"):
         test_set.score_both_orders(run)
-    assert evaluation_jobs.evaluation_state(run, "orders") == background.JobProgress()
+    assert evaluate.evaluation_state(run, "orders") == JobState()
     with pytest.raises(DataError, match="were not kept"):
         corrections.correct_label(store.create(RunConfig()), 0, "a", ["a"])
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from finetune import uploads
 from finetune.config import RunConfig
-from finetune.data import uploads
 from finetune.errors import ConfigError
 from finetune.hub import model_card, publish
 from finetune.inference.predictor import Predictor

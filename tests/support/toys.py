@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from finetune.config import RunConfig
 from finetune.data import splits as data
 from finetune.data.sources import LABELS
-from finetune.data.uploads import Uploads
+from finetune.uploads import Uploads
 
 if TYPE_CHECKING:
     import torch

@@ -27,9 +27,9 @@ import pytest
 from gradio import http_server
 from gradio.exceptions import ServerFailedToStartError
 
-from finetune import config
+from finetune import config, uploads
 from finetune.config import RunConfig
-from finetune.data import splits, uploads
+from finetune.data import splits
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError
 from finetune.inference import decision_rule

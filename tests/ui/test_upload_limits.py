@@ -83,7 +83,7 @@ def test_a_file_is_its_senders(url: str, ada: str, bob: str, store: RunStore) ->
         assert not (store.root / "uploads").exists()
         assert bring(mine, path)[0] == ""
     hers, his = (auth.visitor_store(store, asks(one)).uploads for one in (ada, bob))
-    assert [one.called for one in hers.newest(9)] == [{"train": "pairs.csv"}]
+    assert [one.file_names for one in hers.newest(9)] == [{"train": "pairs.csv"}]
     assert his.newest(9) == []
 
 
@@ -100,7 +100,7 @@ def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
         assert bring(mine, train, validation)[0] == ""
         assert lying(folder) == []
         both = store.uploads.newest(9)[0]
-        assert both.called == {"train": "train.csv", "validation": "more.csv"}
+        assert both.file_names == {"train": "train.csv", "validation": "more.csv"}
         (wrong,) = send(mine, b"x", "pairs.gz").json()
         assert "has no ending that is known" in bring(mine, wrong)[0]
         assert lying(folder) == []

@@ -22,7 +22,7 @@ from starlette.requests import Request
 
 from finetune import identities, owners  # fmt: skip
 from finetune.config import RunConfig
-from finetune.data import hub_allowance  # fmt: skip
+from finetune.data import hub_access  # fmt: skip
 from finetune.errors import DataError, ModelError, NoSuchRun, StoreError
 from finetune.identities import Identities
 from finetune.jobs import background, check_jobs, scheduler, service, workers  # fmt: skip
@@ -203,7 +203,7 @@ def test_an_upload_is_its_owners(
     assert hers.uploads.files(upload)
     for act in (
         lambda: his.uploads.files(upload),
-        lambda: his.uploads.called(upload),
+        lambda: his.uploads.file_names(upload),
         lambda: service.start_run(his, RunConfig(dataset=upload)),
         lambda: check_jobs.start_check(his, RunConfig(dataset=upload)),
     ):
@@ -638,10 +638,10 @@ def test_what_is_fetched_of_the_hub_counts(
     small = RunConfig(dataset="ada/pairs", dataset_config_name="small")
 
     def dataset(config: RunConfig, who: str = owner) -> None:
-        hub_allowance.count_dataset(store.root, who, config)
+        hub_access.count_dataset(store.root, who, config)
 
     def checkpoint(name: str, who: str = owner, weights: bool = True) -> None:
-        hub_allowance.count_checkpoint(store.root, who, name, weights)
+        hub_access.count_checkpoint(store.root, who, name, weights)
 
     with pytest.raises(DataError, match=r"ada/pairs large has 4 MB\. A visitor may fetch 3 MB"):
         dataset(small.changed(dataset_config_name="large"))

@@ -16,6 +16,7 @@ from typing import Any
 
 import gradio as gr
 
+from finetune import uploads
 from finetune.config import (
     BUNDLED_DATASET,
     DATA_FIELDS,
@@ -24,7 +25,7 @@ from finetune.config import (
     RunConfig,
     is_upload,
 )
-from finetune.data import uploads
+from finetune.data import preview
 from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, StoreError
 from finetune.jobs import check_jobs
@@ -318,13 +319,10 @@ class DataTab:
             ).found
             if report is None or not report.corpus:
                 return ""
-            from finetune.data.preview import Preview
-
             what = klass if way == "class" else word
             seed = _draws()
-            found = Preview(self.store.root / "data" / report.corpus).rows(
-                split, way, what or "", seed=seed
-            )
+            folder = self.store.root / "data" / report.corpus
+            found = preview.preview_rows(folder, split, way, what or "", seed=seed)
         except Exception as error:
             return feedback.show_errors(error)
         return checks_view.table(

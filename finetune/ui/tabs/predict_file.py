@@ -14,7 +14,7 @@ from typing import Any
 
 import gradio as gr
 
-from finetune.data import uploads
+from finetune import uploads
 from finetune.errors import DataError, FinetuneError, JobError, NoSuchRun
 from finetune.inference import file_request
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest

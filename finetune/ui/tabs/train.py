@@ -226,7 +226,7 @@ class TrainTab:
         files: dict[str, str] = {}
         if is_upload(chosen.dataset):
             with contextlib.suppress(DataError):  # gone: Train says so
-                files = store.uploads.called(chosen.dataset)
+                files = store.uploads.file_names(chosen.dataset)
                 if store.visitor.alone:  # else the place is nobody's business
                     kept = store.uploads.files(chosen.dataset)
                     files = {split: str(path.resolve()) for split, path in kept.items()}

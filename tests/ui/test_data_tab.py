@@ -1,18 +1,16 @@
-"""The first rows of a file, before anything else is known of it, and what the page shows then."""
+"""What the Data tab shows while a check goes on."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import signal
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import first_rows
+from finetune.data import preview
 from finetune.data.check_report import CheckReport
 from finetune.jobs import check, check_jobs
 from finetune.runs import events
@@ -20,55 +18,6 @@ from finetune.runs.store import Run, RunStore
 from finetune.ui import checks_view
 from finetune.ui.tabs import data
 from tests.ui.test_app import NOBODY
-
-
-def upload(store: RunStore, folder: Path, name: str, contents: bytes) -> RunConfig:
-    path = folder / name
-    path.write_bytes(contents)
-    return RunConfig(dataset=store.uploads.add({"train": path}))
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.csv.gz"])
-def test_the_first_rows_are_those_of_the_file(store: RunStore, tmp_path: Path, name: str) -> None:
-    cells = [("one", "two", "1"), ("<b>", "", "0"), *((f"s{n}", "t", "1") for n in range(20))]
-    mark = "\t" if "tsv" in name else ","
-    text = "\n".join(mark.join(row) for row in [("p", "q", "r"), *cells])
-    if "json" in name:
-        records = [dict(zip("pqr", row, strict=True)) for row in cells]
-        text = "\n".join(map(json.dumps, records)) if "jsonl" in name else json.dumps(records)
-    contents = text.encode()
-    contents = gzip.compress(contents) if name.endswith(".gz") else contents
-    found = first_rows.read_first_rows(upload(store, tmp_path, name, contents), store.root)
-    assert found is not None
-    assert (found.source, found.columns, found.more) == (name, ["p", "q", "r"], 0)
-    assert [row for _, row in found.rows] == [list(row) for row in cells[: first_rows.ROWS]]
-    assert first_rows.FirstRows.from_dict(json.loads(found.to_json())) == found
-
-
-def test_a_wide_file_with_long_cells_is_cut(store: RunStore, tmp_path: Path) -> None:
-    head = ",".join(f"c{n}" for n in range(40))
-    row = ",".join(["x" * 1000] * 40)
-    found = first_rows.read_first_rows(
-        upload(store, tmp_path, "a.csv", f"{head}\n{row}\n".encode()), store.root
-    )
-    assert found is not None
-    assert (len(found.columns), found.more) == (first_rows.COLUMNS, 40 - first_rows.COLUMNS)
-    assert {len(cell) for _, cells in found.rows for cell in cells} == {
-        first_rows.MAX_CELL_CHARACTERS
-    }
-
-
-def test_what_is_no_file_here_or_cannot_be_read_has_none(store: RunStore, tmp_path: Path) -> None:
-    bundled = first_rows.read_first_rows(RunConfig(), store.root)
-    assert bundled is not None
-    assert bundled.columns[:2] == ["sentence1", "sentence2"]
-    for chosen in (
-        RunConfig(dataset="glue/mrpc"),
-        RunConfig(dataset="upload/" + "0" * 24),
-        upload(store, tmp_path, "a.parquet", b"nonsense"),
-    ):
-        assert first_rows.read_first_rows(chosen, store.root) is None
-
 
 ASKED = gr.EventData(None, {"wait": "+this"})
 
@@ -105,7 +54,7 @@ def test_the_page_shows_what_is_known_as_it_comes(store: RunStore) -> None:
     watched = Watched(store)
     watched.place.append(events.PhaseStarted(phase="examine", detail="reading train"))
     watched.place.append(events.Progressed(done=50_000))
-    rows = first_rows.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])])
+    rows = preview.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])])
     watched.write(check_jobs.GLANCE, rows.to_json())
     first = watched.tick()
     assert set(first) == {"progress"}
@@ -145,7 +94,7 @@ def test_rows_of_new_pairs_come_in_the_way_that_is_chosen(
 def test_unclear_columns_are_shown_with_the_first_rows(store: RunStore) -> None:
     watched = Watched(store)
     watched.write(
-        check_jobs.GLANCE, first_rows.FirstRows("a.csv", ["p"], [(2, ["<script>"])]).to_json()
+        check_jobs.GLANCE, preview.FirstRows("a.csv", ["p"], [(2, ["<script>"])]).to_json()
     )
     watched.write("report.json", CheckReport("a.csv", choices={"p": "", "q": ""}).to_json())
     shown = watched.tick()["overview"]
@@ -173,9 +122,7 @@ def test_choosers_offer_the_columns_after_a_failure_before_they_were_known(
     watched = Watched(store)
     watched.place.append(events.Failed(error="It is over.", remedy="Press Examine."))
     assert "It is over." in watched.tick()["progress"]
-    watched.write(
-        "report.json", CheckReport("x", read={"train": 9}).to_json()
-    )  # Examine was pressed
+    watched.write("report.json", CheckReport("x", read={"train": 9}).to_json())
     assert set(data._CHOSEN) <= set(watched.tick())
 
 

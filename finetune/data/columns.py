@@ -1,0 +1,228 @@
+"""Which columns hold the sentences and the label, and the classes of a label column."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from finetune.config import NO_COLUMN, RunConfig
+from finetune.errors import DataError, some
+
+MAX_CLASSES = 1000
+
+_PAIRS = (
+    ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"),
+    ("texta", "textb"), ("text1", "text2"), ("sentencea", "sentenceb"), ("sent1", "sent2"),
+    ("question", "sentence"), ("query", "passage"), ("query", "document"), ("q1", "q2"),
+    ("s1", "s2"), ("title1", "title2"), ("a", "b"), ("first", "second"), ("left", "right"),
+    ("source", "paraphrase"),
+)  # fmt: skip
+_SINGLES = ("sentence", "text", "review", "content", "comment", "question", "body", "title")
+_LABELS = (
+    "label", "labels", "isduplicate", "duplicate", "goldlabel", "isparaphrase", "paraphrase",
+    "isequivalent", "equivalent", "class", "category", "target", "quality", "entailmentjudgment",
+    "sentiment", "intent", "answer", "same", "match", "score", "similarity", "y",
+)  # fmt: skip
+
+_NEGATIVES = {"0", "no", "n", "false", "f", "negative", "different", "none", "-1"}
+_POSITIVES = {"1", "yes", "y", "true", "t", "positive", "same", "duplicate", "equivalent",
+              "paraphrase", "entailment", "match"}  # fmt: skip
+_MISSING = {"", "nan", "null", "n/a"}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a source that are read; `sentence2` is empty for single sentences."""
+
+    sentence1: str
+    sentence2: str
+    label: str
+
+    @property
+    def sentences(self) -> list[str]:
+        return [self.sentence1, self.sentence2] if self.sentence2 else [self.sentence1]
+
+
+def guess_columns(names: Sequence[str]) -> tuple[str, str, str]:
+    """Guess the columns of sentence1, sentence2 and label by their names; "" where unclear.
+
+    The only column beside recognised sentences is the label. Three columns of unknown names are
+    taken to be sentence1, sentence2 and label, two a text and its label.
+    """
+    plain: dict[str, str] = {}
+    for name in names:
+        plain.setdefault(re.sub(r"[\W_]+", "", name.lower()), name)
+    label = next((plain[key] for key in _LABELS if key in plain), "")
+    others = {key: name for key, name in plain.items() if name != label}
+    pair = next(((others[a], others[b]) for a, b in _PAIRS if a in others and b in others), None)
+    if pair is None:
+        single = next((others[key] for key in _SINGLES if key in others), "")
+        pair = (single, "") if single else None
+    rest = [name for name in others.values() if name not in (pair or ())]
+    if pair is not None:
+        if not label and len(rest) == 1:
+            label = rest[0]
+        return *pair, label
+    if not label and len(names) in (2, 3) and len(rest) == len(names):
+        *rest, label = rest
+    if label and len(rest) in (1, 2):
+        return rest[0], rest[1] if len(rest) == 2 else "", label
+    return "", "", label
+
+
+def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -> Columns:
+    """The columns that a configuration asks for, else those guessed from their names.
+
+    Args:
+        columns: name -> why it cannot be used, or "".
+        source: its name, for errors.
+
+    Raises:
+        DataError: when a requested column is missing or unusable, or none can be guessed.
+    """
+    chosen: dict[str, str] = {}
+    roles = ("sentence1", "sentence2", "label")
+    for role, guess in zip(roles, guess_columns(list(columns)), strict=True):
+        requested = getattr(config, f"{role}_column")
+        column = requested or guess
+        if role == "sentence2" and requested == NO_COLUMN:
+            column = ""
+        elif requested and requested not in columns:
+            raise DataError(
+                f"{source} has no column {requested!r}; it has {some(list(columns))}.",
+                f"Choose one of them as {role}_column.",
+            )
+        elif reason := columns.get(column):
+            raise DataError(
+                f"The column {column!r} {reason}.", f"Choose another one as {role}_column."
+            )
+        elif not column and role != "sentence2":
+            noun = "label" if role == "label" else "sentences"
+            raise DataError(
+                f"No column of {source} is clearly the {noun}: it has {some(list(columns))}.",
+                f"Choose it as {role}_column.",
+            )
+        chosen[role] = column
+    used = [column for column in chosen.values() if column]
+    if len(set(used)) < len(used):
+        raise DataError(
+            f"One column is chosen twice: {some(used)}.", "Choose a different one for each."
+        )
+    return Columns(**chosen)
+
+
+class LabelEncoder:
+    """Numbers the classes of a label column in the order of their first appearance.
+
+    Args:
+        column: its name, for errors.
+        names: classes known before any row is read.
+
+    Attributes:
+        names: of the classes, by number.
+        merged: some spellings that differ from a class in case only.
+    """
+
+    def __init__(self, column: str, names: Sequence[str] = ()) -> None:
+        self._column = column
+        self._codes: dict[str, int] = {}
+        self._codes_of_cells: dict[Any, int] = {}
+        self._fractions: set[str] = set()
+        self.names: list[str] = []
+        self.merged: set[str] = set()
+        for name in names:
+            self._add(name)
+
+    def code(self, cell: Any) -> int:
+        """The number of a label; -1 for a missing one. `TRUE`, `True` and `true` are one class,
+        and so are `1` and `1.0`.
+
+        Raises:
+            DataError: when there are too many classes, or the labels are fractions.
+        """
+        key = type(cell), cell  # True and 1 have the same hash
+        code = self._codes_of_cells.get(key)
+        if code is None:
+            code = self._code_of_text(_label_text(cell))
+            if len(self._codes_of_cells) < 10 * MAX_CLASSES:
+                self._codes_of_cells[key] = code
+        return code
+
+    def _code_of_text(self, text: str) -> int:
+        if text.lower() in _MISSING:
+            return -1
+        code = self._codes.get(text.lower())
+        if code is None:
+            return self._add(text)
+        if self.names[code] != text and len(self.merged) < 20:
+            self.merged.add(text)
+        return code
+
+    def _add(self, text: str) -> int:
+        if re.fullmatch(r"-?\d*[.,]\d+", text):
+            self._fractions.add(text)
+            if len(self._fractions) > 2:
+                raise DataError(
+                    f"The column {self._column!r} holds numbers with fractions "
+                    f"({some(sorted(self._fractions))}): scores, not classes.",
+                    "Choose another label_column, or turn the scores into classes first.",
+                )
+        if len(self.names) >= MAX_CLASSES:
+            raise DataError(
+                f"The column {self._column!r} has more than {MAX_CLASSES:,} different values, "
+                f"such as {some(self.names)}: text or ids rather than classes.",
+                "Choose another label_column.",
+            )
+        self._codes[text.lower()] = len(self.names)
+        self.names.append(text)
+        return len(self.names) - 1
+
+    def order(self) -> list[int]:
+        """The codes in the final order of the classes: integers by value, of two classes the
+        negative one first, others by name."""
+        lower = [name.lower() for name in self.names]
+        codes = range(len(lower))
+        if all(re.fullmatch(r"-?\d+", name) for name in lower):
+            return sorted(codes, key=lambda code: int(lower[code]))
+        if len(lower) == 2:
+            return sorted(codes, key=lambda code: _positiveness(lower[code], lower[1 - code]))
+        return sorted(codes, key=lambda code: lower[code])
+
+
+def _positiveness(name: str, other: str) -> tuple[int, str]:
+    if name in _POSITIVES or other in _NEGATIVES:
+        return 1, name
+    if name in _NEGATIVES or other in _POSITIVES or name.endswith(other):  # not_duplicate
+        return -1, name
+    return (1, name) if other.endswith(name) else (0, name)
+
+
+def positive_class(labels: list[str], requested: str) -> int:
+    """The index of the class whose F1 is reported: the requested one, else the last of two.
+
+    Raises:
+        DataError: when there is no class of that name.
+    """
+    if not requested:
+        # `entailment`, the class of interest, is the first of GLUE's names.
+        first = len(labels) == 2 and _positiveness(labels[0].lower(), labels[1].lower())[0] > 0
+        return 0 if first else min(1, len(labels) - 1)
+    for index, name in enumerate(labels):
+        if name.lower() == requested.lower():
+            return index
+    raise DataError(
+        f"positive_label is {requested!r}, but the classes are {some(labels)}.",
+        "Choose one of them.",
+    )
+
+
+def _label_text(cell: Any) -> str:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return ""
+    text = " ".join(str(cell).split())[:200]
+    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text

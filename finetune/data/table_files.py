@@ -1,0 +1,182 @@
+"""What the readers of all table formats share: limits, opening, the text encoding, the interface.
+
+The limits bound the memory that a small file can make a reader use: the ratio of compression, the
+length of a cell, the number of columns and the depth of nested values.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from finetune.errors import DataError
+
+OnBadRow = Callable[[int, str], None]  # line from 1, and what is wrong with it
+Row = tuple[int, list[Any]]  # line from 1, and the cells of the requested columns
+
+MAX_FIELD = 1_000_000  # characters of a cell
+MAX_COLUMNS = 10_000
+MAX_UNPACKED = 8 * 2**30  # bytes
+MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches about 20
+BLOCK = 2**16  # bytes read to detect the format
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark begins the same
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_CONTROL = bytes((*range(1, 9), *range(14, 27)))
+
+
+class Table(ABC):
+    """A file of rows and columns, read row by row.
+
+    Attributes:
+        columns: unique names, in the order of the file.
+        unusable: column -> why it cannot be a sentence or a label.
+        schema: types of the columns; None for text formats.
+        delimiter: separator of cells; empty for formats without one.
+        notes: remarks for the user on how the file was read.
+    """
+
+    def __init__(self) -> None:
+        self.columns: list[str] = []
+        self.unusable: dict[str, str] = {}
+        self.schema: pa.Schema | None = None
+        self.delimiter = ""
+        self.notes: list[str] = []
+
+    @abstractmethod
+    def rows(self, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
+        """Iterate over the readable rows: line number from 1 and cells as text, numbers or None.
+
+        Args:
+            columns: some of `self.columns`.
+            on_bad_row: called for every row that cannot be read.
+
+        Raises:
+            DataError: when the rest of the file cannot be read.
+        """
+
+    def records(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Iterate over line numbers and whole rows, cells in the types that the file has.
+
+        Args, Raises: as `rows`.
+        """
+        for line, cells in self.rows(self.columns, on_bad_row):
+            yield line, dict(zip(self.columns, cells, strict=True))
+
+
+class _BoundedGzip(gzip.GzipFile):
+    """A gzip stream that raises DataError when it unpacks to far more than text does."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path)
+        self._table_name, self._packed, self._unpacked = name, path.stat().st_size, 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        block = super().read(size)
+        self._unpacked += len(block)
+        dense = self._unpacked > 64 * 2**20 and self._unpacked > MAX_RATIO * self._packed
+        if dense or self._unpacked > MAX_UNPACKED:
+            raise unpacks_too_far(self._table_name, self._unpacked, self._packed)
+        return block
+
+
+def unpacks_too_far(name: str, unpacked: int, packed: int) -> DataError:
+    """The error for a file whose contents are far larger than those of text can be."""
+    return DataError(
+        f"{name} unpacks to more than {unpacked // 2**20} MiB from {packed / 2**20:.1f} MiB, "
+        "which no table of text does.",
+        "Upload it unpacked, or in part.",
+    )
+
+
+def open_bytes(path: Path, name: str) -> BinaryIO:
+    """Open a file for reading, unpacked where it is gzipped."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    raw = _BoundedGzip(path, name) if packed else io.FileIO(path)
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, raw), BLOCK))
+
+
+def detect_encoding(path: Path, name: str, head: bytes) -> tuple[str, list[str]]:
+    """Detect the encoding of a text file: by its byte order mark, else UTF-8 or Windows-1252.
+
+    Reads the whole file: bytes that are not UTF-8 may stand at its end only.
+
+    Args:
+        head: the first bytes.
+
+    Returns:
+        The encoding, and notes on it for the user.
+
+    Raises:
+        DataError: when it is not text.
+    """
+    for mark, encoding in _BOMS:
+        if head.startswith(mark):
+            return encoding, [] if encoding == "utf-8-sig" else [f"{name} is {encoding.upper()}."]
+    start = head[:4096]
+    if start.count(0) > len(start) // 4:
+        return (("utf-16-le" if head[1:2] == b"\0" else "utf-16-be"), [f"{name} is UTF-16."])
+    if len(start) - len(start.translate(None, _CONTROL)) > max(8, len(start) // 20):
+        raise DataError(f"{name} is not text.", "Save it as CSV, TSV, JSONL or Parquet.")
+    valid, broken = _count_utf8(path, name)
+    if not broken:
+        return "utf-8", []
+    if valid > broken:
+        return "utf-8", [f"{name} is UTF-8 with {broken:,} broken places, read as \ufffd."]
+    return "cp1252", [f"{name} is not UTF-8; it was read as Windows-1252 (Latin-1)."]
+
+
+def _count_utf8(path: Path, name: str) -> tuple[int, int]:
+    """Count the valid characters beyond ASCII, and the places that are not valid UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    valid = broken = 0
+    with open_bytes(path, name) as file:
+        for block in chain(iter(lambda: file.read(2**20), b""), [b""]):
+            text = decoder.decode(block, final=not block)
+            if not text.isascii():
+                broken += max(0, text.count("\ufffd") - block.count(b"\xef\xbf\xbd"))
+                valid += len(re.findall(r"[^\x00-\x7f\ufffd]", text))
+    return valid, broken
+
+
+def check_column_count(count: int, name: str) -> None:
+    """Raise DataError where a table has more than `MAX_COLUMNS` columns."""
+    if count > MAX_COLUMNS:
+        raise DataError(
+            f"{name} has {count:,} columns; at most {MAX_COLUMNS:,} are read.",
+            "Keep the columns of the sentences and the label.",
+        )
+
+
+def is_too_long(cell: Any) -> bool:
+    """Whether a cell has more than `MAX_FIELD` characters."""
+    return isinstance(cell, (str, bytes)) and len(cell) > MAX_FIELD
+
+
+def to_plain_value(cell: Any) -> Any:
+    """A cell of a typed file as text or number; dates and decimals become text, None stays."""
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", "replace")
+    if cell is None or isinstance(cell, (str, int, float)):
+        return cell
+    return str(cell)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

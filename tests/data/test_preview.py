@@ -1,0 +1,80 @@
+"""Rows for a person to look at: the first of a file, or chosen ones of a cached dataset."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from finetune.config import RunConfig
+from finetune.data import dataset_cache, preview
+from finetune.errors import DataError
+from finetune.runs.store import RunStore
+from tests.data.test_splits import upload as splits_upload
+
+
+def upload(store: RunStore, folder: Path, name: str, contents: bytes) -> RunConfig:
+    path = folder / name
+    path.write_bytes(contents)
+    return RunConfig(dataset=store.uploads.add({"train": path}))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.csv.gz"])
+def test_the_first_rows_are_those_of_the_file(store: RunStore, tmp_path: Path, name: str) -> None:
+    cells = [("one", "two", "1"), ("<b>", "", "0"), *((f"s{n}", "t", "1") for n in range(20))]
+    delimiter = "\t" if "tsv" in name else ","
+    text = "\n".join(delimiter.join(row) for row in [("p", "q", "r"), *cells])
+    if "json" in name:
+        records = [dict(zip("pqr", row, strict=True)) for row in cells]
+        text = "\n".join(map(json.dumps, records)) if "jsonl" in name else json.dumps(records)
+    contents = gzip.compress(text.encode()) if name.endswith(".gz") else text.encode()
+    first = preview.read_first_rows(upload(store, tmp_path, name, contents), store.root)
+    assert first is not None
+    assert (first.source, first.columns, first.more) == (name, ["p", "q", "r"], 0)
+    assert [row for _, row in first.rows] == [list(row) for row in cells[: preview.FIRST_ROWS]]
+    assert preview.FirstRows.from_dict(json.loads(first.to_json())) == first
+
+
+def test_a_wide_file_with_long_cells_is_cut(store: RunStore, tmp_path: Path) -> None:
+    text = f"{','.join(f'c{n}' for n in range(40))}\n{','.join(['x' * 1000] * 40)}\n"
+    first = preview.read_first_rows(upload(store, tmp_path, "a.csv", text.encode()), store.root)
+    assert first is not None
+    assert len(first.columns) + first.more == 40
+    assert first.more > 0
+    assert all(len(cell) <= preview.MAX_CELL_CHARACTERS for _, row in first.rows for cell in row)
+
+
+def test_what_is_no_file_here_or_cannot_be_read_has_none(store: RunStore, tmp_path: Path) -> None:
+    bundled = preview.read_first_rows(RunConfig(), store.root)
+    assert bundled is not None
+    assert bundled.columns[:2] == ["sentence1", "sentence2"]
+    for config in (
+        RunConfig(dataset="glue/mrpc"),
+        RunConfig(dataset="upload/" + "0" * 24),
+        upload(store, tmp_path, "a.parquet", b"nonsense"),
+    ):
+        assert preview.read_first_rows(config, store.root) is None
+
+
+def test_rows_of_a_cached_dataset_are_chosen(tmp_path: Path) -> None:
+    rows = [(f"left {n}", f"right {n}", n % 2) for n in range(300)]
+    name = splits_upload(
+        tmp_path, "sentence1,sentence2,label", [*rows, ("<b>Ene</b>", "mene", 1)], (), ()
+    )
+    folder = dataset_cache.read_dataset(RunConfig(dataset=name), tmp_path).folder
+
+    def lines(how: str = "first", text: str = "", seed: int = 0) -> list[int]:
+        return [row.line for row in preview.preview_rows(folder, "train", how, text, seed=seed)]
+
+    assert lines() == list(range(2, 12))
+    drawn = lines("random", seed=1)
+    assert len(drawn) == 10
+    assert drawn != lines("random", seed=2)
+    assert {row.label for row in preview.preview_rows(folder, "train", "class", "1", 50)} == {"1"}
+    assert lines("search", "ENE") == [302]
+    assert lines("search", "nowhere") == []
+    for split, how, text in (("dev", "first", ""), ("train", "class", "7")):
+        with pytest.raises(DataError):
+            preview.preview_rows(folder, split, how, text)
