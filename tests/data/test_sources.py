@@ -22,9 +22,7 @@ from finetune.data import catalog, checks, dataset_cache, hub_access, sources, s
 from finetune.environment import hub_connection
 from finetune.errors import DataError
 from finetune.evaluation import test_set
-from finetune.hub import script_bundle
 from finetune.jobs import check, check_jobs, cost, service, train
-from finetune.runs import events
 from finetune.runs.store import RunStore
 from tests.conftest import HUB
 from tests.support import toys
@@ -263,16 +261,6 @@ def test_a_resumed_run_of_an_earlier_version_reads_no_file_of_the_machine(
         splits.load_pairs(run.config(), store.root)
     with pytest.raises(DataError, match="There is no dataset 'csv'"):
         test_set.score_both_orders(run)
-    run.append(events.Started(device="CPU"))
-    run.append(
-        events.Prepared(
-            train_examples=8, validation_examples=8, steps_per_epoch=1, total_steps=1,
-            labels=["no", "yes"], parameters=1, precision="no", fingerprint="0" * 64,
-            data={"splits": {}},
-        )
-    )  # fmt: skip
-    with pytest.raises(DataError, match="There is no dataset 'csv'"):
-        script_bundle.run_script(run)
 
 
 def test_without_the_hub_it_is_said_at_once_and_what_was_read_still_serves(
