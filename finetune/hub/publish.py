@@ -349,7 +349,7 @@ def _contents(run: Run, summary: RunSummary) -> dict[str, bytes | Path]:
         path.name: path for path in sorted(run.best.iterdir()) if path.is_file()
     }
     files["README.md"] = b""
-    files["training_config.json"] = model_card.public(run.config()).to_json().encode()
+    files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
     files["metrics.json"] = (json.dumps(_metrics(summary), indent=2) + "\n").encode()
     if (drawn := curves_picture.curves_png(summary)) is not None:
         files[model_card.PICTURE] = drawn
@@ -358,7 +358,7 @@ def _contents(run: Run, summary: RunSummary) -> dict[str, bytes | Path]:
 
 def _title(run: Run) -> str:
     """What a run is called, without the names of a person's files."""
-    return run.about().name or default_title(model_card.public(run.config()))
+    return run.about().name or default_title(model_card.public_config(run.config()))
 
 
 def _metrics(summary: RunSummary) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def test_nobodys_sentences_and_no_place_on_the_disk_are_shown(
     assert "base_model" not in metadata(text)
     assert "`toy`" not in text
     assert "Fine-tuned from `local-checkpoint`" in text
-    assert model_card.public(run.config()).accelerate_config == "accelerate_config.yaml"
+    assert model_card.public_config(run.config()).accelerate_config == "accelerate_config.yaml"
 
 
 def test_a_persons_files_are_not_named(store: RunStore, toy_checkpoint: Path) -> None:
