@@ -19,15 +19,9 @@ from typing import Literal
 
 from finetune.errors import Cancelled, FinetuneError, JobError
 from finetune.hub import publish
-from finetune.hub.publish import (
-    Billed,
-    ProgressCallback,
-    Pushed,
-    PushPlan,
-    PushProgress,
-    PushRequest,
-    RepositoryExists,
-)
+from finetune.hub.publish import Billed, Pushed, RepositoryExists
+from finetune.hub.push_plan import PushPlan, PushRequest
+from finetune.hub.upload import ProgressCallback, PushProgress
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import RunSummary
 

@@ -16,9 +16,10 @@ from markdown_it import MarkdownIt
 
 from finetune.config import RunConfig
 from finetune.errors import PublishError
-from finetune.hub import demo, model_card, publish
+from finetune.hub import demo, publish, push_plan
 from finetune.hub.client import default_sleep_time
-from finetune.hub.publish import PushRequest
+from finetune.hub.push_plan import PushRequest
+from finetune.hub.upload import PushProgress
 from finetune.runs.store import Run, RunStore
 from finetune.ui import push_view
 from tests.environment.test_space import with_spaces
@@ -49,7 +50,7 @@ def push(
 
 def test_nothing_that_is_given_is_code_or_markup() -> None:
     for model in ("ada/__init__", "ada/a_b_c", "ada/null", "ada/1e5"):
-        files = demo.demo_files(model, True, 64, model_card.EXAMPLES, "no")
+        files = demo.demo_files(model, True, 64, "no")
         front = yaml.safe_load(files["README.md"].split("---\n")[1])
         assert (front["models"], front["license"]) == ([model], "no")
         body = MarkdownIt("commonmark").render(files["README.md"].split("---\n")[2])
@@ -61,7 +62,7 @@ def test_nothing_that_is_given_is_code_or_markup() -> None:
 
 @pytest.mark.parametrize("paired", [True, False])
 def test_its_files_are_a_space(paired: bool) -> None:
-    files = demo.demo_files("ada/pairs", paired, 64, model_card.EXAMPLES, "mit")
+    files = demo.demo_files("ada/pairs", paired, 64, "mit")
     front = yaml.safe_load(files["README.md"].split("---\n")[1])
     assert (front["sdk"], front["app_file"], front["license"]) == ("gradio", "app.py", "mit")
     assert front["models"] == ["ada/pairs"]
@@ -81,7 +82,7 @@ def test_it_is_pushed_beside_the_model_and_updated(
     assert done.demo == f"{hub.url}/spaces/ada/pairs-demo"
     space = hub.repos["space", "ada/pairs-demo"]
     assert set(space.files) == {"app.py", "requirements.txt", "README.md"}
-    plan = publish.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
+    plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
     assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
     assert plan.hardware == ""  # only a new one gets the chosen
     assert "gets a new commit, and keeps its hardware" in push_view.plan(plan)
@@ -103,7 +104,7 @@ def test_a_billed_one_sleeps_when_nobody_is_there(
 
 
 def test_a_cancel_after_the_push_makes_none(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    seen: list[publish.PushProgress] = []
+    seen: list[PushProgress] = []
     done = publish.push_run(
         run, store.summary(run), PushRequest("pairs", demo=True), PRO, seen.append,
         lambda: bool(seen) and seen[-1].doing.startswith("loading it back"),
@@ -124,17 +125,17 @@ def test_something_else_of_that_name_is_left_alone(
 
 def test_a_private_model_has_no_demo(store: RunStore, run: Run, hub: LoopbackHub) -> None:
     with pytest.raises(PublishError, match="could not read it: the repository is private"):
-        publish.plan_push(run, store.summary(run), PushRequest("pairs", True, demo=True), PRO)
+        push_plan.plan_push(run, store.summary(run), PushRequest("pairs", True, demo=True), PRO)
 
 
 def test_the_price_is_told_before(store: RunStore, run: Run, hub: LoopbackHub) -> None:
     wanted = PushRequest("pairs", demo=True, hardware="t4-small")
-    plan = publish.plan_push(run, store.summary(run), wanted, PRO)
+    plan = push_plan.plan_push(run, store.summary(run), wanted, PRO)
     assert plan.hardware == (
         "Nvidia T4 - small, 0.40 USD an hour while it is awake; it sleeps after 60 minutes without "
         "a visitor"
     )
-    plan = publish.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
+    plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
     assert plan.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
     assert "sleeps" not in plan.hardware
     with pytest.raises(PublishError, match=r"no hardware 't9'.*cpu-basic, t4-small"):
@@ -154,7 +155,7 @@ def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(
 
 def test_zerogpu_finds_a_function_in_it(tmp_path: Path) -> None:
     """Such a Space ends an app that has none; nothing else of the app is run here."""
-    app = demo.demo_files("ada/pairs", True, 64, model_card.EXAMPLES)["app.py"]
+    app = demo.demo_files("ada/pairs", True, 64)["app.py"]
     first = app.split("\n\n\nimport gradio")[0]
     found = subprocess.run(
         [sys.executable, "-c", first], env=with_spaces(tmp_path), capture_output=True, text=True

@@ -30,8 +30,9 @@ from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.errors import Cancelled, PublishError
 from finetune.evaluation import saved_predictions
-from finetune.hub import client, model_card, publish
-from finetune.hub.publish import PushRequest
+from finetune.hub import client, model_card, publish, push_plan, verify
+from finetune.hub.push_plan import PushRequest
+from finetune.hub.upload import PushProgress
 from finetune.inference.scorer import Scorer
 from finetune.jobs import push_jobs
 from finetune.runs import events
@@ -96,11 +97,11 @@ def test_what_is_there_is_replaced_only_where_that_is_wanted(
     store: RunStore, run: Run, hub: LoopbackHub
 ) -> None:
     repo = hub.add_repo("ada/pairs", files={".gitattributes": b"*.bin lfs"})
-    plan = publish.plan_push(run, store.summary(run), PushRequest("pairs"), TOKEN)
+    plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs"), TOKEN)
     assert (plan.exists, plan.held) == (True, 0)
     push(store, run)  # it was made and holds nothing
     before = dict(repo.files)
-    plan = publish.plan_push(run, store.summary(run), PushRequest("pairs"), TOKEN)
+    plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs"), TOKEN)
     assert plan.held == len(before) - 1
     run.append(events.Finished(step=8, seconds=9.0))
     hub.requests.clear()
@@ -309,8 +310,8 @@ def test_a_connection_that_stays_cut_loses_nothing(
     assert sent
     hub.faults.clear()
     hub.requests.clear()
-    seen: list[publish.PushProgress] = []
-    push(store, large, told=seen.append)
+    seen: list[PushProgress] = []
+    push(store, large, report=seen.append)
     again = [path for method, path, _ in hub.requests if method == "PUT"]
     assert again == [f"/lfs/{oid}"]
     assert seen[-1].sent == seen[-1].total
@@ -397,12 +398,12 @@ def test_another_commit_in_between_is_not_written_over(
     repo = hub.repos["model", "ada/pairs"]
     run.append(events.Finished(step=8, seconds=9.0))
 
-    def told(progress: publish.PushProgress) -> None:
+    def told(progress: PushProgress) -> None:
         if progress.doing == "committing" and len(repo.commits) == 1:
             repo.commit("from elsewhere", {"README.md": b"theirs"})
 
     with pytest.raises(PublishError, match=r"412.*Someone else committed in between"):
-        push(store, run, told=told, update=True)
+        push(store, run, report=told, update=True)
     assert repo.files["README.md"] == b"theirs"
     push(store, run, update=True)
     assert len(repo.commits) == 3
@@ -422,12 +423,12 @@ def held_back(
     """Push until the Hub has not answered the commit for too long; what lets it go on."""
     gate = hub.hold(COMMIT)
 
-    def told(progress: publish.PushProgress) -> None:
+    def told(progress: PushProgress) -> None:
         if progress.doing == "committing":
             monkeypatch.setattr(client, "PATIENCE", 0.2)
 
     with pytest.raises(PublishError, match=r"The commit may still arrive\. Wait a minute and push"):
-        push(store, run, told=told)
+        push(store, run, report=told)
     monkeypatch.undo()
     return gate
 
@@ -467,12 +468,12 @@ def test_a_commit_that_arrives_while_one_pushes_anew_is_taken(
     gate = held_back(store, run, hub, monkeypatch)
     repo = hub.repos["model", "ada/pairs"]
 
-    def told(progress: publish.PushProgress) -> None:
+    def told(progress: PushProgress) -> None:
         if progress.doing == "committing":
             gate.set()
             until(lambda: len(repo.commits) == 2)
 
-    assert push(store, run, told=told).commit == repo.head
+    assert push(store, run, report=told).commit == repo.head
     assert len(repo.commits) == 2
 
 
@@ -494,16 +495,16 @@ def test_what_was_pushed_before_is_not_taken_for_what_is(
 def test_a_cancel_ends_it_before_the_commit_and_what_was_sent_stays(
     store: RunStore, large: Run, hub: LoopbackHub
 ) -> None:
-    seen: list[publish.PushProgress] = []
+    seen: list[PushProgress] = []
     with pytest.raises(Cancelled, match=r"nothing was committed.*ada/pairs was made"):
-        push(store, large, told=seen.append,
+        push(store, large, report=seen.append,
              stopped=lambda: bool(seen) and seen[-1].doing.endswith("weights.bin"))  # fmt: skip
     assert hub.repos["model", "ada/pairs"].commits == []
     kept = set(hub.uploads)
     assert kept
     hub.requests.clear()
     seen.clear()
-    push(store, large, told=seen.append)
+    push(store, large, report=seen.append)
     sent = {path.split("/")[2] for method, path, _ in hub.requests if method == "PUT"}
     assert not sent & kept
     assert [one.sent for one in seen] == sorted(one.sent for one in seen)
@@ -519,7 +520,7 @@ def test_a_cancel_need_not_wait_for_the_hub(store: RunStore, run: Run, hub: Loop
 
 
 def test_a_check_says_all_and_changes_nothing(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    plan = publish.plan_push(run, store.summary(run), PushRequest("lovelace/pairs", True), TOKEN)
+    plan = push_plan.plan_push(run, store.summary(run), PushRequest("lovelace/pairs", True), TOKEN)
     assert hub.repos == {}
     assert not [one for one in hub.requests if one[0] != "GET" and "validate" not in one[1]
                 and one[1] != "/"]  # fmt: skip
@@ -529,7 +530,7 @@ def test_a_check_says_all_and_changes_nothing(store: RunStore, run: Run, hub: Lo
     made = push(store, run, "lovelace/pairs", private=True)
     files = hub.repos["model", "lovelace/pairs"].files
     assert plan.files == {path: len(content) for path, content in files.items()}
-    again = publish.plan_push(run, store.summary(run), PushRequest("lovelace/pairs"), TOKEN)
+    again = push_plan.plan_push(run, store.summary(run), PushRequest("lovelace/pairs"), TOKEN)
     assert (again.exists, again.private, again.head) == (True, True, made.commit)
     assert set(again.replaced) == set(files)
 
@@ -541,7 +542,7 @@ def test_an_earlier_models_files_go_and_others_stay(
              "lora/adapter_model.safetensors": b"x", "onnx/config.json": b"{}"}  # fmt: skip
     old = {"adapter_model.safetensors": b"x", "vocab.json": b"{}", **other}
     hub.add_repo("ada/pairs", files=dict(old))
-    plan = publish.plan_push(run, store.summary(run), PushRequest("pairs"), TOKEN)
+    plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs"), TOKEN)
     assert plan.removed == ["adapter_model.safetensors", "vocab.json"]
     push(store, run, update=True)
     repo = hub.repos["model", "ada/pairs"]
@@ -555,7 +556,7 @@ def test_nothing_private_goes_to_a_public_repository(
     for files in ({}, {"README.md": b"# Mine"}):
         repo = hub.add_repo("ada/pairs", files=files)
         for act in (
-            lambda: publish.plan_push(run, store.summary(run), PushRequest("pairs", True), TOKEN),
+            lambda: push_plan.plan_push(run, store.summary(run), PushRequest("pairs", True), TOKEN),
             lambda: push(store, run, private=True),
         ):
             with pytest.raises(PublishError, match=r"ada/pairs exists and is public.*without Priv"):
@@ -568,9 +569,9 @@ def test_a_fine_grained_token_says_where_it_may_write(
 ) -> None:
     orgs = ("lovelace", "babbage:read")
     hub.add_user("all", "ada", orgs=orgs)
-    assert publish.whoami("all").namespaces == ["ada", "lovelace"]
+    assert client.HubClient("all").account().namespaces == ["ada", "lovelace"]
     hub.add_user("fine", "ada", "fineGrained", orgs, scopes=("lovelace", "ada/pairs"))
-    assert publish.whoami("fine") == publish.Account("ada", ["lovelace"], ("ada/pairs",))
+    assert client.HubClient("fine").account() == client.Account("ada", ["lovelace"], ("ada/pairs",))
     with pytest.raises(PublishError, match=r"ada may not write to 'ada'.*lovelace, ada/pairs"):
         push(store, run, "other", "fine")
     with pytest.raises(PublishError, match="ada/pairs, but there is no such repository"):
@@ -628,7 +629,7 @@ def test_a_file_that_is_renamed_while_it_is_counted_is_no_failure(
         return real(self, **values)
 
     monkeypatch.setattr(Path, "stat", renamed)
-    assert publish._bytes_in(tmp_path) == 7
+    assert verify._bytes_in(tmp_path) == 7
 
 
 def test_what_was_pushed_is_loaded_back_and_compared(
@@ -640,16 +641,16 @@ def test_what_was_pushed_is_loaded_back_and_compared(
     saved_predictions.save_examples(
         run, "validation", pa.table(dict(zip(names, map(list, columns), strict=True)))
     )
-    assert push(store, run, verified=True, private=True).verified == publish.Verification(20, 0.0)
+    assert push(store, run, verified=True, private=True).verified == verify.Verification(20, 0.0)
 
-    def told(progress: publish.PushProgress) -> None:
+    def told(progress: PushProgress) -> None:
         if progress.doing.startswith("loading it back"):
             files = hub.repos["model", "ada/pairs"].files
             tensors = safetensors.numpy.load(files["model.safetensors"])
             tensors["classifier.bias"] += 1e-3 * np.array([1, -1], np.float32)
             files["model.safetensors"] = safetensors.numpy.save(tensors, {"format": "pt"})
 
-    found = push(store, run, verified=True, told=told, update=True).verified
+    found = push(store, run, verified=True, report=told, update=True).verified
     assert found is not None
     assert found.problem == "A logit differs by 0.001; 0.0001 is allowed."
 
@@ -729,7 +730,7 @@ def test_what_cannot_be_loaded_back_is_pushed_but_not_called_verified(
     def fails(*_: object, **__: object) -> None:
         raise wrong
 
-    monkeypatch.setattr(publish, "snapshot_download", fails)
+    monkeypatch.setattr(verify, "snapshot_download", fails)
     done = push(store, run, verified=True)
     assert done.commit == hub.repos["model", "ada/pairs"].head
     assert done.verified is not None
@@ -793,4 +794,4 @@ def test_the_token_is_nowhere_afterwards(
 @pytest.mark.parametrize("checkpoint", [one.name for one in catalog.CHECKPOINTS])
 def test_a_name_is_suggested_that_the_hub_takes(store: RunStore, checkpoint: str) -> None:
     run = store.create(RunConfig(checkpoint=checkpoint, dataset="glue/mrpc"))
-    assert publish.full_repo_id(publish.suggested_name(run), "ada").startswith("ada/")
+    assert client.full_repo_id(push_plan.suggested_name(run), "ada").startswith("ada/")

@@ -14,8 +14,11 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, JobError, NoSuchRun, PublishError
-from finetune.hub import publish
-from finetune.hub.publish import Pushed, PushProgress, PushRequest, Verification
+from finetune.hub import client, publish, push_plan, verify
+from finetune.hub.publish import Pushed
+from finetune.hub.push_plan import PushRequest
+from finetune.hub.upload import PushProgress
+from finetune.hub.verify import Verification
 from finetune.jobs import push_jobs
 from finetune.jobs.push_jobs import PushRegistry, PushState
 from finetune.owners import Visitor
@@ -176,7 +179,7 @@ def test_how_it_looks() -> None:
 def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
     store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
+    monkeypatch.setattr(verify, "verify_push", lambda *_: Verification(0, 0.0))
     known = PushRegistry()
     first, second = (tuned(store, toy_checkpoint) for _ in range(2))
 
@@ -186,7 +189,7 @@ def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
         return state.status if state.pushed else state.error
 
     def check(run: Run) -> None:
-        plan = publish.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
+        plan = push_plan.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
         known.checked(store, run, plan)
 
     check(second)  # there is nothing yet: this shows nothing of what a push would change
@@ -206,7 +209,7 @@ def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
 def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
     store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
+    monkeypatch.setattr(verify, "verify_push", lambda *_: Verification(0, 0.0))
     known, run = PushRegistry(), tuned(store, toy_checkpoint)
     wanted = PushRequest("pairs", demo=True, hardware="t4-small")
 
@@ -216,11 +219,11 @@ def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
 
     assert "0.40 USD an hour" in push().error
     assert hub.repos == {}
-    free = publish.plan_push(run, store.summary(run), replace(wanted, hardware="cpu-basic"), TOKEN)
+    free = push_plan.plan_push(run, store.summary(run), replace(wanted, hardware="cpu-basic"), TOKEN)
     known.checked(store, run, free)
     assert "pressing Push agrees" not in push_view.plan(free)
     assert push().status == "failed"
-    plan = publish.plan_push(run, store.summary(run), wanted, TOKEN)
+    plan = push_plan.plan_push(run, store.summary(run), wanted, TOKEN)
     known.checked(store, run, plan)
     assert "0.40 USD an hour" in push_view.plan(plan)
     assert "pressing Push agrees to that price" in push_view.plan(plan)
@@ -232,8 +235,8 @@ def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
 
 def test_one_visitors_check_is_not_anothers(store: RunStore, run: Run) -> None:
     known = PushRegistry()
-    plan = publish.PushPlan(
-        publish.Account("ada", ["ada"]), "ada/pairs", True, "", False, {}, held=1
+    plan = push_plan.PushPlan(
+        client.Account("ada", ["ada"]), "ada/pairs", True, "", False, {}, held=1
     )
     mine, theirs = (store.seen_by(Visitor((f"browser:{name}",))) for name in "ab")
     known.checked(mine, run, plan)
@@ -266,7 +269,7 @@ def test_the_tab_shows_each_visitor_their_own_push(
     store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    monkeypatch.setattr(publish, "stored_token", lambda: TOKEN)
+    monkeypatch.setattr(client, "stored_token", lambda: TOKEN)
     tab = PublishTab(store)
     ada: Any = Request(store)
     eve: Any = Request(store)
@@ -301,7 +304,7 @@ def test_what_is_wrong_is_said_by_the_push_as_by_the_check(
 ) -> None:
     run.append(events.Failed(error="x"))
     with pytest.raises(PublishError, match="no saved model"):
-        publish.plan_push(run, store.summary(run), WANTED, TOKEN)
+        push_plan.plan_push(run, store.summary(run), WANTED, TOKEN)
     known = PushRegistry()
     begin(known, store, run)
     assert ended(known, store, run).error == "This run has no saved model."
