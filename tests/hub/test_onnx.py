@@ -83,7 +83,7 @@ def test_what_answers_otherwise_is_not_written(
 def test_large_weights_lie_beside_the_file(
     toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx, "_APART", 0)
+    monkeypatch.setattr(onnx, "_SEPARATE", 0)
     to = tmp_path / "model.onnx"
     made = onnx.export_onnx(toy_checkpoint, to, 16)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
