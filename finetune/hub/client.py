@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from huggingface_hub import HfApi, SpaceHardware, get_session, get_token
+from huggingface_hub import HfApi, get_session, get_token
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import hf_raise_for_status, validate_repo_id
 
@@ -26,7 +26,6 @@ from finetune.errors import Cancelled, PublishError
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds without an answer or a byte sent, after which the Hub is given up
 _UNREACHABLE = 3.0  # seconds to wait for the Hub before saying that it does not answer
-_TRIES = 4  # where the Hub asks for pauses that are waited
 _POLL = 0.05  # seconds between two looks whether somebody wants the end
 ASLEEP = 3600  # seconds without a visitor after which a new Space that is billed sleeps
 _OAUTH = "hf_oauth"  # begins the tokens of a sign-in on a Space
@@ -200,29 +199,20 @@ class HubClient:
         Raises:
             PublishError: when there is no such hardware.
         """
-        price = f"{name}, price unknown"
-        try:
-            offered = self.call("Asking which hardware there is", self.api.list_spaces_hardware)
-            names = [str(kind.name) for kind in offered]
-        except HubRefused as error:
-            if error.status != 404:
-                raise
-            # A Hub of one's own without such a list: those that the client library knows.
-            offered, names = [], [str(kind.value) for kind in SpaceHardware]
-        if name not in names:
+        offered = self.call("Asking which hardware there is", self.api.list_spaces_hardware)
+        hardware = next((kind for kind in offered if kind.name == name), None)
+        if hardware is None:
+            names = ", ".join(str(kind.name) for kind in offered)
             raise PublishError(
-                f"There is no hardware {name!r} for Spaces.", f"Choose one of: {', '.join(names)}."
+                f"There is no hardware {name!r} for Spaces.", f"Choose one of: {names}."
             )
-        for kind in (kind for kind in offered if kind.name == name):
-            hours = {"minute": 60, "hour": 1}.get(kind.unit_label)
-            cost = (kind.unit_cost_usd or 0) * (hours or 0)
-            price = f"{kind.pretty_name}, " + (
-                f"{cost:.2f} USD an hour while it is awake"
-                if cost
-                else "no price an hour; for a Gradio Space the Hub asks for a subscription (PRO, "
-                "Team or Enterprise)"
-            )
-        return price
+        hours = {"minute": 60, "hour": 1}.get(hardware.unit_label, 0)
+        if cost := (hardware.unit_cost_usd or 0) * hours:
+            return f"{hardware.pretty_name}, {cost:.2f} USD an hour while it is awake"
+        return (
+            f"{hardware.pretty_name}, no price an hour; for a Gradio Space the Hub asks for a "
+            "subscription (PRO, Team or Enterprise)"
+        )
 
     def check_stopped(self) -> None:
         """
@@ -235,7 +225,7 @@ class HubClient:
     def call(
         self, what: str, ask: Callable[[], T], left_behind: str = "", stoppable: bool = True
     ) -> T:
-        """The value of one call, made again after a short pause that the Hub asks for.
+        """The value of one call.
 
         Args:
             what: for the error, "The sign-in".
@@ -247,21 +237,6 @@ class HubClient:
             Cancelled: when the end is wanted.
             PublishError: when the Hub refuses or does not answer; never with a token in it.
         """
-        for _ in range(_TRIES - 1):
-            try:
-                return self._call_once(what, ask, left_behind, stoppable)
-            except HubRefused as error:
-                asked = error.status == 429 or (error.status == 503 and stoppable)
-                if not (asked and 0 < error.pause <= min(PATIENCE, hub_errors.LONGEST_PAUSE)):
-                    raise
-                until = time.monotonic() + error.pause
-            while time.monotonic() < until:
-                if stoppable:
-                    self.check_stopped()
-                time.sleep(_POLL)
-        return self._call_once(what, ask, left_behind, stoppable)
-
-    def _call_once(self, what: str, ask: Callable[[], T], left_behind: str, stoppable: bool) -> T:
         if stoppable:
             self.check_stopped()
         hooks = get_session().event_hooks["response"]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,10 +37,6 @@ _PRICES = "https://huggingface.co/docs/hub/spaces-gpus"
 _FREE = "cpu-basic"  # hardware
 _MARK = "finetune/__init__.py"  # a Space that has it is one of ours
 _MADE_BY_HUB = {".gitattributes"}  # with the repository
-PATIENCE = 1800.0  # seconds to wait for a Space to run: the Hub's own limit of a start
-_SETTLED = 30.0  # seconds that a Space which ran before may take to begin with the new files
-_FAILED = ("NO_APP_FILE", "CONFIG_ERROR", "BUILD_ERROR", "RUNTIME_ERROR")
-_ASLEEP = ("PAUSED", "STOPPED", "SLEEPING", "DELETING")
 
 
 @dataclass(frozen=True)
@@ -279,51 +274,6 @@ def _size(files: dict[str, Path]) -> str:
     return f"{len(files)} files, {size / 1e6:.1f} MB"
 
 
-def wait_until_running(
-    name: str,
-    token: str | None,
-    say: Callable[[str], None] = lambda line: None,
-    patience: float = PATIENCE,
-    every: float = 5.0,
-) -> None:
-    """Wait until a Space that was sent its files runs.
-
-    Args:
-        say: called with a line whenever its stage is another.
-        patience: seconds after which it is given up.
-        every: seconds between two looks.
-
-    Raises:
-        PublishError: when it does not build or start, is paused, or is not there in that time.
-    """
-    hub = HubClient(token, again="look at its page", kept="its files are there")
-    page = f"{hub_connection.hub_endpoint()}/spaces/{name}"
-    began, before, built = time.monotonic(), "", False
-    while True:
-        runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
-        stage, passed = str(runtime.stage), time.monotonic() - began
-        if stage != before:
-            say(f"Stage: {stage.lower().replace('_', ' ')}.")
-        built = built or stage != "RUNNING"
-        if stage == "RUNNING" and (built or passed >= _SETTLED):
-            return
-        if stage in _FAILED:
-            reason = " ".join(str(runtime.raw.get("errorMessage") or "").split())[:300]
-            raise PublishError(
-                f"The Space {name} ended as {stage}{': ' * bool(reason)}{reason}.",
-                f"Read its log at {page}?logs=build.",
-            )
-        if stage in _ASLEEP:
-            raise PublishError(f"The Space {name} is {stage.lower()}.", f"Wake it at {page}.")
-        if passed > patience:
-            raise PublishError(
-                f"After {patience / 60:.0f} minutes the Space {name} is {stage.lower()}.",
-                f"Look at its log at {page}?logs=build.",
-            )
-        before = stage
-        time.sleep(every)
-
-
 def _agrees(price: str) -> bool:
     """Whether whoever sits at the terminal says yes; nobody does where there is none."""
     if not sys.stdin.isatty():
@@ -359,9 +309,6 @@ def main(arguments: list[str] | None = None) -> int:
         "is, or an hour where it would never sleep)",
     )
     parser.add_argument(
-        "--wait", action="store_true", help="come back when the Space runs, or has failed to"
-    )
-    parser.add_argument(
         "--dry-run", action="store_true", help="list the files and their size, and ask nobody"
     )
     args = parser.parse_args(arguments)
@@ -370,7 +317,7 @@ def main(arguments: list[str] | None = None) -> int:
         if args.dry_run:
             _list_files(request.check())
         else:
-            _deploy(request, args.wait, args.yes)
+            _deploy(request, args.yes)
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
@@ -386,18 +333,13 @@ def _list_files(request: SpaceRequest) -> None:
     print(f"What that costs: {_PRICES}")
 
 
-def _deploy(request: SpaceRequest, wait: bool, yes: bool) -> None:
+def _deploy(request: SpaceRequest, yes: bool) -> None:
     def say(line: str) -> None:
         print(line, flush=True)
 
-    token = stored_token()
     agrees = (lambda price: True) if yes else _agrees
-    address = deploy_space(request, token, say=say, agrees=agrees)
-    if wait:
-        wait_until_running(request.name, token, say)
-        say("It runs.")
-    else:
-        say("The Hub builds it now, which takes some minutes; its page shows the log.")
+    address = deploy_space(request, stored_token(), say=say, agrees=agrees)
+    say("The Hub builds it now, which takes some minutes; its page shows the log.")
     say(address)
 
 

@@ -21,7 +21,6 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from finetune import json_files
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, checkpoints
 from finetune.data.catalog import CatalogEntry
@@ -326,15 +325,6 @@ class _Card:
             return report.evaluate_run(self._run, self._summary, split).analysis
         return None
 
-    @property
-    def widget(self) -> list[dict[str, str]]:
-        """Examples for the Hub's own widget, which has one box: a pair stands in it with the
-        separator that the tokenizer puts between two sentences."""
-        token = json_files.read(self._run.best / "tokenizer_config.json").get("sep_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        separator = f" {token} " if isinstance(token, str) and token else " "
-        return [{"text": separator.join(pair) if self.paired else pair[0]} for pair in EXAMPLES[:2]]
-
 
 def _metadata(card: _Card, licence: str) -> ModelCardData:
     fields = {"base_model_relation": "finetune"} if card.base_model else {}
@@ -349,7 +339,6 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
         tags=["sentence-pairs" if card.paired else "sentences", "finetune"],
         model_name=card.name,
         eval_results=_eval_results(card) or None,
-        widget=card.widget,
         **fields,
     )
 

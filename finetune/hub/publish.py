@@ -119,15 +119,13 @@ def push_run(
     plan, files = prepare_push(run, summary, request, hub)
     if plan.billed and not request.pays:
         raise Billed(plan)
+    if plan.held and not request.update:
+        raise RepositoryExists(plan.full)
     with contextlib.ExitStack() as open_files:
         upload = Upload(hub, plan, files, open_files, report)
-        commit = upload.existing_commit()
-        if plan.held and not request.update and not commit:
-            raise RepositoryExists(plan.full)
         local = verify.score_saved_model(run, summary)
-        if not commit:
-            title = run.about().name or default_title(model_card.public_config(run.config()))
-            commit = upload.carry_out(f"Fine-tuned with Finetune: {title}"[:200])
+        title = run.about().name or default_title(model_card.public_config(run.config()))
+        commit = upload.carry_out(f"Fine-tuned with Finetune: {title}"[:200])
     report(progress := replace(upload.progress, doing="loading it back to compare"))
     pushed = Pushed(f"{hub_connection.hub_endpoint()}/{plan.full}", commit, upload.created)
     if verified:

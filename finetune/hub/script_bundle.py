@@ -25,11 +25,6 @@ from finetune.runs.summary import RunSummary
 
 SCRIPT = Path(__file__).parent / "templates" / "train.py"
 LIBRARIES = ("torch", "transformers", "datasets", "accelerate", "scikit-learn", "numpy")
-_SCHEDULER_KWARGS = {
-    "cosine_with_min_lr": {"min_lr_rate": 0.1},
-    "cosine_warmup_with_min_lr": {"min_lr_rate": 0.1},
-    "reduce_lr_on_plateau": {"mode": "min", "factor": 0.5, "patience": 0},
-}
 
 
 def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
@@ -112,35 +107,52 @@ def script_config(
     """What the script reads of a run: values of its configuration under their own names, and
     arguments of the libraries it calls."""
     names = (
-        "seed", "deterministic", "dropout", "freeze_embeddings", "frozen_layers",
+        "checkpoint", "seed", "deterministic", "dropout", "freeze_embeddings", "frozen_layers",
         "gradient_checkpointing", "class_weights", "label_smoothing_factor", "swap_augmentation",
         "per_device_train_batch_size", "per_device_eval_batch_size", "num_train_epochs",
         "max_steps", "max_grad_norm", "logging_steps", "eval_steps", "metric_for_best_model",
         "early_stopping_patience",
     )  # fmt: skip
-    bundled = config.checkpoint == BUNDLED_CHECKPOINT
     positive = prepared.labels.index(prepared.data["positive_label"])
     on_cpu = started.device.startswith("CPU")
+    attention = config.attn_implementation
+    if attention == "auto" and on_cpu and prepared.precision == "bf16" and config.max_length <= 256:
+        attention = "eager"  # as training.model.choose_attention does
+    multiple = config.pad_to_multiple_of
+    modules = [name.strip() for name in config.lora_target_modules.split(",") if name.strip()]
     return {
-        "checkpoint": config.checkpoint,
-        "checkpoint_package": checkpoints.BUNDLED_PACKAGE if bundled else "",
+        **{name: getattr(config, name) for name in names},
+        "checkpoint_package": checkpoints.BUNDLED_PACKAGE
+        * (config.checkpoint == BUNDLED_CHECKPOINT),
         "labels": prepared.labels,
         **_data_values(config, prepared),
         "max_length": max_length,
-        **{name: getattr(config, name) for name in names},
         "num_processes": max(1, started.processes),
         "group_by_length": config.group_by_length and config.padding == "longest",
-        "padding": _padding_arguments(config, max_length),
+        "padding": {
+            "padding": config.padding,
+            "max_length": max_length,
+            "pad_to_multiple_of": multiple if multiple and max_length % multiple == 0 else None,
+        },
         "accelerator": {
             "cpu": on_cpu,
             "mixed_precision": prepared.precision,
             "gradient_accumulation_steps": config.gradient_accumulation_steps,
         },
-        "model": _model_arguments(config, on_cpu and prepared.precision == "bf16"),
-        "lora": _lora_arguments(config) if config.use_lora else None,
-        "optimizer_class": "Adafactor" if config.optim == "adafactor" else "AdamW",
-        "optimizer": _optimizer_arguments(config),
-        "weight_decay_of_biases": config.weight_decay if config.decay_biases_and_norms else 0.0,
+        "model": {
+            "dtype": "float32",
+            "use_safetensors": True,
+            **({"attn_implementation": attention} if attention != "auto" else {}),
+        },
+        "lora": {
+            "r": config.lora_r,
+            "lora_alpha": config.lora_alpha,
+            "lora_dropout": config.lora_dropout,
+            "target_modules": modules or "all-linear",
+        }
+        if config.use_lora
+        else None,
+        **_optimizer_values(config),
         "scheduler": _scheduler_arguments(config, prepared.total_steps),
         "f1": {"pos_label": positive} if len(prepared.labels) == 2 else {"average": "macro"},
     }
@@ -155,63 +167,45 @@ def _data_values(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
     if not (on_hub and data.get("revision") and whole and set(data["rows"]) <= set(data["splits"])):
         return {"dataset": "", "splits": list(data["rows"])}
     offered = catalog.find_dataset(config.dataset)
-    columns = {column: name for name, column in data["columns"].items() if column}
     return {
         "dataset": offered.repo if offered else config.dataset,
         "dataset_config_name": config.dataset_config_name or (offered.config if offered else ""),
         "dataset_revision": data["revision"],
         "splits": {name: data["splits"][name] for name in data["rows"]},
-        "columns": columns,
+        "columns": {column: name for name, column in data["columns"].items() if column},
         "named_labels": bool(data.get("named_labels")),
     }
 
 
-def _padding_arguments(config: RunConfig, max_length: int) -> dict[str, Any]:
-    multiple = config.pad_to_multiple_of
-    rounded = multiple and config.max_length % multiple == 0
-    return {
-        "padding": config.padding,
-        "max_length": max_length,
-        "pad_to_multiple_of": multiple if rounded else None,
+def _optimizer_values(config: RunConfig) -> dict[str, Any]:
+    adam = {
+        "betas": [config.adam_beta1, config.adam_beta2],
+        "eps": config.adam_epsilon,
+        "fused": config.optim == "adamw_torch_fused",
     }
-
-
-def _model_arguments(config: RunConfig, half_on_cpu: bool) -> dict[str, Any]:
-    attention = config.attn_implementation
-    if attention == "auto" and half_on_cpu and config.max_length <= 256:
-        attention = "eager"  # as training.model.choose_attention does
-    arguments: dict[str, Any] = {"dtype": "float32", "use_safetensors": True}
-    return arguments | ({"attn_implementation": attention} if attention != "auto" else {})
-
-
-def _lora_arguments(config: RunConfig) -> dict[str, Any]:
-    modules = [name.strip() for name in config.lora_target_modules.split(",") if name.strip()]
+    arguments = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    adafactor = config.optim == "adafactor"
     return {
-        "r": config.lora_r,
-        "lora_alpha": config.lora_alpha,
-        "lora_dropout": config.lora_dropout,
-        "target_modules": modules or "all-linear",
+        "optimizer_class": "Adafactor" if adafactor else "AdamW",
+        "optimizer": arguments if adafactor else arguments | adam,
+        "weight_decay_of_biases": config.weight_decay * config.decay_biases_and_norms,
     }
-
-
-def _optimizer_arguments(config: RunConfig) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
-    if config.optim == "adafactor":
-        return arguments
-    betas = [config.adam_beta1, config.adam_beta2]
-    fused = config.optim == "adamw_torch_fused"
-    return arguments | {"betas": betas, "eps": config.adam_epsilon, "fused": fused}
 
 
 def _scheduler_arguments(config: RunConfig, total: int) -> dict[str, Any]:
-    name = config.lr_scheduler_type
-    kwargs: dict[str, Any] | None = _SCHEDULER_KWARGS.get(name)
-    if name == "warmup_stable_decay":
-        kwargs = {"num_decay_steps": max(1, total // 5)}
-    elif name == "polynomial":
-        kwargs = {"lr_end": min(1e-7, config.learning_rate / 10)}
-    warmup = config.warmup_steps or math.ceil(total * config.warmup_ratio)
-    return {"name": name, "num_warmup_steps": warmup, "scheduler_specific_kwargs": kwargs}
+    """Arguments of `get_scheduler`, as training.loop.build_scheduler gives them."""
+    kwargs: dict[str, dict[str, Any]] = {
+        "cosine_with_min_lr": {"min_lr_rate": 0.1},
+        "cosine_warmup_with_min_lr": {"min_lr_rate": 0.1},
+        "warmup_stable_decay": {"num_decay_steps": max(1, total // 5)},
+        "polynomial": {"lr_end": min(1e-7, config.learning_rate / 10)},
+        "reduce_lr_on_plateau": {"mode": "min", "factor": 0.5, "patience": 0},
+    }
+    return {
+        "name": config.lr_scheduler_type,
+        "num_warmup_steps": config.warmup_steps or math.ceil(total * config.warmup_ratio),
+        "scheduler_specific_kwargs": kwargs.get(config.lr_scheduler_type),
+    }
 
 
 def _requirements(config: RunConfig, started: Started) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
 from finetune.errors import Cancelled, PublishError
-from finetune.hub.client import HubClient, HubRefused, may_still_arrive
+from finetune.hub.client import HubClient, may_still_arrive
 from finetune.hub.push_plan import Files, PushPlan, head_commit
 
 _SMALL = 2**20  # bytes, up to which a file is read at once rather than streamed
@@ -105,12 +104,15 @@ class Upload:
         report(self.progress)
         self._parent = plan.head
         self._large: dict[str, _CountedFile] = {}
-        self._done = 0  # bytes of files that are there whole
-        self._sending: _CountedFile | None = None
         self._additions: list[CommitOperationAdd] = []
         for path, content in files.items():
             try:
-                source = self._open(path, content, open_files)
+                source: Any = content
+                if isinstance(content, Path) and content.stat().st_size > _SMALL:
+                    file = open_files.enter_context(content.open("rb"))
+                    source = self._large[path] = _CountedFile(file, hub.check_stopped)
+                elif isinstance(content, Path):
+                    source = io.BytesIO(content.read_bytes())
                 self._additions.append(CommitOperationAdd(path, source))  # reads it, for its hash
             except OSError as error:
                 raise PublishError(
@@ -118,22 +120,7 @@ class Upload:
                 ) from error
         for file in self._large.values():
             file.sent = 0
-        self.progress = replace(self.progress, total=sum(map(_size, self._additions)))
-        hashes = {one.path_in_repo: one.upload_info.sha256.hex() for one in self._additions}
-        lines = "".join(f"{path} {digest}\n" for path, digest in sorted(hashes.items()))
-        # In the commit's description: a commit that was given up too early is known by it.
-        self._mark = f"Push {hashlib.sha256(lines.encode()).hexdigest()[:32]}"
         hub.beat = self._beat
-
-    def _open(self, path: str, content: bytes | Path, open_files: contextlib.ExitStack) -> Any:
-        """Something to read a file's content from; the large ones are counted."""
-        if isinstance(content, bytes):
-            return io.BytesIO(content)
-        if content.stat().st_size <= _SMALL:
-            return io.BytesIO(content.read_bytes())
-        file = open_files.enter_context(content.open("rb"))
-        self._large[path] = _CountedFile(file, self._hub.check_stopped)
-        return self._large[path]
 
     def carry_out(self, message: str) -> str:
         """Make the repository, send what the Hub does not have, then make one commit of all.
@@ -147,8 +134,7 @@ class Upload:
         """
         try:
             self._create_repository()
-            for path in ("", *self._large):  # the small ones together
-                self._send(path)
+            self._send()
             return self._commit(message)
         except Cancelled as error:
             raise Cancelled(f"{error.fact}{self._left_behind}", error.remedy) from None
@@ -175,89 +161,51 @@ class Upload:
         )
         self._parent = head_commit(info)
 
-    def _send(self, path: str) -> None:
-        """Send one large file, or all the small ones."""
-        additions = [
-            one
-            for one in self._additions
-            if one.path_in_repo == path or (not path and one.path_in_repo not in self._large)
-        ]
-        name = path or "small files"
-        self._sending = self._large.get(path)
-        self._tell(f"sending {name}")
+    def _send(self) -> None:
+        self._tell("sending the files")
         self._hub.call(
-            f"Sending {name} to {self._plan.full}",
+            f"Sending the files to {self._plan.full}",
             lambda: self._hub.api.preupload_lfs_files(
-                self._plan.full, additions, free_memory=False, num_threads=1
+                self._plan.full, self._additions, free_memory=False, num_threads=1
             ),
             self._left_behind,
         )
-        size = sum(map(_size, additions))
-        if self._sending is not None and not self._sending.sent:
-            self.progress = replace(self.progress, there=self.progress.there + size)
-        self._done, self._sending = self._done + size, None
-        self._tell(self.progress.doing)
+        there = sum(self._plan.files[path] for path, file in self._large.items() if not file.sent)
+        self.progress = replace(self.progress, there=there, sent=self._plan.size)
 
     def _commit(self, message: str) -> str:
         self._tell("committing")
         plan = self._plan
-        operations: list[Any] = [*self._additions, *map(CommitOperationDelete, plan.removed)]
+        operations = [*self._additions, *map(CommitOperationDelete, plan.removed)]
         self._hub.check_stopped()  # the last moment: a commit cannot be taken back
         try:
             commit = self._hub.call(
                 f"The push to {plan.full}",
                 lambda: self._hub.api.create_commit(
-                    plan.full, operations=operations, commit_message=message,
-                    commit_description=self._mark, parent_commit=self._parent or None,
+                    plan.full, operations, commit_message=message,
+                    parent_commit=self._parent or None,
                 ),
                 self._left_behind,
                 stoppable=False,
             )  # fmt: skip
         except PublishError as error:
-            overtaken = isinstance(error, HubRefused) and error.status == 412
-            if not overtaken and not may_still_arrive(error):
-                raise
-            with contextlib.suppress(PublishError):
-                if sha := self._find_commit(self._parent):
-                    return sha
-            if overtaken:
+            if not may_still_arrive(error):
                 raise
             raise PublishError(
                 f"{error.fact} The commit may still arrive.",
-                "Wait a minute and push again: what has arrived by then is not sent twice.",
+                "Look into the repository in a minute, and push again if it has not arrived.",
             ) from None
-        self._tell("committed", self.progress.total)
+        self._tell("committed")
         return str(commit.oid)
 
-    def existing_commit(self) -> str:
-        """The head of the repository, where that is a push of the very same files; else empty."""
-        return self._find_commit("", 1) if self._plan.head else ""
-
-    def _find_commit(self, before: str, most: int = 10) -> str:
-        """The commit of these files among the latest ones, down to `before`; empty for none."""
-        commits = self._hub.call(
-            "Looking for the commit", lambda: self._hub.api.list_repo_commits(self._plan.full)
-        )
-        for commit in commits[:most]:
-            if commit.commit_id == before:
-                break
-            if self._mark in commit.message:
-                return str(commit.commit_id)
-        return ""
-
-    def _tell(self, doing: str, sent: int | None = None) -> None:
-        if sent is None:
-            sent = self._done + (self._sending.sent if self._sending else 0)
-        self.progress = replace(self.progress, doing=doing, sent=sent, created=self.created)
+    def _tell(self, doing: str) -> None:
+        self.progress = replace(self.progress, doing=doing, created=self.created)
         self._report(self.progress)
 
     def _beat(self) -> int:
         """Bytes sent so far; reports them where they are more."""
-        sent = self._done + (self._sending.sent if self._sending else 0)
-        if sent != self.progress.sent:
+        sent = sum(file.sent for file in self._large.values())
+        if sent > self.progress.sent:
+            self.progress = replace(self.progress, sent=sent)
             self._tell(self.progress.doing)
         return sent
-
-
-def _size(addition: CommitOperationAdd) -> int:
-    return int(addition.upload_info.size)

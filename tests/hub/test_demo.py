@@ -78,21 +78,8 @@ def test_it_is_pushed_beside_the_model_and_updated(
     assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
     assert plan.hardware == ""  # only a new one gets the chosen
     assert "gets a new commit, and keeps its hardware" in push_view.plan(plan)
-    assert push(store, run, hardware="t4-small").demo == done.demo
-    assert (space.space, len(space.commits)) == (Space("gradio"), 2)
-
-
-def test_a_billed_one_sleeps_when_nobody_is_there(
-    store: RunStore, run: Run, hub: LoopbackHub
-) -> None:
-    with pytest.raises(publish.Billed, match=r"would be billed: Nvidia T4 - small, 0\.40 USD"):
-        push(store, run, hardware="t4-small")
-    assert hub.repos == {}
-    push(store, run, hardware="t4-small", pays=True)
-    made = hub.repos["space", "ada/pairs-demo"].space
-    assert made == Space("gradio", "t4-small", sleep_time=3600)
-    kinds = ("cpu-basic", "zero-a10g", "cpu-upgrade")
-    assert [default_sleep_time(one) for one in kinds] == [None, None, 3600]
+    assert push(store, run, hardware="t4-small", update=True).demo == done.demo
+    assert (space.space, len(space.commits)) == (Space("gradio"), 1)
 
 
 def test_a_cancel_after_the_push_makes_none(store: RunStore, run: Run, hub: LoopbackHub) -> None:
@@ -106,32 +93,39 @@ def test_a_cancel_after_the_push_makes_none(store: RunStore, run: Run, hub: Loop
     assert ("space", "ada/pairs-demo") not in hub.repos
 
 
-def test_something_else_of_that_name_is_left_alone(
+def test_what_cannot_be_made_is_said_before_the_push(
     store: RunStore, run: Run, hub: LoopbackHub
 ) -> None:
-    hub.add_repo("ada/pairs-demo", "space", {"app.py": b"print('mine')"})
-    with pytest.raises(PublishError, match="ada/pairs-demo exists and is something else"):
-        push(store, run)
-    assert ("model", "ada/pairs") not in hub.repos
+    hub.add_repo("ada/other-demo", "space", {"app.py": b"print('mine')"})
+    for request, words in (
+        (PushRequest("other", demo=True), "ada/other-demo exists and is something else"),
+        (PushRequest("pairs", True, demo=True), "could not read it: the repository is private"),
+        (PushRequest("pairs", demo=True, hardware="t9"), r"no hardware 't9'.*cpu-basic, t4-small"),
+    ):
+        with pytest.raises(PublishError, match=words):
+            publish.push_run(run, store.summary(run), request, PRO)
+    assert list(hub.repos) == [("space", "ada/other-demo")]
 
 
-def test_a_private_model_has_no_demo(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    with pytest.raises(PublishError, match="could not read it: the repository is private"):
-        push_plan.plan_push(run, store.summary(run), PushRequest("pairs", True, demo=True), PRO)
-
-
-def test_the_price_is_told_before(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    wanted = PushRequest("pairs", demo=True, hardware="t4-small")
-    plan = push_plan.plan_push(run, store.summary(run), wanted, PRO)
-    assert plan.hardware == (
+def test_a_billed_one_has_its_price_told_before_and_sleeps(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    request = PushRequest("pairs", demo=True)
+    plan = push_plan.plan_push(run, store.summary(run), request, PRO)
+    assert plan.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
+    assert "sleeps" not in plan.hardware
+    with pytest.raises(publish.Billed, match=r"would be billed: Nvidia T4 - small") as caught:
+        push(store, run, hardware="t4-small")
+    assert caught.value.plan.hardware == (
         "Nvidia T4 - small, 0.40 USD an hour while it is awake; it sleeps after 60 minutes without "
         "a visitor"
     )
-    plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
-    assert plan.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
-    assert "sleeps" not in plan.hardware
-    with pytest.raises(PublishError, match=r"no hardware 't9'.*cpu-basic, t4-small"):
-        push(store, run, hardware="t9")
+    assert hub.repos == {}
+    push(store, run, hardware="t4-small", pays=True)
+    space = hub.repos["space", "ada/pairs-demo"].space
+    assert space == Space("gradio", "t4-small", sleep_time=3600)
+    kinds = ("cpu-basic", "zero-a10g", "cpu-upgrade")
+    assert [default_sleep_time(kind) for kind in kinds] == [None, None, 3600]
 
 
 def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(

@@ -13,7 +13,6 @@ import pytest
 
 from finetune.errors import PublishError
 from finetune.hub import deploy
-from finetune.hub.client import HubClient
 from finetune.hub.deploy import SpaceRequest
 from tests.conftest import TOKEN
 from tests.support.hub import LoopbackHub, Space
@@ -276,61 +275,10 @@ def test_a_connection_lost_midway_is_said(hub: LoopbackHub, project: Path) -> No
         send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
 
 
-def test_a_hub_without_a_list_of_hardware_is_asked_for_what_the_client_knows(
-    hub: LoopbackHub, project: Path
-) -> None:
-    hub.fail("GET", "/api/spaces/hardware", 404, times=2)
-    send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
-    with pytest.raises(PublishError, match=r"no hardware 't9'.*l40sx1"):
-        send(SpaceRequest(NAME, "t9"), TOKEN, project)
-
-
 def test_no_network_is_said_at_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(PublishError, match="does not answer"):
         send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
-
-
-def test_a_client_error_is_told_without_the_token(hub: LoopbackHub) -> None:
-    def act() -> None:
-        raise RuntimeError(f"Xet said no to {TOKEN} at http://x/y?sig=abc&t=1\nretry later.")
-
-    with pytest.raises(PublishError) as caught:
-        HubClient(TOKEN).call("Sending", act)
-    assert "Xet said no to \u2026 at http://x/y?\u2026 retry later (RuntimeError)" in str(
-        caught.value
-    )
-    assert TOKEN not in str(caught.value)
-
-
-def test_the_way_of_a_space_until_it_runs_is_told(hub: LoopbackHub, project: Path) -> None:
-    send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
-    space(hub).stages = ["RUNNING", "BUILDING", "BUILDING", "APP_STARTING", "RUNNING"]
-    told: list[str] = []
-    deploy.wait_until_running(NAME, TOKEN, told.append, every=0)
-    assert told == [
-        "Stage: running.", "Stage: building.", "Stage: app starting.", "Stage: running."
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("stage", "trouble", "said"),
-    [
-        ("BUILD_ERROR", "No matching\ndistribution", r"BUILD_ERROR: No matching distribution\. "),
-        ("RUNTIME_ERROR", "", r"ended as RUNTIME_ERROR\. Read its log at http"),
-        ("PAUSED", "", "is paused"),
-        ("BUILDING", "", "After 0 minutes"),
-    ],
-)
-def test_a_space_that_does_not_come_up_is_said(
-    hub: LoopbackHub, project: Path, stage: str, trouble: str, said: str
-) -> None:
-    send(SpaceRequest(NAME, "t4-small"), TOKEN, project)
-    space(hub).stages, space(hub).trouble = ["BUILDING", stage], trouble
-    with pytest.raises(PublishError, match=said):
-        deploy.wait_until_running(
-            NAME, TOKEN, every=0.01, patience=0.05 if stage == "BUILDING" else 60
-        )
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -104,7 +104,6 @@ def test_the_metadata_is_what_the_hub_knows(store: RunStore, run: Run, hub: Loop
     assert found["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
     assert found["base_model_relation"] == "finetune"
     assert found["metrics"] == ["accuracy", "f1"]
-    assert found["widget"][0] == {"text": " [SEP] ".join(model_card.EXAMPLES[0])}
     index = found["model-index"][0]
     assert index["name"] == "pairs"
     assert [one["value"] for one in index["results"][0]["metrics"]] == [0.75, 0.7]
@@ -330,7 +329,6 @@ def test_single_sentences_and_many_classes(store: RunStore, toy_checkpoint: Path
     evaluate(run, ["calm", "glad", "sad"])
     text = written(store, run)
     assert "a sentence into one of the classes `calm`, `glad`, `sad`" in text
-    assert metadata(text)["widget"][0] == {"text": model_card.EXAMPLES[0][0]}
     assert metadata(text)["tags"] == ["sentences", "finetune"]
 
 

@@ -194,10 +194,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         ("POST", CREATE, 409, {}, "Creating ada/pairs was refused with status 409.*another name"),
         ("POST", PREUPLOAD, 404, {}, "status 404.*made but holds no model.*no such repository"),
         ("POST", BATCH, 429, {"Retry-After": "90"}, "status 429.*pause of 90 seconds"),
-        ("POST", BATCH, 429, {}, "status 429.*wait a few minutes"),
         ("PUT", PUT, 503, {}, r"Sending .* to ada/pairs was refused with status 503"),
         ("POST", COMMIT, 401, {}, "status 401.*made but holds no model.*make a new one"),
-        ("POST", COMMIT, 412, {}, "status 412.*Someone else committed"),
         ("POST", COMMIT, 413, {}, "status 413.*files of that size"),
         ("POST", COMMIT, 500, {}, "status 500.*made but holds no model"),
     ],
@@ -242,14 +240,17 @@ def test_a_connection_that_stays_cut_loses_nothing(
 ) -> None:
     oid = hashlib.sha256((large.best / "weights.bin").read_bytes()).hexdigest()
     hub.fail("PUT", oid, 0, ALWAYS, cut=True, after=200_000)
-    with pytest.raises(PublishError, match=r"Sending weights.bin to ada/pairs failed.*no model"):
+    with pytest.raises(PublishError, match=r"Sending the files to ada/pairs failed.*no model"):
         push(store, large)
-    assert hub.uploads
+    kept = {f"/lfs/{sha}" for sha in hub.uploads}
+    assert kept
     hub.faults.clear()
     hub.requests.clear()
     progress: list[PushProgress] = []
     push(store, large, report=progress.append)
-    assert [path for method, path, _ in hub.requests if method == "PUT"] == [f"/lfs/{oid}"]
+    sent = {path for method, path, _ in hub.requests if method == "PUT"}
+    assert f"/lfs/{oid}" in sent
+    assert not sent & kept
     assert progress[-1].sent == progress[-1].total
 
 
@@ -310,78 +311,23 @@ def test_another_commit_in_between_is_not_written_over(
     assert len(repo.commits) == 3
 
 
-def test_a_commit_whose_answer_is_lost_is_found(
-    store: RunStore, run: Run, hub: LoopbackHub
-) -> None:
-    hub.fail("POST", COMMIT, 0, lost=True)
-    done = push(store, run)
-    assert [one.sha for one in hub.repos["model", "ada/pairs"].commits] == [done.commit]
-
-
-def held_back(
+def test_of_a_late_commit_and_a_new_one_only_one_is_made(
     store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> threading.Event:
-    """Push until the Hub has not answered the commit for too long; what lets it go on."""
+) -> None:
+    hub.first_commit = True
     gate = hub.hold(COMMIT)
 
     def report(progress: PushProgress) -> None:
         if progress.doing == "committing":
             monkeypatch.setattr(client, "PATIENCE", 0.2)
 
-    with pytest.raises(PublishError, match=r"The commit may still arrive\. Wait a minute and push"):
+    with pytest.raises(PublishError, match=r"The commit may still arrive\. Look into the repo"):
         push(store, run, report=report)
     monkeypatch.undo()
-    return gate
-
-
-def test_a_commit_that_arrives_late_is_not_made_again(
-    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = held_back(store, run, hub, monkeypatch)
-    repo = hub.repos["model", "ada/pairs"]
-    assert not repo.commits
-    gate.set()
-    until(lambda: bool(repo.commits))
     done = push(store, run)
-    assert [one.sha for one in repo.commits] == [done.commit]
-    assert push(store, run, update=True).commit == done.commit  # nor is the same pushed again
-    run.append(events.Finished(step=8, seconds=9.0))
-    with pytest.raises(publish.RepositoryExists):
-        push(store, run)
-
-
-@pytest.mark.parametrize("arrives", ["afterwards", "meanwhile"])
-def test_of_a_late_commit_and_a_new_one_only_one_is_made(
-    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, arrives: str
-) -> None:
-    hub.first_commit = True
-    gate = held_back(store, run, hub, monkeypatch)
-    repo = hub.repos["model", "ada/pairs"]
-
-    def report(progress: PushProgress) -> None:
-        if arrives == "meanwhile" and progress.doing == "committing":
-            gate.set()
-            until(lambda: len(repo.commits) == 2)
-
-    done = push(store, run, report=report)
     gate.set()
     until(lambda: any(status == 412 for _, _, status in hub.requests))
-    assert [one.sha for one in repo.commits[1:]] == [done.commit]
-
-
-def test_what_was_pushed_before_is_not_taken_for_what_is(
-    store: RunStore, run: Run, hub: LoopbackHub
-) -> None:
-    """The same files, then others, then the same again, whose commit fails."""
-    push(store, run)
-    repo = hub.repos["model", "ada/pairs"]
-    repo.commit("from elsewhere", {"README.md": b"theirs"})
-    hub.fail("POST", COMMIT, 500, ALWAYS)
-    with pytest.raises(PublishError, match=r"status 500\..*may still arrive"):
-        push(store, run, update=True)
-    hub.faults.clear()
-    push(store, run, update=True)
-    assert len(repo.commits) == 3
+    assert [one.sha for one in hub.repos["model", "ada/pairs"].commits[1:]] == [done.commit]
 
 
 def test_a_cancel_ends_it_before_the_commit_and_what_was_sent_stays(
@@ -389,12 +335,7 @@ def test_a_cancel_ends_it_before_the_commit_and_what_was_sent_stays(
 ) -> None:
     progress: list[PushProgress] = []
     with pytest.raises(Cancelled, match=r"nothing was committed.*ada/pairs was made"):
-        push(
-            store,
-            large,
-            report=progress.append,
-            stopped=lambda: bool(progress) and progress[-1].doing.endswith("weights.bin"),
-        )
+        push(store, large, report=progress.append, stopped=lambda: bool(hub.uploads))
     assert hub.repos["model", "ada/pairs"].commits == []
     kept = set(hub.uploads)
     assert kept
