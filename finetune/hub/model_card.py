@@ -28,9 +28,9 @@ from finetune.data.check_report import Finding
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import report
 from finetune.evaluation.report import Analysis
-from finetune.evaluation.slices import Slice
 from finetune.inference import decision_rule
 from finetune.inference.decision_rule import DecisionRule
+from finetune.metrics.classification import ClassScores
 from finetune.runs.store import Run
 from finetune.runs.summary import RunSummary
 
@@ -42,7 +42,6 @@ EXAMPLES = (
 PICTURE = "training.png"
 TITLES = {"accuracy": "Accuracy", "f1": "F1"}
 _MARKUP = re.compile(r"[\\`*_~$<>\[\]|#&@]|://|www\.", re.IGNORECASE)
-_MOST_CLASSES = 12  # shown in a confusion matrix
 
 
 def card_text(
@@ -150,56 +149,6 @@ class _SourceSplit:
         return f"{'cut from' if self.cut else 'of'} the source's split {_code(self.name)}"
 
 
-@dataclass(frozen=True)
-class _ConfusionRow:
-    """One true class: how often each class was answered, and its recall."""
-
-    name: str
-    counts: list[int]
-    recall: float
-
-
-class _Limits:
-    """Where the model fails, as measured on the validation split.
-
-    Attributes:
-        only_answer: the class it always answers; empty where it answers others too.
-        never_answered: classes of the split that it never answers.
-        baseline: the best baseline, with `baseline_score`, where the model's `score` by `measure`
-            is not above it; else empty.
-        swapped, flipped: pairs asked in both orders, and those whose answer changed.
-        weak: kinds of examples on which it is significantly weaker.
-        nowhere_weak: whether there are none among those tested.
-        error, calibrated_error: expected calibration error, as it is and after dividing its logits
-            by `temperature`; None where that was not measured.
-        not_numbers: examples with a score that is no number.
-    """
-
-    def __init__(self, analysis: Analysis, baselines: dict[str, dict[str, float]]) -> None:
-        labels, classes = analysis.labels, analysis.classes
-        answered = [label for label, one in zip(labels, classes, strict=True) if one.predicted]
-        self.only_answer = answered[0] if len(answered) == 1 and len(labels) > 1 else ""
-        self.never_answered = [
-            label
-            for label, one in zip(labels, classes, strict=True)
-            if one.support and not one.predicted
-        ]
-        score = "f1" if "f1" in analysis.scores else "accuracy"
-        self.measure, self.score = TITLES[score], analysis.scores[score].value
-        levels = {scores[score]: name for name, scores in baselines.items() if score in scores}
-        self.baseline_score = max(levels, default=-1.0)
-        self.baseline = levels[self.baseline_score] if self.score <= self.baseline_score else ""
-        order = analysis.order
-        self.swapped, self.flipped = (order.pairs, order.flips) if order is not None else (0, 0)
-        self.weak: list[Slice] = [part for part in analysis.slices if part.weak]
-        never_right = any(one.support and not one.recall for one in classes)
-        self.nowhere_weak = bool(analysis.slices) and not self.weak and not never_right
-        self.error, calibration = analysis.reliability.ece, analysis.calibration
-        self.temperature = calibration.temperature if calibration is not None else None
-        self.calibrated_error = calibration.after.ece if calibration is not None else None
-        self.not_numbers = analysis.broken
-
-
 class _Card:
     """What the template reads of a run; see `card_text` for the arguments."""
 
@@ -298,32 +247,34 @@ class _Card:
         cut = split not in names
         return _SourceSplit(str(names["train" if cut else split]), cut)
 
-    @cached_property
-    def limits(self) -> _Limits | None:
-        """None where the saved logits cannot be read."""
-        analysis = self._analysis("validation")
-        return _Limits(analysis, self._summary.baselines) if analysis is not None else None
-
     def intervals(self, split: str) -> dict[str, tuple[float, float]]:
         """Score -> the ends of its interval: of the saved logits, else as the run noted them."""
-        if (analysis := self._analysis(split)) is not None:
+        if (analysis := self.analysis(split)) is not None:
             return {name: (one.low, one.high) for name, one in analysis.scores.items()}
         best = self._summary.best
         noted = best.intervals if best is not None and split == "validation" else {}
         return {name: (ends[0], ends[1]) for name, ends in noted.items()}
 
-    def confusion(self, split: str) -> list[_ConfusionRow]:
-        """Empty where the logits cannot be read, or the classes are too many for a table."""
-        analysis = self._analysis(split)
-        if analysis is None or not 1 < len(analysis.labels) <= _MOST_CLASSES:
-            return []
-        rows = zip(analysis.labels, analysis.confusion, analysis.classes, strict=True)
-        return [_ConfusionRow(name, list(map(int, row)), one.recall) for name, row, one in rows]
-
-    def _analysis(self, split: str) -> Analysis | None:
+    def analysis(self, split: str) -> Analysis | None:
+        """What the saved logits say; None where they cannot be read."""
         with contextlib.suppress(StoreError):
             return report.evaluate_run(self._run, self._summary, split).analysis
         return None
+
+    def classes(self, analysis: Analysis) -> list[tuple[str, list[int], ClassScores]]:
+        """The name of each class, how often each was answered for it, and its scores."""
+        counts = analysis.confusion.tolist()
+        return list(zip(analysis.labels, counts, analysis.classes, strict=True))
+
+    def better_baseline(self, analysis: Analysis) -> dict[str, Any]:
+        """The best baseline and its level, where the model's score is not above it; else empty."""
+        score = "f1" if "f1" in analysis.scores else "accuracy"
+        baselines = self._summary.baselines
+        levels = {scores[score]: name for name, scores in baselines.items() if score in scores}
+        value, level = analysis.scores[score].value, max(levels, default=-1.0)
+        if value > level:
+            return {}
+        return {"measure": TITLES[score], "score": value, "name": levels[level], "level": level}
 
 
 def _metadata(card: _Card, licence: str) -> ModelCardData:

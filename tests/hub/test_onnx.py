@@ -104,27 +104,17 @@ def test_a_length_the_model_does_not_read_is_refused(
 def test_the_bundled_checkpoint_from_a_terminal(tmp_path: Path) -> None:
     tokenizer, classifier = model.load_classifier(BUNDLED_CHECKPOINT, LABELS, 128)
     model.save_model(classifier, tokenizer, tmp_path / "best")
-    command = [
-        sys.executable,
-        "-m",
-        "finetune",
-        "export",
-        "--model",
-        str(tmp_path / "best"),
-        "--to",
-    ]
+    command = [sys.executable, "-m", "finetune", "export", "--model", str(tmp_path / "best")]
     done = subprocess.run(
-        [*command, str(tmp_path / "model.onnx")], capture_output=True, text=True, check=False
+        [*command, "--to", str(tmp_path / "model.onnx")], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert "inputs input_ids, token_type_ids, attention_mask" in done.stdout
     assert (tmp_path / "model.onnx").stat().st_size > 80_000_000
 
 
-def test_a_folder_without_a_model_is_said(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "finetune", "export", "--model", str(tmp_path), "--to", "x.onnx"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "error: This run has no saved model." in done.stderr
+def test_a_folder_without_a_model_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert onnx.main(["--model", str(tmp_path), "--to", "x.onnx"]) == 1
+    assert "error: This run has no saved model." in capsys.readouterr().err
