@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from huggingface_hub import HfApi, get_session, get_token
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import hf_raise_for_status, validate_repo_id
+from huggingface_hub.utils._http import hf_raise_for_status
+from huggingface_hub.utils._validators import validate_repo_id
 
 from finetune import hub_errors
 from finetune.environment import hub_connection

@@ -278,7 +278,7 @@ class _Card:
 
 
 def _metadata(card: _Card, licence: str) -> ModelCardData:
-    fields = {"base_model_relation": "finetune"} if card.base_model else {}
+    fields: dict[str, Any] = {"base_model_relation": "finetune"} if card.base_model else {}
     return ModelCardData(
         language="en" if card.offered_dataset else None,
         license=licence or None,

@@ -118,8 +118,8 @@ class Upload:
                 raise PublishError(
                     f"{path} cannot be read: {error.strerror or error}.", "Try again."
                 ) from error
-        for file in self._large.values():
-            file.sent = 0
+        for counted in self._large.values():
+            counted.sent = 0
         hub.beat = self._beat
 
     def carry_out(self, message: str) -> str:
@@ -176,7 +176,7 @@ class Upload:
     def _commit(self, message: str) -> str:
         self._tell("committing")
         plan = self._plan
-        operations = [*self._additions, *map(CommitOperationDelete, plan.removed)]
+        operations: list[Any] = [*self._additions, *map(CommitOperationDelete, plan.removed)]
         self._hub.check_stopped()  # the last moment: a commit cannot be taken back
         try:
             commit = self._hub.call(

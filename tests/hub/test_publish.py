@@ -222,19 +222,6 @@ def test_a_refusal_says_what_and_the_next_try_works(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_connection_cut_within_a_large_file_is_taken_up_again(
-    store: RunStore, large: Run, hub: LoopbackHub
-) -> None:
-    hub.part_size = 2**20
-    hub.fail("PUT", "/part/2$", 0, cut=True, after=100_000)
-    push(store, large)
-    sent = hub.repos["model", "ada/pairs"].files["weights.bin"]
-    assert sent == (large.best / "weights.bin").read_bytes()
-    parts = [path[-1] for method, path, _ in hub.requests if method == "PUT" and "/part/" in path]
-    assert parts == ["1", "2", "3"]  # the cut one was not answered, and sent again
-
-
-@pytest.mark.usefixtures("impatient")
 def test_a_connection_that_stays_cut_loses_nothing(
     store: RunStore, large: Run, hub: LoopbackHub
 ) -> None:
@@ -496,12 +483,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (
         lambda best: os.truncate(best / "model.safetensors", 5000), "cannot be loaded"
     ),
-    "no config": (
-        lambda best: (best / "config.json").write_bytes(b"\0" * 300), "cannot be loaded"
-    ),
-    "another shape": (
-        lambda best: rewrite(best, vocab_size=3, hidden_size=30), "cannot be"
-    ),
     "other classes": (
         lambda best: rewrite(best, id2label={"0": "x", "1": "y"}), "classes are x, y, and it has"
     ),
@@ -529,23 +510,17 @@ def test_a_damaged_model_is_not_sent(
     assert not [one for one in hub.requests if one[0] == "PUT" or PREUPLOAD in one[1]]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [(OSError(28, "No space left on device"), "No space left on device"),
-     (ConnectionError("x"), "ConnectionError")],
-)  # fmt: skip
 def test_what_cannot_be_loaded_back_is_pushed_but_not_called_verified(
-    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, wrong: Exception,
-    words: str,
-) -> None:  # fmt: skip
+    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object, **__: object) -> None:
-        raise wrong
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(verify, "snapshot_download", fails)
     done = push(store, run, verified=True)
     assert done.commit == hub.repos["model", "ada/pairs"].head
     assert done.verified is not None
-    assert words in done.verified.problem
+    assert "No space left on device" in done.verified.problem
 
 
 @pytest.mark.usefixtures("impatient")
