@@ -271,9 +271,9 @@ class HubClient:
                 )
         if error is None:
             return future.result()
-        for known in (error, error.__cause__):
-            if isinstance(known, PublishError):
-                raise known from None
+        for cause in (error, error.__cause__):
+            if isinstance(cause, PublishError):
+                raise cause from None
         raise self._explained(error, what, left_behind) from None
 
     def _explained(self, error: BaseException, what: str, left_behind: str) -> PublishError:
@@ -282,7 +282,7 @@ class HubClient:
         words = hub_errors.TABLE[cause.name or "silent"]
         remedy = words.sending.format(again=self._again, kept=self._kept)
         if not cause.status:
-            disk = [one.strerror for one in errors if isinstance(one, OSError) and one.strerror]
+            disk = [e.strerror for e in errors if isinstance(e, OSError) and e.strerror]
             reason = disk[0] if cause.path and disk else self._without_secrets(errors[-1])
             return PublishError(f"{what} failed: {reason}.{left_behind}", remedy)
         if cause.status == 403 and self._oauth:
