@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from finetune.environment import hub_connection
 from finetune.errors import PublishError
 from finetune.hub.client import HubClient, HubRefused, default_sleep_time, may_still_arrive
 from finetune.hub.model_card import EXAMPLES
+from finetune.hub.script_bundle import pinned
 
 APP = Path(__file__).parent / "templates" / "space_app.py"
 _LIBRARIES = ("torch", "transformers", "safetensors")  # Gradio comes with the Space
@@ -137,7 +137,7 @@ def demo_files(model: str, paired: bool, max_length: int, licence: str = "") -> 
     name = model.split("/")[-1]
     card = SpaceCardData(
         title=f"{name} demo", emoji="🎛️", colorFrom="indigo", colorTo="gray", sdk="gradio",
-        sdk_version=_pin("gradio").partition("==")[2] or None, python_version="3.12",
+        sdk_version=pinned("gradio").partition("==")[2] or None, python_version="3.12",
         app_file="app.py", license=licence or None, models=[model],
     )  # fmt: skip
     readme = (
@@ -148,14 +148,6 @@ def demo_files(model: str, paired: bool, max_length: int, licence: str = "") -> 
     return {
         "app.py": APP.read_text(encoding="utf-8"),
         "config.json": json.dumps(config, indent=2) + "\n",
-        "requirements.txt": "\n".join(map(_pin, _LIBRARIES)) + "\n",
+        "requirements.txt": "\n".join(map(pinned, _LIBRARIES)) + "\n",
         "README.md": readme,
     }  # fmt: skip
-
-
-def _pin(name: str) -> str:
-    """A library as it is installed here, without a local build's suffix."""
-    try:
-        return f"{name}=={version(name).split('+')[0]}"
-    except PackageNotFoundError:
-        return name

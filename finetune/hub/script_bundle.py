@@ -6,6 +6,7 @@ The script is always the same file, `templates/train.py`; what differs between r
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import tempfile
@@ -210,14 +211,16 @@ def _scheduler_arguments(config: RunConfig, total: int) -> dict[str, Any]:
 
 def _requirements(config: RunConfig, started: Started) -> list[str]:
     """The libraries that the script imports, in the versions that the run had."""
-    pins = []
-    for name in (*LIBRARIES, *["peft"] * config.use_lora):
-        number = started.versions.get(name)
-        try:
-            pins.append(f"{name}=={(number or version(name)).split('+')[0]}")
-        except PackageNotFoundError:
-            pins.append(name)
-    return pins + [checkpoints.BUNDLED_REQUIREMENT] * (config.checkpoint == BUNDLED_CHECKPOINT)
+    names = [*LIBRARIES, *["peft"] * config.use_lora]
+    bundled = [checkpoints.BUNDLED_REQUIREMENT] * (config.checkpoint == BUNDLED_CHECKPOINT)
+    return [pinned(name, started.versions.get(name, "")) for name in names] + bundled
+
+
+def pinned(name: str, number: str = "") -> str:
+    """A requirement of a version, else of the one installed here, without a local build's suffix."""
+    with contextlib.suppress(PackageNotFoundError):
+        return f"{name}=={(number or version(name)).split('+')[0]}"
+    return name
 
 
 def _readme(
