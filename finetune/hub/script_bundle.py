@@ -217,7 +217,7 @@ def _requirements(config: RunConfig, started: Started) -> list[str]:
 
 
 def pinned(name: str, number: str = "") -> str:
-    """A requirement of a version, else of the one installed here, without a local build's suffix."""
+    """A requirement of a version, else of the installed one, without a local build's suffix."""
     with contextlib.suppress(PackageNotFoundError):
         return f"{name}=={(number or version(name)).split('+')[0]}"
     return name
