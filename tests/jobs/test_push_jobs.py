@@ -219,7 +219,8 @@ def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
 
     assert "0.40 USD an hour" in push().error
     assert hub.repos == {}
-    free = push_plan.plan_push(run, store.summary(run), replace(wanted, hardware="cpu-basic"), TOKEN)
+    on_cpu = replace(wanted, hardware="cpu-basic")
+    free = push_plan.plan_push(run, store.summary(run), on_cpu, TOKEN)
     known.checked(store, run, free)
     assert "pressing Push agrees" not in push_view.plan(free)
     assert push().status == "failed"
