@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
 from finetune.evaluation import report
-from finetune.hub import client, publish
+from finetune.hub import client, publish, push_plan
 from finetune.jobs import scheduler, service
 from finetune.jobs.terminal import TerminalBar
 from finetune.runs.run import Run
@@ -130,7 +130,7 @@ def push_to_hub(
         PublishError: when the run, the token, the name or the Hub's answer does not allow it.
     """
     summary = RunStore(run.folder.parent).summary(run)
-    request = publish.PushRequest(repository, private, update=update)
+    request = push_plan.PushRequest(repository, private, update=update)
     return publish.push_run(run, summary, request, token or client.stored_token())
 
 

@@ -1,8 +1,8 @@
 """Calls to the Hugging Face Hub that a person waits for: whose token it is, names, refusals in
-words, patience and cancelling.
+words, time limits and cancelling.
 
-A token is an argument of one `Hub`, in memory as long as that lives; it reaches no file, log, event
-or error's text. What is sent is `publish`' business.
+A token is an argument of one `HubClient`, in memory as long as that lives; it reaches no file, log,
+event or error's text.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from huggingface_hub import HfApi, SpaceHardware, get_session, get_token
+from huggingface_hub import HfApi, get_session, get_token
 from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._http import hf_raise_for_status
 from huggingface_hub.utils._validators import validate_repo_id
 
 from finetune import hub_errors
@@ -26,10 +27,8 @@ from finetune.errors import Cancelled, PublishError
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds without an answer or a byte sent, after which the Hub is given up
 _UNREACHABLE = 3.0  # seconds to wait for the Hub before saying that it does not answer
-_TRIES = 4  # where the Hub asks for pauses that are waited
-_TICK = 0.05  # seconds between two looks whether somebody wants the end
+_POLL = 0.05  # seconds between two looks whether somebody wants the end
 ASLEEP = 3600  # seconds without a visitor after which a new Space that is billed sleeps
-_hooks = threading.Lock()  # for what hears the answers of the one client that all share
 _OAUTH = "hf_oauth"  # begins the tokens of a sign-in on a Space
 
 
@@ -47,24 +46,41 @@ class Account:
     namespaces: list[str]
     repos: tuple[str, ...] = ()
 
-    def may_write(self, full: str) -> bool:
-        """Whether it may write to `namespace/name`, as far as the token says."""
-        return full.split("/")[0] in self.namespaces or full in self.repos
+    def check_may_write(self, full: str) -> None:
+        """
+        Raises:
+            PublishError: when it may not write to `namespace/name`, as far as the token says.
+        """
+        namespace = full.split("/")[0]
+        if namespace not in self.namespaces and full not in self.repos:
+            raise PublishError(
+                f"{self.name} may not write to {namespace!r}.",
+                f"Choose one of: {', '.join([*self.namespaces, *self.repos])}.",
+            )
+
+
+class HubRefused(PublishError):
+    """The Hub answered with an error.
+
+    Args:
+        status: of the answer.
+        pause: seconds that it asked for; 0 where it named none.
+    """
+
+    def __init__(self, fact: str, remedy: str, status: int, pause: int = 0) -> None:
+        super().__init__(fact, remedy)
+        self.status = status
+        self.pause = pause
+
+
+def may_still_arrive(error: PublishError) -> bool:
+    """Whether what was sent may be accepted after all: the Hub has not refused it."""
+    return not isinstance(error, HubRefused) or error.status >= 500
 
 
 def stored_token() -> str | None:
     """The token of `hf auth login` or HF_TOKEN on this machine, if any."""
     return get_token()
-
-
-def whoami(token: str | None) -> Account:
-    """Whose token it is.
-
-    Raises:
-        PublishError: when there is none, the Hub does not know it, it may only read, or the Hub
-            does not answer.
-    """
-    return HubClient(token).account()
 
 
 def full_repo_id(name: str, user: str) -> str:
@@ -73,15 +89,15 @@ def full_repo_id(name: str, user: str) -> str:
     Raises:
         PublishError: when the Hub would not take the name.
     """
-    typed = name.strip()
-    full = typed if "/" in typed else f"{user}/{typed}"
+    name = name.strip()
+    full = name if "/" in name else f"{user}/{name}"
     try:
-        if not typed:
+        if not name:
             raise HFValidationError("it is empty")
         validate_repo_id(full)
     except HFValidationError:
         raise PublishError(
-            f"{typed!r} is not a repository name.",
+            f"{name!r} is not a repository name.",
             "Use letters, digits, '-', '_' and '.', at most 96, as in my-paraphrase-model.",
         ) from None
     return full
@@ -93,7 +109,7 @@ def default_sleep_time(hardware: str) -> int | None:
 
 
 def never_stop() -> bool:
-    """What asks for no end."""
+    """Default callback: never cancels."""
     return False
 
 
@@ -101,8 +117,9 @@ class HubClient:
     """The Hub as one person sees it, for one push.
 
     Every call runs in a thread of its own that is left behind when the call is cancelled or takes
-    too long: the client waits without limit, and sleeps between its own tries. What is left behind
-    can at most finish an upload that nothing refers to; a commit is not left behind by a cancel.
+    too long: the client library waits without limit, and sleeps between its own tries. What is left
+    behind can at most finish an upload that nothing refers to; a commit is not left behind by a
+    cancel.
 
     Args:
         token: used for these calls only.
@@ -110,8 +127,8 @@ class HubClient:
         again, kept: what to do after a failure, and what it leaves, in the words of who asks.
 
     Attributes:
-        api: the client.
-        beat: what changes while a long call gets on; the patience counts anew when it does.
+        api: the client library's.
+        beat: a value that changes while a long call gets on; the patience counts anew when it does.
 
     Raises:
         PublishError: when there is no token, or it can be none.
@@ -136,40 +153,46 @@ class HubClient:
         self.api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token)
         self.beat: Callable[[], object] = lambda: 0
         self._stopped, self._again, self._kept = stopped, again, kept
-        self._pause = 0  # seconds that the Hub has asked for since anything last got on
         self._oauth = token.startswith(_OAUTH)
 
     def __repr__(self) -> str:
-        return "Hub()"  # the client's holds the token
+        return "HubClient()"  # the api's holds the token
 
     def account(self) -> Account:
-        """Whose token it is; see `account`."""
+        """Whose token it is.
+
+        Raises:
+            PublishError: when the Hub does not know it or does not answer, or it may only read.
+        """
         if not hub_connection.hub_is_reachable(_UNREACHABLE):
             raise PublishError(
                 f"The Hub at {hub_connection.hub_endpoint()} does not answer.",
                 f"Check the network and {self._again}; {self._kept}.",
             )
-        who = self.call("The sign-in", self.api.whoami)
-        access = (who.get("auth") or {}).get("accessToken") or {}
+        user = self.call("The sign-in", self.api.whoami)
+        access = (user.get("auth") or {}).get("accessToken") or {}
         if access.get("role") == "read":
             raise PublishError(
-                f"This token of {who['name']} may only read.",
+                f"This token of {user['name']} may only read.",
                 "Make one with write access in your Hub settings.",
             )
         # A contributor may write to what they made; a reader may not.
-        orgs = [one for one in who.get("orgs") or [] if one.get("roleInOrg") != "read"]
-        names = [who["name"], *(one["name"] for one in orgs if one.get("name"))]
+        organisations = [org for org in user.get("orgs") or [] if org.get("roleInOrg") != "read"]
+        names = [user["name"], *(org["name"] for org in organisations if org.get("name"))]
         if access.get("role") != "fineGrained":
-            return Account(who["name"], names)
-        scoped = _writable(access.get("fineGrained") or {})
-        found = Account(who["name"], [one for one in names if one in scoped],
-                        tuple(one for one in scoped if "/" in one))  # fmt: skip
-        if not found.namespaces and not found.repos:
+            return Account(user["name"], names)
+        writable = [
+            str((scope.get("entity") or {}).get("name") or "")
+            for scope in (access.get("fineGrained") or {}).get("scoped") or []
+            if "repo.write" in (scope.get("permissions") or [])
+        ]
+        if not writable:
             raise PublishError(
-                f"This fine-grained token of {who['name']} may write to no repository.",
+                f"This fine-grained token of {user['name']} may write to no repository.",
                 "Give it write access to repositories in your Hub settings.",
             )
-        return found
+        repos = tuple(name for name in writable if "/" in name)
+        return Account(user["name"], [name for name in names if name in writable], repos)
 
     def hardware(self, name: str) -> str:
         """The name and the price of a Space's hardware.
@@ -177,195 +200,113 @@ class HubClient:
         Raises:
             PublishError: when there is no such hardware.
         """
-        try:
-            known = self.call("Asking which hardware there is", self.api.list_spaces_hardware)
-        except HubRefused as error:
-            if error.status != 404:
-                raise
-            # A Hub of one's own without such a list: those that the client library knows.
-            _among(name, [str(one.value) for one in SpaceHardware])
-            return f"{name}, price unknown"
-        _among(name, [str(one.name) for one in known])
-        found = next(one for one in known if one.name == name)
-        hours = {"minute": 60, "hour": 1}.get(found.unit_label)
-        if hours is None or not found.unit_cost_usd:
-            return (
-                f"{found.pretty_name}, no price an hour; for a Gradio Space the Hub asks for a "
-                "subscription (PRO, Team or Enterprise)"
+        offered = self.call("Asking which hardware there is", self.api.list_spaces_hardware)
+        hardware = next((kind for kind in offered if kind.name == name), None)
+        if hardware is None:
+            names = ", ".join(str(kind.name) for kind in offered)
+            raise PublishError(
+                f"There is no hardware {name!r} for Spaces.", f"Choose one of: {names}."
             )
-        cost = found.unit_cost_usd * hours
-        return f"{found.pretty_name}, {cost:.2f} USD an hour while it is awake"
+        hours = {"minute": 60, "hour": 1}.get(hardware.unit_label, 0)
+        if cost := (hardware.unit_cost_usd or 0) * hours:
+            return f"{hardware.pretty_name}, {cost:.2f} USD an hour while it is awake"
+        return (
+            f"{hardware.pretty_name}, no price an hour; for a Gradio Space the Hub asks for a "
+            "subscription (PRO, Team or Enterprise)"
+        )
 
-    def check(self) -> None:
-        """Raise `Cancelled` where the end is wanted."""
+    def check_stopped(self) -> None:
+        """
+        Raises:
+            Cancelled: where the end is wanted.
+        """
         if self._stopped():
             raise Cancelled("Cancelled; nothing was committed.", "Push again whenever you like.")
 
-    def call(self, what: str, act: Callable[[], T], left: str = "", stoppable: bool = True) -> T:
-        """The value of one call, made again after a short pause that the Hub asks for.
+    def call(
+        self, what: str, ask: Callable[[], T], left_behind: str = "", stoppable: bool = True
+    ) -> T:
+        """The value of one call.
 
         Args:
             what: for the error, "The sign-in".
-            act: asks the Hub.
-            left: what is there although it failed, for the error.
+            ask: asks the Hub.
+            left_behind: what is there although it failed, for the error.
             stoppable: whether a cancel leaves it behind; not for what cannot be undone.
 
         Raises:
             Cancelled: when the end is wanted.
             PublishError: when the Hub refuses or does not answer; never with a token in it.
         """
-        for _ in range(_TRIES - 1):
-            try:
-                return self._once(what, act, left, stoppable)
-            except HubRefused as error:
-                asked = error.status == 429 or (error.status == 503 and stoppable)
-                if not (asked and 0 < error.pause <= min(PATIENCE, hub_errors.LONGEST_PAUSE)):
-                    raise
-                until = time.monotonic() + error.pause
-            while time.monotonic() < until:
-                if stoppable:
-                    self.check()
-                time.sleep(_TICK)
-        return self._once(what, act, left, stoppable)
-
-    def _once(self, what: str, act: Callable[[], T], left: str, stoppable: bool) -> T:
-        done: Future[T] = Future()
+        if stoppable:
+            self.check_stopped()
+        hooks = get_session().event_hooks["response"]
+        if _refuse_long_pause not in hooks:
+            hooks.append(_refuse_long_pause)
+        future: Future[T] = Future()
 
         def carry_out() -> None:
             try:
-                done.set_result(act())
+                future.set_result(ask())
             except BaseException as error:
-                done.set_exception(error)
+                future.set_exception(error)
 
-        if stoppable:
-            self.check()
-        self._pause = 0
-        self._listen(True)
-        try:
-            threading.Thread(target=carry_out, name="hub-call", daemon=True).start()
-            self._wait(what, done, left, stoppable)
-        finally:
-            self._listen(False)
-        try:
-            return done.result()
-        except PublishError:
-            raise
-        except Exception as error:
-            if (inner := error.__cause__) is not None and isinstance(inner, PublishError):
-                raise inner from None
-            raise self._refused(error, what, left) from None
-
-    def _wait(self, what: str, done: Future[Any], left: str, stoppable: bool) -> None:
-        seen, since = self.beat(), time.monotonic()
+        threading.Thread(target=carry_out, name="hub-call", daemon=True).start()
+        beat, since = self.beat(), time.monotonic()
         while True:
             try:
-                done.exception(timeout=_TICK)
-                return
+                error = future.exception(timeout=_POLL)
+                break
             except TimeoutError:
                 pass
             if stoppable:
-                self.check()
-            self._listen(True)  # the client is made anew after some failures
-            if stoppable and self._pause > PATIENCE:  # else it would happen after the error
-                raise self._asked_to_pause(what, left)
-            if (now := self.beat()) != seen:
-                seen, since, self._pause = now, time.monotonic(), 0
+                self.check_stopped()
+            if (now := self.beat()) != beat:
+                beat, since = now, time.monotonic()
             if time.monotonic() - since > PATIENCE:
-                raise self._silent(what, left)
+                raise PublishError(
+                    f"{what}: for {PATIENCE:g} seconds the Hub has not answered, or has asked for "
+                    f"a pause.{left_behind}",
+                    f"Check the network and {self._again}; {self._kept}.",
+                )
+        if error is None:
+            return future.result()
+        for cause in (error, error.__cause__):
+            if isinstance(cause, PublishError):
+                raise cause from None
+        raise self._explained(error, what, left_behind) from None
 
-    def _listen(self, on: bool) -> None:
-        """Hear the answers to this token, or no longer: the client sleeps over a pause unsaid."""
-        with _hooks:
-            hooks = get_session().event_hooks
-            others = [one for one in hooks["response"] if one != self._hear]
-            hooks["response"] = [*others, self._hear] if on else others
-
-    def _hear(self, response: Any) -> None:
-        mine = f"Bearer {self.api.token}"
-        if response.status_code == 429 and response.request.headers.get("Authorization") == mine:
-            self._pause = hub_errors.pause(response)
-
-    def _silent(self, what: str, left: str) -> PublishError:
-        if not self._pause:
-            return PublishError(
-                f"{what}: for {PATIENCE:g} seconds the Hub has not answered, or has asked for "
-                f"a pause.{left}",
-                f"Check the network and {self._again}; {self._kept}.",
-            )
-        return PublishError(
-            f"{what}: the Hub has asked for a pause of {hub_errors.duration(self._pause)}, and "
-            f"for {PATIENCE:g} seconds nothing has got on.{left}",
-            f"Wait as long and {self._again}; {self._kept}.",
-        )
-
-    def _asked_to_pause(self, what: str, left: str) -> HubRefused:
-        return HubRefused(
-            f"{what} was refused with status 429.{left}",
-            f"The Hub asks for a pause of {hub_errors.duration(self._pause)}; "
-            f"{self._again} after it.",
-            429,
-        )
-
-    def _words(self, error: Exception | BaseException) -> str:
-        """What an error of a client says, without what only its sender may know."""
-        said = " ".join(str(error).replace(str(self.api.token), "\u2026").split())
-        said = re.sub(r"hf_\w+|(?<=[?&])[^\s'\"]+", "\u2026", said)[:200].rstrip(". ")
-        return f"{said} ({type(error).__name__})" if said else type(error).__name__
-
-    def _refused(self, error: Exception, what: str, left: str) -> PublishError:
+    def _explained(self, error: BaseException, what: str, left_behind: str) -> PublishError:
         """The Hub's refusal in our words: the status and its remedy, never a header or a token."""
-        found = hub_errors.cause(error)
-        words = hub_errors.TABLE[found.name or "silent"]
+        cause, errors = hub_errors.cause(error), hub_errors.chain(error)
+        words = hub_errors.TABLE[cause.name or "silent"]
         remedy = words.sending.format(again=self._again, kept=self._kept)
-        if not found.status:
-            disk = next((e for e in hub_errors.chain(error) if isinstance(e, OSError)), None)
-            said = disk.strerror if found.path and disk is not None else None
-            said = said or self._words(hub_errors.chain(error)[-1])
-            return PublishError(f"{what} failed: {said}.{left}", remedy)
-        if found.status == 403 and self._oauth:
+        if not cause.status:
+            disk = [e.strerror for e in errors if isinstance(e, OSError) and e.strerror]
+            reason = disk[0] if cause.path and disk else self._without_secrets(errors[-1])
+            return PublishError(f"{what} failed: {reason}.{left_behind}", remedy)
+        if cause.status == 403 and self._oauth:
             remedy = (
                 "This sign-in may write to new repositories and to those made here. Choose a new "
                 "name, or press Check and sign in for all your repositories."
             )
-        if found.status == 429 and found.pause:
+        if cause.status == 429 and cause.pause:
             remedy = (
-                f"The Hub asks for a pause of {hub_errors.duration(found.pause)}; "
+                f"The Hub asks for a pause of {hub_errors.duration(cause.pause)}; "
                 f"{self._again} after it."
             )
-        fact = f"{what} was refused with status {found.status}.{left}"
-        return HubRefused(fact, remedy, found.status, found.pause)
+        fact = f"{what} was refused with status {cause.status}.{left_behind}"
+        return HubRefused(fact, remedy, cause.status, cause.pause)
+
+    def _without_secrets(self, error: BaseException) -> str:
+        """What a client's error says, without tokens and the queries of signed addresses."""
+        text = " ".join(str(error).replace(str(self.api.token), "\u2026").split())
+        text = re.sub(r"hf_\w+|(?<=[?&])[^\s'\"]+", "\u2026", text)[:200].rstrip(". ")
+        return f"{text} ({type(error).__name__})" if text else type(error).__name__
 
 
-def _among(hardware: str, known: list[str]) -> None:
-    if hardware not in known:
-        raise PublishError(
-            f"There is no hardware {hardware!r} for Spaces.", f"Choose one of: {', '.join(known)}."
-        )
-
-
-class HubRefused(PublishError):
-    """The Hub answered with an error.
-
-    Args:
-        status: of the answer.
-        pause: seconds that it asked for; 0 where it named none.
-    """
-
-    def __init__(self, fact: str, remedy: str, status: int, pause: int = 0) -> None:
-        super().__init__(fact, remedy)
-        self.status = status
-        self.pause = pause
-
-
-def undecided(error: PublishError) -> bool:
-    """Whether what was asked for may happen after all: the Hub has not refused it."""
-    return not isinstance(error, HubRefused) or error.status >= 500
-
-
-def _writable(granted: dict[str, Any]) -> list[str]:
-    """Users, organisations and repositories a fine-grained token may write to."""
-    return [
-        str((one.get("entity") or {}).get("name") or "")
-        for one in granted.get("scoped") or []
-        if "repo.write" in (one.get("permissions") or [])
-    ]
+def _refuse_long_pause(response: Any) -> None:
+    """Raise where the Hub asks for a long pause, over which the client would sleep unsaid."""
+    if response.status_code == 429 and hub_errors.pause(response) > hub_errors.LONGEST_PAUSE:
+        response.read()
+        hf_raise_for_status(response)

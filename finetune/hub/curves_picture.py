@@ -30,7 +30,7 @@ def curves_png(summary: RunSummary) -> bytes | None:
     _scores(right, summary)
     for axes in (left, right):
         axes.set_xlabel("step")
-        axes.set_xlim(0, 1.02 * max(1, summary.step, *(one.step for one in summary.validation)))
+        axes.set_xlim(0, 1.02 * max(1, summary.step, *(event.step for event in summary.validation)))
         axes.grid(color="#e2e8f0", linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
     file = io.BytesIO()
@@ -39,20 +39,19 @@ def curves_png(summary: RunSummary) -> bytes | None:
 
 
 def _losses(axes: Any, summary: RunSummary) -> None:
-    points = list(summary.train)
+    steps = [event.step for event in summary.train]
     axes.set_title("Training loss", loc="left", fontsize=10)
-    axes.plot([one.step for one in points], [one.loss for one in points], color=_COLOURS["loss"])
+    axes.plot(steps, [event.loss for event in summary.train], color=_COLOURS["loss"])
     axes.set_ylim(bottom=0)
 
 
 def _scores(axes: Any, summary: RunSummary) -> None:
     axes.set_title("Validation", loc="left", fontsize=10)
     for score, name in _NAMES.items():
-        found = [one for one in summary.validation if score in one.metrics]
-        steps, values = [one.step for one in found], [one.metrics[score] for one in found]
+        points = [(e.step, e.metrics[score]) for e in summary.validation if score in e.metrics]
         axes.plot(
-            steps, values, label=name, color=_COLOURS[score], marker=_MARKS[score], markersize=5,
-            clip_on=False,
+            [step for step, _ in points], [value for _, value in points], label=name,
+            color=_COLOURS[score], marker=_MARKS[score], markersize=5, clip_on=False,
         )  # fmt: skip
     axes.set_ylim(top=min(1.0, axes.get_ylim()[1]))
     if summary.best is not None:

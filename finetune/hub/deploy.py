@@ -2,8 +2,8 @@
 
 Makes or updates the Space through the Hub's API: its files as one commit, its hardware, and where
 asked for a bucket that keeps the runs. What is billed is made only after a yes to its price, and
-sleeps when nobody is there. Free of torch. The token is the stored login's or HF_TOKEN;
-it is an argument of the client alone and reaches no file, line or error.
+sleeps when nobody is there. The token is the stored login's or HF_TOKEN; it reaches no file, line
+or error.
 
 Source: https://huggingface.co/docs/huggingface_hub/guides/manage-spaces
 """
@@ -13,8 +13,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,26 +23,20 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, Vo
 from finetune.environment import hub_connection
 from finetune.errors import FinetuneError, PublishError
 from finetune.hub.client import (
-    Account,
     HubClient,
     default_sleep_time,
     full_repo_id,
+    may_still_arrive,
     stored_token,
-    undecided,
 )
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOP = ("app.py", "finetune", "tests", "assets", "requirements.txt", "README.md", "LICENSE")
-MOUNT, VARIABLE = "/data", "FINETUNE_RUNS"
-RUNS = f"{MOUNT}/runs"
+MOUNT = "/data"
 _PRICES = "https://huggingface.co/docs/hub/spaces-gpus"
 _FREE = "cpu-basic"  # hardware
 _MARK = "finetune/__init__.py"  # a Space that has it is one of ours
-_HUBS_OWN = {".gitattributes"}  # made by the Hub with the repository
-PATIENCE = 1800.0  # seconds to wait for a Space to run: the Hub's own limit of a start
-_SETTLED = 30.0  # seconds that a Space which ran before may take to begin with the new files
-_FAILED = ("NO_APP_FILE", "CONFIG_ERROR", "BUILD_ERROR", "RUNTIME_ERROR")
-_ASLEEP = ("PAUSED", "STOPPED", "SLEEPING", "DELETING")
+_MADE_BY_HUB = {".gitattributes"}  # with the repository
 
 
 @dataclass(frozen=True)
@@ -67,13 +60,18 @@ class SpaceRequest:
     bucket: str = ""
     sleep_time: int | None = None
 
+    @property
+    def names(self) -> list[str]:
+        """What is written to: the Space, and the bucket if there is one."""
+        return [name for name in (self.name, self.bucket) if name]
+
     def check(self) -> SpaceRequest:
         """This, if the Hub would take the names; asks nobody.
 
         Raises:
             PublishError: naming what it would not take.
         """
-        for name in filter(None, (self.name, self.bucket)):
+        for name in self.names:
             if name.strip().count("/") != 1:
                 raise PublishError(f"{name!r} does not say whose it is.", "Give it as user/name.")
             full_repo_id(name, "")
@@ -93,36 +91,25 @@ def project_files(root: Path = ROOT) -> dict[str, Path]:
     Raises:
         PublishError: when the folder does not hold the project.
     """
-    found = {name: root / name for name in _tracked(root) or _listed(root)}
-    kept = {name: path for name, path in sorted(found.items()) if path.is_file()}
-    if missing := [name for name in ("app.py", "README.md", _MARK) if name not in kept]:
+    try:
+        done = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True)
+        names = done.stdout.decode("utf-8", "surrogateescape").split("\0")
+    except (OSError, subprocess.CalledProcessError):  # no git, or no work tree
+        names = []
+    if not any(names):
+        paths = [path for name in TOP for path in (root / name, *(root / name).rglob("*"))]
+        names = [path.relative_to(root).as_posix() for path in paths if path.suffix != ".pyc"]
+        names = [name for name in names if "/." not in name]
+    files = {name: root / name for name in sorted(names) if (root / name).is_file()}
+    if missing := [name for name in ("app.py", "README.md", _MARK) if name not in files]:
         raise PublishError(
             f"{root} has no {' and no '.join(missing)}.", "Run this from a copy of the project."
         )
-    return kept
-
-
-def _tracked(root: Path) -> list[str]:
-    """What git knows below the folder; empty where it is no work tree, or there is no git."""
-    try:
-        done = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    return [name for name in done.stdout.decode("utf-8", "surrogateescape").split("\0") if name]
-
-
-def _listed(root: Path) -> Iterator[str]:
-    for name in TOP:
-        path = root / name
-        for one in path.rglob("*") if path.is_dir() else [path]:
-            inside = one.relative_to(root)
-            hidden = any(part.startswith((".", "__pycache__")) for part in inside.parts)
-            if one.is_file() and not hidden and one.suffix != ".pyc":
-                yield inside.as_posix()
+    return files
 
 
 def deploy_space(
-    wanted: SpaceRequest,
+    request: SpaceRequest,
     token: str | None,
     root: Path = ROOT,
     say: Callable[[str], None] = lambda line: None,
@@ -144,83 +131,136 @@ def deploy_space(
             else, nobody agrees to the price, or the Hub refuses or does not answer. It says what
             is there already.
     """
-    wanted.check()
-    sent = project_files(root)
+    request.check()
+    files = project_files(root)
+    # 1. What is there, and what it costs.
     hub = HubClient(token, again="run this again", kept="it goes on from what is there")
     account = hub.account()
-    _check_owner(account, wanted)
-    exists = _is_ours(hub, wanted.name)
-    wanted = _with_hardware(hub, wanted, exists)
-    price = f"{wanted.hardware}: {hub.hardware(wanted.hardware)}"
+    for name in request.names:
+        account.check_may_write(name)
+    exists = _is_ours(hub, request.name)
+    request = _with_hardware(hub, request, exists)
+    price = f"{request.hardware}: {hub.hardware(request.hardware)}"
     say(f"Signed in as {account.name}. {price}.")
-    if wanted.sleep_time is not None and not agrees(price):
+    if request.sleep_time is not None and not agrees(price):
         raise PublishError(
-            f"{wanted.hardware} is billed, and nobody has agreed to that; nothing was done.",
+            f"{request.hardware} is billed, and nobody has agreed to that; nothing was done.",
             "Answer the question in a terminal with yes, or add --yes; cpu-basic is free.",
         )
+    # 2. The Space, and where its runs are kept.
     if not exists:
-        hub.call(f"Making {wanted.name}", lambda: _create(hub.api, wanted))
-        say(f"Made the {'private ' * wanted.private}Space {wanted.name}.")
-    left = "" if exists else f" The Space {wanted.name} was made, but holds no files yet."
-    if wanted.bucket:
-        hub.call(f"Mounting {wanted.bucket}", lambda: _mount(hub.api, wanted), left)
-        say(f"Runs are kept in the bucket {wanted.bucket}, mounted at {MOUNT}.")
-    sha = _send(hub, wanted.name, sent, left)
-    say(f"Sent {_counted(sent)} as commit {sha[:12]}.")
+        hub.call(f"Making {request.name}", lambda: _create(hub.api, request))
+        say(f"Made the {'private ' * request.private}Space {request.name}.")
+    left = "" if exists else f" The Space {request.name} was made, but holds no files yet."
+    if request.bucket:
+        hub.call(f"Mounting {request.bucket}", lambda: _mount(hub.api, request), left)
+        say(f"Runs are kept in the bucket {request.bucket}, mounted at {MOUNT}.")
+    # 3. Its files and hardware.
+    sha = _send(hub, request.name, files, left)
+    say(f"Sent {_size(files)} as commit {sha[:12]}.")
     left = " The files are there; only the hardware is not what was asked for."
     asked = hub.call(
-        f"Asking for {wanted.hardware}", lambda: _ask_for_hardware(hub.api, wanted), left
+        f"Asking for {request.hardware}", lambda: _ask_for_hardware(hub.api, request), left
     )
-    say(f"{'Asked for' if asked else 'It has'} {wanted.hardware}.")
-    if wanted.sleep_time is not None:
-        runtime = hub.call("Asking how it sleeps", lambda: hub.api.get_space_runtime(wanted.name))
+    say(f"{'Asked for' if asked else 'It has'} {request.hardware}.")
+    if request.sleep_time is not None:
+        runtime = hub.call("Asking how it sleeps", lambda: hub.api.get_space_runtime(request.name))
         say(_sleeps(runtime.sleep_time))
-    return f"{hub_connection.hub_endpoint()}/spaces/{wanted.name}"
+    return f"{hub_connection.hub_endpoint()}/spaces/{request.name}"
 
 
-def wait_until_running(
-    name: str,
-    token: str | None,
-    say: Callable[[str], None] = lambda line: None,
-    patience: float = PATIENCE,
-    every: float = 5.0,
-) -> None:
-    """Wait until a Space that was sent its files runs.
+def _is_ours(hub: HubClient, name: str) -> bool:
+    """Whether the Space exists; what is not this project is not written over."""
 
-    Args:
-        say: called with a line whenever its stage is another.
-        patience: seconds after which it is given up.
-        every: seconds between two looks.
+    def list_files() -> set[str] | None:
+        if not hub.api.repo_exists(name, repo_type="space"):
+            return None
+        return set(hub.api.list_repo_files(name, repo_type="space")) - _MADE_BY_HUB
 
-    Raises:
-        PublishError: when it does not build or start, is paused, or is not there in that time.
-    """
-    hub = HubClient(token, again="look at its page", kept="its files are there")
-    began, before, built = time.monotonic(), "", False
-    while True:
+    files = hub.call(f"Looking for {name}", list_files)
+    # A Space that the Hub's page made holds a README and nothing else.
+    if files and files - {"README.md"} and _MARK not in files:
+        raise PublishError(
+            f"The Space {name} exists and holds something else.", "Choose another name."
+        )
+    return files is not None
+
+
+def _with_hardware(hub: HubClient, request: SpaceRequest, exists: bool) -> SpaceRequest:
+    """With the hardware that it shall have, and when that sleeps; None where it is free."""
+    present, sleep_time = "", None
+    if exists:
+        name = request.name
         runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
-        stage, passed = str(runtime.stage), time.monotonic() - began
-        if stage != before:
-            say(f"Stage: {stage.lower().replace('_', ' ')}.")
-        built = built or stage != "RUNNING"
-        if stage == "RUNNING" and (built or passed >= _SETTLED):
-            return
-        page = f"{hub_connection.hub_endpoint()}/spaces/{name}"
-        if stage in _FAILED:
-            told = " ".join(str(runtime.raw.get("errorMessage") or "").split())[:300]
-            raise PublishError(
-                f"The Space {name} ended as {stage}{': ' * bool(told)}{told}.",
-                f"Read its log at {page}?logs=build.",
-            )
-        if stage in _ASLEEP:
-            raise PublishError(f"The Space {name} is {stage.lower()}.", f"Wake it at {page}.")
-        if passed > patience:
-            raise PublishError(
-                f"After {patience / 60:.0f} minutes the Space {name} is {stage.lower()}.",
-                f"Look at its log at {page}?logs=build.",
-            )
-        before = stage
-        time.sleep(every)
+        present = runtime.requested_hardware or runtime.hardware or ""
+        sleep_time = runtime.sleep_time if (runtime.sleep_time or 0) > 0 else None
+    hardware = request.hardware or present or _FREE
+    usual = default_sleep_time(hardware)
+    sleep_time = usual and (request.sleep_time or sleep_time or usual)
+    return replace(request, hardware=hardware, sleep_time=sleep_time)
+
+
+def _create(api: HfApi, request: SpaceRequest) -> None:
+    # With its hardware at once: on the free one the Hub refuses Gradio Spaces to free accounts.
+    hardware: Any = request.hardware
+    api.create_repo(
+        request.name,
+        repo_type="space",
+        space_sdk="gradio",
+        private=request.private or None,
+        space_hardware=hardware,
+        space_sleep_time=request.sleep_time,
+    )
+
+
+def _mount(api: HfApi, request: SpaceRequest) -> None:
+    """The bucket where runs are kept; other volumes of the Space stay."""
+    api.create_bucket(request.bucket, private=True, exist_ok=True)
+    mounted = api.get_space_runtime(request.name).volumes or []
+    others = [volume for volume in mounted if volume.mount_path != MOUNT]
+    ours = Volume(type="bucket", source=request.bucket, mount_path=MOUNT)
+    if [one.to_dict() for one in mounted] != [one.to_dict() for one in (*others, ours)]:
+        api.set_space_volumes(request.name, [*others, ours])
+    api.add_space_variable(request.name, "FINETUNE_RUNS", f"{MOUNT}/runs")
+
+
+def _send(hub: HubClient, name: str, files: dict[str, Path], left: str) -> str:
+    """All files as one commit; the Space is what the project is, or what it was before.
+
+    The commit names the one before it: of two, one of them late, only one arrives.
+    """
+
+    def commit() -> str:
+        head = hub.api.repo_info(name, repo_type="space").sha
+        held = set(hub.api.list_repo_files(name, repo_type="space"))
+        gone = sorted(held - _MADE_BY_HUB - set(files))
+        info = hub.api.create_commit(
+            name,
+            [*(CommitOperationAdd(path, file) for path, file in files.items()),
+             *map(CommitOperationDelete, gone)],
+            commit_message="Finetune, by python -m finetune deploy",
+            repo_type="space",
+            parent_commit=head,
+        )  # fmt: skip
+        return str(info.oid)
+
+    try:
+        return hub.call(f"Sending the files to {name}", commit, left)
+    except PublishError as error:
+        if not may_still_arrive(error):
+            raise
+        raise PublishError(f"{error.fact} They may still arrive.", error.remedy) from None
+
+
+def _ask_for_hardware(api: HfApi, request: SpaceRequest) -> bool:
+    """Whether it had to be asked for."""
+    runtime = api.get_space_runtime(request.name)
+    present = runtime.requested_hardware or runtime.hardware
+    if present == request.hardware and request.sleep_time in (None, runtime.sleep_time):
+        return False
+    hardware: Any = request.hardware
+    api.request_space_hardware(request.name, hardware, sleep_time=request.sleep_time)
+    return True
 
 
 def _sleeps(seconds: int | None) -> str:
@@ -229,114 +269,9 @@ def _sleeps(seconds: int | None) -> str:
     return f"It sleeps after {seconds / 60:,.0f} minutes without a visitor, and costs nothing then."
 
 
-def _with_hardware(hub: HubClient, wanted: SpaceRequest, exists: bool) -> SpaceRequest:
-    """With the hardware that it shall have, and when that sleeps; None where it is free."""
-    has, sleeps = "", None
-    if exists:
-        name = wanted.name
-        runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
-        has = runtime.requested_hardware or runtime.hardware or ""
-        sleeps = runtime.sleep_time if (runtime.sleep_time or 0) > 0 else None
-    hardware = wanted.hardware or has or _FREE
-    usual = default_sleep_time(hardware)
-    return replace(
-        wanted, hardware=hardware, sleep_time=usual and (wanted.sleep_time or sleeps or usual)
-    )
-
-
-def _check_owner(account: Account, wanted: SpaceRequest) -> None:
-    for name in filter(None, (wanted.name, wanted.bucket)):
-        if not account.may_write(name):
-            raise PublishError(
-                f"{account.name} may not write to {name.split('/')[0]!r}.",
-                f"Choose one of: {', '.join([*account.namespaces, *account.repos])}.",
-            )
-
-
-def _is_ours(hub: HubClient, name: str) -> bool:
-    """Whether the Space exists; what is not this project is not written over."""
-
-    def look() -> set[str] | None:
-        if not hub.api.repo_exists(name, repo_type="space"):
-            return None
-        return set(hub.api.list_repo_files(name, repo_type="space")) - _HUBS_OWN
-
-    held = hub.call(f"Looking for {name}", look)
-    # A Space that the Hub's page made holds a README and nothing else.
-    if held and held - {"README.md"} and _MARK not in held:
-        raise PublishError(
-            f"The Space {name} exists and holds something else.", "Choose another name."
-        )
-    return held is not None
-
-
-def _create(api: HfApi, wanted: SpaceRequest) -> None:
-    # With its hardware at once: on the free one the Hub refuses Gradio Spaces to free accounts.
-    hardware: Any = wanted.hardware
-    api.create_repo(
-        wanted.name,
-        repo_type="space",
-        space_sdk="gradio",
-        private=wanted.private or None,
-        space_hardware=hardware,
-        space_sleep_time=wanted.sleep_time,
-    )
-
-
-def _mount(api: HfApi, wanted: SpaceRequest) -> None:
-    """The bucket where runs are kept; other volumes of the Space stay."""
-    api.create_bucket(wanted.bucket, private=True, exist_ok=True)
-    ours = Volume(type="bucket", source=wanted.bucket, mount_path=MOUNT)
-    mounted = api.get_space_runtime(wanted.name).volumes or []
-    others = [one for one in mounted if one.mount_path != MOUNT]
-    if [one.to_dict() for one in mounted] != [one.to_dict() for one in (*others, ours)]:
-        api.set_space_volumes(wanted.name, [*others, ours])
-    api.add_space_variable(wanted.name, VARIABLE, RUNS)
-
-
-def _send(hub: HubClient, name: str, sent: dict[str, Path], left: str) -> str:
-    try:
-        return hub.call(f"Sending the files to {name}", lambda: _commit(hub.api, name, sent), left)
-    except PublishError as error:
-        if not undecided(error):
-            raise
-        raise PublishError(f"{error.fact} They may still arrive.", error.remedy) from None
-
-
-def _commit(api: HfApi, name: str, sent: dict[str, Path]) -> str:
-    """All files as one commit; the Space is what the project is, or what it was before.
-
-    It names the commit before it: of two, one of them late, only one arrives.
-    """
-    operations: list[Any] = [CommitOperationAdd(path, file) for path, file in sent.items()]
-    head = api.repo_info(name, repo_type="space").sha
-    held = set(api.list_repo_files(name, repo_type="space"))
-    gone = sorted(held - _HUBS_OWN - set(sent))
-    operations += [CommitOperationDelete(path) for path in gone]
-    commit = api.create_commit(
-        name,
-        repo_type="space",
-        operations=operations,
-        commit_message="Finetune, by python -m finetune deploy",
-        parent_commit=head,
-    )
-    return str(commit.oid)
-
-
-def _ask_for_hardware(api: HfApi, wanted: SpaceRequest) -> bool:
-    """Whether it had to be asked for."""
-    runtime = api.get_space_runtime(wanted.name)
-    has = runtime.requested_hardware or runtime.hardware
-    if has == wanted.hardware and wanted.sleep_time in (None, runtime.sleep_time):
-        return False
-    hardware: Any = wanted.hardware
-    api.request_space_hardware(wanted.name, hardware, sleep_time=wanted.sleep_time)
-    return True
-
-
-def _counted(sent: dict[str, Path]) -> str:
-    size = sum(path.stat().st_size for path in sent.values())
-    return f"{len(sent)} files, {size / 1e6:.1f} MB"
+def _size(files: dict[str, Path]) -> str:
+    size = sum(path.stat().st_size for path in files.values())
+    return f"{len(files)} files, {size / 1e6:.1f} MB"
 
 
 def _agrees(price: str) -> bool:
@@ -345,20 +280,6 @@ def _agrees(price: str) -> bool:
         return False
     print(f"That is billed by the Hub: {_PRICES}", flush=True)
     return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
-
-
-def _deploy(wanted: SpaceRequest, wait: bool, yes: bool) -> None:
-    def tell(line: str) -> None:
-        print(line, flush=True)
-
-    token = stored_token()
-    address = deploy_space(wanted, token, say=tell, agrees=(lambda price: True) if yes else _agrees)
-    if wait:
-        wait_until_running(wanted.name, token, tell)
-        tell("It runs.")
-    else:
-        tell("The Hub builds it now, which takes some minutes; its page shows the log.")
-    tell(address)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -388,29 +309,38 @@ def main(arguments: list[str] | None = None) -> int:
         "is, or an hour where it would never sleep)",
     )
     parser.add_argument(
-        "--wait", action="store_true", help="come back when the Space runs, or has failed to"
-    )
-    parser.add_argument(
         "--dry-run", action="store_true", help="list the files and their size, and ask nobody"
     )
-    chosen = parser.parse_args(arguments)
-    wanted = SpaceRequest(
-        chosen.name, chosen.hardware, chosen.private, chosen.bucket, chosen.sleep_time
-    )
+    args = parser.parse_args(arguments)
+    request = SpaceRequest(args.name, args.hardware, args.private, args.bucket, args.sleep_time)
     try:
-        if chosen.dry_run:
-            wanted.check()
-            for name, path in (sent := project_files()).items():
-                print(f"{path.stat().st_size:>10,}  {name}")
-            hardware = wanted.hardware or f"what it has, or {_FREE} where it is new"
-            print(f"{_counted(sent)} would go to {wanted.name} on {hardware}.")
-            print(f"What that costs: {_PRICES}")
+        if args.dry_run:
+            _list_files(request.check())
         else:
-            _deploy(wanted, chosen.wait, chosen.yes)
+            _deploy(request, args.yes)
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _list_files(request: SpaceRequest) -> None:
+    files = project_files()
+    for name, path in files.items():
+        print(f"{path.stat().st_size:>10,}  {name}")
+    hardware = request.hardware or f"what it has, or {_FREE} where it is new"
+    print(f"{_size(files)} would go to {request.name} on {hardware}.")
+    print(f"What that costs: {_PRICES}")
+
+
+def _deploy(request: SpaceRequest, yes: bool) -> None:
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    agrees = (lambda price: True) if yes else _agrees
+    address = deploy_space(request, stored_token(), say=say, agrees=agrees)
+    say("The Hub builds it now, which takes some minutes; its page shows the log.")
+    say(address)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
-"""What a person takes away from a run: its model as a zip, its events as CSV.
-
-Written piece by piece, so that a model of gigabytes takes no memory and no second place on disk.
-"""
+"""A run's model as a zip and its events as CSV, written piece by piece: a model of gigabytes takes
+no memory and no second place on disk."""
 
 from __future__ import annotations
 
@@ -19,10 +17,14 @@ from finetune.runs import events
 from finetune.runs.run import Run
 
 _PIECE = 2**20
+_COLUMNS = (
+    "event", "time", "step", "epoch", "loss", "learning_rate", "grad_norm", "samples_per_second",
+    "accuracy", "f1", "validation_loss", "best", "text",
+)  # fmt: skip
 
 
-class Pipe(io.RawIOBase):
-    """Where a zip is written to and taken from, a piece at a time."""
+class _Pipe(io.RawIOBase):
+    """A file that a zip is written to and taken from, a piece at a time."""
 
     def __init__(self) -> None:
         self._pieces = bytearray()
@@ -43,8 +45,6 @@ class Pipe(io.RawIOBase):
 def model_zip(run: Run) -> Iterator[bytes]:
     """The best model as a zip of a `from_pretrained` folder, in pieces.
 
-    Every file is opened before the first piece: a better model saved meanwhile does not mix in.
-
     Raises:
         StoreError: when there is no model.
     """
@@ -54,45 +54,40 @@ def model_zip(run: Run) -> Iterator[bytes]:
 
 
 def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
-    """The files of a folder as a zip in which they lie in a folder `name`, in pieces."""
-    pipe = Pipe()
-    with contextlib.ExitStack() as stack, zipfile.ZipFile(pipe, "w", zipfile.ZIP_STORED) as made:
+    """The files of a folder as a zip in which they lie in a folder `name`, in pieces.
+
+    Every file is opened before the first piece: a better model saved meanwhile does not mix in.
+    """
+    pipe = _Pipe()
+    with contextlib.ExitStack() as stack, zipfile.ZipFile(pipe, "w", zipfile.ZIP_STORED) as archive:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        opened = [(path, stack.enter_context(path.open("rb"))) for path in paths]
-        for path, file in opened:
+        files = [(path, stack.enter_context(path.open("rb"))) for path in paths]
+        for path, file in files:
             info = zipfile.ZipInfo.from_file(path, f"{name}/{path.relative_to(folder)}")
-            with made.open(info, "w", force_zip64=True) as entry:
+            with archive.open(info, "w", force_zip64=True) as entry:
                 while piece := file.read(_PIECE):
                     entry.write(piece)
                     yield pipe.take()
-        made.close()
+        archive.close()
         yield pipe.take()
-
-
-COLUMNS = (
-    "event", "time", "step", "epoch", "loss", "learning_rate", "grad_norm", "samples_per_second",
-    "accuracy", "f1", "validation_loss", "best", "text",
-)  # fmt: skip
 
 
 def events_csv(run: Run) -> Iterator[str]:
     """All of the run's events, a row each, in pieces; times are seconds since the epoch."""
-    yield safe_csv.to_csv(COLUMNS, [])
+    yield safe_csv.to_csv(_COLUMNS, [])
     offset = 0
     while True:
-        found, after = run.tail(offset, limit=_PIECE)
+        news, after = run.tail(offset, limit=_PIECE)
         if after == offset:
             return
         offset = after
-        yield safe_csv.to_csv_rows(_cells(one) for one in found)
+        yield safe_csv.to_csv_rows(_cells(event) for event in news)
 
 
 def _cells(event: events.Event) -> list[object]:
-    known = dataclasses.asdict(event)
+    values = dataclasses.asdict(event) | {"event": event.kind}
     if isinstance(event, events.Evaluated):
-        known |= {**event.metrics, "validation_loss": event.metrics.get("loss")}
-        known.pop("loss", None)
-    known["text"] = " ".join(
-        str(known[name]) for name in ("phase", "detail", "error", "remedy") if known.get(name)
-    )
-    return [known.get(name, "") if known.get(name) is not None else "" for name in COLUMNS]
+        values |= {**event.metrics, "validation_loss": event.metrics.get("loss"), "loss": None}
+    texts = (values.get(name) for name in ("phase", "detail", "error", "remedy"))
+    values["text"] = " ".join(str(text) for text in texts if text)
+    return ["" if values.get(name) is None else values[name] for name in _COLUMNS]

@@ -1,8 +1,6 @@
 """`python -m finetune export`: a saved model as ONNX, checked against PyTorch.
 
-A process of its own, so that no page loads torch for it. Knows a `from_pretrained` folder and a
-file; nothing of runs.
-
+A process of its own, so that no page loads torch for it.
 Source: https://docs.pytorch.org/docs/stable/onnx_export.html
 """
 
@@ -30,8 +28,7 @@ from finetune.errors import FinetuneError, ModelError
 from finetune.training import model
 
 TOLERANCE = 1e-4  # of a logit
-_APART = 1_900_000_000  # bytes of weights beyond which protobuf cannot hold them in one file
-_BATCHES = (1, 2, 5)
+_SEPARATE = 1_900_000_000  # bytes of weights beyond which protobuf cannot hold them in one file
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def export_onnx(folder: Path, to: Path, max_length: int) -> Exported:
     The classes' names and `max_length` are in its metadata, as JSON.
 
     Args:
-        folder: what `model.save` wrote.
+        folder: what `model.save_model` wrote.
         to: the file to make, or to replace.
         max_length: the longest input in tokens that it is verified with.
 
@@ -73,43 +70,41 @@ def export_onnx(folder: Path, to: Path, max_length: int) -> Exported:
             f"max_length is {max_length} but the model reads from 2 to {limit or 'any'} tokens.",
             "Give another one.",
         )
-    names = _inputs(tokenizer, classifier)
-    aside = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
+    temporary = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
-        aside.mkdir(parents=True)
-        made = aside / to.name
-        _write(classifier, _batch(tokenizer, classifier, 2, 8), names, max_length, made)
-        worst = max_logit_difference(made, tokenizer, classifier, max_length)
-        size = sum(path.stat().st_size for path in aside.iterdir())
-        for path in sorted(aside.iterdir(), reverse=True):  # the weights before what names them
+        temporary.mkdir(parents=True)
+        _write(tokenizer, classifier, max_length, temporary / to.name)
+        worst = max_logit_difference(temporary / to.name, tokenizer, classifier, max_length)
+        size = sum(path.stat().st_size for path in temporary.iterdir())
+        for path in sorted(temporary.iterdir(), reverse=True):  # the weights before what names them
             os.replace(path, to.with_name(path.name))
     except OSError as error:
         raise disk.failure(to, error, ModelError, "") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return Exported(to, names, size, worst)
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Exported(to, _input_names(tokenizer, classifier), size, worst)
 
 
 class _Positional(torch.nn.Module):
-    """The classifier with its inputs in order and its logits alone, as the exporter wants it."""
+    """The classifier with its inputs in order and its logits alone, as the exporter takes it."""
 
     def __init__(self, classifier: Any, names: list[str]) -> None:
         super().__init__()
         self._classifier, self._names = classifier, names
 
-    def forward(self, *given: torch.Tensor) -> Any:
-        return self._classifier(**dict(zip(self._names, given, strict=True))).logits
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        return self._classifier(**dict(zip(self._names, inputs, strict=True))).logits
 
 
-def _inputs(tokenizer: Any, classifier: Any) -> list[str]:
+def _input_names(tokenizer: Any, classifier: Any) -> list[str]:
     """What the tokenizer gives and the model takes."""
-    taken = inspect.signature(classifier.forward).parameters
-    return [name for name in tokenizer.model_input_names if name in taken]
+    parameters = inspect.signature(classifier.forward).parameters
+    return [name for name in tokenizer.model_input_names if name in parameters]
 
 
-def _write(
-    classifier: Any, example: dict[str, torch.Tensor], names: list[str], max_length: int, to: Path
-) -> None:
+def _write(tokenizer: Any, classifier: Any, max_length: int, to: Path) -> None:
+    names = _input_names(tokenizer, classifier)
+    example = _random_batch(tokenizer, classifier, 2, 8)
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     try:
         with warnings.catch_warnings():
@@ -135,7 +130,7 @@ def _write(
     program.model.metadata_props["labels"] = json.dumps(labels, ensure_ascii=False)
     program.model.metadata_props["max_length"] = json.dumps(max_length)
     weights = sum(one.numel() * one.element_size() for one in classifier.parameters())
-    program.save(str(to), external_data=weights > _APART)
+    program.save(str(to), external_data=weights > _SEPARATE)
 
 
 def _reason(error: BaseException) -> str:
@@ -154,21 +149,19 @@ def max_logit_difference(file: Path, tokenizer: Any, classifier: Any, max_length
     """
     import onnxruntime
 
-    names = _inputs(tokenizer, classifier)
-    lengths = sorted({min(length, max_length) for length in (3, 17, max_length // 2, max_length)})
+    names, lengths = _input_names(tokenizer, classifier), (3, 17, max_length // 2, max_length)
+    lengths_tried = {max(2, min(length, max_length)) for length in lengths}
     worst, at = 0.0, ""
     try:
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        for length in (one for one in lengths if one > 1):
-            for size in _BATCHES:
-                batch = _batch(tokenizer, classifier, size, length)
-                given = {name: batch[name].numpy() for name in names}
-                found = torch.from_numpy(session.run(["logits"], given)[0])
-                with torch.no_grad():
-                    wanted = classifier(**{name: batch[name] for name in names}).logits.float()
-                apart = (found - wanted).abs().max().nan_to_num(torch.inf).item()
-                if apart > worst:
-                    worst, at = apart, f"a batch of {size} with up to {length} tokens"
+        for length, size in ((length, size) for length in lengths_tried for size in (1, 2, 5)):
+            batch = _random_batch(tokenizer, classifier, size, length)
+            (logits,) = session.run(["logits"], {name: batch[name].numpy() for name in names})
+            with torch.no_grad():
+                expected = classifier(**{name: batch[name] for name in names}).logits.float()
+            difference = (torch.from_numpy(logits) - expected).abs().max()
+            if (apart := difference.nan_to_num(torch.inf).item()) > worst:
+                worst, at = apart, f"a batch of {size} with up to {length} tokens"
     except Exception as error:  # onnxruntime's errors have no common base
         raise ModelError(
             f"onnxruntime cannot run what was exported: {_reason(error)}", "The log has the rest."
@@ -182,25 +175,25 @@ def max_logit_difference(file: Path, tokenizer: Any, classifier: Any, max_length
     return worst
 
 
-def _batch(tokenizer: Any, classifier: Any, size: int, length: int) -> dict[str, torch.Tensor]:
+def _random_batch(
+    tokenizer: Any, classifier: Any, size: int, length: int
+) -> dict[str, torch.Tensor]:
     """Random tokens as pairs of sentences; the first example is `length` long, others shorter."""
-    draw = torch.Generator().manual_seed(size * 100_003 + length)
+    generator = torch.Generator().manual_seed(size * 100_003 + length)
     count = min(len(tokenizer), classifier.config.vocab_size)
     ordinary = sorted(set(range(count)) - set(tokenizer.all_special_ids)) or list(range(count))
+    names = {"input_ids", "attention_mask", *tokenizer.model_input_names}
     examples = []
     for index in range(size):
         own = max(2, length - index * length // (size + 1))
-        drawn = torch.randint(len(ordinary), (own,), generator=draw)
-        examples.append(
-            {
-                "input_ids": [ordinary[one] for one in drawn.tolist()],
-                "attention_mask": [1] * own,
-                "token_type_ids": [int(place >= own // 2) for place in range(own)],
-            }
-        )
-    known = {"input_ids", "attention_mask", *tokenizer.model_input_names}
-    kept = [{name: one[name] for name in one if name in known} for one in examples]
-    return dict(DataCollatorWithPadding(tokenizer)(kept))
+        drawn = torch.randint(len(ordinary), (own,), generator=generator).tolist()
+        example = {
+            "input_ids": [ordinary[number] for number in drawn],
+            "attention_mask": [1] * own,
+            "token_type_ids": [int(place >= own // 2) for place in range(own)],
+        }
+        examples.append({name: row for name, row in example.items() if name in names})
+    return dict(DataCollatorWithPadding(tokenizer)(examples))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -211,20 +204,18 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--model", type=Path, required=True, help="a from_pretrained folder")
     parser.add_argument("--to", type=Path, required=True, help="the file to make")
-    parser.add_argument(
-        "--max_length", type=int, default=128,
-        help="the longest input it is verified with (default: 128)",
-    )  # fmt: skip
-    chosen = parser.parse_args(arguments)
+    length_help = "the longest input it is verified with (default: 128)"
+    parser.add_argument("--max_length", type=int, default=128, help=length_help)
+    args = parser.parse_args(arguments)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names every package it lacks
     try:
-        made = export_onnx(chosen.model, chosen.to, chosen.max_length)
+        exported = export_onnx(args.model, args.to, args.max_length)
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
     print(
-        f"{made.file}: {made.bytes / 1e6:,.1f} MB, inputs {', '.join(made.inputs)}; "
-        f"logits differ from PyTorch's by at most {made.difference:.1g}"
+        f"{exported.file}: {exported.bytes / 1e6:,.1f} MB, inputs {', '.join(exported.inputs)}; "
+        f"logits differ from PyTorch's by at most {exported.difference:.1g}"
     )
     return 0
 

@@ -20,15 +20,10 @@ from dataclasses import dataclass, field, replace
 from finetune.disk import write_atomically
 from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import publish
-from finetune.hub.publish import (
-    Billed,
-    Pushed,
-    PushPlan,
-    PushProgress,
-    PushRequest,
-    RepositoryExists,
-    Verification,
-)
+from finetune.hub.publish import Billed, Pushed, RepositoryExists
+from finetune.hub.push_plan import PushPlan, PushRequest
+from finetune.hub.upload import ProgressCallback, PushProgress
+from finetune.hub.verify import Verification
 from finetune.jobs import background
 from finetune.phases import Phase
 from finetune.runs import events
@@ -184,7 +179,7 @@ def push_job(job: JobFolder) -> int:
 
 def _push(
     run: Run, summary: RunSummary, request: PushRequest, token: str | None, approved: set[str],
-    on_progress: publish.ProgressCallback, job: JobFolder,
+    on_progress: ProgressCallback, job: JobFolder,
 ) -> Pushed:  # fmt: skip
     """Push; again where the Hub's answer shows that it was approved: the name may have been given
     without its namespace, and the price is the Hub's."""

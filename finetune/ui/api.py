@@ -242,14 +242,14 @@ class Api:
         """  # fmt: skip
 
         def act(store: RunStore) -> dict:
-            from finetune.hub import publish
+            from finetune.hub import client, publish, push_plan
 
             run = store.get(run_id)
             mine = str(token or "").strip() or None
             if mine is None and store.visitor.alone:
-                mine = publish.stored_token()
+                mine = client.stored_token()
             summary = service.run_summary(store, run)
-            wanted = publish.PushRequest(str(repository), bool(private), update=bool(update))
+            wanted = push_plan.PushRequest(str(repository), bool(private), update=bool(update))
             try:
                 return asdict(publish.push_run(run, summary, wanted, mine))
             except publish.RepositoryExists as error:

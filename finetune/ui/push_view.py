@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 
 from finetune.errors import PublishError
-from finetune.hub.publish import Pushed, PushPlan, Verification
+from finetune.hub.publish import Pushed
+from finetune.hub.push_plan import PushPlan
+from finetune.hub.verify import Verification
 from finetune.jobs.push_jobs import PushState
 from finetune.ui import feedback
 from finetune.ui.i18n import say, translate_term

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import json
 import os
 import re
 import subprocess
@@ -16,9 +16,10 @@ from markdown_it import MarkdownIt
 
 from finetune.config import RunConfig
 from finetune.errors import PublishError
-from finetune.hub import demo, model_card, publish
+from finetune.hub import demo, publish, push_plan
 from finetune.hub.client import default_sleep_time
-from finetune.hub.publish import PushRequest
+from finetune.hub.push_plan import PushRequest
+from finetune.hub.upload import PushProgress
 from finetune.runs.store import Run, RunStore
 from finetune.ui import push_view
 from tests.environment.test_space import with_spaces
@@ -47,30 +48,22 @@ def push(
     return publish.push_run(run, store.summary(run), wanted, token, verified=False)
 
 
-def test_nothing_that_is_given_is_code_or_markup() -> None:
-    for model in ("ada/__init__", "ada/a_b_c", "ada/null", "ada/1e5"):
-        files = demo.demo_files(model, True, 64, model_card.EXAMPLES, "no")
-        front = yaml.safe_load(files["README.md"].split("---\n")[1])
-        assert (front["models"], front["license"]) == ([model], "no")
-        body = MarkdownIt("commonmark").render(files["README.md"].split("---\n")[2])
-        assert f"<h1><code>{model[4:]}</code> demo</h1>" in body
-        assert f">{model}</code></a>" in body.replace("<code>", "")
-        assert "<strong>" not in body
-        compile(files["app.py"], "app.py", "exec")
-
-
 @pytest.mark.parametrize("paired", [True, False])
-def test_its_files_are_a_space(paired: bool) -> None:
-    files = demo.demo_files("ada/pairs", paired, 64, model_card.EXAMPLES, "mit")
-    front = yaml.safe_load(files["README.md"].split("---\n")[1])
-    assert (front["sdk"], front["app_file"], front["license"]) == ("gradio", "app.py", "mit")
-    assert front["models"] == ["ada/pairs"]
-    assert front["python_version"] == "3.12"  # a Space's own would not run these transformers
-    tree = ast.parse(files["app.py"])
-    made = next(one for one in tree.body if isinstance(one, ast.FunctionDef))
-    assert len(made.args.args) == (2 if paired else 1)
-    assert demo.is_generated_app(files["app.py"])
-    assert not demo.is_generated_app("import gradio")
+@pytest.mark.parametrize("model", ["ada/pairs", "ada/__init__", "ada/a_b_c", "ada/null", "ada/1e5"])
+def test_its_files_are_a_space(model: str, paired: bool) -> None:
+    """Whatever the model is called, its name is no markup and no other YAML."""
+    files = demo.demo_files(model, paired, 64, "no")
+    _, front, body = files["README.md"].split("---\n")
+    card = yaml.safe_load(front)
+    assert (card["sdk"], card["app_file"], card["license"]) == ("gradio", "app.py", "no")
+    assert card["models"] == [model]
+    assert card["python_version"] == "3.12"  # a Space's own would not run these transformers
+    html = MarkdownIt("commonmark").render(body)
+    assert f"<h1><code>{model[4:]}</code> demo</h1>" in html
+    assert f">{model}</code></a>" in html.replace("<code>", "")
+    assert "<strong>" not in html
+    config = json.loads(files["config.json"])
+    assert (config["model"], len(config["sentences"])) == (model, 2 if paired else 1)
     assert re.search(r"^torch==\d+\.\d+\.\d+$", files["requirements.txt"], re.MULTILINE)
 
 
@@ -80,30 +73,17 @@ def test_it_is_pushed_beside_the_model_and_updated(
     done = push(store, run)
     assert done.demo == f"{hub.url}/spaces/ada/pairs-demo"
     space = hub.repos["space", "ada/pairs-demo"]
-    assert set(space.files) == {"app.py", "requirements.txt", "README.md"}
-    plan = publish.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
+    assert set(space.files) == {"app.py", "config.json", "requirements.txt", "README.md"}
+    plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
     assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
     assert plan.hardware == ""  # only a new one gets the chosen
     assert "gets a new commit, and keeps its hardware" in push_view.plan(plan)
-    assert push(store, run, hardware="t4-small").demo == done.demo
-    assert (space.space, len(space.commits)) == (Space("gradio"), 2)
-
-
-def test_a_billed_one_sleeps_when_nobody_is_there(
-    store: RunStore, run: Run, hub: LoopbackHub
-) -> None:
-    with pytest.raises(publish.Billed, match=r"would be billed: Nvidia T4 - small, 0\.40 USD"):
-        push(store, run, hardware="t4-small")
-    assert hub.repos == {}
-    push(store, run, hardware="t4-small", pays=True)
-    made = hub.repos["space", "ada/pairs-demo"].space
-    assert made == Space("gradio", "t4-small", sleep_time=3600)
-    kinds = ("cpu-basic", "zero-a10g", "cpu-upgrade")
-    assert [default_sleep_time(one) for one in kinds] == [None, None, 3600]
+    assert push(store, run, hardware="t4-small", update=True).demo == done.demo
+    assert (space.space, len(space.commits)) == (Space("gradio"), 1)
 
 
 def test_a_cancel_after_the_push_makes_none(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    seen: list[publish.PushProgress] = []
+    seen: list[PushProgress] = []
     done = publish.push_run(
         run, store.summary(run), PushRequest("pairs", demo=True), PRO, seen.append,
         lambda: bool(seen) and seen[-1].doing.startswith("loading it back"),
@@ -113,32 +93,39 @@ def test_a_cancel_after_the_push_makes_none(store: RunStore, run: Run, hub: Loop
     assert ("space", "ada/pairs-demo") not in hub.repos
 
 
-def test_something_else_of_that_name_is_left_alone(
+def test_what_cannot_be_made_is_said_before_the_push(
     store: RunStore, run: Run, hub: LoopbackHub
 ) -> None:
-    hub.add_repo("ada/pairs-demo", "space", {"app.py": b"print('mine')"})
-    with pytest.raises(PublishError, match="ada/pairs-demo exists and is something else"):
-        push(store, run)
-    assert ("model", "ada/pairs") not in hub.repos
+    hub.add_repo("ada/other-demo", "space", {"app.py": b"print('mine')"})
+    for request, words in (
+        (PushRequest("other", demo=True), "ada/other-demo exists and is something else"),
+        (PushRequest("pairs", True, demo=True), "could not read it: the repository is private"),
+        (PushRequest("pairs", demo=True, hardware="t9"), r"no hardware 't9'.*cpu-basic, t4-small"),
+    ):
+        with pytest.raises(PublishError, match=words):
+            publish.push_run(run, store.summary(run), request, PRO)
+    assert list(hub.repos) == [("space", "ada/other-demo")]
 
 
-def test_a_private_model_has_no_demo(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    with pytest.raises(PublishError, match="could not read it: the repository is private"):
-        publish.plan_push(run, store.summary(run), PushRequest("pairs", True, demo=True), PRO)
-
-
-def test_the_price_is_told_before(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    wanted = PushRequest("pairs", demo=True, hardware="t4-small")
-    plan = publish.plan_push(run, store.summary(run), wanted, PRO)
-    assert plan.hardware == (
+def test_a_billed_one_has_its_price_told_before_and_sleeps(
+    store: RunStore, run: Run, hub: LoopbackHub
+) -> None:
+    request = PushRequest("pairs", demo=True)
+    plan = push_plan.plan_push(run, store.summary(run), request, PRO)
+    assert plan.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
+    assert "sleeps" not in plan.hardware
+    with pytest.raises(publish.Billed, match=r"would be billed: Nvidia T4 - small") as caught:
+        push(store, run, hardware="t4-small")
+    assert caught.value.plan.hardware == (
         "Nvidia T4 - small, 0.40 USD an hour while it is awake; it sleeps after 60 minutes without "
         "a visitor"
     )
-    plan = publish.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
-    assert plan.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
-    assert "sleeps" not in plan.hardware
-    with pytest.raises(PublishError, match=r"no hardware 't9'.*cpu-basic, t4-small"):
-        push(store, run, hardware="t9")
+    assert hub.repos == {}
+    push(store, run, hardware="t4-small", pays=True)
+    space = hub.repos["space", "ada/pairs-demo"].space
+    assert space == Space("gradio", "t4-small", sleep_time=3600)
+    kinds = ("cpu-basic", "zero-a10g", "cpu-upgrade")
+    assert [default_sleep_time(kind) for kind in kinds] == [None, None, 3600]
 
 
 def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(
@@ -154,8 +141,8 @@ def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(
 
 def test_zerogpu_finds_a_function_in_it(tmp_path: Path) -> None:
     """Such a Space ends an app that has none; nothing else of the app is run here."""
-    app = demo.demo_files("ada/pairs", True, 64, model_card.EXAMPLES)["app.py"]
-    first = app.split("\n\n\nimport gradio")[0]
+    app = demo.demo_files("ada/pairs", True, 64)["app.py"]
+    first = app.split("\n\n\nimport json")[0]
     found = subprocess.run(
         [sys.executable, "-c", first], env=with_spaces(tmp_path), capture_output=True, text=True
     )

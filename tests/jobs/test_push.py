@@ -14,8 +14,12 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, JobError, PublishError
-from finetune.hub import publish
-from finetune.hub.publish import Pushed, PushProgress, PushRequest, Verification
+from finetune.hub import publish, push_plan
+from finetune.hub.client import Account
+from finetune.hub.publish import Pushed
+from finetune.hub.push_plan import PushPlan, PushRequest
+from finetune.hub.upload import PushProgress
+from finetune.hub.verify import Verification
 from finetune.jobs import push, workers
 from finetune.jobs.kinds import KINDS
 from finetune.jobs.push import Approvals, PushState
@@ -122,7 +126,7 @@ def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
         return state.error or state.status
 
     def check(run: Run) -> None:
-        plan = publish.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
+        plan = push_plan.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
         approvals.add(store, run, plan)
 
     check(second)  # there is nothing yet: this shows nothing of what a push would change
@@ -151,7 +155,7 @@ def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
 
     def check(hardware: str) -> None:
         checked = replace(request, hardware=hardware)
-        approvals.add(store, run, publish.plan_push(run, store.summary(run), checked, TOKEN))
+        approvals.add(store, run, push_plan.plan_push(run, store.summary(run), checked, TOKEN))
 
     assert "0.40 USD an hour" in pushed().error
     assert hub.repos == {}
@@ -165,8 +169,8 @@ def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
 
 def test_one_visitors_check_is_not_anothers(store: RunStore) -> None:
     run, approvals = store.create(RunConfig()), Approvals()
-    account = publish.Account("ada", ["ada"])
-    plan = publish.PushPlan(account, "ada/pairs", True, "", False, {}, held=1)
+    account = Account("ada", ["ada"])
+    plan = PushPlan(account, "ada/pairs", True, "", False, {}, held=1)
     mine, theirs = (store.for_visitor(Visitor((f"browser:{name}",))) for name in "ab")
     approvals.add(mine, run, plan)
     signed_in = store.for_visitor(Visitor(("user:ada", "browser:a")))
@@ -192,7 +196,7 @@ def test_what_is_wrong_is_said_by_the_push_as_by_the_check(
     run = store.create(RunConfig())
     run.append(events.Failed(error="x"))
     with pytest.raises(PublishError, match="no saved model"):
-        publish.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
+        push_plan.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
     push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
     assert push.push_state(run).error == "This run has no saved model."
     assert push.push_state(run).progress == PushProgress()

@@ -15,7 +15,7 @@ import pytest
 from finetune import uploads
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
-from finetune.hub import model_card, publish
+from finetune.hub import model_card, push_plan
 from finetune.inference.predictor import Predictor
 from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
@@ -94,7 +94,7 @@ def test_single_sentences_in_three_classes_go_the_whole_road(
     assert 'tokenizer("The shop opens at nine.", return_tensors' in said
     assert done.prepared.fingerprint in said
     assert "moods.csv" not in said  # a public card names no file of a person's
-    assert publish.suggested_name(run) == "toy-own-pairs"
+    assert push_plan.suggested_name(run) == "toy-own-pairs"
 
 
 def test_stop_before_training_ends_it_too(

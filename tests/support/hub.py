@@ -571,14 +571,14 @@ class Handler(BaseHTTPRequestHandler):
         self._json({"errors": problems, "warnings": []}, 400 if problems else 200)
 
     def preupload(self, kind: str, repo: str, revision: str) -> None:
-        self.hub.find(kind, repo, self.user)
+        held = self.hub.find(kind, repo, self.user).files
         self._writer(repo)
         files = [
             {
                 "path": one["path"],
                 "uploadMode": _mode(one["path"], one["size"]),
                 "shouldIgnore": False,
-                "oid": None,
+                "oid": _oid(one["path"], held.get(one["path"])),
             }
             for one in json.loads(self.body)["files"]
         ]
@@ -757,6 +757,16 @@ class Handler(BaseHTTPRequestHandler):
             return
         shown = {**headers, "Content-Range": f"bytes {first}-{last}/{len(content)}"}
         self._send(206, content[first : last + 1], shown)
+
+
+def _oid(path: str, content: bytes | None) -> str | None:
+    """By what the clients know a file that is there: git's hash of a blob, or sha256 of a large
+    file's content."""
+    if content is None:
+        return None
+    if _mode(path, len(content)) == "lfs":
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def _mode(path: str, size: int) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 import gradio as gr
 
 from finetune.errors import FinetuneError, JobError
-from finetune.hub import curves_picture, model_card, publish
-from finetune.hub.publish import PushRequest
+from finetune.hub import client, curves_picture, model_card, push_plan
+from finetune.hub.push_plan import PushRequest
 from finetune.jobs import export_jobs, push_jobs, service
 from finetune.runs.store import Run, RunStore
 from finetune.ui import (
@@ -149,7 +149,7 @@ class PublishTab:
             return
         self.token = gr.Textbox(
             label="Access token",
-            info=TOKEN[bool(publish.stored_token())],
+            info=TOKEN[bool(client.stored_token())],
             type="password",
             elem_id="token",
             max_lines=1,
@@ -234,7 +234,7 @@ class PublishTab:
             return ["", "", "", *self._shown(store, None)]
         try:
             run = store.get(run_id)
-            name = publish.suggested_name(run)
+            name = push_plan.suggested_name(run)
             text = self._card(store, run, f"your-name/{name}", licence)
         except Exception as error:
             return ["", feedback.show_errors(error), "", *self._shown(store, None)]
@@ -280,7 +280,7 @@ class PublishTab:
             run = store.get(run_id)
             self.pushes.forget(store, run)  # what it was refused for may be mended
             summary = service.run_summary(store, run)
-            plan = publish.plan_push(run, summary, wanted, token)
+            plan = push_plan.plan_push(run, summary, wanted, token)
             self.pushes.checked(store, run, plan)
             text = self._card(store, run, plan.full, plan.licence)
         except Exception as error:
@@ -306,7 +306,7 @@ class PublishTab:
         return self._push(auth.visitor_store(self.store, request), _signed_in(oauth), asked)
 
     def _token(self, store: RunStore, typed: object) -> str | None:
-        stored = publish.stored_token() if store.visitor.alone else None
+        stored = client.stored_token() if store.visitor.alone else None
         return str(typed or "").strip() or stored
 
     def _push(self, store: RunStore, token: str | None, asked: list[Any]) -> list[Any]:

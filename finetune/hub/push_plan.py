@@ -1,0 +1,246 @@
+"""What a push of a run would do, found out without changing anything."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard, ModelInfo
+
+from finetune.config import is_upload
+from finetune.data import catalog
+from finetune.errors import PublishError
+from finetune.hub import curves_picture, demo, model_card
+from finetune.hub.client import Account, HubClient, full_repo_id
+from finetune.runs.run import Run
+from finetune.runs.summary import ENDED, RunSummary
+
+# What `from_pretrained` may read beside the card, never in a folder: of an earlier model, it would
+# be mixed with this one.
+_OF_A_MODEL = (
+    "*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*.h5", "*.msgpack",
+    "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
+    "special_tokens_map.json", "added_tokens.json", "*.model", "sentencepiece*",
+)  # fmt: skip
+Files = dict[str, bytes | Path]  # path in the repository -> content, or the file that has it
+
+
+@dataclass(frozen=True)
+class PushRequest:
+    """What shall be pushed where.
+
+    Args:
+        name: of the repository, with or without a namespace.
+        private: whether a new repository is private; one that exists stays as it is, so one that
+            is public takes nothing private.
+        licence: as the Hub spells it, empty for none; None for that of the base model.
+        demo: whether to make a Space too, `<name>-demo`, in which anybody can try the model.
+        hardware: of that Space, as the Hub names it; some is billed.
+        update: whether a repository that holds something already gets a new commit.
+        pays: whether a new Space may be on hardware that is billed.
+    """
+
+    name: str
+    private: bool = False
+    licence: str | None = None
+    demo: bool = False
+    hardware: str = "cpu-basic"
+    update: bool = False
+    pays: bool = False
+
+
+@dataclass(frozen=True)
+class PushPlan:
+    """What a push will do, as far as it can be known before the first byte.
+
+    Args:
+        account: whose token it is.
+        full: the repository, `namespace/name`.
+        exists: whether it is there; then the push is a new commit in it.
+        head: its latest commit; empty where there is none.
+        private: whether it is or will be private.
+        files: path -> bytes of everything that is sent.
+        held: how many files it holds, beside what the Hub itself makes.
+        replaced, removed: paths that are there and get new content, and those of an earlier model
+            that go.
+        licence, base_licence: of the card and of the base model; empty for none or unknown.
+        demo, demo_exists, hardware, billed: the demo Space, empty for none; see `DemoPlan`.
+    """
+
+    account: Account
+    full: str
+    exists: bool
+    head: str
+    private: bool
+    files: dict[str, int]
+    held: int = 0
+    replaced: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    licence: str = ""
+    base_licence: str = ""
+    demo: str = ""
+    demo_exists: bool = False
+    hardware: str = ""
+    billed: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(self.files.values())
+
+
+def suggested_name(run: Run) -> str:
+    """A repository name made from the run's checkpoint and dataset."""
+    config = run.config()
+    checkpoint = config.checkpoint.removesuffix("(bundled)").strip().rsplit("/")[-1]
+    source = "own" if is_upload(config.dataset) else config.dataset.rsplit("/")[-1]
+    text = f"{checkpoint}-{source}-pairs".lower()
+    return re.sub(r"[^a-z0-9._-]+", "-", text).strip("-.")[:96]
+
+
+def plan_push(run: Run, summary: RunSummary, request: PushRequest, token: str | None) -> PushPlan:
+    """What a push would do; changes nothing.
+
+    Args:
+        run: the run whose `best/` is sent.
+        summary: the fold over its events.
+        token: used for these calls only.
+
+    Raises:
+        PublishError: when the run has no model or has not ended, or something is wrong with the
+            token, the name, the licence or the Hub's answer.
+    """
+    return prepare_push(run, summary, request, HubClient(token))[0]
+
+
+def prepare_push(
+    run: Run, summary: RunSummary, request: PushRequest, hub: HubClient
+) -> tuple[PushPlan, Files]:
+    """As `plan_push`, with what is sent."""
+    files = _model_files(run, summary)
+    account = hub.account()
+    full = full_repo_id(request.name, account.name)
+    account.check_may_write(full)
+    base = model_card.base_licence(run.config()) or _licence_on_hub(run, hub)
+    licence = base if request.licence is None else request.licence.strip().lower()
+    if not re.fullmatch(r"[a-z0-9.+-]{0,60}", licence):
+        raise PublishError(
+            f"{licence!r} is not a licence as the Hub spells it.", "Write it as in apache-2.0."
+        )
+    findings = model_card.check_findings(run, summary)
+    card = model_card.card_text(run, summary, full, licence, findings)
+    files["README.md"] = card.encode()
+    sizes = {
+        path: len(content) if isinstance(content, bytes) else content.stat().st_size
+        for path, content in files.items()
+    }
+    plan = PushPlan(
+        account, full, False, "", request.private, sizes, licence=licence, base_licence=base
+    )
+    plan = _with_repository(plan, hub)
+    hub.call(f"The card of {full}", lambda: _validate_card(card))
+    if not request.demo:
+        return plan, files
+    if plan.private:
+        raise PublishError(
+            f"A demo of {full} could not read it: the repository is private.",
+            "Push it without the demo, or make the repository public.",
+        )
+    space = demo.plan_demo(full, request.hardware, hub)
+    return replace(
+        plan, demo=space.space, demo_exists=space.exists, hardware=space.hardware,
+        billed=space.billed,
+    ), files  # fmt: skip
+
+
+def _model_files(run: Run, summary: RunSummary) -> Files:
+    """All that is sent but the card."""
+    if not run.has_model():
+        raise PublishError("This run has no saved model.", "Train it until the first evaluation.")
+    if summary.status not in ENDED:
+        raise PublishError(
+            "This run is still training.", "Wait for its end or stop it; then push its best model."
+        )
+    files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
+    files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
+    files["metrics.json"] = (json.dumps(_metrics(summary), indent=2) + "\n").encode()
+    if (picture := curves_picture.curves_png(summary)) is not None:
+        files[model_card.PICTURE] = picture
+    return files
+
+
+def _metrics(summary: RunSummary) -> dict[str, Any]:
+    best = summary.best
+    return {
+        "step": best.step if best else summary.saved_step,
+        "validation": best.metrics if best else {},
+        "intervals_95": best.intervals if best else {},
+        "majority_baseline": summary.prepared.majority if summary.prepared else {},
+        "baselines": summary.baselines,
+        "test": [
+            {"step": one.step, "scores": one.metrics, "threshold": one.threshold,
+             "at_threshold": one.at_threshold}
+            for one in summary.opened
+        ],
+    }  # fmt: skip
+
+
+def _licence_on_hub(run: Run, hub: HubClient) -> str:
+    """What the Hub knows of the base model's licence; empty where that is nothing."""
+    checkpoint = run.config().checkpoint
+    if catalog.is_local_path(checkpoint):
+        return ""
+    with contextlib.suppress(PublishError, AttributeError):
+        info = hub.call("Looking for the base model", lambda: hub.api.model_info(checkpoint))
+        licence = info.card_data.get("license") if info.card_data else ""
+        return licence if isinstance(licence, str) else ""
+    return ""
+
+
+def _with_repository(plan: PushPlan, hub: HubClient) -> PushPlan:
+    """The plan with what the repository holds already, if there is one."""
+    if not hub.call(f"Looking for {plan.full}", lambda: hub.api.repo_exists(plan.full)):
+        if plan.full.split("/")[0] not in plan.account.namespaces:
+            raise PublishError(
+                f"The token may write to {plan.full}, but there is no such repository.",
+                "Make it first, or take a token that may make repositories.",
+            )
+        return plan
+    info = hub.call(f"Looking into {plan.full}", lambda: hub.api.model_info(plan.full))
+    if plan.private and not info.private:
+        raise PublishError(
+            f"{plan.full} exists and is public: anybody can read what is pushed there.",
+            "Push without Private, or choose another name.",
+        )
+    held = {file.rfilename for file in info.siblings or []}
+    earlier = [path for path in held - set(plan.files) if "/" not in path]
+    removed = [path for path in earlier if any(fnmatch.fnmatch(path, kind) for kind in _OF_A_MODEL)]
+    return replace(
+        plan,
+        exists=True,
+        head=head_commit(info),
+        private=bool(info.private),
+        held=len(held - {".gitattributes"}),
+        replaced=sorted(held & set(plan.files)),
+        removed=sorted(removed),
+    )
+
+
+def head_commit(info: ModelInfo) -> str:
+    """The latest commit of a repository; empty where there is none."""
+    return info.sha if info.sha and set(info.sha) != {"0"} else ""
+
+
+def _validate_card(card: str) -> None:
+    try:
+        ModelCard(card).validate()
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise PublishError(
+            f"The Hub does not take the card: {reason}", "Change the licence or the name."
+        ) from None

@@ -1,0 +1,49 @@
+# A demo made by Finetune: it reads which model it shows, and how, from config.json.
+try:
+    import spaces  # a Space's own; where the hardware is ZeroGPU, before anything loads torch
+except ImportError:
+    pass
+else:
+    # ZeroGPU ends an app that has no function to lend its GPU to. This one answers on the CPU.
+    @spaces.GPU
+    def lent() -> None:
+        """Nothing."""
+
+
+import json
+from pathlib import Path
+
+import gradio as gr
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+config = json.loads(Path(__file__).with_name("config.json").read_text(encoding="utf-8"))
+name = config["model"]
+tokenizer = AutoTokenizer.from_pretrained(name)
+model = AutoModelForSequenceClassification.from_pretrained(name).eval()
+
+
+def classify(*sentences: str) -> dict[str, float]:
+    """The probability of every class."""
+    inputs = tokenizer(
+        *sentences, truncation=True, max_length=config["max_length"], return_tensors="pt"
+    )
+    with torch.no_grad():
+        probabilities = model(**inputs).logits.softmax(dim=-1)[0]
+    return {label: probabilities[index].item() for index, label in model.config.id2label.items()}
+
+
+demo = gr.Interface(
+    classify,
+    [gr.Textbox(label=label, lines=2) for label in config["sentences"]],
+    gr.Label(label="probability of each class"),
+    examples=config["examples"],
+    cache_examples=False,
+    title=f"{name.split('/')[-1]} demo",
+    description=f"The model is [`{name}`](https://huggingface.co/{name}).",
+    flagging_mode="never",
+    api_name="classify",
+)
+
+if __name__ == "__main__":
+    demo.launch()
