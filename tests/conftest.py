@@ -9,12 +9,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.support.hub import LoopbackHub
-
-if TYPE_CHECKING:
-    from tests.ui.test_browser import App
 
 # Before any Hugging Face library is imported: they read these once. Every test, and every
 # process a test starts, sees this Hub and no other.
@@ -152,16 +148,6 @@ def glue() -> Path:
     if not GLUE.is_dir():
         pytest.skip(f"the real MRPC is not at {GLUE.parent.name}/{GLUE.name} beside the project")
     return GLUE
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """`python app.py` for all tests of a module: it takes as long to start as many of them last."""
-    from tests.ui.test_browser import App
-
-    made = App(tmp_path_factory.mktemp("app") / "runs")
-    yield made
-    made.end()
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,7 @@ from finetune.runs import events
 from finetune.runs.summary import RunSummary, Status, fold_events
 from finetune.ui import app as page
 from finetune.ui import charts, run_view, theme
-from tests.ui.test_browser import App, app, browser, fill_toy, press_train
-
-__all__ = ["app", "browser"]  # fixtures
+from tests.support.browser import App, fill_toy, press_train
 
 GROUNDS = ("page", "surface", "sunk", "wash")  # what anything stands on
 EDGES = ("line",)  # between things; says nothing

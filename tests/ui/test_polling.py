@@ -11,9 +11,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from finetune.ui import feedback, polling, theme
-from tests.ui.test_browser import browser
-
-__all__ = ["browser"]  # a fixture
 
 
 def test_an_answer_ends_the_wait_it_was_asked_in() -> None:

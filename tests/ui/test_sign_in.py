@@ -17,11 +17,10 @@ from finetune.config import RunConfig
 from finetune.owners import Visitor
 from finetune.ui import sign_in
 from tests.support import toys
+from tests.support.browser import App
 from tests.support.hub import LoopbackHub
 from tests.ui.test_app import story
-from tests.ui.test_browser import App, browser
 
-__all__ = ["browser"]
 SCOPES = "openid profile contribute-repos write-repos"
 
 
