@@ -7,15 +7,12 @@ import dataclasses
 import html
 import itertools
 import json
-import math
 import os
 import re
 import shlex
 import subprocess
 import sys
 import textwrap
-import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,8 +21,9 @@ import gradio as gr
 import httpx
 import orjson
 import pytest
-from gradio import http_server
+from gradio import http_server, oauth
 from gradio.exceptions import ServerFailedToStartError
+from gradio.helpers import special_args
 
 from finetune import config
 from finetune.config import RunConfig
@@ -37,13 +35,14 @@ from finetune.jobs import service
 from finetune.jobs.queue import Queue
 from finetune.runs import events
 from finetune.runs.store import Run, RunStore
-from finetune.runs.summary import RunSummary, fold_events
+from finetune.runs.summary import fold_events
 from finetune.ui import answer_view, app, charts, feedback, form, live_updates, run_view
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
-from finetune.ui.tabs.train import TrainTab, _stopping
+from finetune.ui.tabs.train import TrainTab
 from tests.support import toys
 from tests.support.toys import story
+from tests.ui.conftest import Server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOBODY: Any = None  # who calls a callback from here
@@ -62,19 +61,16 @@ def tabs(store: RunStore) -> tuple[TrainTab, PredictTab, PublishTab]:
     return made
 
 
-def test_the_form_draws_every_field() -> None:
+def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
     with gr.Blocks():
         controls = form.draw(form.draw_data())
     assert list(controls) == [field.name for field in dataclasses.fields(RunConfig)]
     for name, control in controls.items():
         assert control.label == name
         assert control.info == config.knobs()[name].help
-    assert form.read(form.values(RunConfig())) == RunConfig()
-
-
-def test_the_form_reads_what_it_shows() -> None:
     chosen = RunConfig(learning_rate=3e-4, num_train_epochs=7, lr_scheduler_type="cosine")
-    assert form.read(form.values(chosen)) == chosen
+    for values in (RunConfig(), chosen):
+        assert form.read(form.values(values)) == values
 
 
 def test_a_wrong_form_names_the_fields_and_starts_nothing(
@@ -137,36 +133,47 @@ def test_a_run_that_waits_to_go_on_can_be_stopped(
     assert tabs[0].on_turn(NOBODY, run.id)[2]["interactive"]
 
 
-def test_a_run_that_learned_nothing_does_not_look_like_a_success() -> None:
+def test_a_run_that_learned_nothing_does_not_look_like_a_success(store: RunStore) -> None:
+    run = store.create(RunConfig())
+
     def ending(**scores: float) -> str:
-        told = [
-            dataclasses.replace(one, metrics=one.metrics | scores, intervals={"f1": [0.7, 0.76]})
-            if isinstance(one, events.Evaluated)
-            else one
-            for one in story()
+        history = [
+            dataclasses.replace(
+                event, metrics=event.metrics | scores, intervals={"f1": [0.7, 0.76]}
+            )
+            if isinstance(event, events.Evaluated)
+            else event
+            for event in story()
         ]
-        return run_view._ending(fold_events(told))
+        return run_view.status_html(run, fold_events(history))
 
     assert "ft-good" in ending(f1=0.8)
     assert 'data-tab="publish"' in ending(f1=0.8)
     constant = ending(accuracy=0.6, f1=0.75)  # the majority's own
-    assert "ft-warn" in constant
     assert "always giving the same answer" in constant
     below = ending(accuracy=0.6, f1=0.74)
     assert "always giving" not in below
     assert "is not above the best baseline" in below
     for ended in (constant, below):
         assert "ft-good" not in ended
+        assert "ft-warn" in ended
         assert "more epochs" in ended
         assert 'data-tab="publish"' not in ended
 
 
-def test_stop_says_what_it_will_keep() -> None:
-    before, told = story(), story()[:6]
-    assert "no model to keep" in _stopping(fold_events([]))
-    assert "no model to keep" in _stopping(fold_events(told[:2]))
-    assert "kept as it is" in _stopping(fold_events(told))
-    assert _stopping(fold_events(before[:-1])) == "Stopping: the best model is kept."
+@pytest.mark.parametrize(
+    ("events_so_far", "words"),
+    [(2, "no model to keep"), (6, "kept as it is"), (-1, "the best model is kept")],
+)
+def test_stop_says_what_it_will_keep(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore, words: str,
+    events_so_far: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(service, "stop_run", lambda *values: None)
+    run = store.create(RunConfig())
+    for event in story()[:events_so_far]:
+        run.append(event)
+    assert words in tabs[0].on_stop(NOBODY, run.id)[0]
 
 
 def test_a_form_once_trained_with_is_kept_in_the_browser(
@@ -239,29 +246,13 @@ def test_a_damaged_configuration_hides_neither_curves_nor_cause(
     assert told["log"][1] == "what it printed"
 
 
-def test_a_line_of_nothing_but_nulls_hides_no_other(store: RunStore, finished: Run) -> None:
-    with finished.events_file.open("a") as file:
-        for event in story():
-            names = dict.fromkeys(vars(event))
-            file.write(json.dumps({"event": event.kind, **names}) + "\n")
-    told = live_updates.changes(store, finished, {})
-    assert "step 8 of 8" in told["status"][1]
-
-
 def test_what_many_watch_is_drawn_once(
     store: RunStore, finished: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: list[int] = []
-    real = charts.loss_chart
-
-    def counted(summary: RunSummary) -> str:
-        drawn.append(1)
-        return real(summary)
-
-    monkeypatch.setattr(charts, "loss_chart", counted)
+    first = live_updates.changes(store, finished, {})
+    monkeypatch.setattr(charts, "loss_chart", lambda summary: pytest.fail("drawn again"))
     for _ in range(50):
-        assert live_updates.changes(store, finished, {})["loss"][1] == real(store.summary(finished))
-    assert len(drawn) == 1
+        assert live_updates.changes(store, finished, {}) == first
 
 
 @pytest.mark.parametrize(("watchers", "wait"), [(1, 400), (8, 400), (20, 1000), (50, 1600)])
@@ -471,33 +462,6 @@ def test_the_facts_name_several_processes_and_summed_batches(store: RunStore) ->
     assert "3 batches of 4 a step" in text
 
 
-def test_charts_say_what_they_show() -> None:
-    scores = charts.score_chart(fold_events(story()))
-    assert 'aria-label="Validation accuracy and F1: accuracy 0.700, F1 0.800"' in scores
-    assert "majority class" in scores
-    assert scores.count("ft-dot") == 2
-    assert "appears with the first step" in charts.loss_chart(fold_events([]))
-
-
-@pytest.mark.parametrize(
-    "points",
-    [
-        [(1.0, 0.5)],
-        [(1.0, 0.0), (2.0, 0.0)],
-        [(1.0, 0.121), (2.0, 0.847)],
-        [(1.0, 1e9), (2.0, 1e-9)],
-        [(5.0, -3.0)],
-    ],
-)
-def test_any_points_lie_within_the_axis(points: list[charts.Point]) -> None:
-    low, high = min(y for _, y in points), max(y for _, y in points)
-    bottom, top, ticks = charts._axis(low, high, math.inf)
-    slack = 1e-6 * (top - bottom)
-    assert bottom - slack <= low <= high <= top + slack
-    assert 2 <= len(ticks) <= 12
-    assert all(bottom - slack <= tick <= top + slack for tick in ticks)
-
-
 @pytest.mark.parametrize(
     "points",
     [
@@ -529,6 +493,12 @@ def test_the_page_is_made_of_five_tabs(store: RunStore) -> None:
     assert labels == ["Data", "Train", "Runs", "Predict", "Publish"]
 
 
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
 SPY = """
 import socket, sys
 allowed = {"127.0.0.1", "::1", "localhost", "0.0.0.0"}
@@ -544,28 +514,20 @@ sys.addaudithook(audit)
 def test_the_app_starts_without_torch_and_asks_nobody_outside(tmp_path: Path) -> None:
     code = SPY + textwrap.dedent(
         f"""
-        import threading, time
+        import time, urllib.request
         sys.argv = ["app.py", "--runs", {str(tmp_path)!r}, "--port", "0"]
         import app
         from finetune.ui import app as page
-        page.launch.__kwdefaults__ = None
         real = page.launch
         def launch(made, store, **options):
             real(made, store, prevent_thread_lock=True, quiet=True)
-            import urllib.request
             print(urllib.request.urlopen(made.local_url).status, "torch" in sys.modules)
-            time.sleep(3)
+            time.sleep(1)
         page.launch = launch
         app.main()
         """
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = python(code)
     assert "200 False" in done.stdout, done.stderr
     assert "OUTSIDE" not in done.stderr
     assert done.returncode == 0, done.stderr
@@ -573,73 +535,35 @@ def test_the_app_starts_without_torch_and_asks_nobody_outside(tmp_path: Path) ->
 
 def test_the_spy_sees_an_outside_host() -> None:
     code = SPY + "\ntry: socket.create_connection(('192.0.2.1', 9), 0.01)\nexcept OSError: pass"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "OUTSIDE" in done.stderr
+    assert "OUTSIDE" in python(code).stderr
 
 
-def test_the_command_serves_the_page(tmp_path: Path, processes: list[int]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "app.py", "--runs", str(tmp_path / "runs")],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    processes.append(process.pid)
-    assert process.stdout is not None
-    deadline = time.monotonic() + 60
-    url = ""
-    for line in process.stdout:
-        if "http://" in line:
-            url = line.split()[-1]
-            break
-        assert time.monotonic() < deadline
-    assert urllib.request.urlopen(url).status == 200
+def test_on_a_space_the_page_signs_in_and_asks_for_no_token(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "SYSTEM": "spaces", "SPACE_ID": "ada/x", "SPACE_HOST": "ada-x.hf.space",
+        "OAUTH_CLIENT_ID": "i", "OAUTH_CLIENT_SECRET": "s", "OAUTH_SCOPES": "openid",
+        "OPENID_PROVIDER_URL": os.environ["HF_ENDPOINT"],
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+        monkeypatch.setattr(oauth, name, value, raising=False)  # read when it was imported
+    blocks = app.build(store)
+    assert any(isinstance(block, gr.LoginButton) for block in blocks.blocks.values())
+    assert "token" not in [block.elem_id for block in blocks.blocks.values()]
+    push = next(fn.fn for fn in blocks.fns.values() if "on_push_on_space" in repr(fn.fn))
+    assert special_args(push, ["run", "name", False])[0][4] is None  # nobody has signed in
 
 
-def test_on_a_space_the_page_signs_in_and_asks_for_no_token() -> None:
-    code = textwrap.dedent(
-        """
-        import gradio as gr
-        from gradio.helpers import special_args
-        from finetune.runs.store import RunStore
-        from finetune.ui import app
-        made = app.build(RunStore("nowhere"))
-        names = [type(block).__name__ for block in made.blocks.values()]
-        ids = [getattr(block, "elem_id", None) for block in made.blocks.values()]
-        push = next(f.fn for f in made.fns.values() if "on_push_on_space" in repr(f.fn))
-        arguments = special_args(push, ["run", "name", False])[0]
-        print("LoginButton" in names, "token" in ids, arguments[4])
-        """
-    )
-    space = {"SYSTEM": "spaces", "SPACE_ID": "ada/x", "SPACE_HOST": "ada-x.hf.space"}
-    oauth = {"OAUTH_CLIENT_ID": "i", "OAUTH_CLIENT_SECRET": "s", "OAUTH_SCOPES": "openid"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **space, **oauth, "OPENID_PROVIDER_URL": os.environ["HF_ENDPOINT"]},
-    )
-    assert done.stdout.strip() == "True False None", done.stderr
-
-
-def test_a_path_in_place_of_an_upload_reads_nothing(store: RunStore, tmp_path: Path) -> None:
+def test_a_path_in_place_of_an_upload_reads_nothing(server: Server, tmp_path: Path) -> None:
     """A client may send any value to any endpoint: a path of the server's own is refused."""
     secret = tmp_path / "secret.csv"
     secret.write_text("sentence1,sentence2,label\na,b,1\nc,d,0\n")
-    made = app.build(store)
-    index = next(at for at, fn in made.fns.items() if fn.name == "on_upload")
-    _, url, _ = made.launch(prevent_thread_lock=True, quiet=True)
-    try:
-        sent = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}
-        body = {"data": [sent, None, None], "fn_index": index, "session_hash": "x"}
-        answer = httpx.post(f"{url}gradio_api/run/predict", json=body, timeout=30)
-        assert answer.status_code >= 400 or "error" in answer.json()
-    finally:
-        made.close()
-    assert not (store.root / "uploads").exists()
+    file = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}
+    body = {"data": [file, None, None], "fn_index": server.event("on_upload"), "session_hash": "x"}
+    answer = httpx.post(f"{server.url}gradio_api/run/predict", json=body, timeout=30)
+    assert answer.status_code >= 400 or "error" in answer.json()
+    assert not (server.store.root / "uploads").exists()
 
 
 def test_an_app_that_loses_its_port_takes_another(

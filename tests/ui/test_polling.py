@@ -72,7 +72,7 @@ def until_still(made: Counted) -> int:
     deadline = time.monotonic() + 20
     while True:
         before = len(made.asked)
-        time.sleep(0.6)
+        time.sleep(0.4)
         if len(made.asked) == before:
             return before
         assert time.monotonic() < deadline
@@ -97,6 +97,7 @@ def test_a_late_answer_ends_no_later_wait(counted: tuple[Counted, Page]) -> None
     assert until_still(made) == 3
 
 
+@pytest.mark.long
 def test_nothing_is_asked_for_what_is_out_of_sight(counted: tuple[Counted, Page]) -> None:
     made, opened = counted
     opened.wait_for_timeout(500)
