@@ -19,7 +19,7 @@ from finetune.jobs import export, export_jobs, workers
 from finetune.runs import events
 from finetune.runs.store import Run, RunStore
 from tests.support import toys
-from tests.ui.test_app import story
+from tests.support.toys import story
 
 
 @pytest.fixture

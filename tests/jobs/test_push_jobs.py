@@ -26,7 +26,7 @@ from finetune.ui.tabs.publish import PublishTab
 from tests.conftest import TOKEN
 from tests.support import toys
 from tests.support.hub import LoopbackHub, Space
-from tests.ui.test_app import story
+from tests.support.toys import story
 
 WANTED = PushRequest("ada/pairs")
 DONE = Pushed("http://hub/ada/pairs", "c" * 40, True, Verification(20, 0.0))

@@ -10,10 +10,11 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +48,32 @@ from tests.ui.conftest import Server
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOBODY: Any = None  # who calls a callback from here
 ONE_RUN = (1, "", "", "")  # neither seeds nor a grid
+Tabs = tuple[TrainTab, PredictTab, PublishTab]
 MARKUP = "<script>alert(1)</script>"
 
 
-@pytest.fixture
-def tabs(store: RunStore) -> tuple[TrainTab, PredictTab, PublishTab]:
-    made = TrainTab(store), PredictTab(store), PublishTab(store)
+@pytest.fixture(scope="module")
+def module_tabs(tmp_path_factory: pytest.TempPathFactory) -> Tabs:
+    """Tabs over a folder of runs; drawing them takes as long as many a test."""
+    store = RunStore(tmp_path_factory.mktemp("tabs") / "runs")
+    tabs = TrainTab(store), PredictTab(store), PublishTab(store)
     with gr.Blocks():
-        made[0].draw(form.draw_data())
-        made[1].remember()
-        made[1].draw()
-        made[2].draw()
-    return made
+        tabs[0].draw(form.draw_data())
+        tabs[1].remember()
+        tabs[1].draw()
+        tabs[2].draw()
+    return tabs
+
+
+@pytest.fixture
+def store(module_tabs: Tabs) -> Iterator[RunStore]:
+    yield module_tabs[0].store
+    shutil.rmtree(module_tabs[0].store.root, ignore_errors=True)
+
+
+@pytest.fixture
+def tabs(module_tabs: Tabs, store: RunStore) -> Tabs:
+    return module_tabs
 
 
 def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
@@ -73,9 +88,7 @@ def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
         assert form.read(form.values(values)) == values
 
 
-def test_a_wrong_form_names_the_fields_and_starts_nothing(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
-) -> None:
+def test_a_wrong_form_names_the_fields_and_starts_nothing(tabs: Tabs, store: RunStore) -> None:
     values = form.values(RunConfig())
     values[form.NAMES.index("learning_rate")] = None
     values[form.NAMES.index("num_train_epochs")] = 0
@@ -86,9 +99,7 @@ def test_a_wrong_form_names_the_fields_and_starts_nothing(
     assert store.runs() == []
 
 
-def test_lengths_follow_the_checkpoint(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], toy_checkpoint: Path
-) -> None:
+def test_lengths_follow_the_checkpoint(tabs: Tabs, toy_checkpoint: Path) -> None:
     train = tabs[0]
     values = form.values(RunConfig(checkpoint=str(toy_checkpoint), max_length=64))
     assert "A part of the pairs is measured now." in train.on_costs(NOBODY, *ONE_RUN, *values)
@@ -100,7 +111,7 @@ def test_lengths_follow_the_checkpoint(
 
 
 def test_the_command_starts_the_same_from_where_the_page_keeps_it(
-    tabs: tuple[TrainTab, PredictTab, PublishTab],
+    tabs: Tabs,
     store: RunStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -120,9 +131,7 @@ def test_the_command_starts_the_same_from_where_the_page_keeps_it(
     assert "<code>python -m finetune train --seed 7</code>" in said
 
 
-def test_a_run_that_waits_to_go_on_can_be_stopped(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
-) -> None:
+def test_a_run_that_waits_to_go_on_can_be_stopped(tabs: Tabs, store: RunStore) -> None:
     run = store.create(RunConfig())
     for event in [*story()[:-2], events.Stopped(step=8, seconds=1.0)]:
         run.append(event)
@@ -166,7 +175,7 @@ def test_a_run_that_learned_nothing_does_not_look_like_a_success(store: RunStore
     [(2, "no model to keep"), (6, "kept as it is"), (-1, "the best model is kept")],
 )
 def test_stop_says_what_it_will_keep(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore, words: str,
+    tabs: Tabs, store: RunStore, words: str,
     events_so_far: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(service, "stop_run", lambda *values: None)
@@ -177,7 +186,7 @@ def test_stop_says_what_it_will_keep(
 
 
 def test_a_form_once_trained_with_is_kept_in_the_browser(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], monkeypatch: pytest.MonkeyPatch
+    tabs: Tabs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = RunConfig(learning_rate=3e-4, num_train_epochs=7)
     monkeypatch.setattr(
@@ -192,9 +201,7 @@ def test_a_form_once_trained_with_is_kept_in_the_browser(
 
 
 @pytest.mark.parametrize("kept", [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}])
-def test_what_cannot_be_restored_leaves_the_form(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], kept: Any
-) -> None:
+def test_what_cannot_be_restored_leaves_the_form(tabs: Tabs, kept: Any) -> None:
     assert tabs[0].on_restore(NOBODY, kept) == [gr.skip()] * (len(form.NAMES) + 1)
 
 
@@ -282,9 +289,7 @@ def test_who_looks_at_a_run_that_has_ended_asks_more_seldom(
         assert live_updates.Pace().wait(run) == wait
 
 
-def test_opening_the_page_finds_the_newest_run(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
-) -> None:
+def test_opening_the_page_finds_the_newest_run(tabs: Tabs, finished: Run) -> None:
     chooser, watched, stop, resume = tabs[0].on_open(NOBODY)
     assert chooser["value"] == watched == finished.id
     assert not stop["interactive"]
@@ -292,7 +297,7 @@ def test_opening_the_page_finds_the_newest_run(
 
 
 def test_a_run_deleted_while_watched_is_no_error(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run, store: RunStore
+    tabs: Tabs, finished: Run, store: RunStore
 ) -> None:
     store.delete(finished)
     assert tabs[0].on_turn(NOBODY, finished.id)[1] == ""
@@ -300,9 +305,7 @@ def test_a_run_deleted_while_watched_is_no_error(
 
 
 @pytest.mark.parametrize("wrong", ["../x", "/etc/passwd", "x" * 10**6, 7, None])
-def test_another_id_is_no_such_run(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], wrong: Any
-) -> None:
+def test_another_id_is_no_such_run(tabs: Tabs, wrong: Any) -> None:
     train, predict, publish = tabs
     assert "no such run" in train.on_stop(NOBODY, wrong)[0]
     assert "no such run" in predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[0]
@@ -311,9 +314,7 @@ def test_another_id_is_no_such_run(
     assert "no such run" in publish.on_check(NOBODY, *asked)[0]
 
 
-def test_the_default_is_what_can_run(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_is_what_can_run(tabs: Tabs, monkeypatch: pytest.MonkeyPatch) -> None:
     for is_there, words in ((True, "The Hub answers"), (False, "does not answer")):
         monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda found=is_there: found)
         said = tabs[0].on_hub()
@@ -321,9 +322,7 @@ def test_the_default_is_what_can_run(
         assert ("data-answers" in said) == is_there
 
 
-def test_predicting_through_the_tab(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
-) -> None:
+def test_predicting_through_the_tab(tabs: Tabs, finished: Run) -> None:
     pair = ("the cat sees a dog .", "a cat sees the dog .")
     answer, why, _, entry, _ = tabs[1].on_ask(NOBODY, finished.id, *pair, False, False, False)
     assert 'id="label"' in answer
@@ -350,9 +349,7 @@ def test_predicting_through_the_tab(
     assert not why["visible"]
 
 
-def test_a_sentence_that_cannot_be_sent_is_kept_as_one_that_can(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
-) -> None:
+def test_a_sentence_that_cannot_be_sent_is_kept_as_one_that_can(tabs: Tabs, finished: Run) -> None:
     """Half of an emoji, pasted: what is remembered of it must not close the tab for good."""
     asked = ("the cat \ud83d", "a dog")
     *_, entry, question = tabs[1].on_ask(NOBODY, finished.id, *asked, False, False, False)
@@ -364,9 +361,7 @@ def test_a_sentence_that_cannot_be_sent_is_kept_as_one_that_can(
     assert orjson.dumps(tabs[1].on_open(NOBODY, None, former)[3])
 
 
-def test_a_typed_classifier_of_the_hub_stays_chosen(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
-) -> None:
+def test_a_typed_classifier_of_the_hub_stays_chosen(tabs: Tabs, finished: Run) -> None:
     for chosen, kept in (("ada/judge", "ada/judge"), ("gone", finished.id), (None, finished.id)):
         assert tabs[1].on_open(NOBODY, chosen, [])[0]["value"] == kept
 
@@ -393,9 +388,7 @@ def test_what_was_tried_can_be_trained_on(second: str, tmp_path: Path) -> None:
     assert sum(map(len, pairs.splits.values())) == len(tried)
 
 
-def test_markup_is_shown_not_run(
-    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
-) -> None:
+def test_markup_is_shown_not_run(tabs: Tabs, store: RunStore) -> None:
     run = store.create(RunConfig(name=MARKUP))
     run.append(events.Failed(error=MARKUP, remedy=MARKUP))
     for text in (
@@ -552,6 +545,7 @@ def test_on_a_space_the_page_signs_in_and_asks_for_no_token(
     assert any(isinstance(block, gr.LoginButton) for block in blocks.blocks.values())
     assert "token" not in [block.elem_id for block in blocks.blocks.values()]
     push = next(fn.fn for fn in blocks.fns.values() if "on_push_on_space" in repr(fn.fn))
+    assert push is not None
     assert special_args(push, ["run", "name", False])[0][4] is None  # nobody has signed in
 
 

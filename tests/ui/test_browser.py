@@ -402,20 +402,6 @@ def test_a_late_answer_leaves_the_next_examination_alone(
 
 
 @pytest.mark.long
-def test_rows_are_looked_at(app: App, page: Page) -> None:
-    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
-    page.get_by_role("tab", name="Data").click()
-    page.locator("#pairs input").click()
-    page.get_by_role("option", name="Bundled pairs").click()
-    expect(page.locator("#rows table tbody tr")).to_have_count(10)
-    page.locator("#rows-way input").click()
-    page.get_by_role("option", name="search").click()
-    page.locator("#rows-search textarea, #rows-search input").fill("castle")
-    page.locator("#rows-search textarea, #rows-search input").press("Enter")
-    expect(page.locator("#rows table tbody tr").first).to_contain_text("castle")
-
-
-@pytest.mark.long
 def test_no_tab_scrolls_sideways(app: App, browser: Browser) -> None:
     for width, scheme in itertools.product((375, 1280, 1920), ("light", "dark")):
         context = browser.new_context(

@@ -23,7 +23,7 @@ from finetune.runs.summary import fold_events
 from finetune.ui import charts, compare_view, form, theme
 from finetune.ui.charts import Series
 from tests.support.browser import fill
-from tests.ui.test_app import story
+from tests.support.toys import story
 
 SHEET = theme.CSS.read_text(encoding="utf-8")
 

@@ -54,7 +54,7 @@ class Answer:
 
 
 def ask(
-    port: int, path: str = "/config", method: str = "GET", body: bytes = b"", **headers: str
+    port: int, path: str = "/config", method: str = "GET", body: bytes = b"", /, **headers: str
 ) -> Answer:
     """A request with exactly these headers (`Host` of the app's own unless given)."""
     sent = {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(body))}
