@@ -50,23 +50,7 @@ def hub() -> Iterator[LoopbackHub]:
     """The loopback Hub, with one user who may write, as it was at the start."""
     HUB.add_user(TOKEN, "ada", orgs=("lovelace",))
     yield HUB
-    for kept in (
-        HUB.repos,
-        HUB.buckets,
-        HUB.users,
-        HUB.aliases,
-        HUB.requests,
-        HUB.tokens_seen,
-        HUB.faults,
-        HUB.uploads,
-        HUB.parts,
-        HUB.targets,
-        HUB.provider.asked,
-        HUB.provider.tokens,
-    ):
-        kept.clear()
-    HUB.part_size = 0
-    HUB.first_commit = False
+    HUB.reset()
 
 
 def pytest_sessionfinish() -> None:
