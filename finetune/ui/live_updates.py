@@ -30,20 +30,6 @@ _WAIT_ENDED = 1000  # the same for a run that has ended
 _MAX_RATE = 20  # questions a second, until every browser waits for _WAIT_MANY
 _WINDOW = 2.0  # seconds over which questions are counted
 
-_TEMPLATE = """
-<div id="{prefix}status" data-part="status">{status}</div>
-<div id="{prefix}live" class="sr-only" role="status" aria-live="polite" data-part="announced"></div>
-<p class="ft-said ft-warn" data-part="gone" hidden>{gone}</p>
-<div id="{prefix}lesson" data-part="lesson">{lesson}</div>
-<div id="{prefix}loss-plot" data-part="loss">{loss}</div>
-<div id="{prefix}score-plot" data-part="scores">{scores}</div>
-<div id="{prefix}first-batch" data-part="batch"></div>
-<details class="ft-log" id="{prefix}log">
-<summary id="{prefix}log-title" data-part="title">{title}</summary>
-<textarea readonly rows="12" aria-labelledby="{prefix}log-title" data-part="log"></textarea>
-</details>
-"""
-
 Parts = dict[str, tuple[str, str]]  # name -> mark of the state it shows, content
 
 
@@ -57,7 +43,7 @@ def view(prefix: str = "", empty: bool = False) -> gr.HTML:
     contents = {name: content for name, (_, content) in blank().items()}
     if not empty:
         contents["status"] = ""
-    template = _TEMPLATE.format(prefix=prefix, **contents)
+    template = theme.asset("live.html").format(prefix=prefix, **contents)
     script = theme.asset("live.js") + tab_links.SCRIPT
     return gr.HTML("", html_template=template, js_on_load=script, elem_id=f"{prefix}watched")
 

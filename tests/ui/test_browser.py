@@ -63,7 +63,7 @@ def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser
 def test_train_watch_try_and_publish(
     app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path
 ) -> None:
-    fill_toy(page, toy_checkpoint, 2)
+    fill_toy(page, toy_checkpoint, 1)
     choose_bundled(page)
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Finished", timeout=90_000)
@@ -75,7 +75,7 @@ def test_train_watch_try_and_publish(
     )
     expect(cards.nth(2)).to_contain_text(re.compile(r"F1, best model\s*0\.\d{3}"))
     expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
-    expect(page.locator("#score-plot .ft-dot")).to_have_count(4)  # two epochs, two metrics
+    expect(page.locator("#score-plot .ft-dot")).to_have_count(2)  # one epoch, two metrics
     summary = app.store.summary(app.store.runs()[0])
     assert summary.best is not None
     expect(cards.nth(2)).to_contain_text(f"{summary.best.metrics['f1']:.3f}")
@@ -112,7 +112,7 @@ def test_train_watch_try_and_publish(
     assert hub.repos == {}
     page.locator("#owner input").focus()
     page.keyboard.press("Tab")  # merely left: the plan is still what Push will do
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(300)
     expect(plan).to_contain_text("ada/my-pairs is a new private repository")
     page.get_by_label("Private").uncheck()
     expect(plan).to_be_hidden()  # Push would do something else
@@ -120,7 +120,7 @@ def test_train_watch_try_and_publish(
     page.get_by_role("button", name="Check", exact=True).click()
     expect(plan).to_contain_text("ada/my-pairs is a new private repository")
     expect(page.locator("#publish-run input")).to_be_enabled()
-    hub.delay("/lfs/objects/batch", 5)
+    hub.delay("/lfs/objects/batch", 3)
     page.get_by_role("button", name="Push to Hub").click()
     expect(page.locator("#push-result")).to_contain_text("Sending")
     page.reload()  # the push is the app's, not the page's
