@@ -140,7 +140,7 @@ def copy_model(checkpoint: Path, best: Path) -> None:
 
 def finished_run(store: RunStore, checkpoint: Path, name: str = "toy run") -> Run:
     """A run of a store that has ended, with a toy checkpoint as its model."""
-    run = store.create(RunConfig(checkpoint=str(checkpoint), max_length=32, name=name))
+    run = store.create(RunConfig(max_length=32, name=name))
     for event in story():
         run.append(event)
     copy_model(checkpoint, run.best)
