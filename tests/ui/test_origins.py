@@ -11,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from gradio_client import Client
 from playwright.sync_api import Browser
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -175,12 +174,6 @@ def test_a_websocket_of_a_foreign_page_is_refused(port: int) -> None:
                "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ=="}  # fmt: skip
     assert ask(port, "/", Origin=EVIL, **upgrade).status != 101
     assert ask(port, "/queue/join", Host="evil.example", **upgrade).status == 403
-
-
-def test_programs_go_on_working(server: Server, run: Run) -> None:
-    client = Client(server.url, verbose=False, analytics_enabled=False)
-    assert [row["name"] for row in client.predict(api_name="/list_runs")] == [NAME]
-    client.close()
 
 
 def behind(proxy: str, monkeypatch: pytest.MonkeyPatch, **environment: str) -> TestClient:
