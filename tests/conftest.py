@@ -9,12 +9,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.support.hub import LoopbackHub
-
-if TYPE_CHECKING:
-    from tests.ui.test_browser import App
 
 # Before any Hugging Face library is imported: they read these once. Every test, and every
 # process a test starts, sees this Hub and no other.
@@ -55,23 +51,7 @@ def hub() -> Iterator[LoopbackHub]:
     """The loopback Hub, with one user who may write, as it was at the start."""
     HUB.add_user(TOKEN, "ada", orgs=("lovelace",))
     yield HUB
-    for kept in (
-        HUB.repos,
-        HUB.buckets,
-        HUB.users,
-        HUB.aliases,
-        HUB.requests,
-        HUB.tokens_seen,
-        HUB.faults,
-        HUB.uploads,
-        HUB.parts,
-        HUB.targets,
-        HUB.provider.asked,
-        HUB.provider.tokens,
-    ):
-        kept.clear()
-    HUB.part_size = 0
-    HUB.first_commit = False
+    HUB.reset()
 
 
 def pytest_sessionfinish() -> None:
@@ -153,16 +133,6 @@ def glue() -> Path:
     if not GLUE.is_dir():
         pytest.skip(f"the real MRPC is not at {GLUE.parent.name}/{GLUE.name} beside the project")
     return GLUE
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """`python app.py` for all tests of a module: it takes as long to start as many of them last."""
-    from tests.ui.test_browser import App
-
-    made = App(tmp_path_factory.mktemp("app") / "runs")
-    yield made
-    made.end()
 
 
 @pytest.fixture(scope="session")

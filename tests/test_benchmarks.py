@@ -22,7 +22,7 @@ from finetune.ui import app
 from tests.benchmarks import analysis, load, machine, memory, prediction, training
 from tests.benchmarks import page as pages
 from tests.support import toys
-from tests.ui.test_app import story
+from tests.support.toys import story
 
 
 def test_the_made_file_has_the_rows_it_says(tmp_path: Path) -> None:

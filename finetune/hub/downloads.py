@@ -85,7 +85,7 @@ def events_csv(run: Run) -> Iterator[str]:
 
 
 def _cells(event: events.Event) -> list[object]:
-    values = dataclasses.asdict(event) | {"event": event.kind}
+    values = dataclasses.asdict(event) | {"event": getattr(event, "event", "")}
     if isinstance(event, events.Evaluated):
         values |= {**event.metrics, "validation_loss": event.metrics.get("loss"), "loss": None}
     texts = (values.get(name) for name in ("phase", "detail", "error", "remedy"))

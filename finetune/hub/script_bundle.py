@@ -90,7 +90,7 @@ def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) ->
 
     datasets.disable_progress_bars()
     config = run.pinned_config()
-    dataset_cache.ensure(config, store.root)
+    dataset_cache.ensure_cached(config, store.root)
     pairs = splits.load_pairs(config, store.root)
     if pairs.fingerprint != prepared.fingerprint:
         raise DataError(

@@ -2,15 +2,16 @@
 for agents that speak MCP.
 
 A client sees what the page would show the same visitor; where several people share the app it says
-who it is by the header `x-finetune-visitor` (see `visit`).
+who it is by the header `x-finetune-visitor` (see `auth`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from gradio.events import api as endpoint
@@ -24,7 +25,8 @@ from finetune.runs.store import RunStore
 from finetune.ui import auth, feedback, upload_limits
 from finetune.ui.model_chooser import Models
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from finetune.inference.predictor import PredictOptions, Predictor
 
 
 @dataclass
@@ -41,25 +43,16 @@ class Api:
 
     def wire(self) -> None:
         """Add the endpoints to the current `gr.Blocks`."""
-        acts: tuple[Callable[..., Any], ...] = (
-            self.list_runs,
-            self.run_status,
-            self.start_run,
-            self.stop_run,
-            self.resume_run,
-            self.batch_status,
-            self.cancel_batch,
-            self.publish,
-        )
-        for act in acts:
-            endpoint(act, api_name=act.__name__, concurrency_limit=None)
+        actions: tuple[Callable[..., Any], ...] = (
+            self.list_runs, self.run_status, self.start_run, self.stop_run, self.resume_run,
+            self.batch_status, self.cancel_batch, self.publish,
+        )  # fmt: skip
+        for action in actions:
+            endpoint(action, api_name=action.__name__, concurrency_limit=None)
         endpoint(self.predict, api_name="predict", queue=False)
         endpoint(self.explain, api_name="explain", concurrency_limit=2)  # as many as on the page
-        self._wire_batch()
-
-    def _wire_batch(self) -> None:
-        """A file is a parameter only where a component takes it: those are drawn and not shown.
-        Optional for a program is a component that has a value, whatever the handler's defaults."""
+        # Gradio takes a file only by a component; these are drawn and not shown. A parameter is
+        # optional where its component has a value, whatever the default of `predict_batch`.
         with gr.Column(visible=False):
             run, file = gr.Textbox(label="run_id"), gr.File(label="file")
             columns = [gr.Textbox("", label=f"{name}_column") for name in COLUMNS]
@@ -69,6 +62,25 @@ class Api:
             self.predict_batch, [run, file, *columns, *ways], answer, api_name="predict_batch",
             concurrency_limit=None,
         )  # fmt: skip
+
+    @contextmanager
+    def _store_of(self, request: gr.Request) -> Iterator[RunStore]:
+        """The store as the visitor may see it; errors become the endpoint's answer."""
+        try:
+            yield auth.visitor_store(self.store, request)
+        except FinetuneError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        except Exception as error:
+            raise gr.Error(feedback.apology(error), print_exception=False) from error
+
+    @contextmanager
+    def _predictor(
+        self, request: gr.Request, run_id: str, *ways: bool
+    ) -> Iterator[tuple[Predictor, PredictOptions]]:
+        from finetune.inference.predictor import PredictOptions
+
+        with self._store_of(request) as store, self.models.using(store, run_id) as predictor:
+            yield predictor, PredictOptions(*map(bool, ways))
 
     def predict(
         self,
@@ -94,15 +106,9 @@ class Api:
             label, probabilities by class, logits, tokens, cut (tokens the model did not read),
             seconds, and other_label, the answer for the sentences in the other order.
         """
-
-        def act(store: RunStore) -> dict:
-            from finetune.inference.predictor import PredictOptions
-
-            way = PredictOptions(bool(both_orders), bool(threshold), bool(calibrated))
-            with self.models.using(store, run_id) as predictor:
-                return asdict(predictor.pair(sentence1, sentence2, way))
-
-        return self._do(request, act)
+        ways = (both_orders, threshold, calibrated)
+        with self._predictor(request, run_id, *ways) as (predictor, options):
+            return asdict(predictor.pair(sentence1, sentence2, options))
 
     def explain(
         self,
@@ -130,18 +136,12 @@ class Api:
             answer's log-odds with the words and without them; flips, the small edits that change
             the answer, of the number tried.
         """
-
-        def act(store: RunStore) -> dict:
-            from finetune.inference.predictor import PredictOptions
-
-            way = PredictOptions(bool(both_orders), bool(threshold), bool(calibrated))
-            with self.models.using(store, run_id) as predictor:
-                label, found = predictor.why(sentence1, sentence2, way)
-                flips, tried = predictor.flips(sentence1, sentence2, way)
-            changed = [asdict(one) for one in flips]
-            return {"label": label, **asdict(found), "flips": changed, "tried": tried}
-
-        return self._do(request, act)
+        ways = (both_orders, threshold, calibrated)
+        with self._predictor(request, run_id, *ways) as (predictor, options):
+            label, explanation = predictor.why(sentence1, sentence2, options)
+            flips, tried = predictor.flips(sentence1, sentence2, options)
+            edits = [asdict(flip) for flip in flips]
+            return {"label": label, **asdict(explanation), "flips": edits, "tried": tried}
 
     def predict_batch(
         self,
@@ -172,21 +172,17 @@ class Api:
             threshold: use the threshold saved with the model, if there is one.
             calibrated: use the temperature saved with the model, if there is one.
         """
-
-        def act(store: RunStore) -> dict:
+        with self._store_of(request) as store:
             if not isinstance(file, str) or not file:
                 raise FinetuneError("There is no file.", "Send one.")
-            asked = PredictionRequest(
+            prediction = PredictionRequest(
                 str(run_id), Path(file).name, sentence1_column or "", sentence2_column or "",
                 label_column or "", bool(both_orders), bool(threshold), bool(calibrated),
             )  # fmt: skip
-            batch = prediction_jobs.start_prediction(
-                store, asked, upload_limits.path(store.visitor, file)
-            )
-            upload_limits.kept(file, batch.input)
-            return _batch(batch)
-
-        return self._do(request, act)
+            path = upload_limits.path(store.visitor, file)
+            job = prediction_jobs.start_prediction(store, prediction, path)
+            upload_limits.kept(file, job.input)
+            return _batch(job)
 
     def batch_status(self, request: gr.Request, batch_id: str) -> dict:
         """How far a batch is: status, done and total rows, its report, and where its result is.
@@ -200,11 +196,8 @@ class Api:
             scores say nothing of new pairs. Those of the others are in `not_trained_on`, where
             there are at least 30; of these `validated_on` are the pairs the model was chosen by.
         """
-
-        def act(store: RunStore) -> dict:
+        with self._store_of(request) as store:
             return _batch(prediction_jobs.get_prediction(store, batch_id))
-
-        return self._do(request, act)
 
     def cancel_batch(self, request: gr.Request, batch_id: str) -> dict:
         """End a batch; what is judged by then is kept.
@@ -212,13 +205,10 @@ class Api:
         Args:
             batch_id: as predict_batch gives it.
         """
-
-        def act(store: RunStore) -> dict:
-            found = prediction_jobs.get_prediction(store, batch_id)
-            prediction_jobs.cancel_prediction(found)
-            return _batch(found)
-
-        return self._do(request, act)
+        with self._store_of(request) as store:
+            job = prediction_jobs.get_prediction(store, batch_id)
+            prediction_jobs.cancel_prediction(job)
+            return _batch(job)
 
     def publish(
         self,
@@ -239,24 +229,21 @@ class Api:
             private: whether a new repository is private; to a public one nothing is pushed then.
             update: whether a repository that holds something already gets a new commit, in which
                 the files of an earlier model go.
-        """  # fmt: skip
-
-        def act(store: RunStore) -> dict:
+        """
+        with self._store_of(request) as store:
             from finetune.hub import client, publish, push_plan
 
             run = store.get(run_id)
-            mine = str(token or "").strip() or None
-            if mine is None and store.visitor.alone:
-                mine = client.stored_token()
+            token = str(token or "").strip()
+            if not token and store.visitor.alone:
+                token = client.stored_token() or ""
             summary = service.run_summary(store, run)
-            wanted = push_plan.PushRequest(str(repository), bool(private), update=bool(update))
+            push = push_plan.PushRequest(str(repository), bool(private), update=bool(update))
             try:
-                return asdict(publish.push_run(run, summary, wanted, mine))
+                return asdict(publish.push_run(run, summary, push, token or None))
             except publish.RepositoryExists as error:
                 remedy = "Send update as True for a new commit in it, or choose another name."
                 raise PublishError(error.fact, remedy) from None
-
-        return self._do(request, act)
 
     def list_runs(self, request: gr.Request) -> list[dict]:
         """Every run of yours, the newest first: id, name, status, place in the queue, scores.
@@ -264,11 +251,8 @@ class Api:
         Returns:
             One object a run; `created` is in seconds since the epoch, `seconds` is of training.
         """
-
-        def act(store: RunStore) -> list[dict]:
-            return [asdict(one) for one in run_table.run_rows(store)]
-
-        return self._do(request, act)
+        with self._store_of(request) as store:
+            return [asdict(row) for row in run_table.run_rows(store)]
 
     def run_status(self, request: gr.Request, run_id: str) -> dict:
         """How far a run is: its row, the last step, steps in total, the last training loss.
@@ -276,11 +260,8 @@ class Api:
         Args:
             run_id: the run's id, as list_runs and start_run give it.
         """
-
-        def act(store: RunStore) -> dict:
+        with self._store_of(request) as store:
             return _status(store, run_id)
-
-        return self._do(request, act)
 
     def start_run(self, request: gr.Request, config: dict) -> dict:
         """Start a run, or put it in the queue where another is training.
@@ -288,13 +269,10 @@ class Api:
         Args:
             config: hyperparameters by name, as in config.json; what is missing keeps its default.
         """
-
-        def act(store: RunStore) -> dict:
+        with self._store_of(request) as store:
             if not isinstance(config, dict):
                 raise FinetuneError("config is not an object.", "Send names and values.")
             return _status(store, service.start_run(store, RunConfig.from_dict(config)).id)
-
-        return self._do(request, act)
 
     def stop_run(self, request: gr.Request, run_id: str, discard: bool = False) -> dict:
         """Stop a run and keep its best model, or take it out of the queue.
@@ -303,12 +281,9 @@ class Api:
             run_id: the run's id.
             discard: throw the model away instead.
         """
-
-        def act(store: RunStore) -> dict:
+        with self._store_of(request) as store:
             service.stop_run(store, store.get(run_id), discard=bool(discard))
             return _status(store, run_id)
-
-        return self._do(request, act)
 
     def resume_run(self, request: gr.Request, run_id: str) -> dict:
         """Let a run that ended too early go on from its last checkpoint.
@@ -316,32 +291,21 @@ class Api:
         Args:
             run_id: the run's id.
         """
-
-        def act(store: RunStore) -> dict:
+        with self._store_of(request) as store:
             service.resume_run(store, store.get(run_id))
             return _status(store, run_id)
 
-        return self._do(request, act)
 
-    def _do(self, request: gr.Request, act: Callable[[RunStore], T]) -> T:
-        try:
-            return act(auth.visitor_store(self.store, request))
-        except FinetuneError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-        except Exception as error:
-            raise gr.Error(feedback.apology(error), print_exception=False) from error
-
-
-def _batch(found: PredictionJob) -> dict:
-    known = prediction_jobs.prediction_state(found)
+def _batch(job: PredictionJob) -> dict:
+    state = prediction_jobs.prediction_state(job)
     return {
-        "id": found.id,
-        "status": known.status,
-        "done": known.done,
-        "total": known.total,
-        "report": known.report,
-        "error": f"{known.error} {known.remedy}".strip(),
-        "result": f"finetune/batches/{found.id}/result" if found.result else "",
+        "id": job.id,
+        "status": state.status,
+        "done": state.done,
+        "total": state.total,
+        "report": state.report,
+        "error": f"{state.error} {state.remedy}".strip(),
+        "result": f"finetune/batches/{job.id}/result" if job.result else "",
     }
 
 

@@ -1,8 +1,8 @@
-"""Who a request comes from, and what of the store is theirs.
+"""Identifies who sent a request and gives them their own view of the store.
 
-A browser is known by an identity in a cookie that no script of a page can read, a program by the
-same as a header; who is signed in with Hugging Face is known by that. All of it only where several
-people share the app (`visitors.shared`).
+A browser sends a signed identity in an HttpOnly cookie, a program the same as a header, and a user
+signed in with Hugging Face is known by name. Only where several people share the app
+(`owners.is_shared`); on one's own machine everything belongs to the one user.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 import os
 import time
 from functools import lru_cache
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,9 +24,9 @@ from finetune.owners import Visitor
 from finetune.runs.store import RunStore
 
 COOKIE = "finetune-visitor"
-SECURE_COOKIE = f"__Host-{COOKIE}"  # behind https: no other host can set it
-HEADER = "x-finetune-visitor"  # the same identity, for a client that is no browser
-ISSUE = "/finetune/visitor"  # where a program asks for one
+SECURE_COOKIE = f"__Host-{COOKIE}"  # over https: a browser lets no other host set this name
+HEADER = "x-finetune-visitor"
+ISSUE = "/finetune/visitor"  # where a program asks for an identity
 _YEAR = 365 * 24 * 3600
 
 
@@ -36,21 +34,25 @@ def visitor_store(store: RunStore, request: Any) -> RunStore:
     """The store as whoever sent the request may see it.
 
     Args:
-        request: Gradio's or Starlette's; None in a direct call, which has no browser.
+        request: Gradio's or Starlette's; None in a direct call.
     """
     return store.seen_by(request_visitor(store, request))
 
 
-def request_visitor(store: RunStore, request: gr.Request | None) -> Visitor:
+def request_visitor(store: RunStore, request: Any) -> Visitor:
     """Who sent a request."""
     if not owners.is_shared():
         return owners.LOCAL_USER
-    underlying = getattr(request, "request", None) or request
-    return owners.identify(_signed_in(underlying), _browser(identities(store), underlying))
+    request = getattr(request, "request", None) or request  # Gradio's holds Starlette's
+    headers = getattr(request, "headers", None) or {}
+    scope = getattr(request, "scope", None) or {}
+    known = identities(store)
+    browser = known.owner(_cookie(headers, scope)) or known.owner(str(headers.get(HEADER, "")))
+    return owners.identify(_signed_in_name(scope.get("session") or {}), browser)
 
 
 def identities(store: RunStore) -> Identities:
-    """The identities issued for a store's folder; one object of each, which counts."""
+    """The identities issued for a store's folder; one object for each folder, since it counts."""
     return _identities(store.root)
 
 
@@ -59,43 +61,29 @@ def _identities(root: Path) -> Identities:
     return Identities(root)
 
 
-def _browser(known: Identities, request: Any) -> str:
-    """The owner that the request's identity proves: its cookie's, or the header's of a client."""
-    headers = getattr(request, "headers", None) or {}
-    kept = _cookie(headers.get("cookie", ""), _name(getattr(request, "scope", None) or {}))
-    return known.owner(kept) or known.owner(str(headers.get(HEADER, "")))
-
-
-def _name(scope: Any) -> str:
-    """The cookie's name; behind https no other is believed, for a neighbour could have set it."""
-    return SECURE_COOKIE if _is_secure(scope) else COOKIE
+def _signed_in_name(session: dict[str, Any]) -> str:
+    sign_in = session.get("oauth_info") or {}
+    if sign_in.get("expires_at") and sign_in["expires_at"] < time.time():
+        return ""
+    return str((sign_in.get("userinfo") or {}).get("preferred_username") or "")
 
 
 def _is_secure(scope: Any) -> bool:
     return bool(os.environ.get("SPACE_ID")) or scope.get("scheme") == "https"
 
 
-def _cookie(header: str, name: str) -> str:
-    try:
-        found = SimpleCookie(header).get(name)
-    except CookieError:
-        return ""
-    return found.value if found else ""
+def _cookie_name(scope: Any) -> str:
+    return SECURE_COOKIE if _is_secure(scope) else COOKIE
 
 
-def _signed_in(request: Any) -> str:
-    """The name of the signed-in user; empty where nobody is, or no longer."""
-    session = (getattr(request, "scope", None) or {}).get("session") or {}
-    known = session.get("oauth_info") or {}
-    if known.get("expires_at") and known["expires_at"] < time.time():
-        return ""
-    return str((known.get("userinfo") or {}).get("preferred_username") or "")
+def _cookie(headers: Any, scope: Any) -> str:
+    return cookie_parser(headers.get("cookie", "")).get(_cookie_name(scope), "")
 
 
 class VisitorCookie:
-    """Gives every browser that opens the page its identity; an ASGI middleware.
+    """ASGI middleware that gives each browser an identity when it opens the page.
 
-    On a Space the page stands in a frame of another site, hence `SameSite=None` and `Partitioned`
+    On a Space the page is in a frame of another site, hence `SameSite=None` and `Partitioned`
     (CHIPS, https://developer.mozilla.org/docs/Web/Privacy/Guides/Privacy_sandbox/Partitioned_cookies).
     """
 
@@ -104,52 +92,49 @@ class VisitorCookie:
         self._store = store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        token = self._token(scope)
-        if not token:
-            await self._app(scope, receive, send)
-            return
+        token = self._new_token(scope)
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.append("set-cookie", _set_cookie(scope, token))
-                headers["cache-control"] = "private, no-store"  # one browser's identity
+                headers["cache-control"] = "private, no-store"
             await send(message)
 
-        await self._app(scope, receive, send_with_cookie)
+        await self._app(scope, receive, send_with_cookie if token else send)
 
-    def _token(self, scope: Scope) -> str:
+    def _new_token(self, scope: Scope) -> str:
         """An identity for a browser that opens the page without one; else empty."""
         if scope["type"] != "http" or scope["path"] != "/" or not owners.is_shared():
             return ""
         headers, known = Headers(scope=scope), identities(self._store)
-        opened = headers.get("sec-fetch-mode", "navigate") == "navigate"  # no part of another page
-        if not opened or known.owner(_cookie(headers.get("cookie", ""), _name(scope))):
+        opened = headers.get("sec-fetch-mode", "navigate") == "navigate"
+        if not opened or known.owner(_cookie(headers, scope)):
             return ""
         try:
-            return known.issue(address(scope))
+            return known.issue(client_address(scope))
         except TooMany:
-            return ""  # the page can be read; what it refuses then, it says
+            return ""  # the page can still be read
 
 
-def address(scope: Scope) -> str:
-    """Where a request comes from; of one that a known proxy passed on, what that says."""
+def client_address(scope: Scope) -> str:
+    """The address a request comes from, behind known proxies."""
     return str((scope.get("client") or ("",))[0])
 
 
 def _set_cookie(scope: Scope, token: str) -> str:
-    cookie = f"{_name(scope)}={token}; Path=/; HttpOnly; Max-Age={_YEAR}"
+    cookie = f"{_cookie_name(scope)}={token}; Path=/; HttpOnly; Max-Age={_YEAR}"
     if os.environ.get("SPACE_ID"):
         return f"{cookie}; SameSite=None; Secure; Partitioned"
     return f"{cookie}; SameSite=Lax" + ("; Secure" if _is_secure(scope) else "")
 
 
 def issue(store: RunStore, request: Request) -> Response:
-    """An identity for a program, which keeps no cookies: the token as plain text."""
+    """Answers a program, which keeps no cookies, with a new identity as plain text."""
     if not owners.is_shared():
         return PlainTextResponse("This app is its owner's alone; it asks nobody who they are.", 404)
     try:
-        token = identities(store).issue(address(request.scope))
+        token = identities(store).issue(client_address(request.scope))
     except TooMany as error:
         return PlainTextResponse(str(error), 429, {"retry-after": "3600"})
     return PlainTextResponse(token, headers={"cache-control": "no-store"})

@@ -1,7 +1,7 @@
-"""Signing in on a Space: with the least that publishing needs, and with more for who asks for it.
+"""Signing in on a Space: by default with the scopes that publishing needs, with more on request.
 
-Gradio's own sign-in asks for everything that the Space may ask for. These routes stand before it
-and ask for less; what comes back from the Hub is Gradio's business, and who is signed in `visit`'s.
+Gradio's own sign-in asks for every scope the Space may ask for. These routes replace its first
+step; the callback and the session are Gradio's.
 
 Sources: https://huggingface.co/docs/hub/spaces-oauth for the environment of a Space,
 https://huggingface.co/docs/hub/oauth for the scopes.
@@ -10,7 +10,7 @@ https://huggingface.co/docs/hub/oauth for the scopes.
 from __future__ import annotations
 
 import os
-from typing import Any
+from functools import partial
 from urllib.parse import urlencode
 
 import gradio as gr
@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 LEAST = ("openid", "profile", "contribute-repos")  # new repositories, and those made here
-MORE = "write-repos"  # any repository of the person's
-_NARROW, _WIDE = "/login/huggingface", "/login/more"
+MORE = "write-repos"  # any repository of the user's
+_LEAST_PATH, _MORE_PATH = "/login/huggingface", "/login/more"
 
 
 def on_space() -> bool:
@@ -29,47 +29,38 @@ def on_space() -> bool:
 
 
 def routes() -> list[Route]:
-    """Both sign-ins, to stand before Gradio's; none where there is no sign-in."""
+    """Both sign-ins, to be asked before Gradio's; none where there is no sign-in."""
     if not on_space():
         return []
     allowed = os.environ.get("OAUTH_SCOPES", "").split()
-    least = [one for one in LEAST if one in allowed]
+    least = [scope for scope in LEAST if scope in allowed]
+    more = [*least, MORE] if MORE in allowed else least
     return [
-        Route(_NARROW, _asking(least), methods=["GET"]),
-        Route(_WIDE, _asking([*least, MORE] if MORE in allowed else least), methods=["GET"]),
+        Route(_LEAST_PATH, partial(_login, least), methods=["GET"]),
+        Route(_MORE_PATH, partial(_login, more), methods=["GET"]),
     ]
 
 
-def _asking(scopes: list[str]) -> Any:
-    """A sign-in for these scopes that ends at Gradio's callback."""
+async def _login(scopes: list[str], request: Request) -> Response:
+    from authlib.integrations.starlette_client import OAuth
 
-    async def login(request: Request) -> Response:
-        from authlib.integrations.starlette_client import OAuth
-
-        oauth = OAuth()
-        # Of the same name as Gradio's: its callback looks for the state under that.
-        oauth.register(
-            name="huggingface",
-            client_id=os.environ["OAUTH_CLIENT_ID"],
-            client_secret=os.environ["OAUTH_CLIENT_SECRET"],
-            client_kwargs={"scope": " ".join(scopes)},
-            server_metadata_url=f"{os.environ['OPENID_PROVIDER_URL']}/.well-known/openid-configuration",
-        )
-        answer: Response = await oauth.huggingface.authorize_redirect(request, _back(request))
-        return answer
-
-    return login
-
-
-def _back(request: Request) -> str:
-    """Where the Hub sends the browser afterwards: the Space's own address, also where the page was
-    opened under another."""
-    kept = {"_target_url": request.query_params.get("_target_url") or "/"}
-    if tries := request.query_params.get("_nb_redirects"):
-        kept["_nb_redirects"] = tries
+    oauth = OAuth()
+    oauth.register(
+        name="huggingface",  # the name under which Gradio's callback looks for the state
+        client_id=os.environ["OAUTH_CLIENT_ID"],
+        client_secret=os.environ["OAUTH_CLIENT_SECRET"],
+        client_kwargs={"scope": " ".join(scopes)},
+        server_metadata_url=f"{os.environ['OPENID_PROVIDER_URL']}/.well-known/openid-configuration",
+    )
+    # Back to the Space's own address, also where the page was opened under another.
     host = os.environ.get("SPACE_HOST", "").split(",")[0].strip()
     base = f"https://{host}" if host else str(request.base_url).rstrip("/")
-    return f"{base}/login/callback?{urlencode(kept)}"
+    query = {"_target_url": request.query_params.get("_target_url") or "/"}
+    if redirects := request.query_params.get("_nb_redirects"):
+        query["_nb_redirects"] = redirects
+    callback = f"{base}/login/callback?{urlencode(query)}"
+    answer: Response = await oauth.huggingface.authorize_redirect(request, callback)
+    return answer
 
 
 def may_update(token: gr.OAuthToken | None) -> bool:
@@ -78,5 +69,5 @@ def may_update(token: gr.OAuthToken | None) -> bool:
 
 
 def more(text: str) -> str:
-    """A link to the sign-in that may; in a tab of its own, for a Space stands in a frame."""
-    return f'<a class="ft-button" href="{_WIDE[1:]}" target="_blank" rel="noopener">{text}</a>'
+    """A link to the wider sign-in; in a new tab, since a Space is shown in a frame."""
+    return f'<a class="ft-button" href="{_MORE_PATH[1:]}" target="_blank" rel="noopener">{text}</a>'

@@ -1,18 +1,15 @@
-"""Ways from one tab to the next: buttons in HTML that open a tab.
-
-A click stays in the browser. `SCRIPT` listens on a part of the page as a whole, whatever is drawn
-into it later.
-"""
+"""Buttons in HTML that open a tab of the page, without asking the server."""
 
 from __future__ import annotations
 
 import html
 
+# Listens on a part of the page as a whole, whatever is drawn into it later.
 SCRIPT = """
 element.addEventListener('click', (event) => {
-  const way = event.target.closest('[data-tab]');
-  if (!way) return;
-  const tab = document.querySelector(`#tabs [role="tab"][data-tab-id="${way.dataset.tab}"]`);
+  const link = event.target.closest('[data-tab]');
+  if (!link) return;
+  const tab = document.querySelector(`#tabs [role="tab"][data-tab-id="${link.dataset.tab}"]`);
   tab?.click();
   tab?.focus();
 });

@@ -1,25 +1,22 @@
-"""Files on their way from a browser into the store: counted as they come, used, and gone.
+"""Receives uploaded files: asks who sends them and counts them as they come.
 
-Gradio's own route takes files from anybody, any number of them, and keeps them for a day. This one
-stands before it: it asks who sends, ends a request that brings too much while it is still coming,
-and puts each request's files into a folder of their own, which is removed once the store has kept
-them, when they are refused, and after an hour in which nobody used them.
+Gradio's own route takes any number of files from anybody; its limit is for one file. This route is
+asked before it and ends a request that brings more than its sender may have while it still comes.
+The files are removed once the store has a copy, when they are refused, and otherwise by Gradio
+(`delete_cache` in `app.build`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
-import os
 import secrets
 import shutil
 import threading
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,33 +37,29 @@ from finetune.owners import NOBODY, Limits, Visitor
 from finetune.runs.store import RunStore
 from finetune.ui import auth
 
-MOST = 500 * 2**20  # bytes of one file
+MAX_FILE_BYTES = 500 * 2**20
 
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 24 * 3600.0
-_PREFIX = "finetune-"
-_HANG_UP = {"connection": "close"}  # what still comes is not read
+_CLOSE = {"connection": "close"}  # the rest of the request is not read
 
 
 @dataclass
-class _Incoming:
-    """A file that came.
+class _Upload:
+    """An uploaded file.
 
     Args:
-        owner: who brought it.
-        size: bytes; 0 once the store has kept it.
-        when: it was last used, in seconds since the epoch.
-        kept: where the store keeps it.
+        owner: who sent it.
+        size: bytes in the upload folder; 0 once it was removed from there.
+        kept: the store's copy.
     """
 
     owner: str
     size: int
-    when: float
     kept: Path | None = None
 
 
-# Of the whole process: the paths are made here, and no two are alike.
-_files: dict[str, _Incoming] = {}
-_held: Counter[str] = Counter()  # owner -> bytes that lie here or are just coming
+# Of the whole process; the keys are paths that no two requests share.
+_uploads: dict[str, _Upload] = {}
+_held: Counter[str] = Counter()  # owner -> bytes in the upload folder or arriving
 _lock = threading.Lock()
 
 
@@ -75,64 +68,58 @@ class _TooMuch(Exception):
 
 
 class _Quota:
-    """What a request may bring.
+    """Counts one request against what its sender, and all visitors together, may have."""
 
-    Args:
-        owner: who sends it.
-        own, everyone: bytes that the sender, and all visitors together, may have here by now.
-    """
+    def __init__(self, store: RunStore) -> None:
+        self._owner = store.visitor.name
+        self._own = self._everyone = math.inf
+        self._counted = 0
+        _forget_removed_files()
+        if not store.visitor.alone:
+            limits = Limits.of_environment()
+            self._own = limits.upload_bytes - store.uploads.needed()
+            self._everyone = limits.all_upload_bytes - store.brought_bytes()
 
-    def __init__(self, owner: str, own: float, everyone: float) -> None:
-        self._owner, self._own, self._everyone = owner, own, everyone
-        self._taken = 0
+    def check(self, size: int) -> None:
+        """Raise `_TooMuch` when so many bytes more are too many."""
+        if _held[self._owner] + size > self._own or _held.total() + size > self._everyone:
+            raise _TooMuch
 
-    def take(self, size: int) -> None:
-        """Count bytes that come.
-
-        Raises:
-            _TooMuch: when they are more than may be; they are not counted then.
-        """
+    def count(self, size: int) -> None:
+        """Count bytes that arrive, or raise `_TooMuch`."""
         with _lock:
-            own, everyone = _held[self._owner] + size, _held.total() + size
-            if own > self._own or everyone > self._everyone:
-                raise _TooMuch
-            self._taken += size
+            self.check(size)
+            self._counted += size
             _held[self._owner] += size
 
-    def give_back(self) -> None:
-        """What was counted is not here any more, or is counted by its files from now on."""
+    def release(self) -> None:
+        """End the request: what arrived is counted by its files from now on."""
         with _lock:
-            _held[self._owner] -= self._taken
-            self._taken = 0
+            _held[self._owner] -= self._counted
+            self._counted = 0
 
 
-def _quota(store: RunStore) -> _Quota:
-    if store.visitor.alone:
-        return _Quota("", math.inf, math.inf)
-    limits = Limits.of_environment()
-    own = limits.upload_bytes - store.uploads.needed()
-    return _Quota(store.visitor.name, own, limits.all_upload_bytes - store.brought_bytes())
-
-
-@lru_cache(maxsize=1)
-def _folder() -> Path:
-    """Where this process puts what comes; within Gradio's folder, outside which it reads none."""
-    return Path(get_upload_folder()) / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+def _forget_removed_files() -> None:
+    with _lock:
+        for given, upload in list(_uploads.items()):
+            if upload.kept is None and not Path(given).is_file():
+                _remove(given, _uploads.pop(given))
 
 
 async def receive(store: RunStore, request: Request) -> Response:
-    """Take the files of a form, and answer where they lie, as Gradio's own route does."""
+    """Save the files of a form, and answer with their paths as Gradio's own route does."""
     mine = auth.visitor_store(store, request)
     if not mine.visitor.may_start:
-        return PlainTextResponse(" ".join(NOBODY), 403, _HANG_UP)
-    quota = await run_in_threadpool(_quota, mine)
-    announced = request.headers.get("content-length", "")
-    place = _folder() / secrets.token_urlsafe(18)
+        return PlainTextResponse(" ".join(NOBODY), 403, _CLOSE)
+    quota = await run_in_threadpool(_Quota, mine)
+    length = request.headers.get("content-length", "")
+    folder = Path(get_upload_folder()) / secrets.token_urlsafe(18)
+    saved = False
     try:
-        quota.take(int(announced) if announced.isdecimal() else 0)
-        quota.give_back()
-        paths = await _receive(request, place, quota)
-        await run_in_threadpool(_note, mine.visitor.name, place, paths)
+        quota.check(int(length) if length.isdecimal() else 0)
+        paths = await _save(request, folder, quota)
+        saved = await run_in_threadpool(_register, mine.visitor.name, folder, paths)
+        request.app.get_blocks().upload_file_set.update(paths)  # which Gradio empties
         return JSONResponse(paths)
     except _TooMuch:
         refusal, status = _too_much(), 413
@@ -142,28 +129,10 @@ async def receive(store: RunStore, request: Request) -> Response:
         refusal = str(getattr(error, "message", error))
         status = 413 if "maximum allowed size" in refusal else 400
     finally:
-        quota.give_back()
-        if not any(_is_below(path, place) for path in list(_files)):
-            await run_in_threadpool(shutil.rmtree, place, ignore_errors=True)
-    return PlainTextResponse(refusal, status, _HANG_UP)
-
-
-async def _receive(request: Request, place: Path, quota: _Quota) -> list[str]:
-    async def counted() -> Message:
-        message = await request.receive()
-        quota.take(len(message.get("body", b"")))
-        return message
-
-    upload_id = request.query_params.get("upload_id")
-    try:
-        paths, _, _ = await upload_fn(
-            Request(request.scope, counted), str(place), MOST, upload_id,
-            upload_progress=file_upload_statuses if upload_id else None,
-        )  # fmt: skip
-    finally:
-        if upload_id:  # who watches the bar waits for that
-            file_upload_statuses.set_done(upload_id)
-    return [str(path) for path in paths]
+        quota.release()
+        if not saved:
+            await run_in_threadpool(shutil.rmtree, folder, ignore_errors=True)
+    return PlainTextResponse(refusal, status, _CLOSE)
 
 
 def _too_much() -> str:
@@ -176,115 +145,101 @@ def _too_much() -> str:
     )
 
 
-def _is_below(path: str, place: Path) -> bool:
-    return Path(path).is_relative_to(place)
+async def _save(request: Request, folder: Path, quota: _Quota) -> list[str]:
+    async def counted() -> Message:
+        message = await request.receive()
+        quota.count(len(message.get("body", b"")))
+        return message
+
+    upload_id = request.query_params.get("upload_id")
+    try:
+        paths, _, _ = await upload_fn(
+            Request(request.scope, counted), str(folder), MAX_FILE_BYTES, upload_id,
+            upload_progress=file_upload_statuses if upload_id else None,
+        )  # fmt: skip
+    finally:
+        if upload_id:  # the progress bar waits for this
+            file_upload_statuses.set_done(upload_id)
+    return [str(path) for path in paths]
 
 
-def _note(owner: str, place: Path, paths: list[str]) -> None:
-    """Know the files that came, and let nothing else lie beside them."""
-    for other in place.iterdir():
-        if other.is_file():  # what a field without a name left
+def _register(owner: str, folder: Path, paths: list[str]) -> bool:
+    """Remember the files of a request; whether there are any."""
+    for other in folder.iterdir():
+        if other.is_file():  # of a field with another name than "files"
             other.unlink()
-    now = time.time()
     with _lock:
         for path in paths:
-            _files[path] = _Incoming(owner, Path(path).stat().st_size, now)
-            _held[owner] += _files[path].size
+            _uploads[path] = _Upload(owner, Path(path).stat().st_size)
+            _held[owner] += _uploads[path].size
+    return bool(paths)
 
 
 def path(visitor: Visitor, given: str) -> Path:
-    """Where a file that a visitor has uploaded lies now.
+    """Where a file that a visitor has uploaded is now.
+
+    Args:
+        given: the path with which the upload was answered.
 
     Raises:
-        DataError: when it is not here any more, or not theirs.
+        DataError: when it was removed, or is another's.
     """
-    gone = DataError(f"{Path(given).name!r} is not here any more.", "Upload it again.")
     with _lock:
-        known = _files.get(given)
-        if known is not None:
-            known.when = time.time()
-    if known is None and not visitor.alone:
-        raise gone
-    if known is not None and not visitor.owns(known.owner):
-        raise gone
-    where = known.kept if known and known.kept else Path(given)
-    if not where.is_file():
-        raise gone
-    return where
+        upload = _uploads.get(given)
+    current = upload.kept if upload and upload.kept else Path(given)
+    theirs = visitor.owns(upload.owner) if upload else visitor.alone
+    if not theirs or not current.is_file():
+        raise DataError(f"{Path(given).name!r} is not here any more.", "Upload it again.")
+    return current
 
 
-def kept(given: str, where: Path) -> None:
-    """The store has kept a file: it lies there from now on, and here no more."""
+def kept(given: str, copy: Path) -> None:
+    """Remove an uploaded file of which the store has a copy, and use the copy in its place."""
     with _lock:
-        if (known := _files.get(given)) is not None:
-            known.kept = where
-            _forget(given, known)
+        if (upload := _uploads.get(given)) is not None:
+            upload.kept = copy
+            _remove(given, upload)
 
 
 def drop(given: str) -> None:
-    """A file was refused, or is needed no more; one that the store has kept stays there."""
+    """Remove an uploaded file that was refused or is not needed any more, unless it is kept."""
     with _lock:
-        if (known := _files.get(given)) is not None and known.kept is None:
-            _forget(given, known)
-            del _files[given]
+        if (upload := _uploads.get(given)) is not None and upload.kept is None:
+            _remove(given, _uploads.pop(given))
 
 
-def _forget(given: str, known: _Incoming) -> None:
-    """Remove an uploaded file and its folder; `_lock` is held."""
-    _held[known.owner] -= known.size
-    known.size = 0
+def _remove(given: str, upload: _Upload) -> None:
+    """Remove a file with its folder; `_lock` is held."""
+    _held[upload.owner] -= upload.size
+    upload.size = 0
     shutil.rmtree(Path(given).parent, ignore_errors=True)
-    with contextlib.suppress(OSError):  # others came with it
+    with contextlib.suppress(OSError):  # the request's folder has other files
         Path(given).parent.parent.rmdir()
 
 
-def sweep(now: float) -> None:
-    """Remove what nobody has used for an hour (a day on one's own machine), and what a killed app
-    has left.
-
-    Args:
-        now: in seconds since the epoch.
-    """
-    wait = _HOUR if owners.is_shared() else _DAY
-    with _lock:
-        late = [given for given, known in _files.items() if now - known.when > wait]
-    for given in late:
-        drop(given)
-        with _lock:
-            _files.pop(given, None)
-    for folder in Path(get_upload_folder()).glob(f"{_PREFIX}*/"):
-        with contextlib.suppress(OSError):
-            if folder != _folder() and now - folder.stat().st_mtime > _DAY:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-async def sweep_often() -> None:
-    """Sweep every minute."""
-    while True:
-        await asyncio.sleep(_MINUTE)
-        await run_in_threadpool(sweep, time.time())
-
-
-def only_uploads(page: gr.Blocks) -> None:
-    """Where several people share the app, let no file come past the route: Gradio fetches any
-    address in place of a file, and the MCP server keeps what stands in a call, whoever sends it."""
+def refuse_other_ways(page: gr.Blocks) -> None:
+    """On a shared app, let files come by this route only: Gradio would also fetch any address that
+    is sent in place of a file, and its MCP server saves files that are part of a call."""
     for block in page.blocks.values():
         move = block.async_move_resource_to_block_cache
-        block.async_move_resource_to_block_cache = partial(_moved, move)  # type: ignore[method-assign]
+        block.async_move_resource_to_block_cache = partial(_move, move)  # type: ignore[method-assign]
     if (server := getattr(page, "mcp_server_obj", None)) is not None:
-        server.convert_strings_to_filedata = partial(_uploaded, server.convert_strings_to_filedata)
+        server.convert_strings_to_filedata = partial(_convert, server.convert_strings_to_filedata)
 
 
-async def _moved(move: Callable[[Any], Awaitable[str | None]], given: Any) -> str | None:
-    if owners.is_shared() and is_http_url_like(given):
-        raise gr.Error(_NOT_FETCHED, print_exception=False)
-    return await move(given)
+async def _move(move: Callable[[Any], Awaitable[str | None]], resource: Any) -> str | None:
+    if is_http_url_like(resource):
+        _refuse_if_shared()
+    return await move(resource)
 
 
-def _uploaded(convert: Callable[[Any, Any], Any], value: Any, positions: Any) -> Any:
-    if owners.is_shared() and positions:
-        raise gr.Error(_NOT_FETCHED, print_exception=False)
+def _convert(convert: Callable[[Any, Any], Any], value: Any, positions: Any) -> Any:
+    if positions:
+        _refuse_if_shared()
     return convert(value, positions)
 
 
-_NOT_FETCHED = "Files are not fetched here. Send the file itself, as gradio_client does."
+def _refuse_if_shared() -> None:
+    if owners.is_shared():
+        text = "Files are not fetched here. Send the file itself, as gradio_client does."
+        raise gr.Error(text, print_exception=False)

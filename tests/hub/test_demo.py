@@ -25,7 +25,7 @@ from finetune.ui import push_view
 from tests.environment.test_space import with_spaces
 from tests.support import toys
 from tests.support.hub import LoopbackHub, Space
-from tests.ui.test_app import story
+from tests.support.toys import story
 
 PRO = "hub-token-of-pro"
 

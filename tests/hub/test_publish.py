@@ -40,7 +40,7 @@ from finetune.ui import push_view
 from tests.conftest import TOKEN
 from tests.support import toys
 from tests.support.hub import LoopbackHub
-from tests.ui.test_app import story
+from tests.support.toys import story
 
 
 @pytest.fixture

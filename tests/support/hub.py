@@ -127,14 +127,23 @@ class User:
 
 @dataclass
 class Fault:
-    """An answer given instead of the right one, so many times."""
+    """An answer given instead of the right one, so many times.
+
+    Args:
+        seconds: that the answer is late; with status 0 it is the right one.
+        cut: whether the connection is cut instead of an answer.
+        after: bytes that still pass before that: of what is sent to the Hub by a PUT, of the answer
+            to any other.
+        lost: do what is asked, then cut the connection in place of the answer.
+        gate: what the answer waits for.
+    """
 
     method: str
     path: re.Pattern[str]
     status: int
-    times: int
-    headers: dict[str, str]
-    body: bytes
+    times: int = 1
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
     seconds: float = 0.0
     cut: bool = False
     after: int = 0
@@ -177,6 +186,16 @@ class LoopbackHub:
     """
 
     def __init__(self) -> None:
+        self.reset()
+        handler = type("Bound", (Handler,), {"hub": self})
+        self._server = Server(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        # Another host name, as the Hub's storage has: the clients follow no redirect to it
+        # while they ask for a file's metadata, and send it no token.
+        self.storage = f"http://localhost:{self._server.server_port}"
+
+    def reset(self) -> None:
+        """Forget all that was added and asked."""
         self.repos: dict[tuple[str, str], Repo] = {}
         self.buckets: dict[str, bool] = {}
         self.users: dict[str, User] = {}
@@ -190,12 +209,6 @@ class LoopbackHub:
         self.part_size = 0
         self.first_commit = False
         self.faults: list[Fault] = []
-        handler = type("Bound", (Handler,), {"hub": self})
-        self._server = Server(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        # Another host name, as the Hub's storage has: the clients follow no redirect to it
-        # while they ask for a file's metadata, and send it no token.
-        self.storage = f"http://localhost:{self._server.server_port}"
 
     def __enter__(self) -> LoopbackHub:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -205,18 +218,9 @@ class LoopbackHub:
         self._server.shutdown()
         self._server.server_close()
 
-    def add_user(
-        self,
-        token: str,
-        name: str,
-        role: str = "write",
-        orgs: tuple[str, ...] = (),
-        pays: bool = True,
-        pro: bool = False,
-        scopes: tuple[str, ...] = (),
-    ) -> None:
+    def add_user(self, token: str, name: str, *values: Any, **named: Any) -> None:
         """Make a token known; see `User`."""
-        self.users[token] = User(name, role, orgs, pays, pro, scopes)
+        self.users[token] = User(name, *values, **named)
 
     def add_repo(
         self,
@@ -247,32 +251,20 @@ class LoopbackHub:
         status: int,
         times: int = 1,
         headers: dict[str, str] | None = None,
-        body: bytes = b"",
-        cut: bool = False,
-        after: int = 0,
-        lost: bool = False,
+        **named: Any,
     ) -> None:
-        """Answer the next requests whose path matches with an error, or cut the connection.
-
-        Args:
-            after: bytes that still pass before the connection is cut: of what is sent to the Hub
-                by a PUT, of the answer to any other.
-            lost: do what is asked, then cut the connection in place of the answer.
-        """
-        self.faults.append(
-            Fault(
-                method, re.compile(path), status, times, headers or {}, body, 0.0, cut, after, lost
-            )
-        )
+        """Answer the next requests whose path matches with an error; see `Fault`."""
+        fault = Fault(method, re.compile(path), status, times, headers or {}, **named)
+        self.faults.append(fault)
 
     def delay(self, path: str, seconds: float, times: int = 1) -> None:
         """Answer the next requests whose path matches late."""
-        self.faults.append(Fault("", re.compile(path), 0, times, {}, b"", seconds))
+        self.faults.append(Fault("", re.compile(path), 0, times, seconds=seconds))
 
     def hold(self, path: str) -> threading.Event:
         """Let the next request whose path matches wait until the event is set."""
         gate = threading.Event()
-        self.faults.append(Fault("", re.compile(path), 0, 1, {}, b"", gate=gate))
+        self.faults.append(Fault("", re.compile(path), 0, gate=gate))
         return gate
 
     def fault_for(self, method: str, path: str) -> Fault | None:

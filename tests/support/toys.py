@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 from finetune.config import RunConfig
 from finetune.data import splits as data
 from finetune.data.sources import LABELS
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.uploads import Uploads
 
 if TYPE_CHECKING:
@@ -66,6 +69,27 @@ def load(folder: Path, **values: object) -> data.Pairs:
     return data.load_pairs(RunConfig(dataset=name).changed(**values), folder / "kept")
 
 
+def story() -> list[events.Event]:
+    """The events of a run of eight steps, from its start to its end."""
+    return [
+        events.Started(device="CPU (2 threads)", versions={"torch": "2.13.0"}),
+        events.Prepared(
+            train_examples=64, validation_examples=24, steps_per_epoch=8, total_steps=8,
+            labels=["not_equivalent", "equivalent"], parameters=1000, precision="no",
+            majority={"accuracy": 0.6, "f1": 0.75},
+        ),
+        *(
+            events.Stepped(step=n, epoch=n / 8, loss=1 / n, learning_rate=1e-5,
+                           samples_per_second=10.0)
+            for n in range(1, 9)
+        ),
+        events.Evaluated(step=8, epoch=1.0, metrics={"accuracy": 0.7, "f1": 0.8, "loss": 0.5},
+                         seconds=0.1, best=True),
+        events.Saved(step=8),
+        events.Finished(step=8, seconds=3.0),
+    ]  # fmt: skip
+
+
 def write_checkpoint(
     folder: Path, dropout: float = 0.1, positions: int = 64, words: int = 0
 ) -> Path:
@@ -113,3 +137,12 @@ def overwrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object])
 def copy_model(checkpoint: Path, best: Path) -> None:
     """A saved model where a finished run has it."""
     shutil.copytree(checkpoint, best)
+
+
+def finished_run(store: RunStore, checkpoint: Path, name: str = "toy run") -> Run:
+    """A run of a store that has ended, with a toy checkpoint as its model."""
+    run = store.create(RunConfig(max_length=32, name=name))
+    for event in story():
+        run.append(event)
+    copy_model(checkpoint, run.best)
+    return run

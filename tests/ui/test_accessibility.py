@@ -20,10 +20,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from finetune.runs.store import RunStore
 from tests.support import toys
+from tests.support.browser import App
 from tests.support.hub import LoopbackHub
-from tests.ui.test_browser import App, browser
-
-__all__ = ["browser"]  # fixtures
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
 GRAVE = ("moderate", "serious", "critical")

@@ -13,13 +13,20 @@ from finetune.runs import events
 from finetune.runs.summary import RunSummary, Status, fold_events
 from finetune.ui import app as page
 from finetune.ui import charts, run_view, theme
-from tests.ui.test_browser import App, app, browser, fill_toy, press_train
-
-__all__ = ["app", "browser"]  # fixtures
+from tests.support.browser import App, choose_bundled, fill_toy, press_train
 
 GROUNDS = ("page", "surface", "sunk", "wash")  # what anything stands on
 EDGES = ("line",)  # between things; says nothing
 SHAPES = ("edge", "accent", "accent-deep")  # around or behind what can be used
+
+
+def palettes() -> dict[str, dict[str, str]]:
+    """The colours of the style sheet: selector -> name -> `#rrggbb`."""
+    blocks = re.findall(r"^(:root|\.dark) {(.*?)}", theme.asset("palette.css"), re.M | re.S)
+    return {where: dict(re.findall(r"--ft-([\w-]+): (#\w{6});", body)) for where, body in blocks}
+
+
+LIGHT, DARK = palettes()[":root"], palettes()[".dark"]
 
 
 def _luminance(colour: str) -> float:
@@ -42,9 +49,9 @@ def test_contrast_is_what_wcag_says_of_known_colours() -> None:
     assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)
 
 
-@pytest.mark.parametrize("palette", [theme.LIGHT, theme.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_text_colour_can_be_read_on_every_ground(palette: dict[str, str]) -> None:
-    texts = set(palette) - {*GROUNDS, *EDGES, *SHAPES}
+    texts = set(palette) - {*GROUNDS, *EDGES, *SHAPES, "filled"}
     found = {
         (text, ground): round(contrast(palette[text], palette[ground]), 2)
         for text in texts
@@ -59,27 +66,26 @@ def test_every_text_colour_can_be_read_on_every_ground(palette: dict[str, str]) 
 
 
 def test_light_and_dark_name_the_same_colours() -> None:
-    assert set(theme.LIGHT) == set(theme.DARK)
-    assert theme.variables().count("--ft-accent:") == 2
+    assert set(LIGHT) == {*DARK, "filled"}
 
 
 def test_the_style_sheet_names_no_colour_and_no_unknown_one() -> None:
-    sheet = theme.CSS.read_text(encoding="utf-8")
+    sheet = theme.asset("page.css")
     assert re.findall(r":[^;{}]*(#[0-9a-fA-F]{3,8}\b|rgba?\()", sheet) == []
     named = set(re.findall(r"var\(--ft-([\w-]+)", sheet))
-    assert named - set(theme.LIGHT) == {"filled", "tone"}
+    assert named - set(LIGHT) == {"tone"}
 
 
 def test_nothing_of_the_look_comes_from_the_network() -> None:
-    sheet = theme.CSS.read_text(encoding="utf-8") + theme.variables()
+    sheet = theme.asset("page.css") + theme.asset("palette.css")
     assert "url(" not in sheet
     assert "@import" not in sheet
     made = theme.theme()
     assert made._stylesheets == []  # a Google font would be one
-    for file in (theme.LOGO, theme.FAVICON):
-        drawn = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+    for file in ("logo.svg", "favicon.svg"):
+        drawn = theme.asset(file).replace("http://www.w3.org/2000/svg", "")
         assert "http" not in drawn
-        assert theme.LIGHT["accent"] in drawn
+        assert LIGHT["accent"] in drawn
 
 
 def test_progress_is_told_aloud_by_quarters_only() -> None:
@@ -141,8 +147,7 @@ def test_nothing_jumps_while_a_run_streams(
     page = browser.new_page(viewport={"width": width, "height": 1600})
     page.goto(app.url)
     fill_toy(page, toy_checkpoint, 1)
-    page.locator("#knob-dataset input").click()
-    page.get_by_role("option", name=re.compile("Bundled")).click()
+    choose_bundled(page)
     press_train(page)
     expect(page.locator("#run-phase")).to_be_visible()
     page.evaluate(_OBSERVE)

@@ -2,181 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 import re
-import shutil
-import subprocess
-import sys
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import APIResponse, Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from finetune import config
 from finetune.config import RunConfig
 from finetune.jobs import workers
-from finetune.jobs.queue import Queue
 from finetune.runs.store import RunStore
 from finetune.ui import form
 from finetune.ui.tabs.train import TrainTab
 from tests.conftest import TOKEN
 from tests.support import toys
+from tests.support.browser import (
+    App,
+    Late,
+    choose,
+    choose_bundled,
+    fill,
+    fill_toy,
+    own_file,
+    press_train,
+)  # fmt: skip
 from tests.support.hub import LoopbackHub
-from tests.ui.test_app import story
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
 
 
-class App:
-    """The app as its own process, as `python app.py` starts it."""
-
-    def __init__(self, runs: Path) -> None:
-        self.store = RunStore(runs)
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "app.py", "--runs", str(self.store.root)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if found := re.search(r"http://\S+", line):
-                self.url = found[0]
-                return
-        raise AssertionError("the app did not start")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-
-    def end(self) -> None:
-        self.kill()
-        for run in self.store.runs():
-            if (worker := workers.worker_process(run)) is not None:
-                worker.kill()
-
-    def empty(self) -> None:
-        """End what it has started but the worker that waits, and take away all that is kept."""
-        queue = Queue(self.store.root)
-        for name in queue.waiting():
-            queue.remove(name)
-        for run in self.store.runs():
-            workers.kill_worker(run)
-        for child in psutil.Process(self.process.pid).children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if "finetune.jobs.warm_worker" not in child.cmdline():
-                    child.kill()
-                    child.wait(10)
-        for path in self.store.root.iterdir():
-            while path.is_dir() and path.name != ".spare":  # the app may just write there
-                shutil.rmtree(path, ignore_errors=True)
-
-
-@pytest.fixture
-def app(running: App, hub: LoopbackHub) -> Iterator[App]:
-    """An app that has no runs and no files yet; its process is the module's."""
-    yield running
-    running.empty()
-
-
-# A busy machine is not a fault of the page; what never comes fails all the same.
-expect.set_options(timeout=60_000)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def page(browser: Browser, app: App) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(60_000)
-    made = context.new_page()
-    outside: list[str] = []
-    made.on("request", lambda r: None if _is_local(r.url) else outside.append(r.url))
-    broken: list[str] = []
-    made.on("pageerror", lambda error: broken.append(str(error)))
-    left = re.compile("Failed to fetch dynamically imported module|Unable to preload CSS")
-    made.goto(app.url)
-    yield made
-    context.close()
-    assert outside == []
-    # A page may be left while it is still loading.
-    assert [text for text in broken if not left.search(text)] == []
-
-
-def _is_local(url: str) -> bool:
-    return url.startswith(("http://127.0.0.1", "http://localhost", "data:", "blob:"))
-
-
-class Late:
-    """The first of the app's answers with certain words, kept back until it is let go."""
-
-    def __init__(self, page: Page, words: str) -> None:
-        self.page, self.words = page, words
-        self.held: list[tuple[Route, APIResponse]] = []
-        page.route("**/run/predict*", self._hold)
-
-    def _hold(self, route: Route) -> None:
-        answer = route.fetch()
-        if self.words in answer.text() and not self.held:
-            self.held.append((route, answer))
-        else:
-            route.fulfill(response=answer)
-
-    def wait(self) -> None:
-        """Until it is there."""
-        deadline = time.monotonic() + 30
-        while not self.held:
-            assert time.monotonic() < deadline
-            self.page.wait_for_timeout(50)
-
-    def let_go(self) -> None:
-        """It reaches the page; what comes after it goes its usual way."""
-        (route, answer), *_ = self.held
-        route.fulfill(response=answer)
-        self.page.unroute_all(behavior="ignoreErrors")
-
-
-def fill(page: Page, knob: str, value: str) -> None:
-    box = page.locator(f"#knob-{knob} input")
-    box.fill(value)
-    box.press("Tab")
-
-
-def fill_toy(page: Page, checkpoint: Path, epochs: int) -> None:
-    """A toy checkpoint in the form: it trains in seconds."""
-    expect(page.locator("#hub-status")).to_contain_text("Hub")
-    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
-    page.locator("#knob-checkpoint input").fill(str(checkpoint))
-    page.locator("#knob-checkpoint input").press("Enter")
-    fill(page, "num_train_epochs", str(epochs))
-    fill(page, "max_length", "48")
-
-
-def press_train(page: Page) -> None:
-    page.get_by_role("button", name="Train", exact=True).click()
-
-
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser: Browser) -> None:
     """Bundled pairs, bundled checkpoint, every default: the real weights for the real number of
     steps would take minutes here, so the run is stopped once it has streamed; see the next test
@@ -202,13 +59,12 @@ def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser
     page.close()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_train_watch_try_and_publish(
     app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path
 ) -> None:
-    fill_toy(page, toy_checkpoint, 2)
-    page.locator("#knob-dataset input").click()
-    page.get_by_role("option", name=re.compile("Bundled")).click()
+    fill_toy(page, toy_checkpoint, 1)
+    choose_bundled(page)
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Finished", timeout=90_000)
     cards = page.locator("#status .ft-card")
@@ -219,7 +75,7 @@ def test_train_watch_try_and_publish(
     )
     expect(cards.nth(2)).to_contain_text(re.compile(r"F1, best model\s*0\.\d{3}"))
     expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
-    expect(page.locator("#score-plot .ft-dot")).to_have_count(4)  # two epochs, two metrics
+    expect(page.locator("#score-plot .ft-dot")).to_have_count(2)  # one epoch, two metrics
     summary = app.store.summary(app.store.runs()[0])
     assert summary.best is not None
     expect(cards.nth(2)).to_contain_text(f"{summary.best.metrics['f1']:.3f}")
@@ -256,7 +112,7 @@ def test_train_watch_try_and_publish(
     assert hub.repos == {}
     page.locator("#owner input").focus()
     page.keyboard.press("Tab")  # merely left: the plan is still what Push will do
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(300)
     expect(plan).to_contain_text("ada/my-pairs is a new private repository")
     page.get_by_label("Private").uncheck()
     expect(plan).to_be_hidden()  # Push would do something else
@@ -264,7 +120,7 @@ def test_train_watch_try_and_publish(
     page.get_by_role("button", name="Check", exact=True).click()
     expect(plan).to_contain_text("ada/my-pairs is a new private repository")
     expect(page.locator("#publish-run input")).to_be_enabled()
-    hub.delay("/lfs/objects/batch", 5)
+    hub.delay("/lfs/objects/batch", 3)
     page.get_by_role("button", name="Push to Hub").click()
     expect(page.locator("#push-result")).to_contain_text("Sending")
     page.reload()  # the push is the app's, not the page's
@@ -286,10 +142,7 @@ def test_train_watch_try_and_publish(
 def test_a_push_is_cancelled_and_tried_again(
     app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path
 ) -> None:
-    run = app.store.create(RunConfig(max_length=32))
-    for event in story():
-        run.append(event)
-    toys.copy_model(toy_checkpoint, run.best)
+    toys.finished_run(app.store, toy_checkpoint)
     page.get_by_role("tab", name="Publish").click()
     expect(page.locator("#card")).to_contain_text("How to use")
     page.get_by_label("Access token").fill(TOKEN)
@@ -313,10 +166,7 @@ def test_a_late_suggestion_replaces_no_name_that_was_typed(
     app: App, page: Page, toy_checkpoint: Path
 ) -> None:
     for name in ("one", "two"):
-        run = app.store.create(RunConfig(max_length=32, name=name))
-        for event in story():
-            run.append(event)
-        toys.copy_model(toy_checkpoint, run.best)
+        toys.finished_run(app.store, toy_checkpoint, name)
     late = Late(page, "How to use")
     page.get_by_role("tab", name="Publish").click()
     late.wait()
@@ -356,8 +206,7 @@ def test_reload_second_browser_and_restart_show_the_running_run(
     app: App, page: Page, browser: Browser, toy_checkpoint: Path
 ) -> None:
     fill_toy(page, toy_checkpoint, 500)
-    page.locator("#knob-dataset input").click()
-    page.get_by_role("option", name=re.compile("Bundled")).click()
+    choose_bundled(page)
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
     page.reload()
@@ -400,8 +249,7 @@ def test_a_killed_worker_is_shown_and_goes_on_when_asked(
     app: App, page: Page, toy_checkpoint: Path
 ) -> None:
     fill_toy(page, toy_checkpoint, 500)
-    page.locator("#knob-dataset input").click()
-    page.get_by_role("option", name=re.compile("Bundled")).click()
+    choose_bundled(page)
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
     worker = workers.worker_process(app.store.runs()[0])
@@ -413,24 +261,6 @@ def test_a_killed_worker_is_shown_and_goes_on_when_asked(
     expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
     expect(page.get_by_role("button", name="Resume", exact=True)).to_be_hidden()
     assert len(app.store.runs()) == 1
-
-
-def choose(page: Page, knob: str, value: str) -> None:
-    box = page.locator(f"#knob-{knob} input")
-    box.fill(value)
-    box.press("Enter")
-    if knob.endswith("_column"):  # others show a label for their value
-        expect(box).to_have_value(value)
-
-
-def own_file(folder: Path) -> Path:
-    """A file as people have them: columns of any name, a broken row, a repeated one, markup."""
-    rows = [f"{n};{one};{two};{'yes' if same else 'no'}" for n, (one, two, same) in
-            enumerate(toys.rows(150))]  # fmt: skip
-    rows += ["7;<img src=x onerror=alert(1)>;<b>bold</b>;no", "broken", rows[3]]
-    path = folder / "tickets.csv"
-    path.write_text("number;ours;theirs;verdict\n" + "\n".join(rows) + "\n")
-    return path
 
 
 @pytest.mark.long
@@ -512,6 +342,7 @@ def test_a_preset_fills_the_form(browser: Browser) -> None:
     page.close()
 
 
+@pytest.mark.long
 def test_a_chooser_that_is_merely_left_takes_nothing_back(app: App, page: Page) -> None:
     """Gradio tells of a choice when a chooser is left, too."""
 
@@ -568,20 +399,6 @@ def test_a_late_answer_leaves_the_next_examination_alone(
     page.wait_for_timeout(1000)
     late.let_go()
     expect(page.locator("#overview")).to_contain_text("can be trained on")
-
-
-@pytest.mark.long
-def test_rows_are_looked_at(app: App, page: Page) -> None:
-    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
-    page.get_by_role("tab", name="Data").click()
-    page.locator("#pairs input").click()
-    page.get_by_role("option", name="Bundled pairs").click()
-    expect(page.locator("#rows table tbody tr")).to_have_count(10)
-    page.locator("#rows-way input").click()
-    page.get_by_role("option", name="search").click()
-    page.locator("#rows-search textarea, #rows-search input").fill("castle")
-    page.locator("#rows-search textarea, #rows-search input").press("Enter")
-    expect(page.locator("#rows table tbody tr").first).to_contain_text("castle")
 
 
 @pytest.mark.long

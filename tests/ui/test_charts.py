@@ -6,7 +6,6 @@ import html
 import itertools
 import json
 import re
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,10 +22,9 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
 from finetune.ui import charts, compare_view, form, theme
 from finetune.ui.charts import Series
-from tests.ui.test_app import story
-from tests.ui.test_browser import app, browser, fill, page
+from tests.support.browser import fill
+from tests.support.toys import story
 
-__all__ = ["app", "browser", "page"]  # fixtures
 SHEET = theme.CSS.read_text(encoding="utf-8")
 
 
@@ -159,11 +157,11 @@ def test_presets_tell_the_browser_what_they_set() -> None:
 def bare(browser: Browser) -> Page:
     """Charts alone, with the page's script and style and without an app."""
     made = browser.new_page(viewport={"width": 600, "height": 800})
-    script = Path(theme.SCRIPT).read_text(encoding="utf-8")
+    script = theme.asset("page.js")
     curve = Series("model", "run0", [(0.0, 0.0), (0.0, 0.5), (1.0, 1.0)], latest=False)
     guess = Series("guess", "guess", [(0.0, 0.0), (1.0, 1.0)], latest=False, straight=True)
     made.set_content(
-        f"<style>{theme.variables()}{SHEET}</style><main><div id='loss'>"
+        f"<style>{theme.asset('palette.css')}{SHEET}</style><main><div id='loss'>"
         f"{charts.loss_chart(fold_events(story()))}</div>"
         f"<div id='roc'>{charts.chart('ROC', [curve, guess], 1, '', 'rate', share=True)}</div>"
         f"<p>elsewhere</p></main><script>{script}</script>"

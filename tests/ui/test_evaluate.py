@@ -16,10 +16,9 @@ from finetune.inference import decision_rule
 from finetune.runs import events
 from finetune.runs.store import Run
 from tests.support import toys
+from tests.support.browser import App
 from tests.support.hub import LoopbackHub
-from tests.ui.test_browser import App, app, browser, page
 
-__all__ = ["app", "browser", "page"]  # fixtures
 LABELS = ["not_equivalent", "equivalent"]
 pytestmark = pytest.mark.long
 

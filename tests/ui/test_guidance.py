@@ -9,9 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support import toys
-from tests.ui.test_browser import App, app, browser, fill, fill_toy, page, press_train
-
-__all__ = ["app", "browser", "page"]
+from tests.support.browser import App, fill, fill_toy, press_train
 
 
 @pytest.mark.long

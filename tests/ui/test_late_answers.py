@@ -20,7 +20,8 @@ from finetune.ui.tabs.runs import RunsTab, blank
 from finetune.ui.tabs.train import TrainTab
 from tests.evaluation.test_report import evaluated, sure
 from tests.support import toys
-from tests.ui.test_app import NOBODY, story
+from tests.support.toys import story
+from tests.ui.test_app import NOBODY
 
 CHOSEN: dict[str, Any] = {"at": -1.0, "runs": [], "full": False}
 ASKS = ("all", "", "", "row", "", 0)

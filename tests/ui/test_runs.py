@@ -23,11 +23,10 @@ from finetune.runs.store import Run, RunStore
 from finetune.ui import auth, compare_view, model_chooser
 from finetune.ui.tabs import runs
 from tests.support import toys
+from tests.support.browser import App, choose, fill, fill_toy, press_train
 from tests.support.hub import LoopbackHub
-from tests.ui.test_app import NOBODY, story
-from tests.ui.test_browser import App, app, browser, choose, fill, fill_toy, page, press_train
-
-__all__ = ["app", "browser", "page"]  # fixtures
+from tests.support.toys import story
+from tests.ui.test_app import NOBODY
 
 
 def finished(store: RunStore, checkpoint: Path, f1: float = 0.8, **values: object) -> Run:

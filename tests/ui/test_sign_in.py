@@ -13,15 +13,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.sessions import SessionMiddleware
 from starlette.testclient import TestClient
 
-from finetune.config import RunConfig
 from finetune.owners import Visitor
 from finetune.ui import sign_in
 from tests.support import toys
+from tests.support.browser import App
 from tests.support.hub import LoopbackHub
-from tests.ui.test_app import story
-from tests.ui.test_browser import App, browser
 
-__all__ = ["browser"]
 SCOPES = "openid profile contribute-repos write-repos"
 
 
@@ -86,10 +83,7 @@ def test_a_visitor_signs_in_pushes_and_asks_for_more(
     """The least makes a new repository; one made elsewhere takes a second sign-in."""
     hub.add_repo("ada/elsewhere")
     ada = app.store.seen_by(Visitor(("user:ada",)))
-    run = ada.create(RunConfig(name="first try", max_length=32))
-    for event in story():
-        run.append(event)
-    toys.copy_model(toy_checkpoint, run.best)
+    toys.finished_run(ada, toy_checkpoint)
     context = browser.new_context()
     page = context.new_page()
     open_publish(page, app.url)

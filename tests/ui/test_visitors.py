@@ -8,7 +8,6 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,16 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from starlette.requests import Request
 
-from finetune import identities, owners  # fmt: skip
+from finetune import identities, owners
 from finetune.config import RunConfig
-from finetune.data import hub_access  # fmt: skip
+from finetune.data import hub_access
 from finetune.errors import DataError, ModelError, NoSuchRun, StoreError
 from finetune.identities import Identities
-from finetune.jobs import background, check_jobs, scheduler, service, workers  # fmt: skip
+from finetune.jobs import background, check_jobs, scheduler, service, workers
 from finetune.jobs.queue import Queue
 from finetune.owners import Visitor
 from finetune.runs.store import Run, RunStore
-from finetune.ui import app, auth
+from finetune.ui import auth
 from finetune.ui.api import Api
 from finetune.ui.model_chooser import Models
 from finetune.ui.tabs import data, runs
@@ -37,12 +36,18 @@ from finetune.ui.tabs.predict import PredictTab
 from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub
-from tests.ui.test_app import story
+from tests.ui.conftest import Server
 
 NAME = "Adas-secret-name"
 SENTENCE = "the private cat sees a private dog"
 LOG = "what-the-worker-printed"
 NOTHING = "There is no such run"
+NO_RUN: list[Any] = ["../x", "/etc/passwd", "x" * 2**20, 7, {}]
+
+
+@pytest.fixture
+def store(server: Server) -> RunStore:
+    return server.store
 
 
 @pytest.fixture
@@ -68,11 +73,7 @@ def asks(secret: str) -> gr.Request:
 @pytest.fixture
 def hers(store: RunStore, ada: str, toy_checkpoint: Path) -> Run:
     """Ada's finished run, with all a run can have."""
-    mine = auth.visitor_store(store, asks(ada))
-    run = mine.create(RunConfig(max_length=32, name=NAME))
-    for event in story():
-        run.append(event)
-    toys.copy_model(toy_checkpoint, run.best)
+    run = toys.finished_run(auth.visitor_store(store, asks(ada)), toy_checkpoint, NAME)
     run.log_file.write_text(LOG)
     run.describe(tags=("private-tag",), note="private-note")
     return run
@@ -84,19 +85,6 @@ def upload(store: RunStore, ada: str, tmp_path: Path) -> str:
     path = tmp_path / "hers.csv"
     path.write_text(f"sentence1,sentence2,label\n{SENTENCE},b,1\nc,d,0\n")
     return auth.visitor_store(store, asks(ada)).uploads.add({"train": path})
-
-
-@pytest.fixture
-def server(store: RunStore, shared: None) -> Iterator[tuple[gr.Blocks, str]]:
-    made = app.build(store)
-    _, url, _ = app.launch(made, store, prevent_thread_lock=True, quiet=True)
-    yield made, url
-    made.close()
-
-
-def client(url: str, secret: str = "") -> httpx.Client:
-    cookies = {auth.COOKIE: secret} if secret else {}
-    return httpx.Client(base_url=url, cookies=cookies, timeout=60)
 
 
 def test_on_ones_own_machine_everything_is_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,28 +128,31 @@ def test_an_address_is_issued_so_many_identities(
 ) -> None:
     now = [0.0]
     known = Identities(store.root, clock=lambda: now[0])
-    for _ in range(10):
-        known.issue("192.0.2.1")
+
+    def issue(address: str, times: int = 1) -> None:
+        for _ in range(times):
+            known.issue(address)
+
+    issue("192.0.2.1", 10)
     with pytest.raises(identities.TooMany, match="10 visitors were new"):
-        known.issue("192.0.2.1")
-    known.issue("192.0.2.2")
+        issue("192.0.2.1")
+    issue("192.0.2.2")
     for end in range(10):  # a household has all of these
-        known.issue(f"2001:db8:1:2::{end}")
+        issue(f"2001:db8:1:2::{end}")
     with pytest.raises(identities.TooMany):
-        known.issue("2001:db8:1:2:ffff::1")
-    known.issue("2001:db8:1:3::1")
+        issue("2001:db8:1:2:ffff::1")
+    issue("2001:db8:1:3::1")
     for hour in range(1, 6):
         now[0] = 3601.0 * hour
-        for _ in range(10):
-            known.issue("::ffff:192.0.2.1")
+        issue("::ffff:192.0.2.1", 10)
     now[0] = 3601.0 * 6
     with pytest.raises(identities.TooMany, match="60 visitors were new"):
-        known.issue("192.0.2.1")
+        issue("192.0.2.1")
     now[0] = 24 * 3601.0
-    known.issue("192.0.2.1")
+    issue("192.0.2.1")
     monkeypatch.setenv("FINETUNE_MAX_NEW_VISITORS", "1")
     with pytest.raises(identities.TooMany):
-        known.issue("192.0.2.1")
+        issue("192.0.2.1")
 
 
 def test_who_signs_in_keeps_what_the_browser_had(shared: None, ada: str, store: RunStore) -> None:
@@ -312,31 +303,26 @@ def test_a_visitor_uploads_so_much(
 
 
 def test_the_page_gives_each_browser_an_identity_of_its_own(
-    server: tuple[gr.Blocks, str], store: RunStore, monkeypatch: pytest.MonkeyPatch
+    server: Server, store: RunStore, shared: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, url = server
-    with client(url) as one, client(url) as two:
-        first, second = one.get("/"), two.get("/")
-        assert "HttpOnly" in first.headers["set-cookie"]
-        assert "SameSite=Lax" in first.headers["set-cookie"]
-        assert one.cookies[auth.COOKIE] != two.cookies[auth.COOKIE]
-        assert auth.identities(store).owner(one.cookies[auth.COOKIE])
-        assert second.status_code == 200
-        assert "set-cookie" not in one.get("/").headers  # once
-        assert one.cookies[auth.COOKIE] not in first.text
-        monkeypatch.setenv("SPACE_ID", "ada/x")
-        framed = httpx.get(url).headers["set-cookie"]
+    with server.client() as first, server.client() as second:
+        page = first.get("/")
+        second.get("/")
+        assert {"HttpOnly", "SameSite=Lax"} <= set(page.headers["set-cookie"].split("; "))
+        identity = first.cookies[auth.COOKIE]
+        assert identity != second.cookies[auth.COOKIE]
+        assert auth.identities(store).owner(identity)
+        assert "set-cookie" not in first.get("/").headers  # once
+        assert identity not in page.text
+    monkeypatch.setenv("SPACE_ID", "ada/x")
+    framed = httpx.get(server.url).headers["set-cookie"]
     assert framed.startswith("__Host-finetune-visitor=")
-    assert "Path=/" in framed
-    assert "SameSite=None; Secure; Partitioned" in framed
+    assert {"Path=/", "SameSite=None", "Secure", "Partitioned"} <= set(framed.split("; "))
 
 
-def test_downloads_are_the_owners(
-    server: tuple[gr.Blocks, str], ada: str, bob: str, hers: Run
-) -> None:
-    _, url = server
+def test_downloads_are_the_owners(server: Server, ada: str, bob: str, hers: Run) -> None:
     whats = ("model.zip", "config.json", "events.csv")
-    with client(url, ada) as mine, client(url, bob) as other, client(url) as nobody:
+    with server.client(ada) as mine, server.client(bob) as other, server.client() as nobody:
         for what in whats:
             path = f"/finetune/runs/{hers.id}/{what}"
             found = mine.get(path)
@@ -358,25 +344,18 @@ def test_downloads_are_the_owners(
 
 
 def test_gradio_serves_no_file(
-    server: tuple[gr.Blocks, str], ada: str, bob: str, hers: Run, tmp_path: Path
+    server: Server, ada: str, bob: str, hers: Run, tmp_path: Path
 ) -> None:
     """Not even what a browser has uploaded itself: there are no secrets in knowing a path."""
-    _, url = server
-    with client(url, ada) as mine, client(url, bob) as other:
+    with server.client(ada) as mine, server.client(bob) as other:
         sent = mine.post("gradio_api/upload", files={"files": ("hers.csv", SENTENCE.encode())})
         uploaded = sent.json()[0]
         assert Path(uploaded).read_text() == SENTENCE
-        root = Path(__file__).resolve().parent.parent.parent
         for path in (
-            uploaded,
-            str(hers.folder / "config.json"),
-            str(hers.best / "model.safetensors"),
-            str(root / "app.py"),
-            "app.py",
-            "/etc/passwd",
-            "../../etc/passwd",
+            uploaded, str(hers.folder / "config.json"), str(hers.best / "model.safetensors"),
+            str(Path("app.py").resolve()), "app.py", "/etc/passwd", "../../etc/passwd",
             "..%2f..%2fetc%2fpasswd",
-        ):
+        ):  # fmt: skip
             for start in ("gradio_api/file=", "file=", "gradio_api/file/", "gradio_api/proxy="):
                 for who in (mine, other):
                     answer = who.get(start + path)
@@ -385,47 +364,44 @@ def test_gradio_serves_no_file(
                     assert who.head(start + path).status_code in (400, 403, 404, 405)
 
 
-def test_what_the_page_does_not_need_is_closed(server: tuple[gr.Blocks, str], ada: str) -> None:
-    _, url = server
-    with client(url, ada) as mine:
+def test_what_the_page_does_not_need_is_closed(server: Server, ada: str) -> None:
+    with server.client(ada) as mine:
         for path in (
             "monitoring", "monitoring/summary", "monitoring/x", "openapi.json",
-            "gradio_api/openapi.json", "gradio_api/app_id", "gradio_api/app_id/",
-            "gradio_api/token", "gradio_api/dev/reload", "gradio_api/profiling/summary",
+            "gradio_api/openapi.json", "gradio_api/dev/reload", "gradio_api/profiling/summary",
+            "gradio_api/deep_link", "gradio_api/vibe-code",
         ):  # fmt: skip
-            assert mine.get(path).status_code == 404, path
+            assert mine.get(path).status_code in (403, 404), path
         for path in ("process_recording", "vibe-edit", "vibe-code/"):
-            assert mine.post(f"gradio_api/{path}").status_code == 404, path
+            assert mine.post(f"gradio_api/{path}", json={}).status_code in (403, 404, 422), path
         for path in ("", "config", "gradio_api/info", "theme.css"):
             assert mine.get(path).status_code == 200, path
 
 
 def test_refused_input_costs_the_log_a_line(
-    server: tuple[gr.Blocks, str], ada: str, capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    made, url = server
-    choosing = {
-        fn.name: index for index, fn in made.fns.items()
+    server: Server, ada: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    fns = server.blocks.fns
+    chooses = {
+        fn.name: index for index, fn in fns.items()
         if fn.inputs and not isinstance(fn.inputs[0], (gr.State, gr.Textbox, gr.HTML))
     }  # fmt: skip
-    with client(url, ada) as mine:
-        for index in choosing.values():
-            for value in ({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, [[1]], 7):
-                for data in ([value] * len(made.fns[index].inputs), []):
-                    body = {"data": data, "fn_index": index, "session_hash": "x"}
-                    assert leaks(mine.post("gradio_api/run/predict", json=body).text) == []
+    drawn = next(index for index, fn in fns.items() if fn.fn is None)
+    file = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
+    with server.client(ada) as mine:
+
+        def run(body: Any, name: str = "predict") -> httpx.Response:
+            return mine.post(f"gradio_api/run/{name}", json=body)
+
+        for index in chooses.values():
+            for values in ([file] * len(fns[index].inputs), [7] * len(fns[index].inputs), []):
+                body = {"data": values, "fn_index": index, "session_hash": "x"}
+                assert leaks(run(body).text) == []
         senseless: list[Any] = [{"data": [], "fn_index": 10**6}, {"data": [], "fn_index": "x"}, {}]
-        for wrong in [*senseless, [], 7]:
-            assert mine.post("gradio_api/run/predict", json=wrong).status_code >= 400
-        assert mine.post("gradio_api/run/none", json={"data": []}).status_code >= 400
-        drawn = next(index for index, fn in made.fns.items() if fn.fn is None)
-        assert (
-            mine.post(
-                "gradio_api/run/predict", json={"data": [], "fn_index": drawn, "session_hash": "x"}
-            ).json()["error"]
-            == "This input cannot be read."
-        )
+        assert all(run(wrong).status_code >= 400 for wrong in [*senseless, [], 7])
+        assert run({"data": []}, "none").status_code >= 400
+        refused = run({"data": [], "fn_index": drawn, "session_hash": "x"})
+        assert refused.json()["error"] == "This input cannot be read."
     assert any("refused input to" in line for line in caplog.messages)
     assert max(len(line) for line in caplog.messages) < 400
     assert "Traceback" not in capfd.readouterr().err
@@ -440,18 +416,18 @@ def leaks(text: str) -> list[str]:
     return [one for one in private if one in text]
 
 
-def distinct(made: gr.Blocks) -> dict[int, Any]:
+def distinct(blocks: gr.Blocks) -> dict[int, Any]:
     """Every function of the page once with each list of inputs, by an index of it."""
-    found = {}
-    for index, fn in made.fns.items():
-        key = (getattr(fn.fn, "__qualname__", fn.name), tuple(one._id for one in fn.inputs))
-        found[key] = (index, fn)
-    return dict(found.values())
+    functions = {
+        (getattr(fn.fn, "__qualname__", fn.name), tuple(block._id for block in fn.inputs)): index
+        for index, fn in blocks.fns.items()
+    }
+    return {index: blocks.fns[index] for index in functions.values()}
 
 
 @pytest.mark.parametrize("strange", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_no_endpoint_shows_or_changes_anothers_run(
-    server: tuple[gr.Blocks, str],
+    server: Server,
     store: RunStore,
     bob: str,
     hers: Run,
@@ -459,19 +435,24 @@ def test_no_endpoint_shows_or_changes_anothers_run(
     monkeypatch: pytest.MonkeyPatch,
     strange: bool,
 ) -> None:
-    """Every endpoint of the page, every input of it, with Ada's run and file; and with what no run
-    is, where `strange`."""
-    made, url = server
+    """Every function of the page, every input of it, with Ada's run; where `strange`, with her file
+    and with what no run is."""
     monkeypatch.setattr(
         scheduler, "dispatch_queue", lambda store: None
     )  # his own run need not begin
     before = {p: p.stat().st_mtime_ns for p in hers.folder.rglob("*")}
-    values: list[Any] = [hers.id, upload]
+    values: list[Any] = [hers.id]
     if strange:
-        values += [f"../{store.root.name}/{hers.id}", str(hers.folder), "x" * 2**20, *STRANGE]
-    with client(url, bob) as his:
+        values += [
+            upload,
+            f"../{store.root.name}/{hers.id}",
+            str(hers.folder),
+            "x" * 2**20,
+            *STRANGE,
+        ]
+    with server.client(bob) as his:
         his.get("/")
-        for index, fn in distinct(made).items():
+        for index, fn in distinct(server.blocks).items():
             for value in values:
                 rest = "x" if value == "x" * 2**20 else value  # a megabyte, but not sixty
                 count = len(fn.inputs)
@@ -490,73 +471,69 @@ def test_no_endpoint_shows_or_changes_anothers_run(
     assert workers.worker_process(hers) is None
 
 
-def takes_a_run(made: gr.Blocks) -> dict[int, str]:
-    """The endpoints whose first input is a run's id, by index."""
-    names = ("on_stop", "on_resume", "on_ask", "on_run", "on_push")
-    found = {}
-    for index, fn in made.fns.items():
-        first = fn.inputs[0] if fn.inputs else None
-        if fn.name in names and isinstance(first, gr.Dropdown):
-            found[index] = str(fn.name)
-    return found
+def takes_a_run(blocks: gr.Blocks) -> dict[int, str]:
+    """The functions whose first input is a run's id, by index."""
+    names = ("on_stop", "on_resume", "on_ask", "on_push")
+    return {
+        index: str(fn.name) for index, fn in blocks.fns.items()
+        if fn.name in names and fn.inputs and isinstance(fn.inputs[0], gr.Dropdown)
+    }  # fmt: skip
 
 
 def test_the_answer_is_always_that_there_is_no_such_run(
-    server: tuple[gr.Blocks, str], bob: str, hers: Run
+    server: Server, bob: str, hers: Run
 ) -> None:
-    made, url = server
-    asked = takes_a_run(made)
-    assert {"on_stop", "on_resume", "on_ask", "on_push"} <= set(asked.values())
-    wrong = [hers.id, "../x", "/etc/passwd", "x" * 2**20, 7, {}, "20200101-000000-abcdefghijkl"]
-    with client(url, bob) as his:
-        for index, name in asked.items():
-            if name == "on_run":  # what is shown when a model is chosen: for none, nothing
-                continue
+    functions = takes_a_run(server.blocks)
+    assert set(functions.values()) == {"on_stop", "on_resume", "on_ask", "on_push"}
+    wrong = [hers.id, "20200101-000000-abcdefghijkl", *NO_RUN]
+    with server.client(bob) as his:
+        for index, name in functions.items():
+            rest = ["sentence"] * (len(server.blocks.fns[index].inputs) - 1)
             answers = set()
-            rest = ["sentence"] * (len(made.fns[index].inputs) - 1)
             for value in wrong:
                 body = {"data": [value, *rest], "fn_index": index, "session_hash": "bob"}
-                direct = his.post("gradio_api/run/predict", json=body)
-                answers.add(str(direct.json()["data"][0]))
+                answer = his.post("gradio_api/run/predict", json=body)
+                answers.add(str(answer.json()["data"][0]))
             assert len(answers) == 1, (name, answers)
             assert NOTHING in answers.pop(), name
 
 
+def call(who: httpx.Client, name: str, *values: Any) -> Any:
+    """What an endpoint answers, or its error."""
+    answer = who.post(f"gradio_api/run/{name}", json={"data": values}).json()
+    return answer["data"][0] if "data" in answer else answer["error"]
+
+
 def test_a_program_is_a_visitor_too(
-    server: tuple[gr.Blocks, str], ada: str, bob: str, hers: Run
+    server: Server, store: RunStore, ada: str, bob: str, hers: Run
 ) -> None:
-    """Gradio's own client keeps no cookies: it asks for an identity, and sends it as a header."""
-    _, url = server
-    issued, invented = httpx.post(url + auth.ISSUE.lstrip("/")).text, secrets.token_urlsafe(32)
-    his, mine, nobody, another = (
-        Client(url, headers={auth.HEADER: one}, verbose=False, analytics_enabled=False)
-        for one in (bob, ada, invented, issued)
-    )
-    assert another.predict(api_name="/list_runs") == []
+    """It keeps no cookies: it asks for an identity, and sends it as a header."""
+    issued = httpx.post(server.url + auth.ISSUE.lstrip("/")).text
+    headers = {auth.HEADER: issued}
+    program = Client(server.url, headers=headers, verbose=False, analytics_enabled=False)
+    assert program.predict(api_name="/list_runs") == []
     with pytest.raises(AppError, match="is on this machine's disk"):  # it may start what may be
-        another.predict({"checkpoint": str(hers.best)}, api_name="/start_run")
-    assert [one["name"] for one in mine.predict(api_name="/list_runs")] == [NAME]
-    found = mine.predict(hers.id, api_name="/run_status")
-    assert (found["status"], found["step"], found["f1"]) == ("finished", 8, 0.8)
-    wrong = [hers.id, "../x", "/etc/passwd", "x" * 2**20, 7, {}, None]
-    for who in (his, nobody):
-        assert who.predict(api_name="/list_runs") == []
-        for name in ("/run_status", "/stop_run", "/resume_run"):
-            for value in wrong:
-                with pytest.raises(AppError, match=NOTHING):
-                    who.predict(value, api_name=name)
-    with pytest.raises(AppError, match="keeps no cookies"):
-        nobody.predict({}, api_name="/start_run")
-    for config, words in (
-        ({"learning_rate": "high"}, "learning_rate must be a number, got 'high'"),
-        ({"checkpoint": str(hers.best)}, "is on this machine's disk"),
-        (7, "config is not an object"),
-    ):
-        with pytest.raises(AppError, match=words):
-            his.predict(config, api_name="/start_run")
-    assert [run.id for run in RunStore(hers.folder.parent).runs()] == [hers.id]
-    for one in (his, mine, nobody, another):
-        one.close()
+        program.predict({"checkpoint": str(hers.best)}, api_name="/start_run")
+    program.close()
+    with server.client() as mine, server.client() as his, server.client() as nobody:
+        for who, identity in ((mine, ada), (his, bob), (nobody, secrets.token_urlsafe(32))):
+            who.headers[auth.HEADER] = identity
+        assert [row["name"] for row in call(mine, "list_runs")] == [NAME]
+        row = call(mine, "run_status", hers.id)
+        assert (row["status"], row["step"], row["f1"]) == ("finished", 8, 0.8)
+        for who in (his, nobody):
+            assert call(who, "list_runs") == []
+            for name in ("run_status", "stop_run", "resume_run"):
+                for value in (hers.id, *NO_RUN, None):
+                    values = (value, False) if name == "stop_run" else (value,)
+                    assert NOTHING in call(who, name, *values)
+        assert "keeps no cookies" in call(nobody, "start_run", {})
+        for config, words in (
+            ({"learning_rate": "high"}, "learning_rate must be a number, got 'high'"),
+            (7, "config is not an object"),
+        ):
+            assert words in call(his, "start_run", config)
+    assert [run.id for run in store.runs()] == [hers.id]
 
 
 def by_name(name: str) -> gr.Request:
@@ -665,6 +642,7 @@ def test_what_is_fetched_of_the_hub_counts(
     checkpoint("ada/model")
 
 
+@pytest.mark.long
 def test_runs_and_examinations_are_counted_before_they_fetch(
     store: RunStore, ada: str, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,153 @@
+"""The app as its own process and what the browser tests do with its page again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import psutil
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect, sync_playwright
+
+from finetune.jobs import workers
+from finetune.jobs.queue import Queue
+from finetune.runs.store import RunStore
+from tests.support import toys
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
+# A busy machine is not a fault of the page; what never comes fails all the same.
+expect.set_options(timeout=60_000)
+
+
+@cache
+def launch_browser(executable: str) -> Browser:
+    """The one Chromium of this process; it ends with it."""
+    return sync_playwright().start().chromium.launch(executable_path=executable, args=ARGUMENTS)
+
+
+class App:
+    """The app as its own process, as `python app.py` starts it."""
+
+    def __init__(self, runs: Path) -> None:
+        self.store = RunStore(runs)
+        self.log = runs.with_suffix(".log")
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "app.py", "--runs", str(self.store.root)],
+                cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )  # fmt: skip
+        deadline = time.monotonic() + 120
+        while not (url := re.search(r"http://\S+", self.log.read_text())):
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+        self.url = url[0]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self) -> None:
+        self.kill()
+        for run in self.store.runs():
+            if (worker := workers.worker_process(run)) is not None:
+                worker.kill()
+
+    def empty(self) -> None:
+        """End what it has started but the warm worker, and delete all runs and files."""
+        queue = Queue(self.store.root)
+        for name in queue.waiting():
+            queue.remove(name)
+        for run in self.store.runs():
+            workers.kill_worker(run)
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "finetune.jobs.warm_worker" not in child.cmdline():
+                    child.kill()
+                    child.wait(10)
+        for path in self.store.root.iterdir():
+            while path.is_dir() and path.name != ".spare":  # the app may just write there
+                shutil.rmtree(path, ignore_errors=True)
+
+
+class Late:
+    """Holds back the first of the app's answers that contains certain words."""
+
+    def __init__(self, page: Page, words: str) -> None:
+        self.page, self.words = page, words
+        self.held: list[tuple[Route, APIResponse]] = []
+        page.route("**/run/predict*", self._hold)
+
+    def _hold(self, route: Route) -> None:
+        answer = route.fetch()
+        if self.words in answer.text() and not self.held:
+            self.held.append((route, answer))
+        else:
+            route.fulfill(response=answer)
+
+    def wait(self) -> None:
+        """Wait until the answer is there."""
+        deadline = time.monotonic() + 30
+        while not self.held:
+            assert time.monotonic() < deadline
+            self.page.wait_for_timeout(50)
+
+    def let_go(self) -> None:
+        """Give it to the page, and hold back no more."""
+        (route, answer), *_ = self.held
+        route.fulfill(response=answer)
+        self.page.unroute_all(behavior="ignoreErrors")
+
+
+def fill(page: Page, knob: str, value: str) -> None:
+    """Type a hyperparameter."""
+    box = page.locator(f"#knob-{knob} input")
+    box.fill(value)
+    box.press("Tab")
+
+
+def choose(page: Page, knob: str, value: str) -> None:
+    """Type a value into a chooser."""
+    box = page.locator(f"#knob-{knob} input")
+    box.fill(value)
+    box.press("Enter")
+    if knob.endswith("_column"):  # others show a label for their value
+        expect(box).to_have_value(value)
+
+
+def choose_bundled(page: Page) -> None:
+    """Choose the bundled pairs on the Train tab."""
+    page.locator("#knob-dataset input").click()
+    page.get_by_role("option", name=re.compile("Bundled")).click()
+
+
+def fill_toy(page: Page, checkpoint: Path, epochs: int) -> None:
+    """Choose a toy checkpoint, which trains in seconds."""
+    expect(page.locator("#hub-status")).to_contain_text("Hub")
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
+    choose(page, "checkpoint", str(checkpoint))
+    fill(page, "num_train_epochs", str(epochs))
+    fill(page, "max_length", "48")
+
+
+def press_train(page: Page) -> None:
+    page.get_by_role("button", name="Train", exact=True).click()
+
+
+def own_file(folder: Path) -> Path:
+    """A file as people have them: columns of any name, a broken row, a repeated one, markup."""
+    rows = [f"{n};{first};{second};{'yes' if same else 'no'}" for n, (first, second, same) in
+            enumerate(toys.rows(150))]  # fmt: skip
+    rows += ["7;<img src=x onerror=alert(1)>;<b>bold</b>;no", "broken", rows[3]]
+    path = folder / "tickets.csv"
+    path.write_text("number;ours;theirs;verdict\n" + "\n".join(rows) + "\n")
+    return path

@@ -1,0 +1,109 @@
+"""Fixtures of the page's tests; the app, the browser and the server are shared between tests."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import gradio as gr
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page
+
+from finetune.runs.store import Run, RunStore
+from finetune.ui import app as ui_app
+from finetune.ui import auth
+from tests.support import toys
+from tests.support.browser import App, launch_browser
+from tests.support.hub import LoopbackHub
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Browser:
+    return launch_browser(chromium)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """`python app.py` for all tests: it takes as long to start as many of them last."""
+    process = App(tmp_path_factory.mktemp("app") / "runs")
+    yield process
+    process.end()
+
+
+@pytest.fixture
+def app(running: App, hub: LoopbackHub) -> Iterator[App]:
+    """An app that has no runs and no files yet; its process is shared."""
+    yield running
+    running.empty()
+
+
+@pytest.fixture
+def page(browser: Browser, app: App) -> Iterator[Page]:
+    """The app's page; it may neither ask another host nor throw."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(60_000)
+    opened = context.new_page()
+    urls: list[str] = []
+    opened.on("request", lambda request: urls.append(request.url))
+    errors: list[str] = []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.goto(app.url)
+    yield opened
+    context.close()
+    local = ("http://127.0.0.1", "http://localhost", "data:", "blob:")
+    assert [url for url in urls if not url.startswith(local)] == []
+    # A page may be left while it is still loading.
+    left = re.compile("Failed to fetch dynamically imported module|Unable to preload CSS")
+    assert [text for text in errors if not left.search(text)] == []
+
+
+@dataclass
+class Server:
+    """The page served by this process.
+
+    Attributes:
+        blocks: the page.
+        store: whose runs it shows.
+        url: its address, with a slash at the end.
+    """
+
+    blocks: gr.Blocks
+    store: RunStore
+    url: str
+
+    def client(self, identity: str = "") -> httpx.Client:
+        """A browser that has an identity already, or none."""
+        cookies = {auth.COOKIE: identity} if identity else {}
+        return httpx.Client(base_url=self.url, cookies=cookies, timeout=60)
+
+    def event(self, name: str) -> int:
+        """The index of the page's first function of that name."""
+        return next(index for index, fn in self.blocks.fns.items() if fn.name == name)
+
+
+@pytest.fixture(scope="module")
+def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    store = RunStore(tmp_path_factory.mktemp("served") / "runs")
+    blocks = ui_app.build(store)
+    _, url, _ = ui_app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
+    yield Server(blocks, store, url)
+    blocks.close()
+
+
+@pytest.fixture
+def server(module_server: Server) -> Iterator[Server]:
+    """The page served by this process, without runs; the server is the module's."""
+    yield module_server
+    auth._identities.cache_clear()
+    while module_server.store.root.exists():  # the server may just write there
+        shutil.rmtree(module_server.store.root, ignore_errors=True)
+
+
+@pytest.fixture
+def finished(store: RunStore, toy_checkpoint: Path) -> Run:
+    """A run that ended; its model is the toy checkpoint."""
+    return toys.finished_run(store, toy_checkpoint)
