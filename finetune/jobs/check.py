@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from finetune import config
+from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.data import first_rows, hub_allowance, uploads
 from finetune.data.check_report import CheckReport
@@ -37,16 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="an examination's folder, as the page makes it")
     parser.add_argument("--runs", type=Path, help=f"(default: {default_root()})")
     uploads.add_arguments(parser)
-    config.add_arguments(parser)
+    add_arguments(parser)
     namespace = parser.parse_args(arguments)
     try:
         if namespace.folder:
             folder = Run(namespace.folder)
             return carry_out(folder, folder.config(), namespace.folder.parent.parent)
         root = namespace.runs or default_root()
-        given = {
-            name: getattr(namespace, name) for name in config.knobs() if hasattr(namespace, name)
-        }
+        given = arguments_given(namespace)
         chosen = RunConfig.from_dict(given | uploads.upload_from_arguments(namespace, root))
         report = check_config(chosen, root, lambda what, done, total: None)
     except FinetuneError as error:

@@ -25,6 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from finetune import config, disk, logs, owners  # fmt: skip
+from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig, too_many_steps
 from finetune.data import catalog, uploads  # fmt: skip
 from finetune.environment import caches, devices, hub_connection  # fmt: skip
@@ -138,7 +139,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
     uploads.add_arguments(parser)
-    config.add_arguments(parser)
+    add_arguments(parser)
     return parser
 
 
@@ -163,7 +164,7 @@ def _open_run(namespace: argparse.Namespace) -> Run:
             raise FinetuneError(f"{namespace.config} cannot be read: {error.strerror}.") from error
     if namespace.preset:
         base |= config.preset(namespace.preset)
-    given = {name: getattr(namespace, name) for name in config.knobs() if hasattr(namespace, name)}
+    given = arguments_given(namespace)
     root = namespace.runs or default_root()
     given |= uploads.upload_from_arguments(namespace, root)
     from finetune.jobs import check_jobs

@@ -15,12 +15,14 @@ from typing import Any
 import gradio as gr
 
 from finetune import config
-from finetune.config import Knob, RunConfig, is_upload
+from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, uploads
+from finetune.hyperparameters import Knob
 from finetune.runs.store import RunStore
 from finetune.ui.i18n import say, translate_term
 
-NAMES: tuple[str, ...] = tuple(config.knobs())
+# What the form asks for; the fields of the group Expert are set by a flag, a file or a program.
+NAMES = tuple(name for name, knob in config.knobs().items() if knob.group != "Expert")
 
 
 def draw(drawn: dict[str, gr.components.Component]) -> dict[str, gr.components.Component]:
@@ -32,10 +34,10 @@ def draw(drawn: dict[str, gr.components.Component]) -> dict[str, gr.components.C
     Returns:
         All controls by field name, in the order of declaration, those of `drawn` included.
     """
-    knobs = {name: knob for name, knob in config.knobs().items() if name not in drawn}
+    knobs = {name: config.knobs()[name] for name in NAMES if name not in drawn}
     controls = dict(drawn)
-    common = [name for name, knob in knobs.items() if knob.common]
-    wide = [name for name in common if config.field_type(name) is str]
+    common = [name for name, knob in knobs.items() if knob.group == "Common"]
+    wide = [name for name in common if knobs[name].kind is str]
     for name in wide:
         controls[name] = _control(name, knobs[name])
     _draw_in_pairs([name for name in common if name not in wide], knobs, controls)
@@ -45,7 +47,7 @@ def draw(drawn: dict[str, gr.components.Component]) -> dict[str, gr.components.C
         _draw_search()
         for group in dict.fromkeys(knobs[name].group for name in rest):
             with gr.Column(elem_classes="ft-knobs"):
-                gr.HTML(f'<h2 class="ft-group">{_HEADINGS.get(group, group)}</h2>')
+                gr.HTML(f'<h2 class="ft-group">{group}</h2>')
                 _draw_in_pairs([n for n in rest if knobs[n].group == group], knobs, controls)
     return {name: controls[name] for name in NAMES}
 
@@ -86,9 +88,6 @@ def choosing_preset() -> str:
     known = preset_values()
     base = json.dumps(known[config.DEFAULT_PRESET])
     return f"(name) => Object.values({{...{base}, ...{json.dumps(known)}[name]}})"
-
-
-_HEADINGS = {"What": "Name"}
 
 
 def draw_data() -> dict[str, gr.components.Component]:
@@ -187,7 +186,7 @@ def read(values: Sequence[Any]) -> RunConfig:
 
 def values(chosen: RunConfig) -> list[Any]:
     """What the controls show for a configuration, in the order of `NAMES`."""
-    return list(chosen.to_dict().values())
+    return [getattr(chosen, name) for name in NAMES]
 
 
 def filled(store: RunStore, chosen: RunConfig) -> list[Any]:
@@ -234,7 +233,7 @@ def _control(name: str, knob: Knob) -> gr.components.Component:
         return gr.Dropdown(choices, allow_custom_value=True, **common)
     if knob.choices:
         return gr.Dropdown(list(knob.choices), **common)
-    kind = config.field_type(name)
+    kind = knob.kind
     if kind is bool:
         return gr.Checkbox(**common)
     if kind is str:

@@ -255,7 +255,7 @@ def test_the_courses_preset_is_the_courses_loop() -> None:
         "per_device_eval_batch_size": 8, "optim": "adamw_torch", "lr_scheduler_type": "linear",
         "warmup_ratio": 0.0, "warmup_steps": 0, "weight_decay": 0.01, "max_grad_norm": 0.0,
         "decay_biases_and_norms": True, "mixed_precision": "no", "group_by_length": False,
-        "padding": "longest", "pad_to_multiple_of": 0, "dropout": -1.0, "freeze_embeddings": False,
+        "pad_to_multiple_of": 0, "dropout": -1.0, "freeze_embeddings": False,
         "gradient_accumulation_steps": 1, "label_smoothing_factor": 0.0, "use_lora": False,
     } == values  # fmt: skip
 
