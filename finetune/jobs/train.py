@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     namespace = parser.parse_args(arguments)
     try:
         run = _open_run(namespace)
-        wanted = distributed.process_count(run.config())
+        distributed.check_accelerate_config(run.config())
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
@@ -113,8 +113,9 @@ def main(arguments: list[str] | None = None) -> int:
             )  # or the other ranks would wait for this one
         if distributed.is_single_process() or not namespace.run:
             _own(run)
-        if distributed.is_single_process() and (wanted > 1 or run.config().accelerate_config):
-            distributed.exec_launcher(run, wanted)
+        several = run.config().num_processes > 1 or run.config().accelerate_config
+        if distributed.is_single_process() and several:
+            distributed.exec_launcher(run)
         return carry_out_run(run, bar)
 
 
@@ -374,7 +375,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     with accelerator.main_process_first():
         batches = dataloaders.build_loaders(pairs, tokenizer, chosen)
         embeddings = len(classifier.get_input_embeddings().weight)
-        dataloaders.check(batches, tokenizer, chosen.checkpoint, embeddings)
+        dataloaders.check_tokens(batches, tokenizer, chosen.checkpoint, embeddings)
     stop.check()
     if chosen.auto_find_batch_size:
         yield events.PhaseStarted(phase="start", detail="finding the largest batch that fits")
@@ -625,18 +626,17 @@ def _hooks(
     from finetune.metrics import intervals
     from finetune.training import first_batch, loop, model
 
-    def peeked(batch: dict[str, Any]) -> Generator[Event, None, None]:
+    def describe_first_batch(batch: dict[str, Any]) -> Generator[Event, None, None]:
         try:
             yield first_batch.describe_batch(batch, tokenizer, pairs.labels)
         except Exception:  # the run is whole without it
             logs.print_traceback()
 
-    def save_predictions(step: int, logits: loop.Logits, labels: loop.Labels) -> None:
-        if accelerator.is_main_process:
-            with disk.writing("The predictions", StoreError, _RESUME):
-                saved_predictions.save_scored(run, step, logits, labels)
-
-    def spread(logits: loop.Logits, labels: loop.Labels) -> dict[str, list[float]]:
+    def save_predictions(
+        step: int, logits: loop.Logits, labels: loop.Labels
+    ) -> dict[str, list[float]]:
+        with disk.writing("The predictions", StoreError, _RESUME):
+            saved_predictions.save_scored(run, step, logits, labels)
         found = intervals.bootstrap_intervals(
             labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
         )
@@ -664,9 +664,8 @@ def _hooks(
         should_stop=stop,
         save_best=save_best,
         save_predictions=save_predictions,
-        intervals=spread,
         save_checkpoint=save_checkpoint,
-        peek=peeked,
+        first_batch=describe_first_batch,
     )
 
 

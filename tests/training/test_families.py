@@ -313,9 +313,9 @@ def test_more_tokens_than_embeddings_are_said(
     known.save_pretrained(folder)
     chosen = toy_config.changed(checkpoint=str(folder))
     tokenizer, classifier, batches = prepared(chosen, toy_pairs)
-    dataloaders.check(batches, tokenizer, str(folder), 26)
+    dataloaders.check_tokens(batches, tokenizer, str(folder), 26)
     with pytest.raises(ModelError, match=r"bert makes token 25, and its weights know 20, from 0"):
-        dataloaders.check(
+        dataloaders.check_tokens(
             batches, tokenizer, str(folder), len(classifier.get_input_embeddings().weight)
         )
     predictor = Predictor(folder, 32)

@@ -33,7 +33,7 @@ def first(chosen: RunConfig, pairs: data.Pairs) -> tuple[events.FirstBatch, dict
 
     stream = loop.fit(
         chosen.changed(max_steps=2), Accelerator(cpu=True), classifier, batches,
-        metrics.AccuracyAndF1(LABELS), loop.Hooks(peek=look),
+        metrics.AccuracyAndF1(LABELS), loop.Hooks(first_batch=look),
     )  # fmt: skip
     told = [one for one in stream if isinstance(one, events.FirstBatch)]
     assert len(told) == len(seen) == 1
@@ -122,7 +122,7 @@ def test_tokens_of_bytes_are_told_as_text() -> None:
     made.train_from_iterator([text] * 50, trainer)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made)
     ids = tokenizer(text)["input_ids"]
-    told = first_batch._tokens(tokenizer, ids)
+    told = first_batch.readable_tokens(tokenizer, ids)
     assert "".join(told) == text
 
 

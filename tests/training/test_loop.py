@@ -25,6 +25,7 @@ from finetune.data import splits
 from finetune.errors import TrainingError
 from finetune.runs import events, summary
 from finetune.training import dataloaders, loop, metrics, model
+from finetune.training.optimizer import build_optimizer
 from finetune.ui import run_view
 from tests.support import course, toys
 
@@ -104,7 +105,7 @@ def trainer_on_the_same_batches(
     # which BERT's does not.
     trainer.loss_is_scaled_for_ga = False
     trainer.create_optimizer = lambda *_: setattr(  # type: ignore[method-assign]
-        trainer, "optimizer", loop.build_optimizer(classifier, config)
+        trainer, "optimizer", build_optimizer(classifier, config)
     )
     return trainer, classifier
 
@@ -186,7 +187,7 @@ def test_the_stream_tells_the_whole_story(toy_config: RunConfig, toy_pairs: spli
     kept: dict[int, Any] = {}
     hooks = loop.Hooks(
         save_best=lambda step, model, weights: saved.append(1),
-        save_predictions=lambda step, logits, labels: kept.update({step: (logits, labels)}),
+        save_predictions=lambda step, logits, labels: kept.update({step: (logits, labels)}) or {},
     )
     stream, _ = fit(toy_config, toy_pairs, hooks)
     assert [e.step for e in evaluations(stream)] == [8, 16]
@@ -237,7 +238,7 @@ def test_clipping_bounds_the_step_and_reports_the_norm(
 
 def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
     _, classifier = model.load_classifier(toy_config.checkpoint, toy_pairs.labels, 32)
-    optimizer = loop.build_optimizer(classifier, toy_config.changed(decay_biases_and_norms=False))
+    optimizer = build_optimizer(classifier, toy_config.changed(decay_biases_and_norms=False))
     spared = optimizer.param_groups[1]
     assert spared["weight_decay"] == 0.0
     assert all(p.ndim == 1 for p in spared["params"])

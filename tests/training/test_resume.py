@@ -198,8 +198,9 @@ def worked(
     found = run.checkpoints()
     resume = found[-1] if found else None
 
-    def scored(step: int, logits: Any, labels: Any) -> None:
+    def scored(step: int, logits: Any, labels: Any) -> dict[str, list[float]]:
         at[step] = {name: value.clone() for name, value in classifier.state_dict().items()}
+        return {}
 
     def save_best(step: int, best: Any, weights: Any) -> None:
         model.save_model(best, tokenizer, run.folder / "best", weights, step)
