@@ -35,13 +35,14 @@ def test_every_hyperparameter_has_a_line_of_help_and_a_range_its_default_lies_in
         assert 20 <= len(knob.help) <= 100, name
         assert knob.help.endswith("."), name
         assert knob.help[0].isupper() or knob.help.split()[0] in knob.choices, name
-        assert type(default) is knob.kind, name
+        assert knob.read(default) == default, name
         assert not knob.choices or default in knob.choices, name
         if knob.kind in (int, float):
             assert knob.low is not None, name
             assert knob.high is not None, name
             assert knob.low < knob.high, name
-            low, high = knob.usual or (knob.low, knob.high)
+            usual: tuple[float, float] = knob.usual or (knob.low, knob.high)
+            low, high = usual
             assert knob.low <= low <= default <= high <= knob.high, name
             presets = [preset[name] for preset in config.PRESETS.values() if name in preset]
             assert all(low <= value <= high for value in presets), name

@@ -156,9 +156,7 @@ def test_the_last_window_of_an_epoch_is_the_mean_of_its_own_batches(
         checkpoint=str(still_checkpoint), per_device_train_batch_size=4,
         gradient_accumulation_steps=4, learning_rate=0.1,
     )  # fmt: skip
-    monkeypatch.setattr(
-        loop, "build_optimizer", lambda one, config: torch.optim.SGD(one.parameters(), lr=0.1)
-    )
+    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, **_: torch.optim.SGD(groups, lr=0.1))
     stream, ours = fit(config, pairs)
     assert len(losses(stream)) == 6
     trainer, its = trainer_on_the_same_batches(config, pairs, tmp_path)
