@@ -6,8 +6,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,21 @@ import datasets
 import pytest
 import torch
 import transformers
+from accelerate.utils import set_seed
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
-from finetune import config
-from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.config import BUNDLED_CHECKPOINT, PRESETS, RunConfig
+from finetune.config import preset as preset_values
 from finetune.data import catalog, checkpoints, checks, splits
 from finetune.errors import ConfigError, ModelError
 from finetune.hub import onnx
 from finetune.inference.predictor import Predictor
-from finetune.jobs import cost, service
+from finetune.jobs import cost, service, train
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.training import dataloaders, model
 from tests.support import toys
-from tests.training.test_hyperparameters import fit, losses, prepared
+from tests.support.training import fit, losses, prepared, work_in_this_process
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SMALL: dict[str, Any] = {
@@ -84,18 +83,35 @@ def answers_as(tuned: Any, tokenizer: Any, saved: Path) -> None:
     assert found == pytest.approx(wanted.tolist(), abs=1e-4)
 
 
+def trains_and_answers(config: RunConfig, pairs: splits.Pairs, folder: Path) -> None:
+    """See that a configuration trains, and that its saved model answers as the trained one."""
+    happened, tuned = fit(config, pairs)
+    assert isinstance(happened[-1], events.Finished)
+    assert losses(happened)
+    set_seed(config.seed)  # the new layers as they were drawn
+    tokenizer, before, _ = prepared(config.changed(use_lora=False), pairs)
+    assert tokenizer.pad_token is not None
+    merged = model.merged_model(tuned)
+    # The new layers are trained whole, under LoRA as well.
+    start = dict(before.named_parameters())
+    new = [name for name in start if not name.startswith(before.base_model_prefix)]
+    assert new
+    for name in new:
+        assert not torch.equal(merged.get_parameter(name), start[name]), name
+    model.save_model(merged, tokenizer, folder)
+    answers_as(tuned, tokenizer, folder)
+
+
+@pytest.mark.parametrize("use_lora", [False, True], ids=["whole", "LoRA"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_trains_and_answers(
-    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
+    family: str, use_lora: bool, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    folder = write(tmp_path / family, family)
-    chosen = toy_config.changed(checkpoint=str(folder), max_steps=4, max_length=32)
-    stream, tuned = fit(chosen, toy_pairs)
-    assert isinstance(stream[-1], events.Finished)
-    tokenizer, _, _ = prepared(chosen, toy_pairs)
-    assert tokenizer.pad_token is not None
-    model.save_model(model.merged_model(tuned), tokenizer, tmp_path / "best")
-    answers_as(tuned, tokenizer, tmp_path / "best")
+    config = toy_config.changed(
+        checkpoint=str(write(tmp_path / family, family)), use_lora=use_lora, max_steps=3,
+        max_eval_samples=8,
+    )  # fmt: skip
+    trains_and_answers(config, toy_pairs, tmp_path / "best")
 
 
 # The architecture of each checkpoint that is offered.
@@ -108,48 +124,21 @@ OFFERED = {
 
 
 def test_every_offered_checkpoint_is_of_a_family_tried_here() -> None:
-    assert list(OFFERED) == [one.name for one in catalog.CHECKPOINTS]
+    assert list(OFFERED) == [offered.name for offered in catalog.CHECKPOINTS]
     assert set(OFFERED.values()) <= FAMILIES.keys()
 
 
 @pytest.mark.parametrize(
-    ("preset", "family"), itertools.product(config.PRESETS, dict.fromkeys(OFFERED.values()))
+    ("preset", "family"), itertools.product(PRESETS, dict.fromkeys(OFFERED.values()))
 )
 def test_every_preset_trains_and_answers(
     preset: str, family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    folder = write(tmp_path / family, family)
-    chosen = toy_config.changed(**config.preset(preset)).changed(
-        checkpoint=str(folder), max_steps=2, max_length=32, mixed_precision="no"
-    )
-    stream, tuned = fit(chosen, toy_pairs)
-    assert isinstance(stream[-1], events.Finished)
-    assert losses(stream)
-    tokenizer, _, _ = prepared(chosen, toy_pairs)
-    model.save_model(model.merged_model(tuned), tokenizer, tmp_path / "best")
-    answers_as(tuned, tokenizer, tmp_path / "best")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_lora_trains_the_new_layers_whole(
-    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    chosen = toy_config.changed(
-        checkpoint=str(write(tmp_path / family, family)), use_lora=True, max_steps=2, max_length=32
-    )
-    tokenizer, before, _ = prepared(chosen.changed(use_lora=False), toy_pairs)
-    new = {
-        name: one.clone()
-        for name, one in before.named_parameters()
-        if not name.startswith(before.base_model_prefix)
-    }
-    _, tuned = fit(chosen, toy_pairs)
-    after = model.merged_model(tuned)
-    assert new
-    for name, one in after.named_parameters():
-        assert name not in new or not torch.equal(one, new[name]), name
-    model.save_model(after, tokenizer, tmp_path / "best")
-    answers_as(tuned, tokenizer, tmp_path / "best")
+    config = toy_config.changed(**preset_values(preset)).changed(
+        checkpoint=str(write(tmp_path / family, family)), max_steps=2, max_length=32,
+        mixed_precision="no",
+    )  # fmt: skip
+    trains_and_answers(config, toy_pairs, tmp_path / "best")
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Llama", "Bert"])
@@ -280,7 +269,9 @@ def test_a_checkpoint_without_its_tokenizer_is_refused(
         assert f"The tokenizer of {folder} knows no words" in blocked.title
 
 
-def test_a_tokenizer_of_another_language_is_refused(tmp_path: Path, toy_config: RunConfig) -> None:
+def test_a_tokenizer_of_another_language_is_refused(
+    tmp_path: Path, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Most of the text is its unknown token; here and there a word is known."""
     folder = write(tmp_path / "bert", "Bert")
     pairs = tmp_path / "pairs.csv"
@@ -296,7 +287,8 @@ def test_a_tokenizer_of_another_language_is_refused(tmp_path: Path, toy_config: 
     (blocked,) = checks.check_pairs(chosen, store.root).blocked
     assert re.search(words, blocked.title)
     run = store.create(chosen)
-    subprocess.run([sys.executable, "-m", "finetune", "train", "--run", str(run.folder)])
+    work_in_this_process(monkeypatch)
+    assert train.carry_out_run(run, bar=False) == 1
     failed = store.summary(run)
     assert failed.status == "failed"
     assert re.search(words, failed.error)
