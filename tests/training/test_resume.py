@@ -156,7 +156,11 @@ def test_a_stop_after_any_event_loses_nothing(
     assert end.early or len(rates) > 1, "the schedule is put to work"
     for count in range(1, len(whole.seen)):
         run = store.create(config)
-        first = Worker(config, toy_pairs, run, lambda seen, count=count: len(seen) >= count)
+
+        def reached(seen: list[events.Event], count: int = count) -> bool:
+            return len(seen) >= count
+
+        first = Worker(config, toy_pairs, run, reached)
         first.finish()
         assert isinstance(first.seen[-1], events.Stopped), count
         rest = Worker(config, toy_pairs, run)
