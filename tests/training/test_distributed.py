@@ -49,31 +49,22 @@ def ended(store: RunStore, run: Run, seconds: float = 120.0) -> str:
 
 
 @pytest.mark.long
-def test_the_forms_processes_share_the_work(
-    store: RunStore, shared: RunConfig, processes: list[int]
-) -> None:
-    run, _ = start(store, shared, processes)
-    assert ended(store, run) == "finished", run.log_tail()
-    found = run.tail()[0]
-    (started,) = [e for e in found if isinstance(e, events.Started)]
-    assert started.processes == 2
-    assert len([e for e in found if isinstance(e, events.Evaluated)]) == 2
-    assert [e.step for e in found if isinstance(e, events.Stepped)] == list(range(1, 41))
-    assert isinstance(found[-1], events.Finished)
-    until(lambda: workers.worker_process(run) is None, 60)
-
-
-@pytest.mark.long
-def test_all_ranks_end_early_together(
+def test_the_processes_share_the_work_and_end_early_together(
     store: RunStore, shared: RunConfig, processes: list[int]
 ) -> None:
     """Only the main process knows the scores; a rank that went on alone would wait for ever."""
     still = shared.changed(learning_rate=1e-8, eval_steps=5, early_stopping_patience=1)
     run, _ = start(store, still, processes)
     assert ended(store, run) == "finished", run.log_tail()
-    last = run.tail()[0][-1]
+    happened = run.tail()[0]
+    (started,) = [event for event in happened if isinstance(event, events.Started)]
+    assert started.processes == 2
+    assert [e.step for e in happened if isinstance(e, events.Evaluated)] == [5, 10]
+    assert [e.step for e in happened if isinstance(e, events.Stepped)] == list(range(1, 11))
+    last = happened[-1]
     assert isinstance(last, events.Finished)
     assert (last.early, last.step) == (True, 10)
+    until(lambda: workers.worker_process(run) is None, 60)
 
 
 @pytest.mark.long

@@ -207,42 +207,30 @@ def test_what_roberta_reads_is_said_everywhere(
     """65 of its 66 positions are for text; a text as long as that is trained on and answered."""
     folder = write(tmp_path / "roberta", "Roberta")
     store = RunStore(tmp_path / "runs")
-    files = {one.stem: one for one in toy_pairs_folder.glob("*.csv")}
-    dataset = store.uploads.add(files)
+    dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})
     long = toy_config.changed(checkpoint=str(folder), dataset=dataset, max_length=66, max_steps=2)
-    words = r"max_length is 66, but .*roberta reads at most 65 tokens; lower it"
+    words = r"max_length is 66, but .*roberta reads at most 65 tokens"
     for ask in (service.start_run, cost.estimate_cost):
         with pytest.raises(ConfigError, match=words):
             ask(store, long)
     with pytest.raises(ConfigError, match=words):
         model.load_classifier(str(folder), ["no", "yes"], 66)
-    (found,) = checks.check_pairs(long, store.root).blocked
-    assert re.search("max_length is 66, but .*roberta reads at most 65 tokens", found.title)
+    (blocked,) = checks.check_pairs(long, store.root).blocked
+    assert re.search(words, blocked.title)
     fits = long.changed(max_length=65)
     assert not checks.check_pairs(fits, store.root).blocked
-    assert cost.estimate_cost(store, fits).memory
-    longest = "the cat sees a dog . " * 20
-    pairs = dataclasses.replace(
-        toy_pairs,
-        splits={
-            name: datasets.Dataset.from_dict(
-                {"sentence1": [longest] * 8, "sentence2": [longest] * 8, "label": [0, 1] * 4}
-            )
-            for name in ("train", "validation")
-        },
-    )
-    stream, tuned = fit(fits, pairs)
-    assert isinstance(stream[-1], events.Finished)
-    tokenizer, _, _ = prepared(fits, pairs)
+    longest = ["the cat sees a dog . " * 20] * 8
+    rows = {"sentence1": longest, "sentence2": longest, "label": [0, 1] * 4}
+    split = datasets.Dataset.from_dict(rows)
+    pairs = dataclasses.replace(toy_pairs, splits={"train": split, "validation": split})
+    happened, tuned = fit(fits, pairs)
+    assert isinstance(happened[-1], events.Finished)
     # A run of the version that said 66.
     run = store.create(long)
-    model.save_model(tuned, tokenizer, run.best)
+    model.save_model(tuned, prepared(fits, pairs)[0], run.best)
     assert checkpoints.length_of(run.folder) == 65
-    answer = Predictor(run.best, checkpoints.length_of(run.folder), precision="fp32").pair(
-        longest, "cat"
-    )
-    assert answer.tokens == 65
-    onnx.export_onnx(run.best, tmp_path / "model.onnx", 65)
+    predictor = Predictor(run.best, checkpoints.length_of(run.folder), precision="fp32")
+    assert predictor.pair(longest[0], "cat").tokens == 65
     with pytest.raises(ModelError, match="reads from 2 to 65"):
         onnx.export_onnx(run.best, tmp_path / "model.onnx", 66)
 
