@@ -21,18 +21,13 @@ class LoopProgress:
         waited: evaluations since that one; scores are known to the main process alone.
         evaluated: the step of the last evaluation, and
         validation_loss: its loss.
-        seconds: of training so far.
     """
-
-    SAVED = ("step", "batch", "order", "best", "waited", "evaluated", "validation_loss", "seconds")
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
         self._began = time.monotonic()
-        self.step = 0
+        self.step = self.waited = self.evaluated = 0
         self.best: float | None = None
-        self.waited = 0
-        self.evaluated = 0
         self.validation_loss = math.inf
         self.begin_epoch()
 
@@ -47,13 +42,13 @@ class LoopProgress:
 
     def state_dict(self) -> dict[str, Any]:
         """What Accelerate writes into a checkpoint."""
-        return {name: getattr(self, name) for name in self.SAVED}
+        state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return state | {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """What Accelerate reads from one; the generator is as it was when the epoch began."""
         self._began = time.monotonic() - state.pop("seconds")
-        for name, value in state.items():
-            setattr(self, name, value)
+        vars(self).update(state)
         self._generator.set_state(self.order)
 
 
@@ -68,8 +63,7 @@ class LossMeter:
     def reset(self) -> None:
         """Begin a new interval now; called after an evaluation, whose time is not training's."""
         self._loss = torch.zeros((), device=self._accelerator.device)
-        self._batches = 0
-        self._examples = 0
+        self._batches = self._examples = 0
         self._began = time.monotonic()
 
     def add(self, loss: torch.Tensor, examples: int) -> None:
@@ -81,8 +75,8 @@ class LossMeter:
         return step == 1 or step == last or step % self._every == 0
 
     def read(self) -> tuple[float, float]:
-        """The mean loss and the samples a second of all ranks since the last call. Waits for the
-        device and for every rank, so that it is called on logging steps only."""
+        """The mean loss and the samples a second of all ranks since the last call; waits for the
+        device and for every rank."""
         mean = self._accelerator.reduce(self._loss / self._batches, reduction="mean").item()
         examples = self._examples * self._accelerator.num_processes
         speed = examples / max(1e-9, time.monotonic() - self._began)
