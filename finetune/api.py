@@ -39,7 +39,7 @@ def load_pairs(config: RunConfig, store: RunStore | None = None) -> Pairs:
     """
     from finetune.data import splits
 
-    return splits.load_pairs(config, _store(store).root)
+    return splits.load_pairs(config, store.root if store else default_root())
 
 
 def train(config: RunConfig, store: RunStore | None = None, progress: bool = True) -> Run:
@@ -60,7 +60,7 @@ def train(config: RunConfig, store: RunStore | None = None, progress: bool = Tru
         ConfigError, DataError, JobError, StoreError: when the run cannot be started.
         TrainingError: when it fails.
     """
-    store = _store(store)
+    store = store or RunStore(default_root())
     run = service.start_run(store, config)
     try:
         summary = _follow(store, run, progress)
@@ -73,7 +73,7 @@ def train(config: RunConfig, store: RunStore | None = None, progress: bool = Tru
 
 
 def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
-    """Show a run's events until it has ended; the state it ended in."""
+    """Show a run's events until it has ended; its summary then."""
     show, offset = TerminalBar() if progress else None, 0
     while True:
         summary = service.run_summary(store, run)
@@ -132,7 +132,3 @@ def push_to_hub(
     summary = RunStore(run.folder.parent).summary(run)
     request = push_plan.PushRequest(repository, private, update=update)
     return publish.push_run(run, summary, request, token or client.stored_token())
-
-
-def _store(store: RunStore | None) -> RunStore:
-    return RunStore(default_root()) if store is None else store

@@ -1,4 +1,4 @@
-"""Writing folders that are whole after a crash, and saying in words why a file cannot be written.
+"""Writes folders that are whole after a crash, and explains why a file cannot be written.
 
 Libraries raise errors of their own for one and the same full disk: `OSError`, or in torch,
 safetensors and numpy an exception that has only words. `writing` makes one error of them all.
@@ -30,52 +30,50 @@ _CAUSES = {
     errno.EPERM: ("operation not permitted", "Give this user the right to write there"),
     errno.EIO: ("the disk reports an error", "Check the disk"),
 }
-_PERMISSION = (errno.EACCES, errno.EPERM)  # may be of reading too, unlike the others
 _NUMBER = re.compile(r"(?:os error |\[errno )(\d+)", re.IGNORECASE)
 # torch's zip writer, and numpy's `tofile`: a short write, of which they give no cause.
 _SHORT = re.compile(r"no space left|inline_container|PytorchStreamWriter|requested and \d+ written")
 
 
-def cause(error: BaseException) -> int | None:
+def cause(error: BaseException | None) -> int | None:
     """The error number of a failed write, whichever library failed; None for any other error."""
-    chain: BaseException | None = error
-    while chain is not None:
-        if isinstance(chain, OSError) and chain.errno in _CAUSES:
-            return chain.errno
-        text = str(chain)
-        numbers = [int(number) for number in _NUMBER.findall(text)]
-        numbers += [code for code in _CAUSES if f"strerror: {os.strerror(code)}" in text]
-        if known := [number for number in numbers if number in _CAUSES]:
-            return known[0]
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _CAUSES:
+            return error.errno
+        text = str(error)
+        for code in _CAUSES:
+            if str(code) in _NUMBER.findall(text) or f"strerror: {os.strerror(code)}" in text:
+                return code
         if _SHORT.search(text) and "open file failed" not in text:
             return errno.ENOSPC
-        chain = chain.__cause__
+        error = error.__cause__
     return None
 
 
 def is_full(error: BaseException) -> bool:
     """Whether a file could not be written for want of room, or of a disk that takes it."""
-    return cause(error) not in (None, *_PERMISSION)
+    # A permission may have been one to read, unlike the other causes.
+    return cause(error) not in (None, errno.EACCES, errno.EPERM)
 
 
 def failure(
-    what: object, error: BaseException, kind: type[_Error], otherwise: str = ELSEWHERE
+    name: object, error: BaseException, kind: type[_Error], otherwise: str = ELSEWHERE
 ) -> _Error:
     """An error for people: what cannot be written, why, and what to do about it.
 
     Args:
-        what: the file or folder.
+        name: of the file or folder.
         kind: the class of the error.
-        otherwise: what the remedy ends with.
+        otherwise: the end of the remedy.
     """
-    plain = getattr(error, "strerror", None) or str(error)
-    why, remedy = _CAUSES.get(cause(error) or 0, (plain, "See that it can be written"))
-    return kind(f"{what} cannot be written: {why}.", f"{remedy}{otherwise}.")
+    reason = getattr(error, "strerror", None) or str(error)
+    reason, remedy = _CAUSES.get(cause(error) or 0, (reason, "See that it can be written"))
+    return kind(f"{name} cannot be written: {reason}.", f"{remedy}{otherwise}.")
 
 
 @contextlib.contextmanager
 def writing(
-    what: object, kind: type[FinetuneError] = StoreError, otherwise: str = ELSEWHERE
+    name: object, kind: type[FinetuneError] = StoreError, otherwise: str = ELSEWHERE
 ) -> Iterator[None]:
     """Turn what any library raises when it cannot write into an error for people.
 
@@ -89,7 +87,7 @@ def writing(
     except Exception as error:
         if cause(error) is None and not isinstance(error, OSError):
             raise
-        raise failure(what, error, kind, otherwise) from error
+        raise failure(name, error, kind, otherwise) from error
 
 
 def sync(path: Path) -> None:
@@ -110,8 +108,8 @@ def sync_folder(folder: Path) -> None:
 def replace_folder(new: Path, folder: Path) -> None:
     """Put a folder in the place of another, once all that is in it is on the disk.
 
-    No system renames one folder over another that has files. The former is renamed aside first:
-    after a crash between the two it is there, where `standing` finds it.
+    No system renames one folder over another that has files. The former is renamed first: after a
+    crash between the two it is there, where `standing` finds it.
     """
     sync_folder(new)
     former = _former(folder)
@@ -159,13 +157,13 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         StoreError: when the disk is full or the folder cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    new = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        with aside.open("w", encoding="utf-8") as file:
+        with new.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, path)
+        os.replace(new, path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         raise failure(path, error, StoreError) from error

@@ -1,24 +1,13 @@
-"""Every error a person is meant to read. Bugs are not here: they stay ordinary exceptions.
+"""The errors that people are meant to read; each names the wrong value and what to do about it.
 
-    FinetuneError
-    |-- ConfigError      one or more hyperparameters are wrong, all reported together
-    |-- DataError        the sentence pairs cannot be read or cannot be trained on
-    |-- ModelError       a checkpoint cannot be found, trusted, loaded or used
-    |-- TrainingError    the loop cannot go on (a loss that is not a number, a full device)
-    |-- StoreError       a run folder cannot be written
-    |   `-- NoSuchRun    no run of that name, or not yours: one answer for both
-    |-- JobError         a worker process cannot be started or stopped
-    `-- PublishError     the Hub refused, or did not answer
-        `-- Cancelled    the person who pushed asked for its end
-
-Each names the value that is wrong and what to do about it.
+Bugs stay ordinary exceptions.
 """
 
 from collections.abc import Sequence
 
 
 class FinetuneError(Exception):
-    """A fact and its remedy, in words for the person at the page.
+    """A fact and its remedy.
 
     Args:
         fact: what is wrong, with the value.
@@ -52,7 +41,7 @@ class ModelError(FinetuneError):
 
 
 class TrainingError(FinetuneError):
-    """The training loop cannot go on."""
+    """The training loop cannot go on: a loss that is not a number, a full device."""
 
 
 class StoreError(FinetuneError):
@@ -75,7 +64,7 @@ class PublishError(FinetuneError):
 
 
 class Cancelled(PublishError):
-    """Whoever pushed asked for its end, and nothing was committed."""
+    """The push was cancelled, and nothing was committed."""
 
 
 def some(names: Sequence[object], most: int = 8) -> str:

@@ -1,5 +1,4 @@
-"""Identities of a shared app's visitors: issued and signed by the server, so that none can be
-invented.
+"""Identities of a shared app's visitors, issued and signed by the server.
 
 A token is a random number and its signature. The key lies beside the runs, so that identities
 outlive a restart and several apps on one folder of runs know the same visitors. How many one
@@ -24,7 +23,7 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.owners import Limits
 
 KEY = ".identity-key"
-_BYTES = 32
+_KEY_BYTES = 32
 _TOKEN = re.compile(r"([A-Za-z0-9_-]{22})\.([A-Za-z0-9_-]{43})")
 _HOUR, _DAY = 3600.0, 24 * 3600.0
 _HOURS_A_DAY = 6  # a day's limit, in limits of an hour
@@ -51,7 +50,7 @@ class Identities:
         self._lock = threading.Lock()
 
     def issue(self, address: str) -> str:
-        """A new token for whoever asks from an address.
+        """A new token for a request from an address.
 
         Raises:
             TooMany: when the address has had its share of the hour or the day.
@@ -63,34 +62,34 @@ class Identities:
 
     def owner(self, token: str) -> str:
         """The owner that a token proves, as runs name it; empty where it was not issued here."""
-        found = _TOKEN.fullmatch(token)
-        if not found or not hmac.compare_digest(found[2], self._signature(found[1])):
+        match = _TOKEN.fullmatch(token)
+        if not match or not hmac.compare_digest(match[2], self._signature(match[1])):
             return ""
-        return f"browser:{hashlib.sha256(found[1].encode()).hexdigest()[:32]}"
+        return f"browser:{hashlib.sha256(match[1].encode()).hexdigest()[:32]}"
 
     def _signature(self, number: str) -> str:
         digest = hmac.digest(self._secret(), f"visitor {number}".encode(), "sha256")
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
     def _count(self, network: str) -> None:
-        an_hour = Limits.of_environment().new_visitors
+        limit = Limits.of_environment().new_visitors
         with self._lock:
             now = self._clock()
-            times = [one for one in self._issued.get(network, []) if one > now - _DAY]
-            within = sum(one > now - _HOUR for one in times)
-            if within >= an_hour or len(times) >= an_hour * _HOURS_A_DAY:
+            times = [at for at in self._issued.get(network, []) if at > now - _DAY]
+            recent = sum(at > now - _HOUR for at in times)
+            if recent >= limit or len(times) >= limit * _HOURS_A_DAY:
                 raise TooMany(
-                    f"{within if within >= an_hour else len(times)} visitors were new from this "
+                    f"{recent if recent >= limit else len(times)} visitors were new from this "
                     "address already.",
                     "Try again in an hour, or sign in.",
                 )
             self._issued[network] = [*times, now]
             if len(self._issued) > _ADDRESSES:
-                known = self._issued.items()
-                self._issued = {one: past for one, past in known if past[-1] > now - _DAY}
+                for key in [key for key, times in self._issued.items() if times[-1] <= now - _DAY]:
+                    del self._issued[key]
 
     def _secret(self) -> bytes:
-        """The key, made by whoever needs it first.
+        """The key, made by the process that needs it first.
 
         Raises:
             StoreError: when it can be neither read nor made.
@@ -99,46 +98,46 @@ class Identities:
             path = self._root / KEY
             try:
                 if not path.exists():
-                    _make(path)
+                    _write_key(path)
                 key = path.read_bytes()
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be kept: {error.strerror or error}.",
                     "Without it nobody can have runs of their own; free some space.",
                 ) from error
-            if len(key) != _BYTES:  # an empty one would let everybody sign
+            if len(key) != _KEY_BYTES:  # an empty one would let everybody sign
                 raise StoreError(f"{path} is damaged.", "Delete it; who signs in loses nothing.")
             self._key = key
         return self._key
 
 
-def _make(path: Path) -> None:
-    """A key that its owner alone can read; of several processes that make one, one wins."""
+def _write_key(path: Path) -> None:
+    """Write a key that its owner alone can read; of several processes that do, one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(_BYTES))
+            file.write(secrets.token_bytes(_KEY_BYTES))
         try:
-            os.link(aside, path)
+            os.link(new, path)
         except FileExistsError:
             pass
         except OSError:  # a mounted bucket knows no links
             if not path.exists():
-                os.replace(aside, path)
+                os.replace(new, path)
     finally:
-        aside.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
 
 
 def _network(address: str) -> str:
-    """What is counted as one address: of IPv6 the 64 bits that a household is given."""
+    """What counts as one address: of IPv6 the 64 bits that a household is given."""
     try:
-        known = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if isinstance(known, ipaddress.IPv6Address):
-        if known.ipv4_mapped is not None:
-            return str(known.ipv4_mapped)
-        return str(ipaddress.ip_network((known, 64), strict=False))
-    return str(known)
+    if parsed.version == 4:
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, 64), strict=False))

@@ -1,7 +1,4 @@
-"""What is written to logs holds no signed download address: whoever reads one could fetch the file.
-
-Standard library only.
-"""
+"""Keeps signed download addresses out of logs: whoever reads one could fetch the file."""
 
 from __future__ import annotations
 
@@ -21,18 +18,18 @@ def unsigned(text: str) -> str:
 
 def hide_signatures() -> None:
     """Let no log record of this process hold a signed address, whichever library makes it."""
-    make = logging.getLogRecordFactory()
-    if getattr(make, "hides_signatures", False):
+    make_record = logging.getLogRecordFactory()
+    if getattr(make_record, "hides_signatures", False):
         return
 
-    def record(*given: Any, **named: Any) -> logging.LogRecord:
-        made = make(*given, **named)
-        if "://" in (text := made.getMessage()):
-            made.msg, made.args = unsigned(text), ()
-        return made
+    def make_unsigned(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make_record(*args, **kwargs)
+        if "://" in (text := record.getMessage()):
+            record.msg, record.args = unsigned(text), ()
+        return record
 
-    record.hides_signatures = True  # type: ignore[attr-defined]
-    logging.setLogRecordFactory(record)
+    make_unsigned.hides_signatures = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(make_unsigned)
 
 
 def print_traceback() -> None:

@@ -1,17 +1,16 @@
-"""Who asks, what is theirs, and how much they may have.
+"""Visitors of an app, what belongs to whom, and how much each may have.
 
 On one's own machine everything is one's own. Where several people share an app (on a Space, or
 with `FINETUNE_VISITORS=1`) a run belongs to who started it: the signed-in user, or else the
-browser, known by an identity issued to it (`identities`). Standard library only; how a browser
-keeps it and who is signed in is the page's business.
+browser, known by an identity issued to it (`identities`).
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-# What is said to a visitor without an identity: the fact, and the remedy.
+# The message for a visitor without an identity: the fact, and the remedy.
 NOBODY = (
     "This browser keeps no cookies, or many were new from its address within the hour.",
     "Allow them and load the page again, or sign in. A program sends what POST /finetune/visitor "
@@ -21,11 +20,11 @@ NOBODY = (
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who asks.
+    """Who sends a request.
 
     Args:
         names: the owners they are: a signed-in user and a browser; the first gets what is new.
-            Nobody, where empty: such a visitor has nothing and may start nothing.
+            A visitor without any has nothing and may start nothing.
         alone: whether this is one's own machine, where everything is theirs.
     """
 
@@ -49,8 +48,8 @@ class Visitor:
     def admin(self) -> bool:
         """Whether they look after a shared app: its Space's author, or in `FINETUNE_ADMINS`."""
         author = os.environ.get("SPACE_AUTHOR_NAME") or os.environ.get("SPACE_ID", "").split("/")[0]
-        named = [author, *os.environ.get("FINETUNE_ADMINS", "").split(",")]
-        return any(f"user:{name.strip()}" in self.names for name in named if name.strip())
+        admins = [author, *os.environ.get("FINETUNE_ADMINS", "").split(",")]
+        return any(f"user:{name.strip()}" in self.names for name in admins if name.strip())
 
 
 LOCAL_USER = Visitor(alone=True)
@@ -62,7 +61,7 @@ def is_shared() -> bool:
 
 
 def identify(user: str = "", browser: str = "") -> Visitor:
-    """Who a request comes from.
+    """The visitor that a request comes from.
 
     Args:
         user: the name a sign-in has proven; empty where nobody is signed in.
@@ -103,23 +102,18 @@ class Limits:
     @classmethod
     def of_environment(cls) -> Limits:
         """Each as its `FINETUNE_MAX_...` says it; the README names them."""
-        return cls(
-            runs=_number("FINETUNE_MAX_RUNS", cls.runs),
-            waiting=_number("FINETUNE_MAX_WAITING", cls.waiting),
-            upload_bytes=_megabytes("FINETUNE_MAX_UPLOAD_MB", cls.upload_bytes),
-            all_upload_bytes=_megabytes("FINETUNE_MAX_ALL_UPLOADS_MB", cls.all_upload_bytes),
-            new_visitors=_number("FINETUNE_MAX_NEW_VISITORS", cls.new_visitors),
-            hub_bytes=_megabytes("FINETUNE_MAX_HUB_MB", cls.hub_bytes),
-            run_minutes=_number("FINETUNE_MAX_RUN_MINUTES", cls.run_minutes),
-            run_steps=_number("FINETUNE_MAX_RUN_STEPS", cls.run_steps),
-            queue=_number("FINETUNE_MAX_QUEUE", cls.queue),
-        )
+        values = {}
+        for field in fields(cls):
+            name, unit = _VARIABLES.get(field.name, (field.name.upper(), 1))
+            text = os.environ.get(f"FINETUNE_MAX_{name}", "").strip()
+            if text.isdecimal():
+                values[field.name] = int(text) * unit
+        return cls(**values)
 
 
-def _number(name: str, otherwise: int) -> int:
-    text = os.environ.get(name, "").strip()
-    return int(text) if text.isdecimal() else otherwise
-
-
-def _megabytes(name: str, otherwise: int) -> int:
-    return _number(name, otherwise // 2**20) * 2**20
+# Limits whose variable has another name and, for megabytes, another unit.
+_VARIABLES = {
+    "upload_bytes": ("UPLOAD_MB", 2**20),
+    "all_upload_bytes": ("ALL_UPLOADS_MB", 2**20),
+    "hub_bytes": ("HUB_MB", 2**20),
+}

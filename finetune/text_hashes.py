@@ -1,6 +1,6 @@
-"""Sentences as 64-bit numbers: what pairs are compared by without their texts being held.
+"""Hashes of sentences, for finding duplicates and leakage without holding the texts.
 
-The same in every process and on every machine. Two sentences have the same number when they differ
+The same in every process and on every machine. Two sentences have the same hash when they differ
 in case, invisible characters, white space or the punctuation at their ends only.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 
-_UNSEEN = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
+_INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
 _EDGES = " \t.,;:!?\u2026'\"\u201c\u201d\u2018\u2019\u00ab\u00bb()[]"
 
 
@@ -24,7 +24,7 @@ def clean_sentence(cell: Any) -> str | None:
     """A cell as a text Arrow and a tokenizer can take; None where there is none."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return None
-    text = cell if isinstance(cell, str) else str(cell)
+    text = str(cell)
     if not text or text.isspace():
         return None
     return text if text.isascii() else replace_surrogates(text)
@@ -39,27 +39,26 @@ def normalize(text: str) -> str:
     """A sentence as it is compared: without case, invisible characters, differences of Unicode
     form (NFKC) and of white space, and punctuation at its ends."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text.translate(_UNSEEN))
+        text = unicodedata.normalize("NFKC", text.translate(_INVISIBLE))
     return " ".join(text.casefold().split()).strip(_EDGES)
 
 
 def hash64(text: str) -> int:
-    """A 64-bit hash that is the same in every process; 0 for no text."""
-    return int.from_bytes(
-        hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True
-    )
+    """A 64-bit hash that is the same in every process."""
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def text_hash(text: str | None) -> int:
-    """The hash of a sentence after `normal`; 0 where there is none."""
+    """The hash of a sentence after `normalize`; 0 where there is none."""
     return hash64(normalize(text) or text) if text else 0
 
 
 def ordered_pair_hash(first: Integers, second: Integers) -> Integers:
-    """One number a pair; another one when its sentences swap. Shape (rows,), as both."""
+    """One hash a pair; another one when its sentences swap. Shape (rows,), as both."""
     return first * np.int64(-7046029254386353131) + second
 
 
 def unordered_pair_hash(first: Integers, second: Integers) -> Integers:
-    """One number a pair, the same when its sentences swap. Shape (rows,), as both."""
+    """One hash a pair, the same when its sentences swap. Shape (rows,), as both."""
     return ordered_pair_hash(np.minimum(first, second), np.maximum(first, second))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-import torch
 
 from finetune.config import RunConfig
 from finetune.data import tables
@@ -19,7 +15,7 @@ from finetune.jobs.queue import Queue
 from finetune.runs import events
 from finetune.runs.store import Run, RunStore
 from finetune.ui import app
-from tests.benchmarks import analysis, load, machine, memory, prediction, training
+from tests.benchmarks import analysis, load, machine, memory, prediction
 from tests.benchmarks import page as pages
 from tests.support import toys
 from tests.support.toys import story
@@ -65,32 +61,6 @@ def test_prediction_is_measured_on_the_same_pairs(
     assert float(exact.rsplit(" ", 1)[1]) < 1e-4
 
 
-def test_a_client_computes_with_the_threads_it_is_given() -> None:
-    before = torch.get_num_threads()
-    seen: set[int] = set()
-    try:
-        for threads in (before + 1, before):
-            prediction._rate(lambda at: seen.add(torch.get_num_threads()), 1, 0.01, threads)
-    finally:
-        torch.set_num_threads(before)
-    assert seen == {before, before + 1}
-
-
-def test_a_product_is_made_in_the_precision_it_is_named_by(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made, randn = [], torch.randn
-
-    def noted(*size: int, dtype: torch.dtype, **how: Any) -> torch.Tensor:
-        made.append(dtype)
-        return randn(*size, dtype=dtype, **how)
-
-    monkeypatch.setattr(torch, "randn", noted)
-    for precision in ("bf16", "fp32"):
-        assert training._matmul_rate(precision, 8, 0.001) > 0
-    assert made == [torch.bfloat16, torch.float32]
-
-
 def test_a_halt_counts_as_long_as_it_lasts() -> None:
     """Steps a second apart, but for five that nothing was done in."""
     steps = [(float(at), at) for at in range(10)] + [(float(at + 5), at) for at in range(10, 20)]
@@ -99,28 +69,12 @@ def test_a_halt_counts_as_long_as_it_lasts() -> None:
     assert load._taken(steps, 9.0, 15.0) == 1  # and here it was the halt itself
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("model name\t: A CPU\nflags\t\t: fpu avx2 avx512f avx512_bf16\n",
-         "processor: A CPU, 2 cores, avx2 avx512f avx512_bf16"),
-        ("model name\t: Old\nflags\t\t: fpu\n",
-         "processor: Old, 2 cores, instruction sets unknown"),
-        ("Features\t: fp asimd bf16\n", "processor: aarch64, 2 cores, asimd bf16"),
-    ],
-)  # fmt: skip
-def test_the_processor_is_named(monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
-    monkeypatch.setattr(machine, "_cpuinfo", lambda: text)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(platform, "processor", lambda: "aarch64")
-    assert machine.described() == said
-
-
 @pytest.mark.parametrize("clients", [10, pytest.param(50, marks=pytest.mark.long)])
 def test_visitors_watch_and_ask_without_an_error(
     store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], None], clients: int
 ) -> None:
     """The load benchmark's crowd, for some seconds, while a run writes ten events a second."""
+    assert machine.described().startswith("processor: ")
     run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=32))
     for event in story()[:2]:
         run.append(event)
@@ -128,10 +82,10 @@ def test_visitors_watch_and_ask_without_an_error(
     adopt(run)
     made = app.build(store)
     _, url, _ = app.launch(made, store, prevent_thread_lock=True, quiet=True)
-    crowd = load.Crowd(url, run.id, run.id, clients=clients, asking=2.0)
+    crowd = load.Crowd(url, run.id, run.id, clients=clients, asking=1.5)
     try:
         with crowd.there():
-            for step in range(1, 61):
+            for step in range(1, 41):
                 run.append(
                     events.Stepped(
                         step=step, epoch=0.1, loss=1.0, learning_rate=1e-5,
@@ -146,7 +100,7 @@ def test_visitors_watch_and_ask_without_an_error(
     assert len(crowd.polls) > 2 * clients
     assert len(crowd.answers) > clients
     assert all(mine and mine[-1][1] > 20 for mine in crowd.sights)  # all saw the run go on
-    assert len(load._delays(run, crowd.sights)) > 20 * clients
+    assert len(load._delays(run, crowd.sights)) > 10 * clients
 
 
 @pytest.mark.long

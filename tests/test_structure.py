@@ -15,9 +15,9 @@ HEAVY_MODULES = {
     "finetune.inference.explain", "finetune.inference.layers", "finetune.inference.predictor",
     "finetune.inference.scorer", "finetune.inference.files",
     "finetune.hub.onnx",
-    "finetune.training.batch_size", "finetune.training.classifier",
-    "finetune.training.dataloaders", "finetune.training.loop", "finetune.training.metrics",
-    "finetune.training.model", "finetune.training.trackers",
+    "finetune.training.batch_size", "finetune.training.dataloaders", "finetune.training.loop",
+    "finetune.training.metrics", "finetune.training.model", "finetune.training.optimizer",
+    "finetune.training.progress", "finetune.training.trackers",
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
 SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for

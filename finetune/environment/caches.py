@@ -1,7 +1,4 @@
-"""What the libraries find in the environment: a cache that can be written, threads that sleep.
-
-Standard library only; where runs are kept is `store`'s business.
-"""
+"""Sets what the libraries read from the environment: a cache that can be written, and threads."""
 
 from __future__ import annotations
 

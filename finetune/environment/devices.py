@@ -1,4 +1,4 @@
-"""Which accelerators this machine has, asked without torch: a queue needs to know, a page to open.
+"""The accelerators of this machine, found without torch: a queue needs to know, a page to open.
 
 Each trains one run at a time; a machine without any trains one run on its processors.
 """
@@ -6,7 +6,6 @@ Each trains one run at a time; a machine without any trains one run on its proce
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from functools import cache
 from typing import Any
@@ -14,22 +13,17 @@ from typing import Any
 
 def list_accelerators() -> tuple[str, ...]:
     """The ids of the CUDA devices this process may use; empty where there is none."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return tuple(one.strip() for one in chosen.split(",") if one.strip() not in ("", "-1"))
-    return _found()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return _installed()
+    return tuple(id_.strip() for id_ in visible.split(",") if id_.strip() not in ("", "-1"))
 
 
 @cache
-def _found() -> tuple[str, ...]:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ()
+def _installed() -> tuple[str, ...]:
+    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
     try:
-        done = subprocess.run(
-            [tool, "--query-gpu=index", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return ()
     return tuple(line.strip() for line in done.stdout.splitlines() if line.strip().isdecimal())
@@ -37,8 +31,6 @@ def _found() -> tuple[str, ...]:
 
 def computes_bf16(device: Any = None) -> bool:
     """Whether the hardware computes in bf16: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX.
-
-    Loads torch.
 
     Args:
         device: a `torch.device`; None for the accelerator, or the CPU where there is none.

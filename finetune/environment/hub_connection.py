@@ -1,4 +1,4 @@
-"""Where the Hugging Face Hub is, and whether it can be reached."""
+"""The Hugging Face Hub's address, and whether it can be reached."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ def hub_endpoint() -> str:
 
 
 def hub_is_reachable(timeout: float = 2.0) -> bool:
-    """Whether the Hub can be reached now; asks it, so call this off the page's path.
-
-    The clients themselves try for up to 46 seconds before they give up.
+    """Whether the Hub answers now; its own clients would try for up to 46 seconds.
 
     Args:
         timeout: seconds to wait for a connection and for an answer.

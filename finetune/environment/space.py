@@ -1,6 +1,4 @@
-"""What a Hugging Face Space has: its hardware, and whether what is written there stays.
-
-Reads the environment, mounts and `nvidia-smi`; knows no page and loads no torch.
+"""The Hugging Face Space the app runs on: its hardware, and whether what is written there stays.
 
 Source: https://huggingface.co/docs/hub/spaces-overview (its environment variables) and
 https://huggingface.co/docs/hub/spaces-zerogpu.
@@ -18,7 +16,7 @@ from finetune.environment import devices
 
 @dataclass(frozen=True)
 class Space:
-    """Where the app runs, as far as a visitor should know.
+    """A Space, as far as a visitor should know.
 
     Args:
         hardware: in words.
@@ -34,25 +32,25 @@ class Space:
 
     def notices(self) -> list[str]:
         """What to say at the head of the page, in plain sentences."""
-        said = []
+        notices = []
         if self.zero:
-            said.append(
+            notices.append(
                 "This Space runs on ZeroGPU, which lends a GPU to short functions only: a training "
                 "is a process of its own and gets none. Training needs ordinary GPU hardware, such "
                 "as t4-small; here it runs on the CPU, slowly."
             )
         elif not self.gpus:
-            said.append(
+            notices.append(
                 "This Space has no GPU, so training runs on the CPU: fine for the bundled pairs, "
                 "slow for more. Its owner can choose GPU hardware, such as t4-small, in its "
                 "settings."
             )
         if not self.lasting:
-            said.append(
+            notices.append(
                 "Runs are lost when this Space restarts: publish what you want to keep. Its owner "
                 "can mount a bucket and set FINETUNE_RUNS to a folder in it."
             )
-        return said
+        return notices
 
 
 def current_space(runs: Path) -> Space | None:
@@ -63,18 +61,17 @@ def current_space(runs: Path) -> Space | None:
     """
     if not os.environ.get("SPACE_ID"):
         return None
-    zero = os.environ.get("SPACES_ZERO_GPU", "").lower() in {"1", "t", "true"}
-    gpus = 0 if zero else len(devices.list_accelerators())
-    named = os.environ.get("ACCELERATOR", "")
-    hardware = "ZeroGPU" if zero else named if named not in ("", "none") else (
-        f"{gpus} GPU" if gpus else "CPU"
-    )  # fmt: skip
-    return Space(hardware, zero, gpus, is_mounted(runs))
+    lasting = is_mounted(runs)
+    if os.environ.get("SPACES_ZERO_GPU", "").lower() in {"1", "t", "true"}:
+        return Space("ZeroGPU", True, 0, lasting)
+    gpus = len(devices.list_accelerators())
+    hardware = os.environ.get("ACCELERATOR", "").replace("none", "")
+    return Space(hardware or (f"{gpus} GPU" if gpus else "CPU"), False, gpus, lasting)
 
 
 def is_mounted(path: Path) -> bool:
     """Whether a folder lies on a disk of its own, not on that of the machine nor in memory."""
     if Path(tempfile.gettempdir()) in path.parents:
         return False
-    existing = next(one for one in (path, *path.parents) if one.exists()).resolve()
-    return any(os.path.ismount(one) for one in (existing, *existing.parents) if one != Path("/"))
+    existing = next(parent for parent in (path, *path.parents) if parent.exists()).resolve()
+    return any(map(os.path.ismount, [existing, *existing.parents][:-1]))

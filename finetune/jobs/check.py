@@ -25,7 +25,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-from finetune import config, hub_errors, owners, uploads
+from finetune import hub_errors, owners, uploads
+from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, hub_access, preview
 from finetune.data.check_report import CheckReport
@@ -281,12 +282,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--runs", type=Path, help=f"(default: {default_root()})")
     uploads.add_arguments(parser)
-    config.add_arguments(parser)
+    add_arguments(parser)
     args = parser.parse_args(arguments)
     try:
         root = args.runs or default_root()
-        values = {name: getattr(args, name) for name in config.knobs() if hasattr(args, name)}
-        chosen = RunConfig.from_dict(values | uploads.upload_from_arguments(args, root))
+        chosen = RunConfig.from_dict(
+            arguments_given(args) | uploads.upload_from_arguments(args, root)
+        )
         report = check_config(chosen, root, lambda phase, done, total: None)
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)

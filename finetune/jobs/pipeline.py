@@ -247,7 +247,7 @@ def _build_batches(
     with accelerator.main_process_first():
         batches = dataloaders.build_loaders(pairs, tokenizer, config)
         embeddings = len(classifier.get_input_embeddings().weight)
-        dataloaders.check(batches, tokenizer, config.checkpoint, embeddings)
+        dataloaders.check_tokens(batches, tokenizer, config.checkpoint, embeddings)
     return batches
 
 
@@ -370,11 +370,11 @@ def _hooks(
         except Exception:  # the run is whole without it
             logs.print_traceback()
 
-    def save_predictions(step: int, logits: loop.Logits, labels: loop.Labels) -> None:
+    def save_predictions(
+        step: int, logits: loop.Logits, labels: loop.Labels
+    ) -> dict[str, list[float]]:
         with disk.writing("The predictions", StoreError, _RESUME):
             saved_predictions.save_scored(run, step, logits, labels)
-
-    def score_intervals(logits: loop.Logits, labels: loop.Labels) -> dict[str, list[float]]:
         scores = intervals.bootstrap_intervals(
             labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
         )
@@ -401,7 +401,6 @@ def _hooks(
         should_stop=stop,
         save_best=save_best,
         save_predictions=save_predictions,
-        intervals=score_intervals,
         save_checkpoint=save_checkpoint,
-        peek=describe_batch,
+        first_batch=describe_batch,
     )

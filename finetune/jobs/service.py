@@ -77,7 +77,7 @@ def start_runs(
 
 def _check(store: RunStore, config: RunConfig) -> None:
     config.check()
-    distributed.process_count(config)
+    distributed.check_accelerate_config(config)
     check.check_source_access(store, config)
     checkpoints.check_length(config.checkpoint, config.max_length)
     if not store.visitor.alone:

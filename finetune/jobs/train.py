@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune import config, disk, logs, uploads
+from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.environment import caches
@@ -44,9 +45,9 @@ def train_job(job: JobFolder) -> int:
     run = Run(job.folder)
     Queue(run.folder.parent).begin(run.id)
     try:
-        count = distributed.process_count(run.config())
-        if count > 1 or run.config().accelerate_config:
-            distributed.exec_launcher(run, count)
+        distributed.check_accelerate_config(run.config())
+        if _needs_several_processes(run):
+            distributed.exec_launcher(run)
     except FinetuneError as error:
         run.append(events.Failed(error=error.fact, remedy=error.remedy))
         return 1
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         run = _open_run(args)
-        count = distributed.process_count(run.config())
+        distributed.check_accelerate_config(run.config())
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
@@ -75,9 +76,13 @@ def main(arguments: list[str] | None = None) -> int:
         if single or not args.run:
             with contextlib.suppress(StoreError):
                 scheduler.adopt_terminal_run(RunStore(run.folder.parent), run)
-        if single and (count > 1 or run.config().accelerate_config):
-            distributed.exec_launcher(run, count)
+        if single and _needs_several_processes(run):
+            distributed.exec_launcher(run)
         return _leave(carry_out_run(run, show))
+
+
+def _needs_several_processes(run: Run) -> bool:
+    return run.config().num_processes > 1 or bool(run.config().accelerate_config)
 
 
 def _leave(status: int) -> int:
@@ -102,7 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
     uploads.add_arguments(parser)
-    config.add_arguments(parser)
+    add_arguments(parser)
     return parser
 
 
@@ -128,7 +133,7 @@ def _open_run(args: argparse.Namespace) -> Run:
             raise FinetuneError(f"{args.config} cannot be read: {error.strerror}.") from error
     if args.preset:
         values |= config.preset(args.preset)
-    values |= {name: getattr(args, name) for name in config.knobs() if hasattr(args, name)}
+    values |= arguments_given(args)
     root = args.runs or default_root()
     values |= uploads.upload_from_arguments(args, root)
     chosen = catalog.with_absolute_paths(RunConfig.from_dict(values))

@@ -1,7 +1,4 @@
-"""Which batch fits the device's memory, and what to say when one did not.
-
-Knows a model and one batch; the loop itself never asks.
-"""
+"""Finds the batch that fits the device's memory, and says what to change when one did not."""
 
 from __future__ import annotations
 
@@ -15,9 +12,11 @@ from finetune.config import RunConfig
 from finetune.errors import TrainingError
 from finetune.training.dataloaders import Loaders, example_lengths
 
+_LESS = "Lower max_length, or turn gradient_checkpointing or use_lora on."
+
 
 def find_batch_size(
-    chosen: RunConfig, accelerator: Accelerator, model: torch.nn.Module, batches: Loaders
+    config: RunConfig, accelerator: Accelerator, model: torch.nn.Module, batches: Loaders
 ) -> RunConfig:
     """The configuration with the largest batch that fits, the pairs a step unchanged.
 
@@ -30,17 +29,17 @@ def find_batch_size(
     Raises:
         TrainingError: when not even one pair fits.
     """
-    whole = chosen.per_device_train_batch_size * chosen.gradient_accumulation_steps
-    sizes = iter([size for size in range(whole - 1, 0, -1) if whole % size == 0])
-    found = example_lengths(batches.train.dataset)  # type: ignore[arg-type]
-    longest = batches.train.dataset[found.index(max(found))]
+    whole = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    divisors = iter([size for size in range(whole - 1, 0, -1) if whole % size == 0])
+    lengths = example_lengths(batches.train.dataset)  # type: ignore[arg-type]
+    longest = batches.train.dataset[lengths.index(max(lengths))]
 
     @find_executable_batch_size(  # type: ignore[untyped-decorator]
-        starting_batch_size=whole, reduce_batch_size_fn=lambda: next(sizes, 0)
+        starting_batch_size=whole, reduce_batch_size_fn=lambda: next(divisors, 0)
     )
     def attempt(size: int) -> int:
         batch = batches.train.collate_fn([longest] * size)  # type: ignore[misc]
-        _try(accelerator, model, {name: one.to(accelerator.device) for name, one in batch.items()})
+        _try(accelerator, model, {name: t.to(accelerator.device) for name, t in batch.items()})
         return size
 
     try:
@@ -49,11 +48,11 @@ def find_batch_size(
         if "No executable batch size" not in str(error):
             raise
         raise TrainingError(
-            f"Not even one pair of {max(found)} tokens fits the device's memory.", _LESS
+            f"Not even one pair of {max(lengths)} tokens fits the device's memory.", _LESS
         ) from error
-    mine = torch.tensor([size], device=accelerator.device)
-    size = int(accelerator.gather(mine).min().item())  # type: ignore[union-attr]
-    return chosen.changed(
+    sizes = accelerator.gather(torch.tensor([size], device=accelerator.device))
+    size = int(sizes.min().item())  # type: ignore[union-attr]
+    return config.changed(
         per_device_train_batch_size=size, gradient_accumulation_steps=whole // size
     )
 
@@ -66,26 +65,23 @@ def _try(accelerator: Accelerator, model: torch.nn.Module, batch: dict[str, Any]
     try:
         with torch.random.fork_rng(devices):
             model.to(accelerator.device).train()
-            kept = torch.empty(copies * trained, device=accelerator.device)
+            reserved = torch.empty(copies * trained, device=accelerator.device)
             with accelerator.autocast():
                 loss = model(**batch).loss
             loss.backward()
-            del kept
+            del reserved
     finally:
         model.zero_grad(set_to_none=True)
 
 
-_LESS = "Lower max_length, or turn gradient_checkpointing or use_lora on."
-
-
-def out_of_memory_remedy(chosen: RunConfig) -> str:
+def out_of_memory_remedy(config: RunConfig) -> str:
     """What to change after the device ran out of memory."""
-    size, steps = chosen.per_device_train_batch_size, chosen.gradient_accumulation_steps
+    size, steps = config.per_device_train_batch_size, config.gradient_accumulation_steps
     if size == 1:
         return _LESS
     half = size // 2 if size % 2 == 0 else 1
     return (
         f"Set per_device_train_batch_size to {half} and gradient_accumulation_steps to "
         f"{steps * size // half}, which learns the same; or turn auto_find_batch_size on. "
-        f"per_device_eval_batch_size, {chosen.per_device_eval_batch_size}, can be lowered too."
+        f"per_device_eval_batch_size, {config.per_device_eval_batch_size}, can be lowered too."
     )

@@ -1,8 +1,4 @@
-"""What a set of predictions is worth.
-
-`evaluate.load` fetches its scripts from the Hub; these subclasses of `evaluate.Metric` need no
-network. Knows nothing of models: it sees class indices and logits.
-"""
+"""The scores that a run reports of its validation split."""
 
 from __future__ import annotations
 
@@ -12,58 +8,44 @@ from typing import Any
 import datasets
 import evaluate
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.metrics import accuracy_score, f1_score
 
 from finetune.metrics import classification
-
-_DESCRIPTION = "Accuracy and F1 of predicted classes, as GLUE scores MRPC."
-_CITATION = (
-    "Wang et al. 2019, GLUE: A Multi-Task Benchmark and Analysis Platform for Natural "
-    "Language Understanding, https://arxiv.org/abs/1804.07461"
-)
 
 
 class AccuracyAndF1(evaluate.Metric):
     """Accuracy, and F1: of the positive class when there are two, macro for more.
 
+    A class of its own, for `evaluate.load` fetches its scripts from the Hub.
+
     Args:
         labels: names of the classes, by index.
         positive: index of the class whose F1 is meant; 1 as GLUE scores MRPC.
 
-    Source: Wang et al. 2019 (GLUE), https://arxiv.org/abs/1804.07461; the figures are
-    scikit-learn's.
+    Source: Wang et al. 2019 (GLUE), https://arxiv.org/abs/1804.07461
     """
 
     def __init__(self, labels: list[str], positive: int = 1, **kwargs: Any) -> None:
-        self._average = "binary" if len(labels) == 2 else "macro"
-        self._positive = positive if len(labels) == 2 else 1
+        binary = len(labels) == 2
+        self._options = {"average": "binary", "pos_label": positive} if binary else {
+            "average": "macro"
+        }  # fmt: skip
         # In memory: no cache file for two runs on one machine to fight over.
         super().__init__(keep_in_memory=True, **kwargs)
 
     def _info(self) -> evaluate.MetricInfo:
+        index = datasets.Value("int64")
         return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation=_CITATION,
+            description="Accuracy and F1 of predicted classes, as GLUE scores MRPC.",
+            citation="Wang et al. 2019, https://arxiv.org/abs/1804.07461",
             inputs_description="predictions, references: class indices",
-            features=datasets.Features(
-                predictions=datasets.Value("int64"), references=datasets.Value("int64")
-            ),
+            features=datasets.Features(predictions=index, references=index),
         )
 
     def _compute(self, predictions: ArrayLike, references: ArrayLike) -> dict[str, float]:
-        return {
-            "accuracy": float(accuracy_score(references, predictions)),
-            "f1": float(
-                f1_score(
-                    references,
-                    predictions,
-                    average=self._average,
-                    pos_label=self._positive,
-                    zero_division=0,
-                )
-            ),
-        }
+        f1 = f1_score(references, predictions, zero_division=0, **self._options)
+        return {"accuracy": float(accuracy_score(references, predictions)), "f1": float(f1)}
 
 
 def majority_scores(
@@ -76,15 +58,3 @@ def majority_scores(
         positive: as for `AccuracyAndF1`.
     """
     return classification.constant_answer_scores(validation, int(np.argmax(train)), positive)
-
-
-def cross_entropy(logits: NDArray[np.floating[Any]], labels: NDArray[np.integer[Any]]) -> float:
-    """Mean negative log likelihood in nats.
-
-    Args:
-        logits: of shape (examples, classes).
-        labels: of shape (examples,).
-    """
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    log_partition = np.log(np.exp(shifted).sum(axis=1))
-    return float((log_partition - shifted[np.arange(len(labels)), labels]).mean())

@@ -6,10 +6,12 @@ comes with a checkpoint is never run.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +44,20 @@ def load_classifier(
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
         labels: names of the classes, by index; written into the model's configuration.
-        max_length: the longest input in tokens that will be asked of it.
+        max_length: the longest input in tokens.
         dropout: in place of every dropout of the checkpoint's; -1 keeps them.
         attn_implementation: `auto`, or one that the model must have.
 
     Raises:
         ConfigError: when it reads fewer than `max_length` tokens.
-        ModelError: when there is no such checkpoint, it has no safetensors weights or no tokenizer,
-            or the Hub does not answer.
+        ModelError: when there is no such checkpoint, it has no safetensors weights, no tokenizer
+            or a weight that is not finite, or the Hub does not answer.
     """
     source = checkpoints.resolve_checkpoint(checkpoint)
     # Else pickles are sent to be converted, and weights read that nobody has merged.
     os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"
-    try:
+    options = {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
+    with _explaining(checkpoint):
         config = retried(lambda: AutoConfig.from_pretrained(source))
         checkpoints.check_length(checkpoint, max_length, config.to_dict())
         if dropout >= 0:
@@ -70,9 +73,6 @@ def load_classifier(
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         if getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = tokenizer.pad_token_id
-        chosen = (
-            {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
-        )
         model = retried(
             lambda: AutoModelForSequenceClassification.from_pretrained(
                 source,
@@ -80,57 +80,54 @@ def load_classifier(
                 use_safetensors=True,
                 dtype="float32",
                 ignore_mismatched_sizes=True,  # a head of another task is replaced
-                **chosen,
+                **options,
             )
         )
+    if broken := [name for name, p in model.named_parameters() if not p.isfinite().all()]:
+        raise ModelError(
+            f"The checkpoint {checkpoint!r} has weights that are not finite numbers: "
+            f"{some(broken, 3)}.",
+            "Download it again, or choose another one.",
+        )
+    return tokenizer, model
+
+
+@contextlib.contextmanager
+def _explaining(checkpoint: str) -> Iterator[None]:
+    """Turn what the Hub's clients and the readers of files raise into errors for people."""
+    try:
+        yield
     except ModelError:
         raise
     except Exception as error:  # of the Hub's clients, and of what reads the files
-        if (known := hub_errors.explained("checkpoint", checkpoint, error)) is not None:
-            raise known from error
+        if (explained := hub_errors.explained("checkpoint", checkpoint, error)) is not None:
+            raise explained from error
         if not isinstance(error, OSError | ValueError | KeyError | ImportError):
             raise
         raise ModelError(
             f"The checkpoint {checkpoint!r} cannot be loaded: {hub_errors.first_line(error)}",
             "Check its name; it must be a text encoder with safetensors weights.",
         ) from error
-    _check_finite(checkpoint, model)
-    return tokenizer, model
-
-
-def _check_finite(checkpoint: str, model: PreTrainedModel) -> None:
-    """See that no weight is infinite or not a number: no learning rate would help then.
-
-    Raises:
-        ModelError: naming what is not.
-    """
-    broken = [name for name, one in model.named_parameters() if not one.isfinite().all()]
-    if broken:
-        raise ModelError(
-            f"The checkpoint {checkpoint!r} has weights that are not finite numbers: "
-            f"{some(broken, 3)}.",
-            "Download it again, or choose another one.",
-        )
-
-
-def choose_attention(asked: str, device: torch.device, half: bool, max_length: int) -> str:
-    """How attention is computed: what is asked for, or for `auto` the fastest known.
-
-    On a CPU in bf16 that is the plain one up to a few hundred tokens: the fused kernel's backward
-    pass takes twice as long there, and dropout keeps it from being used at all. The library's own
-    choice serves everywhere else.
-    """
-    if asked == "auto" and half and device.type == "cpu" and max_length <= 256:
-        return "eager"
-    return asked
 
 
 def _set_dropout(config: Any, dropout: float) -> None:
     """Every family names its dropouts differently; all are numbers with the word in the name."""
     for name, value in list(vars(config).items()):
-        named = "dropout" in name or name.endswith("pdrop")
-        if named and (value is None or isinstance(value, float | int)) and value is not True:
+        number = value is None or (isinstance(value, float | int) and value is not True)
+        if number and ("dropout" in name or name.endswith("pdrop")):
             setattr(config, name, dropout)
+
+
+def choose_attention(requested: str, device: torch.device, half: bool, max_length: int) -> str:
+    """How attention is computed: what is requested, or for `auto` the fastest.
+
+    On a CPU in bf16 that is the plain one up to a few hundred tokens: the fused kernel's backward
+    pass takes twice as long there, and dropout keeps it from being used at all. The library's own
+    choice serves everywhere else.
+    """
+    if requested == "auto" and half and device.type == "cpu" and max_length <= 256:
+        return "eager"
+    return requested
 
 
 def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
@@ -154,7 +151,10 @@ def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
     if config.freeze_embeddings or config.frozen_layers:
         model.get_input_embeddings().requires_grad_(False)
     if config.frozen_layers:
-        layers = _layers(model)
+        # The stack of transformer layers; there is none where they share their weights.
+        depth = getattr(model.config, "num_hidden_layers", 0)
+        stacks = (m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
+        layers = next((list(stack) for stack in stacks if len(stack) == depth > 0), [])
         if config.frozen_layers > len(layers):
             raise ModelError(
                 f"frozen_layers is {config.frozen_layers}, but {config.checkpoint} has "
@@ -166,48 +166,36 @@ def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
     return model
 
 
-def _layers(model: PreTrainedModel) -> list[torch.nn.Module]:
-    """The stack of transformer layers, from the lowest; empty where they share their weights."""
-    depth = getattr(model.config, "num_hidden_layers", 0)
-    stacks = (one for one in model.modules() if isinstance(one, torch.nn.ModuleList))
-    return next((list(one) for one in stacks if len(one) == depth > 0), [])
-
-
 def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
     """LoRA, Hu et al. 2021, https://arxiv.org/abs/2106.09685, by peft."""
     from peft import LoraConfig, get_peft_model
 
-    asked = [name.strip() for name in config.lora_target_modules.split(",") if name.strip()]
+    targets = [name.strip() for name in config.lora_target_modules.split(",") if name.strip()]
+    # The layers outside the pretrained encoder are new and trained whole; peft itself would find
+    # `classifier` and `score` only.
+    head = [
+        name
+        for name, layer in model.named_children()
+        if name != model.base_model_prefix and list(layer.parameters())
+    ]
     lora = LoraConfig(
         task_type="SEQ_CLS",
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
-        target_modules=asked or "all-linear",
-        modules_to_save=_head(model),
+        target_modules=targets or "all-linear",
+        modules_to_save=head,
     )
     try:
         return get_peft_model(model, lora)
     except ValueError as error:
-        names = sorted({name.rsplit(".")[-1] for name, one in model.named_modules()
-                        if isinstance(one, torch.nn.Linear)})  # fmt: skip
+        linear = (name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear))
+        names = sorted({name.rsplit(".")[-1] for name in linear})
         raise ModelError(
             f"lora_target_modules is {config.lora_target_modules!r}, and {config.checkpoint} has "
             f"no such layers.",
             f"Choose among: {', '.join(names)}.",
         ) from error
-
-
-def _head(model: PreTrainedModel) -> list[str]:
-    """The layers outside the pretrained encoder, by name: new, and so trained whole under LoRA.
-
-    peft itself knows only `classifier` and `score`.
-    """
-    return [
-        name
-        for name, layer in model.named_children()
-        if name != model.base_model_prefix and list(layer.parameters())
-    ]
 
 
 def merged_model(model: Any) -> PreTrainedModel:
@@ -224,9 +212,8 @@ def save_model(
     weights: dict[str, torch.Tensor] | None = None,
     step: int | None = None,
 ) -> None:
-    """Write a plain `from_pretrained` folder, aside first, so that a reader never sees a half.
-
-    After a crash at any moment `disk.standing` finds the former model or this one, whole.
+    """Write a `from_pretrained` folder whole: after a crash at any moment `disk.standing` finds
+    the former model or this one.
 
     Args:
         weights: those to write in place of the model's own, which may be parts.
@@ -236,29 +223,28 @@ def save_model(
         OSError: when the folder above is gone, which is not made again, or the disk is full;
             what was there stays. safetensors has an exception of its own for that.
     """
-    aside = folder.with_name(folder.name + ".new")
-    shutil.rmtree(aside, ignore_errors=True)
+    new = folder.with_name(folder.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
     try:
-        aside.mkdir()
-        model.save_pretrained(aside, state_dict=weights)
-        tokenizer.save_pretrained(aside)
+        new.mkdir()
+        model.save_pretrained(new, state_dict=weights)
+        tokenizer.save_pretrained(new)
         if step is not None:
-            path = aside / "config.json"
+            path = new / "config.json"
             config = json.loads(path.read_text(encoding="utf-8"))
             config[NOTES] = {"step": step}  # and no threshold of a checkpoint it began with
             path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        disk.replace_folder(aside, folder)
+        disk.replace_folder(new, folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def load_saved_model(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """A classifier that `save` wrote, ready to answer.
-
-    Weights that are missing would be drawn at random, and each load would answer otherwise.
+    """A classifier that `save_model` wrote, in evaluation mode.
 
     Raises:
-        ModelError: when the folder is gone or damaged, or has not all of the weights or no words.
+        ModelError: when the folder is gone or damaged, lacks some of the weights, which would be
+            drawn at random, or has a tokenizer without words.
     """
     if not (Path(folder) / "config.json").is_file():
         raise ModelError(
@@ -266,21 +252,17 @@ def load_saved_model(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTr
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model, found = AutoModelForSequenceClassification.from_pretrained(
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
             folder, use_safetensors=True, output_loading_info=True
         )
     except Exception as error:  # safetensors and tokenizers raise bare Exceptions on damage
         raise ModelError(
-            f"The saved model cannot be loaded: {_first_line(error)}", "Train it again."
+            f"The saved model cannot be loaded: {hub_errors.first_line(error)}", "Train it again."
         ) from error
     checkpoints.check_tokenizer("this model", tokenizer)
-    if missing := sorted(found["missing_keys"]):
+    if missing := sorted(loading["missing_keys"]):
         raise ModelError(
             f"The saved model cannot be loaded: its file has no weights for {some(missing, 3)}.",
             "Train or download it again.",
         )
     return tokenizer, model.eval()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

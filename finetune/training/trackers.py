@@ -1,8 +1,4 @@
-"""What people already use to follow runs: TensorBoard, Trackio and W&B, through Accelerate.
-
-Turns the run's events into a tracker's scalars. Knows nothing of the loop; a tracker that breaks
-while a run goes on is left behind with a word in the log, for it is not the run.
-"""
+"""Sends a run's events to TensorBoard, Trackio or W&B, through Accelerate."""
 
 from __future__ import annotations
 
@@ -14,17 +10,18 @@ from accelerate import Accelerator
 
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
+from finetune.hub_errors import first_line
 from finetune.runs import events
 from finetune.runs.events import Event
 
 
-def tracker_settings(chosen: RunConfig, folder: Path) -> dict[str, Any]:
-    """What `Accelerator` must be made with for `report_to`; TensorBoard writes into `folder`.
+def tracker_settings(config: RunConfig, folder: Path) -> dict[str, Any]:
+    """The arguments of `Accelerator` for `report_to`; TensorBoard writes into `folder`.
 
     Raises:
         ConfigError: when the tracker's package is not installed.
     """
-    name = chosen.report_to
+    name = config.report_to
     if name == "none":
         return {}
     if importlib.util.find_spec(name) is None:
@@ -34,38 +31,37 @@ def tracker_settings(chosen: RunConfig, folder: Path) -> dict[str, Any]:
 
 
 class Tracker:
-    """Passes a run's events on; made on every rank, for Accelerate picks the one that writes.
+    """Logs a run's events; made on every rank, for Accelerate picks the one that writes.
+
+    A tracker that breaks while the run goes on is left behind with a line in the log.
 
     Args:
-        accelerator: made with `settings`.
-        chosen: its values are the tracked hyperparameters.
-        title: what the tracker shall call the run, where it asks for a name.
+        accelerator: made with `tracker_settings`.
+        config: its values are the tracked hyperparameters.
+        title: the name of the run, where the tracker asks for one.
 
     Raises:
         ConfigError: when the tracker does not begin, for want of a login or a network.
     """
 
-    def __init__(self, accelerator: Accelerator, chosen: RunConfig, title: str) -> None:
+    def __init__(self, accelerator: Accelerator, config: RunConfig, title: str) -> None:
         self._accelerator = accelerator
-        self._tracking = chosen.report_to != "none"
+        self._tracking = config.report_to != "none"
         if not self._tracking:
             return
-        named = {"name": title}
+        # TensorBoard's project is a folder within the run's, the others' is one of all runs.
+        project = "tensorboard" if config.report_to == "tensorboard" else "finetune"
+        settings = {"wandb": {"name": title}, "trackio": {"name": title}}
         try:
-            accelerator.init_trackers(
-                # TensorBoard's is a folder within the run's, the others' a project of all runs.
-                "tensorboard" if chosen.report_to == "tensorboard" else "finetune",
-                config=chosen.to_dict(),
-                init_kwargs={"wandb": named, "trackio": named},
-            )
+            accelerator.init_trackers(project, config=config.to_dict(), init_kwargs=settings)
         except Exception as error:  # each has exceptions of its own
-            line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            problem = f"is {chosen.report_to}, which does not begin ({line}); set it to none"
-            raise ConfigError({"report_to": problem}) from error
+            reason = f"is {config.report_to}, which does not begin ({first_line(error)[:200]})"
+            raise ConfigError({"report_to": f"{reason}; set it to none"}) from error
 
     def __call__(self, event: Event) -> None:
         """Log what the event measures, if it does."""
-        if not self._tracking or not (values := event_scalars(event)):
+        values = event_scalars(event) if self._tracking else {}
+        if not values:
             return
         try:
             self._accelerator.log(values, step=getattr(event, "step", None))
@@ -76,15 +72,10 @@ class Tracker:
 
 def event_scalars(event: Event) -> dict[str, float]:
     """The numbers of an event under the names that `Trainer` gives them."""
-    match event:
-        case events.Stepped():
-            found = {
-                "train/loss": event.loss,
-                "train/learning_rate": event.learning_rate,
-                "train/epoch": event.epoch,
-                "train/samples_per_second": event.samples_per_second,
-            }
-            return found | ({} if event.grad_norm is None else {"train/grad_norm": event.grad_norm})
-        case events.Evaluated():
-            return {f"eval/{name}": value for name, value in event.metrics.items()}
-    return {}
+    if isinstance(event, events.Evaluated):
+        return {f"eval/{name}": value for name, value in event.metrics.items()}
+    if not isinstance(event, events.Stepped):
+        return {}
+    names = ("loss", "learning_rate", "epoch", "samples_per_second", "grad_norm")
+    values = {f"train/{name}": getattr(event, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}

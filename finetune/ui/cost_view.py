@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from finetune import config
+from finetune import arguments, config
 from finetune.config import RunConfig
 from finetune.environment import devices
 from finetune.jobs.cost import Estimate, Memory, Steps, Time, Uncut
@@ -76,7 +76,7 @@ def cost_placeholder(found: Estimate, chosen: RunConfig) -> str:
 
 def _command(chosen: RunConfig, files: Mapping[str, str] | None, runs: str) -> str:
     said = html.escape(say("The same from a terminal"))
-    line = html.escape(config.command(chosen, files, runs))
+    line = html.escape(arguments.command(chosen, files, runs))
     return (
         f'<details class="ft-command"><summary>{said}</summary>'
         f'<pre tabindex="0" aria-label="{said}"><code>{line}</code></pre></details>'

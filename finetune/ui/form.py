@@ -15,12 +15,14 @@ from typing import Any
 import gradio as gr
 
 from finetune import config, uploads
-from finetune.config import Knob, RunConfig, is_upload
+from finetune.config import RunConfig, is_upload
 from finetune.data import catalog
+from finetune.hyperparameters import Knob
 from finetune.runs.store import RunStore
 from finetune.ui.i18n import say, translate_term
 
-NAMES: tuple[str, ...] = tuple(config.knobs())
+# What the form asks for; the fields of the group Expert are set by a flag, a file or a program.
+NAMES = tuple(name for name, knob in config.knobs().items() if knob.group != "Expert")
 
 
 def draw(drawn: dict[str, gr.components.Component]) -> dict[str, gr.components.Component]:
@@ -32,10 +34,10 @@ def draw(drawn: dict[str, gr.components.Component]) -> dict[str, gr.components.C
     Returns:
         All controls by field name, in the order of declaration, those of `drawn` included.
     """
-    knobs = {name: knob for name, knob in config.knobs().items() if name not in drawn}
+    knobs = {name: config.knobs()[name] for name in NAMES if name not in drawn}
     controls = dict(drawn)
-    common = [name for name, knob in knobs.items() if knob.common]
-    wide = [name for name in common if config.field_type(name) is str]
+    common = [name for name, knob in knobs.items() if knob.group == "Common"]
+    wide = [name for name in common if knobs[name].kind is str]
     for name in wide:
         controls[name] = _control(name, knobs[name])
     _draw_in_pairs([name for name in common if name not in wide], knobs, controls)
@@ -45,7 +47,7 @@ def draw(drawn: dict[str, gr.components.Component]) -> dict[str, gr.components.C
         _draw_search()
         for group in dict.fromkeys(knobs[name].group for name in rest):
             with gr.Column(elem_classes="ft-knobs"):
-                gr.HTML(f'<h2 class="ft-group">{_HEADINGS.get(group, group)}</h2>')
+                gr.HTML(f'<h2 class="ft-group">{group}</h2>')
                 _draw_in_pairs([n for n in rest if knobs[n].group == group], knobs, controls)
     return {name: controls[name] for name in NAMES}
 
@@ -88,9 +90,6 @@ def choosing_preset() -> str:
     return f"(name) => Object.values({{...{base}, ...{json.dumps(known)}[name]}})"
 
 
-_HEADINGS = {"What": "Name"}
-
-
 def draw_data() -> dict[str, gr.components.Component]:
     """The controls that say what is read of a source and which rows are used, by field name."""
     knobs = {name: knob for name, knob in config.knobs().items() if knob.group == "Data"}
@@ -119,7 +118,7 @@ def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, s
         return offered
     mine = [(_upload(one), one.name) for one in store.uploads.newest(UPLOADS)]
     if is_upload(name) and name not in [one for _, one in mine]:
-        mine.append((_files(store.uploads.file_names(name)), name))
+        mine.append((_files(store.uploads.called(name)), name))
     return [*offered[:1], *mine, *offered[1:]]
 
 
@@ -136,7 +135,7 @@ def _upload(one: uploads.StoredUpload) -> str:
     size = f"{one.size / 1e6:,.1f} MB" if one.size >= 100_000 else f"{one.size / 1e3:,.1f} KB"
     size = size if one.size >= 1000 else f"{one.size} B"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.when))
-    return f"{_files(one.file_names)} \u00b7 {size} \u00b7 {when}"
+    return f"{_files(one.called)} \u00b7 {size} \u00b7 {when}"
 
 
 def offered(store: RunStore) -> list[Any]:
@@ -187,7 +186,7 @@ def read(values: Sequence[Any]) -> RunConfig:
 
 def values(chosen: RunConfig) -> list[Any]:
     """What the controls show for a configuration, in the order of `NAMES`."""
-    return list(chosen.to_dict().values())
+    return [getattr(chosen, name) for name in NAMES]
 
 
 def filled(store: RunStore, chosen: RunConfig) -> list[Any]:
@@ -234,7 +233,7 @@ def _control(name: str, knob: Knob) -> gr.components.Component:
         return gr.Dropdown(choices, allow_custom_value=True, **common)
     if knob.choices:
         return gr.Dropdown(list(knob.choices), **common)
-    kind = config.field_type(name)
+    kind = knob.kind
     if kind is bool:
         return gr.Checkbox(**common)
     if kind is str:

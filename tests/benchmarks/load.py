@@ -26,8 +26,6 @@ import json
 import os
 import random
 import re
-import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -37,13 +35,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 import httpx
 import numpy as np
 import psutil
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser
 
 from finetune.config import RunConfig
 from finetune.jobs import service, workers
@@ -51,8 +48,8 @@ from finetune.jobs.queue import Queue
 from finetune.runs import events
 from finetune.runs.store import Run, RunStore
 from tests.benchmarks import machine
+from tests.benchmarks import page as pages
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SETTLE = 2.0  # seconds of each window that do not count
 PAIR = ("The shop opens at nine on weekdays.", "On weekdays the shop does not open before nine.")
 
@@ -69,13 +66,15 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         store = RunStore(Path(folder) / "runs")
-        with _app(store) as (app, url):
-            _measure(store, app, url, given)
+        with pages.app(store) as (app, url):
+            try:
+                _measure(store, app, url, given)
+            finally:
+                for run in store.runs():
+                    workers.kill_worker(run)
 
 
-def _measure(
-    store: RunStore, app: subprocess.Popen[str], url: str, given: argparse.Namespace
-) -> None:
+def _measure(store: RunStore, app: psutil.Process, url: str, given: argparse.Namespace) -> None:
     model = _begin(store, RunConfig(max_steps=5, name="a model to ask"))
     _until(lambda: service.run_summary(store, model).status == "finished", 180)
     watched = _begin(store, RunConfig(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
@@ -84,7 +83,6 @@ def _measure(
     with first.there():  # the model is loaded
         _until(lambda: bool(first.answers), 120)
     crowd = Crowd(url, watched.id, model.id, given.clients, given.asking)
-    process = psutil.Process(app.pid)
     rates: dict[str, list[float]] = {"alone": [], "crowd": [], "busy": []}
     there = {"alone": lambda: _held(app), "crowd": crowd.there, "busy": lambda: _beside(app)}
     sizes = []
@@ -93,7 +91,7 @@ def _measure(
             with there[side]():
                 time.sleep(SETTLE)
                 rates[side].append(_rate(watched, given.seconds))
-            sizes.append(process.memory_info().rss / 2**20)
+            sizes.append(app.memory_info().rss / 2**20)
             print(f"round {number + 1} {side:<6}{rates[side][-1]:>8.1f} samples/s", flush=True)
     seen = _delays(watched, crowd.sights)
     asked = crowd.answers
@@ -109,13 +107,14 @@ def _measure(
         ("the app's memory", f"{sizes[0]:.0f} MiB at first, {sizes[-1]:.0f} at last"),
     ]
     if given.browser:
-        rows.append(("training under a Chromium here", f"{_drawn(store, watched, url, given):.1f}"))
-        rows.append(("click on Train to first step", f"{_clicked(store, url):.1f} s"))
+        with pages.chromium() as browser:
+            drawn = _drawn(browser, watched, url, given.seconds)
+            rows.append(("training under a Chromium here", f"{drawn:.1f} samples/s"))
+            rows.append(("click on Train to first step", f"{_clicked(browser, store, url):.1f} s"))
     for name, value in rows:
         print(f"{name:<32}{value}")
     for failure in sorted(set(crowd.failures))[:5]:
         print("failed:", failure)
-    workers.kill_worker(watched)
     print(f"load: ratio {under / alone:.2f}")
 
 
@@ -292,17 +291,17 @@ def _taken(steps: list[tuple[float, int]], began: float, ended: float) -> float:
 
 
 @contextlib.contextmanager
-def _held(app: subprocess.Popen[str]) -> Iterator[None]:
+def _held(app: psutil.Process) -> Iterator[None]:
     """The app stands still: its run goes on alone."""
-    app.send_signal(signal.SIGSTOP)
+    app.suspend()
     try:
         yield
     finally:
-        app.send_signal(signal.SIGCONT)
+        app.resume()
 
 
 @contextlib.contextmanager
-def _beside(app: subprocess.Popen[str]) -> Iterator[None]:
+def _beside(app: psutil.Process) -> Iterator[None]:
     """The app stands still, and another process computes without end."""
     with _held(app), subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:
@@ -311,73 +310,42 @@ def _beside(app: subprocess.Popen[str]) -> Iterator[None]:
             busy.kill()
 
 
-@contextlib.contextmanager
-def _app(store: RunStore) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    process = subprocess.Popen(
-        [sys.executable, "app.py", "--runs", str(store.root)],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        url = next(found[0] for line in process.stdout if (found := re.search(r"http://\S+", line)))
-        threading.Thread(target=process.stdout.read, daemon=True).start()
-        yield process, url.rstrip("/") + "/"
-    finally:
-        process.kill()
-        process.wait()
-        for run in store.runs():
-            workers.kill_worker(run)
-
-
 def _begin(store: RunStore, config: RunConfig) -> Run:
     run = store.create(config)
     Queue(store.root).add(run.id)
     return run
 
 
-def _drawn(store: RunStore, run: Run, url: str, given: argparse.Namespace) -> float:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(**_chromium())
-        page = browser.new_page()
-        page.goto(url)
-        page.wait_for_timeout(5000)
-        rate: list[float] = []
-        thread = threading.Thread(target=lambda: rate.append(_rate(run, given.seconds)))
-        thread.start()
-        while thread.is_alive():
-            page.wait_for_timeout(200)
-        browser.close()
+def _drawn(browser: Browser, run: Run, url: str, seconds: float) -> float:
+    """The samples a second of a run while a browser draws its page."""
+    page = browser.new_page()
+    page.goto(url)
+    page.wait_for_timeout(5000)
+    rate: list[float] = []
+    thread = threading.Thread(target=lambda: rate.append(_rate(run, seconds)))
+    thread.start()
+    while thread.is_alive():
+        page.wait_for_timeout(200)
+    page.close()
     return rate[0]
 
 
-def _clicked(store: RunStore, url: str) -> float:
+def _clicked(browser: Browser, store: RunStore, url: str) -> float:
     """Seconds from a click on Train to the first step, while nothing else trains."""
     for run in store.runs():
         workers.kill_worker(run)
-    known = {run.id for run in store.runs()}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(**_chromium())
-        page = browser.new_page()
-        page.goto(url)
-        _until(lambda: (store.root / ".spare" / "ready").exists(), 60)
-        time.sleep(3)  # the Hub has been asked for, and the page is at rest
-        page.click("#train")
-        clicked = time.time()
-        _until(lambda: bool({run.id for run in store.runs()} - known), 30)
-        run = next(run for run in store.runs() if run.id not in known)
-        _until(lambda: service.run_summary(store, run).step > 0, 120)
-        first = service.run_summary(store, run).train[0].time - clicked
-        browser.close()
+    before = {run.id for run in store.runs()}
+    page = browser.new_page()
+    page.goto(url)
+    time.sleep(3)  # the Hub has been asked for, and the page is at rest
+    page.click("#train")
+    clicked = time.time()
+    _until(lambda: bool({run.id for run in store.runs()} - before), 30)
+    run = next(run for run in store.runs() if run.id not in before)
+    _until(lambda: service.run_summary(store, run).step > 0, 120)
+    page.close()
     workers.kill_worker(run)
-    return first
-
-
-def _chromium() -> dict[str, Any]:
-    return {
-        "executable_path": shutil.which("chromium") or shutil.which("chromium-browser"),
-        "args": ["--no-sandbox", "--disable-background-networking", "--disable-gpu"],
-    }
+    return service.run_summary(store, run).train[0].time - clicked
 
 
 def _until(condition: Callable[[], bool], seconds: float) -> None:

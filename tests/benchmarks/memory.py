@@ -119,7 +119,7 @@ def main() -> None:
                 ("train", ["finetune", "train", *common, *steps]),
                 (
                     "judge",
-                    ["finetune.inference.files", "--file", str(path), "--out", f"{path}.out.csv"],
+                    ["finetune", "predict", "--file", str(path), "--out", f"{path}.out.csv"],
                 ),
             ):
                 if name == "judge":

@@ -220,7 +220,7 @@ def utilisation(
     from finetune.config import RunConfig
     from finetune.environment import devices
     from finetune.jobs import train
-    from finetune.training import loop
+    from finetune.training import optimizer as optimizers
 
     chosen = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
     chosen = chosen.changed(torch_compile=compiled)
@@ -228,7 +228,7 @@ def utilisation(
     accelerator.keep_freed_memory()
     _, _, model, batches = _prepared(folder, train_file, chosen)
     model, optimizer, loader = accelerator.prepare(
-        model, loop.build_optimizer(model, chosen), batches.train
+        model, optimizers.build_optimizer(model, chosen), batches.train
     )
 
     def step(batch: Any) -> None:

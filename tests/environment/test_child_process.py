@@ -43,7 +43,7 @@ def test_a_refusal_is_told_as_it_was_said() -> None:
 @pytest.mark.parametrize(
     ("name", "limits", "said"),
     [
-        ("endless", {"seconds": 3.0}, "a.csv took more than 3 s to read"),
+        ("endless", {"seconds": 1.0}, "a.csv took more than 1 s to read"),
         ("hungry", {"memory": 2**29}, "a.csv could not be read with 512 MiB of memory"),
         ("crashes", {}, "or breaks what reads it"),
     ],
@@ -105,7 +105,11 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize(
+    "name",
+    ["c.json.gz", *(pytest.param(name, marks=pytest.mark.long) for name in [*BOMBS][:2]),
+     "a.parquet"],
+)  # fmt: skip
 def test_the_app_parses_no_file_and_its_memory_stays_flat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -169,9 +169,7 @@ def test_a_file_of_another_shape_than_the_models(store: RunStore, run: Run, tmp_
     path = write_csv(tmp_path / "x.csv", [("sentence1", "label"), ("the cat", "equivalent")])
     for second in ("", file_request.NONE):
         with pytest.raises(DataError, match=r"no column of x\.csv is chosen as sentence2: it has"):
-            predict.start_prediction(
-                store, PredictionRequest(run.id, "x.csv", "", second), path
-            )
+            predict.start_prediction(store, PredictionRequest(run.id, "x.csv", "", second), path)
     pairs = write_csv(tmp_path / "y.csv", [("sentence1", "sentence2"), ("the cat", "a dog")])
     alone = file_request.check_columns(
         PredictionRequest(run.id, "y.csv", "", "sentence2"), pairs, paired=False
@@ -321,10 +319,7 @@ def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Pa
     path = write_csv(tmp_path / "mine.csv", lines)
     asked = PredictionRequest(run.id, "mine.csv", "text a", "text b", "is_same")
     made = predict.start_prediction(store, asked, path)
-    assert (
-        predict.prediction_state(predict.get_prediction(store, made.id)).status
-        == "running"
-    )
+    assert predict.prediction_state(predict.get_prediction(store, made.id)).status == "running"
     until(lambda: predict.prediction_state(made).status != "running", 60)
     found = predict.prediction_state(made)
     assert found.error == ""
@@ -387,9 +382,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
 
     def judge(name: str, kilobytes: int) -> predict.PredictionJob:
         path = write(name, kilobytes)
-        return predict.start_prediction(
-            ada, PredictionRequest(mine.id, path.name, ""), path
-        )
+        return predict.start_prediction(ada, PredictionRequest(mine.id, path.name, ""), path)
 
     first, second = judge("a", 300), judge("b", 300)
     os.utime(first.folder / "asked.json", (0, 0))
@@ -424,22 +417,16 @@ def test_others_start_while_a_file_is_copied(
         if not copied:
             copied.append(target)
             with background.store_lock(store):
-                assert (
-                    predict.newest_predictions(store) == []
-                )  # what is not whole is not shown
+                assert predict.newest_predictions(store) == []  # what is not whole is not shown
             with pytest.raises(JobError, match="1 batch is going on"):
                 predict.start_prediction(
                     ada, PredictionRequest(ada.runs()[0].id, "x.csv", ""), path
                 )
-            predict.start_prediction(
-                bob, PredictionRequest(bob.runs()[0].id, "x.csv", ""), path
-            )
+            predict.start_prediction(bob, PredictionRequest(bob.runs()[0].id, "x.csv", ""), path)
         real(source, target)
 
     monkeypatch.setattr(shutil, "copyfile", slow)
-    made = predict.start_prediction(
-        ada, PredictionRequest(ada.runs()[0].id, "x.csv", ""), path
-    )
+    made = predict.start_prediction(ada, PredictionRequest(ada.runs()[0].id, "x.csv", ""), path)
     assert copied[0].parent != made.folder
     assert made.input.read_bytes() == path.read_bytes()
     assert len(predict.newest_predictions(store)) == 2

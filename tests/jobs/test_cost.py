@@ -110,7 +110,7 @@ def test_the_steps_are_those_the_run_takes(
 def test_evaluations_are_counted_as_the_loop_makes_them(
     toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    from tests.training.test_loop import evaluations, fit
+    from tests.support.training import evaluations, fit
 
     for values in ({}, {"eval_steps": 3}, {"eval_steps": 5, "max_steps": 11}):
         chosen = toy_config.changed(**values)  # type: ignore[arg-type]

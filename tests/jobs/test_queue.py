@@ -455,7 +455,7 @@ def test_several_accelerators_each_train_a_run(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
     assert devices.list_accelerators() == ("3", "5", "7")
-    monkeypatch.setattr("finetune.training.distributed.exec_launcher", lambda run, wanted: None)
+    monkeypatch.setattr("finetune.training.distributed.exec_launcher", lambda run: None)
     one, two, pair = (
         service.start_run(stand_in, brief(ENDLESS, num_processes=n)) for n in (1, 1, 2)
     )

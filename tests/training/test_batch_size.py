@@ -17,7 +17,7 @@ from finetune.jobs import train
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.training import batch_size
-from tests.training.test_hyperparameters import prepared
+from tests.support.training import prepared, work_in_this_process
 
 
 @pytest.fixture
@@ -39,10 +39,7 @@ def small_device(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that leaves its process as it was."""
-    monkeypatch.setattr(train, "_set_environment", lambda chosen: None)
-    monkeypatch.setattr(train, "keep_memory", lambda: None)
-    monkeypatch.setattr(train.StopSwitch, "install", lambda self: None)
+    work_in_this_process(monkeypatch)
 
 
 def test_the_largest_that_fits_is_found_and_the_step_stays(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from finetune.runs import events
 from finetune.runs.store import Run, RunStore
 from finetune.training import distributed
 from tests.jobs.test_service import start, until
-from tests.jobs.test_train import losses, train
 
 
 @pytest.fixture
@@ -51,43 +49,22 @@ def ended(store: RunStore, run: Run, seconds: float = 120.0) -> str:
 
 
 @pytest.mark.long
-def test_the_forms_processes_share_the_work(
-    store: RunStore, shared: RunConfig, processes: list[int]
-) -> None:
-    run, _ = start(store, shared, processes)
-    assert ended(store, run) == "finished", run.log_tail()
-    found = run.tail()[0]
-    (started,) = [e for e in found if isinstance(e, events.Started)]
-    assert started.processes == 2
-    assert len([e for e in found if isinstance(e, events.Evaluated)]) == 2
-    assert [e.step for e in found if isinstance(e, events.Stepped)] == list(range(1, 41))
-    assert isinstance(found[-1], events.Finished)
-    until(lambda: workers.worker_process(run) is None, 60)
-
-
-@pytest.mark.long
-def test_accelerates_own_command_for_a_cpu_starts_as_many_as_it_says(
-    store: RunStore, shared: RunConfig
-) -> None:
-    """Without MPI it starts one process only; the rest is ours."""
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--cpu"]
-    run = train(store, shared.changed(num_processes=1), launcher)
-    (started,) = [e for e in run.tail()[0] if isinstance(e, events.Started)]
-    assert started.processes == 2
-    assert len(losses(run)) == 40
-
-
-@pytest.mark.long
-def test_all_ranks_end_early_together(
+def test_the_processes_share_the_work_and_end_early_together(
     store: RunStore, shared: RunConfig, processes: list[int]
 ) -> None:
     """Only the main process knows the scores; a rank that went on alone would wait for ever."""
     still = shared.changed(learning_rate=1e-8, eval_steps=5, early_stopping_patience=1)
     run, _ = start(store, still, processes)
     assert ended(store, run) == "finished", run.log_tail()
-    last = run.tail()[0][-1]
+    happened = run.tail()[0]
+    (started,) = [event for event in happened if isinstance(event, events.Started)]
+    assert started.processes == 2
+    assert [e.step for e in happened if isinstance(e, events.Evaluated)] == [5, 10]
+    assert [e.step for e in happened if isinstance(e, events.Stepped)] == list(range(1, 11))
+    last = happened[-1]
     assert isinstance(last, events.Finished)
     assert (last.early, last.step) == (True, 10)
+    until(lambda: workers.worker_process(run) is None, 60)
 
 
 @pytest.mark.long
@@ -127,33 +104,11 @@ def test_two_processes_stopped_go_on_to_the_same_weights(
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_what_accelerate_was_told_is_read_from_its_command_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told = [
-        "python",
-        "accelerate",
-        "launch",
-        "--cpu",
-        "--num-processes=3",
-        "-m",
-        "finetune",
-        "train",
-    ]
-    monkeypatch.setattr(psutil.Process, "cmdline", lambda self: told)
-    assert distributed.process_count(RunConfig()) == 1  # nobody launched this
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "True")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    assert distributed.process_count(RunConfig()) == 3
-    told[4:5] = ["--num_processes", "many"]
-    assert distributed.process_count(RunConfig()) == 1
-
-
 def test_an_accelerate_configuration_is_passed_on(tmp_path: Path, store: RunStore) -> None:
     path = tmp_path / "fsdp.yaml"
     path.write_text("distributed_type: FSDP\n")
     run = store.create(RunConfig(accelerate_config=str(path)))
-    words = distributed.launch_command(run, distributed.process_count(run.config()))
+    words = distributed.launch_command(run)
     assert words[words.index("--config_file") + 1] == str(path)
     assert "--num_processes" not in words  # the file's
     assert words[-5:] == ["--module", "finetune", "train", "--run", str(run.folder)]
@@ -164,10 +119,10 @@ def test_an_accelerate_configuration_that_cannot_be_used_is_named(
 ) -> None:
     chosen = RunConfig(accelerate_config=str(tmp_path / "none.yaml"))
     with pytest.raises(ConfigError, match=r"none\.yaml', and there is no such file"):
-        distributed.process_count(chosen)
+        distributed.check_accelerate_config(chosen)
     monkeypatch.setitem(os.environ, "SPACE_ID", "ada/space")
     with pytest.raises(ConfigError, match="cannot be named here"):
-        distributed.process_count(chosen)
+        distributed.check_accelerate_config(chosen)
 
 
 @pytest.mark.long

@@ -13,11 +13,12 @@ import pytest
 from finetune.config import RunConfig
 from finetune.data import sources, splits
 from finetune.errors import DataError
-from finetune.jobs import service, workers
-from finetune.runs import events, summary
+from finetune.jobs import service, train, workers
+from finetune.runs import summary
 from finetune.runs.store import RunStore
 from tests.support import toys
 from tests.support.hub import LoopbackHub
+from tests.support.training import work_in_this_process
 
 README = b"""---
 configs:
@@ -44,17 +45,11 @@ FEATURES = (
 
 def parquet(count: int, seed: int) -> bytes:
     """Toy rows in the layout of the Hub's MRPC files."""
-    one, two, labels = zip(*toys.rows(count, seed), strict=True)
-    table = pa.table(
-        {
-            "sentence1": pa.array(one),
-            "sentence2": pa.array(two),
-            "label": pa.array(labels, pa.int64()),
-            "idx": pa.array(range(count), pa.int32()),
-        }
-    ).replace_schema_metadata({b"huggingface": FEATURES})
+    first, second, labels = zip(*toys.rows(count, seed), strict=True)
+    columns = {"sentence1": first, "sentence2": second, "label": labels, "idx": range(count)}
+    table = pa.table({name: list(column) for name, column in columns.items()})
     buffer = io.BytesIO()
-    pq.write_table(table, buffer)
+    pq.write_table(table.replace_schema_metadata({b"huggingface": FEATURES}), buffer)
     return buffer.getvalue()
 
 
@@ -91,29 +86,22 @@ def test_a_hub_without_it_is_said(
         splits.load_pairs(RunConfig(dataset="glue/mrpc"), tmp_path)
 
 
-def test_the_whole_road_from_the_hub(
-    served: LoopbackHub, store: RunStore, toy_checkpoint: Path, processes: list[int]
+def test_dataset_and_checkpoint_are_both_fetched(
+    served: LoopbackHub, store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dataset and checkpoint both fetched by a worker of its own, under a renamed id."""
+    """Under a renamed id."""
     served.add_repo("toys/bert-toy", files=toy_checkpoint)
     served.alias("bert-toy", "toys/bert-toy")
-    config = RunConfig(dataset="glue/mrpc", checkpoint="bert-toy", max_length=32, max_steps=4)
-    ended = _finish(store, config, processes)
-    assert ended.status == "finished", ended.error
+    run = store.create(
+        RunConfig(dataset="glue/mrpc", checkpoint="bert-toy", max_length=32, max_steps=4)
+    )
+    work_in_this_process(monkeypatch)
+    assert train.carry_out_run(run, bar=False) == 0
+    ended = store.summary(run)
     assert ended.prepared is not None
     assert ended.prepared.train_examples == 48
     fetched = [path for method, path, _ in served.requests if method == "GET"]
     assert any("model.safetensors" in path or path.startswith("/lfs/") for path in fetched)
-
-
-def _finish(store: RunStore, config: RunConfig, processes: list[int]) -> summary.RunSummary:
-    run = service.start_run(store, config)
-    worker = workers.worker_process(run)
-    assert worker is not None
-    processes.append(worker.pid)
-    while (known := service.run_summary(store, run)).status not in summary.ENDED:
-        time.sleep(0.2)
-    return known
 
 
 @pytest.mark.long
@@ -122,12 +110,15 @@ def test_two_epochs_of_the_bundled_checkpoint_learn_the_real_mrpc(
     glue: Path, hub: LoopbackHub, store: RunStore, processes: list[int]
 ) -> None:
     hub.add_repo("nyu-mll/glue", "dataset", glue)
-    config = RunConfig(dataset="glue/mrpc", num_train_epochs=2)
-    ended = _finish(store, config, processes)
+    run = service.start_run(store, RunConfig(dataset="glue/mrpc", num_train_epochs=2))
+    worker = workers.worker_process(run)
+    assert worker is not None
+    processes.append(worker.pid)
+    while (ended := service.run_summary(store, run)).status not in summary.ENDED:
+        time.sleep(0.2)
     assert ended.status == "finished", ended.error
     assert ended.prepared is not None
     assert ended.prepared.validation_examples == 408
     assert ended.prepared.majority["accuracy"] == pytest.approx(279 / 408)
     assert ended.best is not None
     assert ended.best.metrics["accuracy"] >= 0.76
-    assert any(isinstance(e, events.Stepped) for e in ended.train)

@@ -8,18 +8,14 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Generator, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
 from finetune.config import RunConfig
@@ -29,51 +25,72 @@ from finetune.jobs import service, train, workers
 from finetune.runs import events
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import fold_events
-from finetune.training import loop, metrics, model
-from tests.training.test_hyperparameters import prepared
+from finetune.training import model
+from tests.support.training import evaluations, prepared, stream, work_in_this_process
+
+Weights = dict[str, torch.Tensor]
+Stop = Callable[[list[events.Event]], bool]
 
 
-class Saver:
-    """Checkpoints of a run in this process, as the worker keeps them."""
+class Worker:
+    """One life of a run's worker in this process: iterate over its events.
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    It goes on from the run's last checkpoint and keeps its checkpoints in the run's folder.
 
-    def __call__(self, step: int, write: Callable[[Path], None]) -> None:
-        write(self.run.begin_checkpoint())
-        self.run.end_checkpoint(step, keep=1)
+    Args:
+        stop: whether the run shall stop, after the events so far.
+    """
+
+    def __init__(
+        self, config: RunConfig, pairs: splits.Pairs, run: Run, stop: Stop | None = None,
+        **hooks: Any,
+    ) -> None:  # fmt: skip
+        def save_checkpoint(step: int, write: Callable[[Path], None]) -> None:
+            write(run.begin_checkpoint())
+            run.end_checkpoint(step, keep=1)
+
+        self.seen: list[events.Event] = []
+        self._stream, self.model = stream(
+            config, pairs, next(reversed(run.checkpoints()), None),
+            save_checkpoint=save_checkpoint, **hooks,
+            should_stop=lambda: stop is not None and stop(self.seen),
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[events.Event]:
+        for event in self._stream:
+            self.seen.append(event)
+            yield event
+
+    def weights(self) -> Weights:
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def finish(self) -> Weights:
+        """Work to the end of this life; the weights then."""
+        for _ in self:
+            pass
+        return self.weights()
 
 
-def fit(
-    chosen: RunConfig, pairs: splits.Pairs, run: Run, until: int | None = None, crash: bool = False
-) -> tuple[dict[str, torch.Tensor], list[events.Event]]:
-    """Weights and events of one life of a run: asked to stop, or cut off, after step `until`."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = train.make_accelerator(chosen)
-    _, classifier, batches = prepared(chosen, pairs)
-    taken: list[events.Event] = []
-
-    def step() -> int:
-        return max((e.step for e in taken if isinstance(e, events.Stepped)), default=0)
-
-    hooks = loop.Hooks(
-        should_stop=lambda: until is not None and not crash and step() >= until,
-        save_checkpoint=Saver(run),
-    )
-    found = run.checkpoints()
-    metric = metrics.AccuracyAndF1(pairs.labels)
-    stream = loop.fit(
-        chosen, accelerator, classifier, batches, metric, hooks, found[-1] if found else None
-    )
-    for event in stream:
-        taken.append(event)
-        if crash and until is not None and step() >= until:
-            break
-    return {name: value.clone() for name, value in classifier.state_dict().items()}, taken
-
-
-def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+def same(one: Weights, two: Weights) -> bool:
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def step(seen: list[events.Event]) -> int:
+    return max((event.step for event in seen if isinstance(event, events.Stepped)), default=0)
+
+
+def measured(seen: list[events.Event]) -> list[tuple[object, ...]]:
+    """What was measured, and how the run ended, without what a clock says."""
+    facts: list[tuple[object, ...]] = []
+    for event in seen:
+        match event:
+            case events.Stepped():
+                facts.append((event.step, event.loss, event.learning_rate))
+            case events.Evaluated():
+                facts.append((event.step, tuple(event.metrics.items()), event.best))
+            case events.Finished():
+                facts.append(("finished", event.step, event.early))
+    return facts
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -84,9 +101,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "by length": {"group_by_length": True, "eval_steps": 5},
     "plateau": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_steps": 2},
     "patience": {"early_stopping_patience": 2, "eval_steps": 2, "num_train_epochs": 4},
-    "adafactor, swapped": {"optim": "adafactor", "swap_augmentation": True, "eval_steps": 4},
+    "adafactor, swapped": {
+        "optim": "adafactor", "swap_augmentation": True, "eval_steps": 4, "max_steps": 10
+    },
     "LoRA": {"use_lora": True, "eval_steps": 3},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -94,185 +113,138 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_the_rest_is_as_if_it_had_never_ended(
     variant: str, crash: bool, toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
 ) -> None:
-    chosen = toy_config.changed(**VARIANTS[variant])
-    wanted, whole = fit(chosen, toy_pairs, store.create(chosen))
-    last = max(e.step for e in whole if isinstance(e, events.Stepped))
-    scores = {e.step: e.metrics for e in whole if isinstance(e, events.Evaluated)}
-    run = store.create(chosen)
-    ends = sorted({2, last // 3, last // 2, last - 1})
-    for until in ends:
-        fit(chosen, toy_pairs, run, until, crash)
-    found, rest = fit(chosen, toy_pairs, run)
-    assert isinstance(rest[0], events.Resumed)
-    assert isinstance(rest[-1], events.Finished)
-    assert same(found, wanted)
-    again = {e.step: e.metrics for e in rest if isinstance(e, events.Evaluated)}
+    config = toy_config.changed(**VARIANTS[variant])
+    whole = Worker(config, toy_pairs, store.create(config))
+    expected = whole.finish()
+    last = step(whole.seen)
+    scores = {event.step: event.metrics for event in evaluations(whole.seen)}
+    run = store.create(config)
+    for until in sorted({2, last // 2, last - 1}):
+
+        def reached(seen: list[events.Event], until: int = until) -> bool:
+            return step(seen) >= until
+
+        worker = Worker(config, toy_pairs, run, None if crash else reached)
+        for _ in worker:
+            if crash and reached(worker.seen):
+                break
+    rest = Worker(config, toy_pairs, run)
+    assert same(rest.finish(), expected)
+    assert isinstance(rest.seen[0], events.Resumed)
+    assert isinstance(rest.seen[-1], events.Finished)
+    again = {event.step: event.metrics for event in evaluations(rest.seen)}
     assert again == {step: scores[step] for step in again}
     assert again
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Many short lives of a tiny model: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def life(
-    chosen: RunConfig, pairs: splits.Pairs, run: Run, stop_after: int | None = None
-) -> tuple[dict[str, torch.Tensor], list[events.Event]]:
-    """Weights and events of one life of a run that is asked to stop after so many events."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    _, classifier, batches = prepared(chosen, pairs)
-    seen: list[events.Event] = []
-    hooks = loop.Hooks(
-        should_stop=lambda: stop_after is not None and len(seen) >= stop_after,
-        save_checkpoint=Saver(run),
-    )
-    found, metric = run.checkpoints(), metrics.AccuracyAndF1(pairs.labels)
-    accelerator = train.make_accelerator(chosen)
-    resume = found[-1] if found else None
-    for event in loop.fit(chosen, accelerator, classifier, batches, metric, hooks, resume):
-        seen.append(event)
-    weights = {name: value.clone() for name, value in classifier.state_dict().items()}
-    return weights, seen
-
-
-def told(stream: list[events.Event]) -> list[tuple[object, ...]]:
-    """What was measured, and how the run ended, without what a clock says."""
-    said: list[tuple[object, ...]] = []
-    for event in stream:
-        match event:
-            case events.Stepped():
-                said.append(("stepped", event.step, event.loss, event.learning_rate))
-            case events.Evaluated():
-                said.append(("evaluated", event.step, tuple(event.metrics.items()), event.best))
-            case events.Finished():
-                said.append(("finished", event.step, event.early))
-    return said
-
-
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "plateau": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_steps": 1},
-    "patience": {"early_stopping_patience": 1},
-}
-
-
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_steps": 1, "max_steps": 3},
+        {"early_stopping_patience": 1, "eval_steps": 2, "max_steps": 6},
+    ],
+    ids=["plateau", "patience"],
+)
 def test_a_stop_after_any_event_loses_nothing(
-    schedule: str, toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
+    values: dict[str, Any], toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
 ) -> None:
-    values = {"max_steps": 6, "eval_steps": 2, "save_steps": 3, **SCHEDULES[schedule]}
-    chosen = toy_config.changed(learning_rate=0.05, **values)
-    wanted, whole = life(chosen, toy_pairs, store.create(chosen))
-    rates = {e.learning_rate for e in whole if isinstance(e, events.Stepped)}
-    assert isinstance(end := whole[-1], events.Finished)
-    assert end.early if schedule == "patience" else len(rates) > 1, "the schedule is put to work"
-    for count in range(1, len(whole)):
-        run = store.create(chosen)
-        _, first = life(chosen, toy_pairs, run, count)
-        assert isinstance(first[-1], events.Stopped), count
-        found, rest = life(chosen, toy_pairs, run)
-        assert told(first) + told(rest) == told(whole), (count, whole[count - 1])
-        assert same(found, wanted), (count, whole[count - 1])
+    config = toy_config.changed(learning_rate=0.05, save_steps=2, max_eval_samples=8, **values)
+    whole = Worker(config, toy_pairs, store.create(config))
+    expected = whole.finish()
+    rates = {event.learning_rate for event in whole.seen if isinstance(event, events.Stepped)}
+    assert isinstance(end := whole.seen[-1], events.Finished)
+    assert end.early or len(rates) > 1, "the schedule is put to work"
+    for count in range(1, len(whole.seen)):
+        run = store.create(config)
+
+        def reached(seen: list[events.Event], count: int = count) -> bool:
+            return len(seen) >= count
+
+        first = Worker(config, toy_pairs, run, reached)
+        first.finish()
+        assert isinstance(first.seen[-1], events.Stopped), count
+        rest = Worker(config, toy_pairs, run)
+        assert same(rest.finish(), expected), (count, whole.seen[count - 1])
+        assert measured(first.seen) + measured(rest.seen) == measured(whole.seen), count
 
 
-def worked(
-    chosen: RunConfig,
-    pairs: splits.Pairs,
-    run: Run,
-    at: dict[int, dict[str, torch.Tensor]],
-    stop: Callable[[], bool] = lambda: False,
-) -> Generator[events.Event, None, None]:
+def recorded(
+    config: RunConfig, pairs: splits.Pairs, run: Run, at: dict[int, Weights],
+    stop: Stop | None = None,
+) -> Iterator[events.Event]:  # fmt: skip
     """One life of a worker: its events, each written into the run, its models and checkpoints too.
 
     Args:
         at: where the weights of each evaluated step are put.
     """
-    AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = train.make_accelerator(chosen)
-    tokenizer, classifier, batches = prepared(chosen, pairs)
-    found = run.checkpoints()
-    resume = found[-1] if found else None
+    tokenizer = prepared(config, pairs)[0]
 
-    def scored(step: int, logits: Any, labels: Any) -> None:
-        at[step] = {name: value.clone() for name, value in classifier.state_dict().items()}
+    def scored(step: int, logits: Any, labels: Any) -> dict[str, list[float]]:
+        at[step] = worker.weights()
+        return {}
 
     def save_best(step: int, best: Any, weights: Any) -> None:
         model.save_model(best, tokenizer, run.folder / "best", weights, step)
 
     train._note_earlier_life(run)
-    run.rewind(resume)
-    hooks = loop.Hooks(
-        should_stop=stop, save_best=save_best, save_predictions=scored, save_checkpoint=Saver(run)
-    )
-    metric = metrics.AccuracyAndF1(pairs.labels)
-    for event in loop.fit(chosen, accelerator, classifier, batches, metric, hooks, resume):
+    run.rewind(next(reversed(run.checkpoints()), None))
+    worker = Worker(config, pairs, run, stop, save_best=save_best, save_predictions=scored)
+    for event in worker:
         run.append(event)
         yield event
 
 
-def assert_described(
-    run: Run, at: dict[int, dict[str, torch.Tensor]], scores: dict[int, dict[str, float]]
-) -> None:
+def assert_described(run: Run, at: dict[int, Weights], scores: dict[int, dict[str, float]]) -> None:
     """What is said of the kept model is true of the weights that lie there."""
-    said = RunStore(run.folder.parent).summary(run)
+    summary = RunStore(run.folder.parent).summary(run)
     if not run.has_model():
-        assert said.saved_step is None
+        assert summary.saved_step is None
         return
-    step = said.saved_step
+    step = summary.saved_step
     assert step is not None
     if step in at:
         assert same(load_file(run.best / "model.safetensors"), at[step])
-    if step in {e.step for e in run.tail()[0] if isinstance(e, events.Evaluated)}:
-        assert said.best is not None
-        assert (said.best.step, said.best.metrics) == (step, scores[step])
+    if step in {event.step for event in evaluations(run.tail()[0])}:
+        assert summary.best is not None
+        assert (summary.best.step, summary.best.metrics) == (step, scores[step])
     else:  # a stop saved it as it was
-        assert said.best is None
+        assert summary.best is None
 
 
-RISING = {"max_steps": 6, "eval_steps": 2, "save_steps": 3, "metric_for_best_model": "loss"}
-
-
-def _longer(seen: list[events.Event]) -> bool:
-    return len(seen) > 3
-
-
-@pytest.mark.usefixtures("one_thread")
 def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
     toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
 ) -> None:
     """Killed after each event; said right then, when the run shall go on, while it does until it is
     stopped soon after, and at its end. The last checkpoint is older than some of the models."""
-    chosen = toy_config.changed(**RISING)
-    at: dict[int, dict[str, torch.Tensor]] = {}
-    whole = store.create(chosen)
-    stream = list(worked(chosen, toy_pairs, whole, at))
-    scores = {e.step: e.metrics for e in stream if isinstance(e, events.Evaluated)}
-    assert sum(isinstance(e, events.Saved) for e in stream) >= 3
-    for count in range(1, len(stream)):
-        run = store.create(chosen)
-        life = worked(chosen, toy_pairs, run, {})
+    config = toy_config.changed(
+        max_steps=5, eval_steps=2, save_steps=3, metric_for_best_model="loss", max_eval_samples=8
+    )
+    at: dict[int, Weights] = {}
+    whole = store.create(config)
+    happened = list(recorded(config, toy_pairs, whole, at))
+    scores = {event.step: event.metrics for event in evaluations(happened)}
+    assert sum(isinstance(event, events.Saved) for event in happened) >= 3
+    for count, event in enumerate(happened[:-1], 1):
+        # Others change nothing that is kept; after a checkpoint the next phase is training.
+        trains = isinstance(event, events.PhaseStarted) and event.phase == "train"
+        if not (trains or isinstance(event, events.Evaluated | events.Saved)):
+            continue
+        run = store.create(config)
+        killed = recorded(config, toy_pairs, run, {})
         for _ in range(count):
-            next(life)
+            next(killed)
         assert_described(run, at, scores)
-        del life  # the worker is gone
+        del killed
         run.resume()
         assert_described(run, at, scores)
-        begun: list[events.Event] = []
-        for event in worked(chosen, toy_pairs, run, {}, partial(_longer, begun)):
-            begun.append(event)
+        for _ in recorded(config, toy_pairs, run, {}, lambda seen: len(seen) > 3):
             assert_described(run, at, scores)
             assert (run.kept_step() or 0) <= store.summary(run).step, "of steps not taken again yet"
         run.resume()
-        assert isinstance(list(worked(chosen, toy_pairs, run, {}))[-1], events.Finished)
+        assert isinstance(list(recorded(config, toy_pairs, run, {}))[-1], events.Finished)
         assert_described(run, at, scores)
         assert run.kept_step() == whole.kept_step(), count
-        ended = store.summary(run)
-        assert [e.step for e in ended.validation] == list(scores)
+        assert [event.step for event in store.summary(run).validation] == list(scores)
 
 
 @pytest.mark.parametrize("writes", ["save_best", "save_checkpoint"])
@@ -286,29 +258,27 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
 ) -> None:
     """No traceback, and no part of its folder is made again, whichever library writes."""
     run = store.create(toy_config.changed(eval_steps=2, max_steps=4))
+    save, begin = model.save_model, Run.begin_checkpoint
 
-    def stages(run: Run, stop: train.StopSwitch) -> Iterator[events.Event]:
+    def save_into_nothing(*values: Any) -> None:
+        store.delete(run)
+        save(*values)
+
+    def begin_and_lose(run: Run) -> Path:
+        folder = begin(run)
+        store.delete(run)
+        return folder
+
+    def lose_the_folder(run: Run, stop: train.StopSwitch) -> Iterator[events.Event]:
         stop.looping = True
-
-        save, begin = model.save_model, Run.begin_checkpoint
-
-        def save_into_nothing(*given: Any) -> None:
-            store.delete(run)
-            save(*given)
-
-        def begin_and_lose(run: Run) -> Path:
-            place = begin(run)
-            store.delete(run)
-            return place
-
         if writes == "save_best":
             monkeypatch.setattr(model, "save_model", save_into_nothing)
         else:
             monkeypatch.setattr(Run, "begin_checkpoint", begin_and_lose)
-        yield from worked(run.config(), toy_pairs, run, {}, stop)
+        yield from recorded(run.config(), toy_pairs, run, {}, lambda seen: stop())
 
-    monkeypatch.setattr(train, "train_events", stages)
-    monkeypatch.setattr(train.StopSwitch, "install", lambda stop: None)
+    work_in_this_process(monkeypatch)
+    monkeypatch.setattr(train, "train_events", lose_the_folder)
     assert train.carry_out_run(run, bar=False) == 0
     assert not run.folder.exists()
     printed = capsys.readouterr()
@@ -316,7 +286,7 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
     assert "stopped at step" in printed.out
 
 
-def test_the_fold_forgets_what_is_done_again() -> None:
+def test_the_summary_forgets_what_is_done_again() -> None:
     def stepped(step: int) -> events.Stepped:
         return events.Stepped(step=step, epoch=1, loss=1, learning_rate=1, samples_per_second=1)
 
@@ -325,36 +295,32 @@ def test_the_fold_forgets_what_is_done_again() -> None:
 
     first = [stepped(1), stepped(4), scored(4, True), events.Saved(step=4), stepped(8)]
     first += [scored(8, True), events.Saved(step=8), events.Failed(error="x")]
-    known = fold_events([*first, events.Resumed(step=4)])
-    assert known.status == "running"
-    assert [one.step for one in known.train] == [1, 4]
-    assert known.best is not None
-    assert known.best.step == known.saved_step == 4
-    assert known.error == ""
+    summary = fold_events([*first, events.Resumed(step=4)])
+    assert (summary.status, summary.error) == ("running", "")
+    assert [event.step for event in summary.train] == [1, 4]
+    assert summary.best is not None
+    assert summary.best.step == summary.saved_step == 4
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(
     toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = toy_config.changed(eval_steps=3)
-    wanted, _ = fit(chosen, toy_pairs, store.create(chosen))
-    run = store.create(chosen)
-    real = Run.end_checkpoint
+    config = toy_config.changed(eval_steps=3)
+    expected = Worker(config, toy_pairs, store.create(config)).finish()
+    run = store.create(config)
+    end_checkpoint = Run.end_checkpoint
 
     def full(self: Run, step: int, keep: int) -> None:
         if step >= 6:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(self, step, keep)
+        end_checkpoint(self, step, keep)
 
     monkeypatch.setattr(Run, "end_checkpoint", full)
-    with pytest.raises(OSError, match="No space left") as caught:
-        fit(chosen, toy_pairs, run)
-    failed = train._unexpected(caught.value, chosen)
-    assert failed.error.endswith("cannot be written: the disk is full.")
-    assert failed.remedy == "Free some space and press Resume: nothing saved is lost."
+    with pytest.raises(OSError, match="No space left"):
+        Worker(config, toy_pairs, run).finish()
     assert [path.name for path in run.checkpoints()] == ["step-000000003"]
-    monkeypatch.setattr(Run, "end_checkpoint", real)
-    assert same(fit(chosen, toy_pairs, run)[0], wanted)
+    monkeypatch.setattr(Run, "end_checkpoint", end_checkpoint)
+    assert same(Worker(config, toy_pairs, run).finish(), expected)
 
 
 def test_only_so_many_checkpoints_stay(store: RunStore) -> None:
@@ -374,17 +340,14 @@ def live(folder: Path) -> None:
     train.main(["--run", str(folder)])
 
 
-@pytest.mark.parametrize(
-    ("kills", "epochs"), [(3, 6), pytest.param(20, 30, marks=pytest.mark.long)]
-)
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_killed_at_random_moments_it_ends_with_the_same_weights(
-    toy_config: RunConfig, store: RunStore, kills: int, epochs: int
+    toy_config: RunConfig, store: RunStore
 ) -> None:
-    chosen = toy_config.changed(
-        max_train_samples=160, max_eval_samples=16, num_train_epochs=epochs, eval_steps=7,
-        save_steps=3,
-    )  # fmt: skip
+    config = toy_config.changed(
+        max_train_samples=160, max_eval_samples=16, num_train_epochs=30, eval_steps=7, save_steps=3
+    )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["finetune.training.loop", "finetune.training.model", "finetune.training.dataloaders"]
@@ -395,40 +358,33 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
         process.start()
         return process
 
-    whole, run = store.create(chosen), store.create(chosen)
-    process = begin(whole)
-    process.join(120)
+    whole, run = store.create(config), store.create(config)
+    begin(whole).join(120)
     assert store.summary(whole).status == "finished", store.summary(whole).error
-    draw, moments = random.Random(3), []
-    for _ in range(kills):
+    draw, kills = random.Random(3), 0
+    while kills < 20 and store.summary(run).status != "finished":
         process = begin(run)
         before, steps = len(run.tail()[0]), draw.randint(1, 25)
-        while process.is_alive() and _taken(run, before) < steps:
+
+        def taken(before: int = before) -> int:
+            return sum(isinstance(event, events.Stepped) for event in run.tail()[0][before:])
+
+        while process.is_alive() and taken() < steps:
             time.sleep(0.002)
         if not process.is_alive():
             break
         os.kill(process.pid, signal.SIGKILL)
         process.join(10)
-        summary = store.summary(run)
-        moments.append((summary.phase, summary.step))
-        if store.summary(run).status == "finished":
-            break
-    process = begin(run)
-    process.join(120)
+        kills += 1
+    begin(run).join(120)
     ended = store.summary(run)
-    assert ended.status == "finished", (ended.error, moments)
-    assert len(moments) >= kills // 2, moments
-    weights = [load_file(one.best / "model.safetensors") for one in (whole, run)]
-    assert same(*weights), moments
-    assert [e.metrics for e in ended.validation] == [
-        e.metrics for e in store.summary(whole).validation
+    assert ended.status == "finished", ended.error
+    assert kills >= 10
+    assert same(*(load_file(one.best / "model.safetensors") for one in (whole, run)))
+    assert [event.metrics for event in ended.validation] == [
+        event.metrics for event in store.summary(whole).validation
     ]
     assert not run.checkpoints_folder.exists()
-
-
-def _taken(run: Run, before: int) -> int:
-    """Steps that this life has taken."""
-    return sum(isinstance(event, events.Stepped) for event in run.tail()[0][before:])
 
 
 @pytest.mark.long
@@ -440,48 +396,50 @@ def test_a_stopped_run_goes_on_by_the_page_and_a_finished_one_does_not(
         max_train_samples=64, max_eval_samples=16, logging_steps=1,
     )  # fmt: skip
     run = service.start_run(store, config)
-    _until(lambda: service.run_summary(store, run).step >= 25)
+
+    def until(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 240
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen"
+            time.sleep(0.02)
+
+    until(lambda: service.run_summary(store, run).step >= 25)
     with pytest.raises(JobError, match="The run is running"):
         service.resume_run(store, run)
     service.stop_run(store, run)
-    _until(lambda: service.run_summary(store, run).status == "stopped")
-    _until(lambda: not workers.alive(run))
+    until(lambda: service.run_summary(store, run).status == "stopped")
+    until(lambda: not workers.alive(run))
     at = service.run_summary(store, run).step
     service.resume_run(store, run)
     assert service.run_summary(store, run).status == "running"
-    _until(lambda: workers.worker_process(run) is not None)
+    until(lambda: workers.worker_process(run) is not None)
     worker = workers.worker_process(run)
     assert isinstance(worker, psutil.Process)
     processes.append(worker.pid)
-    _until(lambda: service.run_summary(store, run).status == "finished")
+    until(lambda: service.run_summary(store, run).status == "finished")
     done = service.run_summary(store, run)
     assert done.step == 1000
-    assert [one.step for one in done.train] == sorted({one.step for one in done.train})
+    assert [event.step for event in done.train] == list(range(1, 1001))
     assert done.train[at - 1].step == at
     with pytest.raises(JobError, match="The run is finished"):
         service.resume_run(store, run)
 
 
-def _until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 def test_a_run_without_a_checkpoint_begins_anew(
     store: RunStore, toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    chosen = toy_config.changed(max_steps=4)
-    run = store.create(chosen)
+    config = toy_config.changed(max_steps=4)
+    run = store.create(config)
     run.append(events.Failed(error="the network"))
     assert run.resume() == 0
     assert store.summary(run).status == "running"
     shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
-    assert fit(chosen, toy_pairs, run)[1]
+    assert Worker(config, toy_pairs, run).finish()
 
 
-def test_a_run_does_not_go_on_with_other_pairs(store: RunStore, toy_config: RunConfig) -> None:
+def test_a_run_does_not_go_on_with_other_pairs(
+    store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = store.create(toy_config)
     run.append(
         events.Prepared(
@@ -492,9 +450,8 @@ def test_a_run_does_not_go_on_with_other_pairs(store: RunStore, toy_config: RunC
     )  # fmt: skip
     (run.begin_checkpoint() / "weights").write_text("")
     run.end_checkpoint(3, keep=1)
-    # A process of its own: a worker sets its environment and takes the signals.
-    command = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+    work_in_this_process(monkeypatch)
+    assert train.carry_out_run(run, bar=False) == 1
     failed = store.summary(run)
     assert "The pairs have changed since this run began" in failed.error
     assert "dataset_revision abc" in failed.remedy

@@ -149,7 +149,7 @@ class TrainTab:
             "fn": self.on_costs, "inputs": asked, "outputs": self.costs, **feedback.LATEST
         }  # fmt: skip
         judged = [name for name, knob in config.knobs().items() if knob.usual]
-        read = dict.fromkeys((*cost.READ, *judged))
+        read = [name for name in dict.fromkeys((*cost.READ, *judged)) if name in self.form]
         others = [control.change for control in several]
         # With other pairs or another checkpoint the lengths are others: measured after the answer.
         sources = {*DATA_FIELDS, "checkpoint"}

@@ -1,0 +1,55 @@
+"""`RunConfig` as options of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from finetune.config import RunConfig, knobs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One option a field, `--learning_rate 5e-5`; booleans as `--flag` and `--no-flag`."""
+    defaults = RunConfig().to_dict()
+    titles = dict.fromkeys(knob.group for knob in knobs().values())
+    groups = {title: parser.add_argument_group(title) for title in titles}
+    for name, knob in knobs().items():
+        details: dict[str, Any] = {"metavar": knob.kind.__name__}
+        if knob.kind is bool:
+            details = {"action": argparse.BooleanOptionalAction}
+        text = f"{knob.help} (default: {defaults[name]!r})"
+        if knob.choices:
+            text += f" one of: {', '.join(knob.choices)}"
+        groups[knob.group].add_argument(
+            f"--{name}", default=argparse.SUPPRESS, help=text.replace("%", "%%"), **details
+        )
+
+
+def arguments_given(namespace: argparse.Namespace) -> dict[str, Any]:
+    """The values of the options of `add_arguments` that were given, as they were written."""
+    return {name: value for name, value in vars(namespace).items() if name in knobs()}
+
+
+def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str = "") -> str:
+    """The line that starts the same run from a terminal, with what is not the default.
+
+    Args:
+        files: split -> file, where the pairs are uploaded files.
+        runs: the folder of runs, where it is not the default.
+    """
+    words = ["python", "-m", "finetune", "train", *(["--runs", runs] if runs else [])]
+    for split, file in (files or {}).items():
+        words += [f"--{split}_file", file]
+    defaults = RunConfig()
+    for name, value in config.to_dict().items():
+        if value == getattr(defaults, name) or (name == "dataset" and files):
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif (text := str(value)).startswith("-") or not text:
+            words.append(f"--{name}={text}")  # else it would be taken for an option
+        else:
+            words += [f"--{name}", text]
+    return shlex.join(words)

@@ -1,0 +1,61 @@
+"""Toy runs in the process of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+
+from finetune.config import RunConfig
+from finetune.data import splits
+from finetune.jobs import train
+from finetune.runs import events
+from finetune.training import dataloaders, loop, metrics, model
+
+
+def prepared(config: RunConfig, pairs: splits.Pairs) -> tuple[Any, Any, dataloaders.Loaders]:
+    """Tokenizer, model and batches of a configuration."""
+    tokenizer, classifier = model.load_classifier(
+        config.checkpoint, pairs.labels, config.max_length, config.dropout,
+        config.attn_implementation,
+    )  # fmt: skip
+    classifier = model.apply_config(classifier, config)
+    return tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config)
+
+
+def stream(
+    config: RunConfig, pairs: splits.Pairs, resume: Path | None = None, **hooks: Any
+) -> tuple[Iterator[events.Event], torch.nn.Module]:
+    """The events of a run as they happen, and the model that it trains."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
+    accelerator = train.make_accelerator(config)
+    _, classifier, batches = prepared(config, pairs)
+    metric, hooks_ = metrics.AccuracyAndF1(pairs.labels), loop.Hooks(**hooks)
+    return loop.fit(config, accelerator, classifier, batches, metric, hooks_, resume), classifier
+
+
+def fit(
+    config: RunConfig, pairs: splits.Pairs, **options: Any
+) -> tuple[list[events.Event], torch.nn.Module]:
+    """All events of a run, and its model."""
+    happening, classifier = stream(config, pairs, **options)
+    return list(happening), classifier
+
+
+def losses(happened: list[events.Event]) -> list[float]:
+    return [event.loss for event in happened if isinstance(event, events.Stepped)]
+
+
+def evaluations(happened: list[events.Event]) -> list[events.Evaluated]:
+    return [event for event in happened if isinstance(event, events.Evaluated)]
+
+
+def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `jobs.train.carry_out_run` leave the test's process as it was."""
+    monkeypatch.setattr(train, "_set_environment", lambda config: None)
+    monkeypatch.setattr(train, "keep_memory", lambda: None)
+    monkeypatch.setattr(train.StopSwitch, "install", lambda self: None)
