@@ -181,6 +181,7 @@ def test_an_encoding_that_repeats_beginnings_is_refused(tmp_path: Path) -> None:
     assert "another encoding" in caught.value.remedy
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", SMALL)
 def test_a_small_parquet_file_is_read_in_little_memory(tmp_path: Path, kind: str) -> None:
     columns, rows, said = SMALL[kind]
