@@ -118,7 +118,7 @@ def _notices(store: RunStore) -> list[str]:
     if found is None:
         return []
     name = f"{page_text('Hardware')}: {html.escape(found.hardware)}"
-    said = [feedback.warning(html.escape(text)) for text in found.notices()]
+    said = [feedback.warning(text) for text in found.notices()]
     return [f'<p class="ft-facts" id="hardware">{name}</p>', *said]
 
 
@@ -140,7 +140,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
         "max_file_size": upload_limits.MOST,
         "num_workers": 0,  # processes that serve files beside the app, and ask nobody
         "mcp_server": True,
-        "i18n": i18n.i18n(page),
+        "i18n": i18n.browser_translations(page),
     }
     settings |= options
     origins.proxies()  # wrong ones are said now

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from finetune.runs.summary import RunSummary
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
 SMOOTHED = 20  # points from which on a loss is smoothed
@@ -53,14 +53,16 @@ def loss_chart(summary: RunSummary) -> str:
     """The training loss over steps."""
     points = [(float(p.step), p.loss) for p in thinned(list(summary.train)) if p.loss is not None]
     if len(points) < SMOOTHED:
-        lines = [Series(say("training loss"), "loss", points)]
+        lines = [Series(gettext("training loss"), "loss", points)]
     else:
-        raw = Series(say("training loss"), "loss ft-raw", points, latest=False)
-        lines = [raw, Series(say("smoothed"), "loss", smoothed(points))]
-    empty = say("The loss appears with the first step. It should fall, with jumps.")
-    look = say("It should fall and then flatten; when it jumps up and stays, lower learning_rate.")
+        raw = Series(gettext("training loss"), "loss ft-raw", points, latest=False)
+        lines = [raw, Series(gettext("smoothed"), "loss", smoothed(points))]
+    empty = gettext("The loss appears with the first step. It should fall, with jumps.")
+    look = gettext(
+        "It should fall and then flatten; when it jumps up and stays, lower learning_rate."
+    )
     return chart(
-        say("Training loss (nats)"), lines, summary.total_steps, empty, look=look,
+        gettext("Training loss (nats)"), lines, summary.total_steps, empty, look=look,
         epoch=steps_an_epoch(summary),
     )  # fmt: skip
 
@@ -89,18 +91,20 @@ def score_chart(summary: RunSummary) -> str:
             if name in one.metrics
         ]
         levels = tuple(
-            (translate_term(what), scores[name])
+            (gettext(what), scores[name])
             for what, scores in summary.baselines.items()
             if name in scores
         )
         lines.append(Series(shown, name, points, markers=True, baselines=levels))
-    empty = say("Scores appear after the first evaluation, at the end of each epoch by default.")
-    look = say(
+    empty = gettext(
+        "Scores appear after the first evaluation, at the end of each epoch by default."
+    )
+    look = gettext(
         "Above the dashed baselines it has learned something; when the scores fall while the loss "
         "still falls, it learns by heart."
     )
     return chart(
-        say("Validation accuracy and F1"), lines, summary.total_steps, empty, look=look,
+        gettext("Validation accuracy and F1"), lines, summary.total_steps, empty, look=look,
         epoch=steps_an_epoch(summary), most=1.0,
     )  # fmt: skip
 
@@ -136,7 +140,7 @@ def chart(
         epoch: how many steps are one, to be told beside the step; 0 where that says nothing.
         most: the greatest value there can be, where the vertical axis ends at the latest.
     """  # fmt: skip
-    across = across or say("step")
+    across = across or gettext("step")
     heights = [y for line in lines for _, y in line.points]
     levels = [level for line in lines for _, level in line.baselines]
     if not heights:
@@ -206,8 +210,8 @@ def _values(title: str, lines: Sequence[Series], box: _Box, across: str, epoch: 
     latest = [f"{s.name} {_exact(s.points[-1][1])}" for s in lines if s.points]
     told = html.escape(f"{across} {_number(last)}: {', '.join(latest)}")
     # The browser puts the number in the place of the nought: the word is another in each language.
-    turns = f' data-epoch="{epoch}" data-turn="{html.escape(say("epoch {n:.2f}", n=0))}"'
-    label = html.escape(say("{title}: values at a point, by the arrow keys", title=title))
+    turns = f' data-epoch="{epoch}" data-turn="{html.escape(gettext("epoch {n:.2f}", n=0))}"'
+    label = html.escape(gettext("{title}: values at a point, by the arrow keys", title=title))
     return (
         f'tabindex="0" role="slider" aria-label="{label}" aria-valuemin="0" '
         f'aria-valuemax="{_plain(box.right)}" aria-valuenow="{_plain(last)}" '
@@ -288,7 +292,7 @@ def _marks(line: Series, box: _Box) -> str:
 
 
 def _level(name: str, baseline: str, level: float) -> str:
-    return say("{name} of {baseline} {value:.4f}", name=name, baseline=baseline, value=level)
+    return gettext("{name} of {baseline} {value:.4f}", name=name, baseline=baseline, value=level)
 
 
 def _number(value: float) -> str:

@@ -13,7 +13,7 @@ from finetune.jobs.run_table import RunRow
 from finetune.runs.summary import RunSummary
 from finetune.ui import charts, feedback
 from finetune.ui.charts import Series
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 from finetune.ui.run_table_view import NONE, when
 from finetune.ui.run_view import duration
 
@@ -42,10 +42,10 @@ def view(runs: Sequence[Compared], differing: dict[str, list[Any]]) -> str:
     pieces = [
         _key(runs),
         '<div class="ft-two">',
-        _chart(runs, say("Training loss, smoothed"), ""),
-        _chart(runs, say("Validation F1"), "f1"),
-        _chart(runs, say("Validation accuracy"), "accuracy"),
-        _chart(runs, say("Validation loss"), "loss"),
+        _chart(runs, gettext("Training loss, smoothed"), ""),
+        _chart(runs, gettext("Validation F1"), "f1"),
+        _chart(runs, gettext("Validation accuracy"), "accuracy"),
+        _chart(runs, gettext("Validation loss"), "loss"),
         "</div>",
         _metrics(runs),
         _differences(runs, differing),
@@ -84,7 +84,7 @@ def _chart(runs: Sequence[Compared], title: str, metric: str) -> str:
     last = max((one.summary.total_steps for one in runs), default=0)
     epochs = {charts.steps_an_epoch(one.summary) for one in runs}
     return charts.chart(
-        title, lines, last, say("None of these runs has come so far."),
+        title, lines, last, gettext("None of these runs has come so far."),
         epoch=epochs.pop() if len(epochs) == 1 else 0,
         most=1.0 if metric in ("f1", "accuracy") else math.inf,
     )  # fmt: skip
@@ -104,27 +104,29 @@ def _metrics(runs: Sequence[Compared]) -> str:
     f1, accuracy = [r.row.f1 for r in runs], [r.row.accuracy for r in runs]
     rates = [one.row.samples_per_second for one in runs]
     table = {
-        say("status"): [html.escape(translate_term(one.row.status)) for one in runs],
-        say("F1, best model"): [_marked(score(v), v is not None and v == best(f1)) for v in f1],
-        say("accuracy, best model"): [
+        gettext("status"): [html.escape(gettext(one.row.status)) for one in runs],
+        gettext("F1, best model"): [_marked(score(v), v is not None and v == best(f1)) for v in f1],
+        gettext("accuracy, best model"): [
             _marked(score(v), v is not None and v == best(accuracy)) for v in accuracy
         ],
-        say("best epoch"): [
+        gettext("best epoch"): [
             NONE if r.row.best_epoch is None else f"{r.row.best_epoch:.2f}" for r in runs
         ],
-        say("steps"): [
-            say("{done:,} of {total:,}", done=one.summary.step, total=one.summary.total_steps)
+        gettext("steps"): [
+            gettext("{done:,} of {total:,}", done=one.summary.step, total=one.summary.total_steps)
             for one in runs
         ],
-        say("duration"): [NONE if r.row.seconds is None else duration(r.row.seconds) for r in runs],
-        say("samples/s"): [NONE if rate is None else f"{rate:,.0f}" for rate in rates],
+        gettext("duration"): [
+            NONE if r.row.seconds is None else duration(r.row.seconds) for r in runs
+        ],
+        gettext("samples/s"): [NONE if rate is None else f"{rate:,.0f}" for rate in rates],
     }
     note = ""
     if not same:
         note = feedback.note(
-            say("They were scored on different pairs, so none is marked as the best.")
+            gettext("They were scored on different pairs, so none is marked as the best.")
         )
-    return _table(say("Results"), runs, table) + note
+    return _table(gettext("Results"), runs, table) + note
 
 
 def _marked(text: str, is_best: bool) -> str:
@@ -133,19 +135,19 @@ def _marked(text: str, is_best: bool) -> str:
 
 def _differences(runs: Sequence[Compared], differing: dict[str, list[Any]]) -> str:
     if not differing:
-        return feedback.note(say("Their hyperparameters are the same."))
+        return feedback.note(gettext("Their hyperparameters are the same."))
     table = {
         name: [_value(name, value, one.row) for value, one in zip(values, runs, strict=True)]
         for name, values in differing.items()
     }
-    return _table(say("Hyperparameters that differ"), runs, table)
+    return _table(gettext("Hyperparameters that differ"), runs, table)
 
 
 def _value(name: str, value: Any, row: RunRow) -> str:
     """A cell; an upload by what its files are called, and enough of its name to tell two apart."""
     if name == "dataset" and is_upload(str(value)):
         return html.escape(f"{row.dataset} ({str(value).removeprefix(UPLOAD_PREFIX)[:6]})")
-    return html.escape(str(value)) or html.escape(say("(empty)"))
+    return html.escape(str(value)) or html.escape(gettext("(empty)"))
 
 
 def _table(title: str, runs: Sequence[Compared], rows: dict[str, list[str]]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from finetune.runs.events import FirstBatch
 from finetune.runs.summary import RunSummary
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 
 COURSE = "https://huggingface.co/learn/llm-course/"
 
@@ -205,13 +205,13 @@ def now(name: str) -> str:
     """The box that explains a moment, with the chapter that explains it whole."""
     lesson = LESSONS[name]
     code = "".join(f"<li><code>{html.escape(line)}</code></li>" for line in STEP)
-    label = html.escape(say("One step"))
+    label = html.escape(gettext("One step"))
     step = f'<ol class="ft-step" aria-label="{label}">{code}</ol>' if name == "train" else ""
-    title = html.escape(say("What is happening now"))
+    title = html.escape(gettext("What is happening now"))
     return (
         f'<section class="ft-lesson" aria-label="{title}">'
         f'<h2 class="ft-h">{title}</h2>{_road(lesson.stage)}'
-        f"<p>{html.escape(translate_term(lesson.text))}</p>{step}"
+        f"<p>{html.escape(gettext(lesson.text))}</p>{step}"
         f"{_course(lesson.chapter, lesson.title)}</section>"
     )
 
@@ -227,16 +227,16 @@ def _road(stage: int) -> str:
         kind = "ft-over" if over else "ft-here" if place == stage else "ft-ahead"
         parts.append(
             f'<li class="{kind}"{told}><span aria-hidden="true">{mark}</span>'
-            f"{html.escape(translate_term(name))}{_hidden(say(', done')) if over else ''}</li>"
+            f"{html.escape(gettext(name))}{_hidden(gettext(', done')) if over else ''}</li>"
         )
     return f'<ol class="ft-road">{"".join(parts)}</ol>'
 
 
 def _course(chapter: str, title: str) -> str:
-    text = html.escape(say("The course: {title}", title=title))
+    text = html.escape(gettext("The course: {title}", title=title))
     return (
         f'<a class="ft-course" href="{COURSE}{chapter}" target="_blank" rel="noopener">{text}'
-        f"{_hidden(say(', opens in a new tab'))}</a>"
+        f"{_hidden(gettext(', opens in a new tab'))}</a>"
     )
 
 
@@ -253,12 +253,12 @@ def first_batch(peeked: FirstBatch | None) -> str:
     size, width = (*peeked.shapes["input_ids"], 0)[:2]
     form = f"<code>{html.escape(peeked.form)}</code>" if peeked.form else ""
     rows = "".join(_example(peeked, place, opened=place == 0) for place in range(len(peeked.ids)))
-    label = html.escape(say("The first batch"))
-    title = html.escape(say("The first batch, as the model reads it"))
-    text = say(
+    label = html.escape(gettext("The first batch"))
+    title = html.escape(gettext("The first batch, as the model reads it"))
+    text = gettext(
         "{n} examples, each put together as {form} and padded to {width} tokens.",
         n=size,
-        form=form or html.escape(say("tokens")),
+        form=form or html.escape(gettext("tokens")),
         width=width,
     )
     return (
@@ -273,12 +273,12 @@ def _shapes(peeked: FirstBatch) -> str:
     rows = "".join(
         f'<tr><th scope="row"><code>{html.escape(name)}</code></th><td class="ft-num">'
         f"{_TIMES.join(str(size) for size in sizes)}</td>"
-        f"<td>{html.escape(translate_term(WHAT.get(name, '')))}</td></tr>"
+        f"<td>{html.escape(gettext(WHAT.get(name, '')))}</td></tr>"
         for name, sizes in sorted(peeked.shapes.items(), key=lambda one: _place(one[0]))
     )
     heads = "".join(
         f'<th scope="col">{html.escape(name)}</th>'
-        for name in (say("tensor"), say("shape"), say("what it holds"))
+        for name in (gettext("tensor"), gettext("shape"), gettext("what it holds"))
     )
     return (
         f'<div class="ft-rows ft-shapes"><table><thead><tr>{heads}</tr></thead><tbody>{rows}'
@@ -299,13 +299,13 @@ def _lengths(peeked: FirstBatch, width: int) -> str:
     told = ", ".join(str(length) for length in peeked.lengths)
     size = peeked.shapes["input_ids"][0]
     if size > len(peeked.lengths):
-        told = say("{lengths} and {n} more", lengths=told, n=size - len(peeked.lengths))
+        told = gettext("{lengths} and {n} more", lengths=told, n=size - len(peeked.lengths))
     bars = "".join(
         f'<i title="{_of(length, width)}"><b style="height:'
         f'{100 * length / max(width, 1):.1f}%"></b></i>'
         for length in peeked.lengths
     )
-    text = say(
+    text = gettext(
         "Lengths in tokens before padding: {lengths}. After: {width} each. {share:.0%} of the "
         "batch is padding.",
         lengths=told,
@@ -319,7 +319,7 @@ def _lengths(peeked: FirstBatch, width: int) -> str:
 
 
 def _of(length: int, width: int) -> str:
-    text = say("{n} tokens, {padding} padding", n=length, padding=width - length)
+    text = gettext("{n} tokens, {padding} padding", n=length, padding=width - length)
     return html.escape(text)
 
 
@@ -355,8 +355,8 @@ def _example(peeked: FirstBatch, place: int, opened: bool) -> str:
         for name, values in named
     )
     label = peeked.labels[place] if place < len(peeked.labels) else ""
-    title = html.escape(say("Example {n}", n=place + 1))
-    summary = say(
+    title = html.escape(gettext("Example {n}", n=place + 1))
+    summary = gettext(
         "Example {n}: {label}, {length} tokens and {padding} of padding",
         n=place + 1,
         label=f"<bdi>{html.escape(label)}</bdi>",
@@ -366,13 +366,13 @@ def _example(peeked: FirstBatch, place: int, opened: bool) -> str:
     return (
         f'<details class="ft-more"{" open" * opened}><summary>{summary}</summary>'
         f'<div class="ft-rows ft-tokens" tabindex="0" role="region" aria-label="{title}"><table>'
-        f'<thead><tr><th scope="row">{html.escape(say("tokens"))}</th>{head}</tr></thead>'
+        f'<thead><tr><th scope="row">{html.escape(gettext("tokens"))}</th>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div></details>"
     )
 
 
 def _gap(left: int, cell: str) -> str:
-    text = html.escape(say("{n} tokens are not shown", n=left))
+    text = html.escape(gettext("{n} tokens are not shown", n=left))
     told = f' title="{text}"' if left else ""
     return f'<{cell} class="ft-gap"{told}>\u2026</{cell}>'
 

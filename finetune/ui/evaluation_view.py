@@ -29,7 +29,7 @@ from finetune.metrics.intervals import Interval
 from finetune.runs.summary import RunSummary
 from finetune.ui import charts
 from finetune.ui.charts import Series
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 
 NAMES = {"accuracy": "Accuracy", "f1": "F1"}
 MOST_CLASSES = 30  # in a table; of more, the most frequent
@@ -41,12 +41,12 @@ def view(study: RunEvaluation, summary: RunSummary, decision: DecisionRule) -> s
     found = study.analysis
     parts = [
         _headline(found, summary),
-        _part(say("Where it errs"), _confusion(found)),
-        _part(say("Where it fails"), _slices(found)) if found.slices else "",
-        _part(say("Ranking"), _curves(found)),
-        _part(say("Threshold"), _threshold(found, decision)) if found.sweep else "",
-        _part(say("Calibration"), _calibration(found, decision)),
-        _part(say("Both orders"), _order(study)) if found.order else "",
+        _part(gettext("Where it errs"), _confusion(found)),
+        _part(gettext("Where it fails"), _slices(found)) if found.slices else "",
+        _part(gettext("Ranking"), _curves(found)),
+        _part(gettext("Threshold"), _threshold(found, decision)) if found.sweep else "",
+        _part(gettext("Calibration"), _calibration(found, decision)),
+        _part(gettext("Both orders"), _order(study)) if found.order else "",
     ]
     return "".join(parts)
 
@@ -61,7 +61,7 @@ def _note(text: str) -> str:
 
 def span(one: Interval) -> str:
     """`0.842 to 0.893`."""
-    return say("{low:.3f} to {high:.3f}", low=one.low, high=one.high)
+    return gettext("{low:.3f} to {high:.3f}", low=one.low, high=one.high)
 
 
 def measure(name: str) -> str:
@@ -72,7 +72,7 @@ def measure(name: str) -> str:
 def _headline(found: Analysis, summary: RunSummary) -> str:
     broken = ""
     if found.broken:
-        text = say(
+        text = gettext(
             "{n:,} of {total:,} examples got logits that are no numbers; they count as the first "
             "class. Train again with a lower learning_rate.",
             n=found.broken,
@@ -82,17 +82,17 @@ def _headline(found: Analysis, summary: RunSummary) -> str:
     heads = "".join(f'<th scope="col" class="ft-num">{measure(name)}</th>' for name in found.scores)
     rows = [
         _scores_row(
-            html.escape(say("this model")),
+            html.escape(gettext("this model")),
             {name: f"<b>{one.value:.3f}</b>" for name, one in found.scores.items()},
         ),
         _scores_row(
-            html.escape(say("95% interval")),
+            html.escape(gettext("95% interval")),
             {name: span(one) for name, one in found.scores.items()},
         ),
     ]
     rows += [
         _scores_row(
-            html.escape(translate_term(what)) + _drawn_from(scores, found),
+            html.escape(gettext(what)) + _drawn_from(scores, found),
             {name: f"{scores[name]:.3f}" if name in scores else "\u2013" for name in found.scores},
         )
         for what, scores in summary.baselines.items()
@@ -110,7 +110,7 @@ def _drawn_from(scores: Mapping[str, float], found: Analysis) -> str:
     rows = int(scores.get("examples", found.examples))
     if rows >= found.examples:
         return ""
-    return f"<small>{html.escape(say('on {n:,} of them, drawn at random', n=rows))}</small>"
+    return f"<small>{html.escape(gettext('on {n:,} of them, drawn at random', n=rows))}</small>"
 
 
 def _scores_row(name: str, cells: Mapping[str, str]) -> str:
@@ -125,37 +125,37 @@ def sentence(found: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> s
     known = {what: scores[name] for what, scores in baselines.items() if name in scores}
     mine = f"{measure(name)} {score.value:.3f}"
     if not known:
-        return say("{score}; no baseline was measured for this run.", score=mine)
+        return gettext("{score}; no baseline was measured for this run.", score=mine)
     what, level = max(known.items(), key=lambda one: one[1])
     rows = int(baselines[what].get("examples", found.examples))
     chance = intervals.newcombe_bound(score, level, rows)
     told = {
         "score": mine,
-        "baseline": html.escape(translate_term(what)),
+        "baseline": html.escape(gettext(what)),
         "level": level,
         "chance": chance,
     }
     answered = found.confusion.sum(axis=0).nonzero()[0]
     asked = found.confusion.sum(axis=1).nonzero()[0]
     if len(answered) == 1 and len(asked) > 1:
-        return say(
+        return gettext(
             "<b>It always answers {label}:</b> it has learned nothing yet that tells the examples "
             "apart. Train for longer, raise learning_rate, or set class_weights.",
             label=html.escape(found.labels[answered[0]]),
         )
     if score.value - level > chance:
-        return say(
+        return gettext(
             "<b>Better than the baselines:</b> {score}, and the best baseline, {baseline}, has "
             "{level:.3f}. Chance explains a difference of {chance:.3f} at most.",
             **told,
         )
     if level - score.value > chance:
-        return say(
+        return gettext(
             "<b>Worse than a baseline:</b> {score}, and the best baseline, {baseline}, has "
             "{level:.3f}. Use that one, or train on.",
             **told,
         )
-    return say(
+    return gettext(
         "<b>Not surely better:</b> {score}, and the best baseline, {baseline}, has {level:.3f}. "
         "With so few examples chance can explain a difference of up to {chance:.3f}.",
         **told,
@@ -186,12 +186,12 @@ def missed_sentences(found: Analysis) -> str:
     never = [n for n, is_never in known.items() if is_never]
     seldom = [n for n, is_never in known.items() if not is_never]
     if never:
-        told = say(
+        told = gettext(
             "<b>It never answers {classes}</b>, so it gets none of these right.",
             classes=_some([_missed(found, n) for n in never]),
         )
     if seldom:
-        more = say(
+        more = gettext(
             "<b>Worse than chance at {classes}:</b> as many such answers, given at random, would "
             "find more of them.",
             classes=_some([_missed(found, n) for n in seldom]),
@@ -202,13 +202,13 @@ def missed_sentences(found: Analysis) -> str:
 
 def _missed(found: Analysis, n: int) -> str:
     told = {"right": int(found.confusion[n, n]), "n": int(found.confusion[n].sum())}
-    return say("{label} ({right:,} of {n:,} right)", label=_short(found.labels[n]), **told)
+    return gettext("{label} ({right:,} of {n:,} right)", label=_short(found.labels[n]), **told)
 
 
 def _some(names: Sequence[str], most: int = 6) -> str:
     """The first of some names, escaped, and how many more there are."""
     shown_ = html.escape(", ".join(names[:most]))
-    return shown_ + (" " + say("and {n:,} more", n=len(names) - most) if names[most:] else "")
+    return shown_ + (" " + gettext("and {n:,} more", n=len(names) - most) if names[most:] else "")
 
 
 def _missing(found: Analysis) -> str:
@@ -221,12 +221,12 @@ def _missing(found: Analysis) -> str:
 
 def _meaning(found: Analysis) -> str:
     widest = max(found.scores.values(), key=lambda one: one.high - one.low)
-    how = say("bootstrap over the pairs, {n:,} resamples", n=widest.resamples)
+    how = gettext("bootstrap over the pairs, {n:,} resamples", n=widest.resamples)
     if not widest.resamples:
-        how = say(
+        how = gettext(
             "Wilson\u2019s, for all were right or all wrong and resampling them shows nothing"
         )
-    return say(
+    return gettext(
         "Measured on {n:,} validation pairs. Of 100 such intervals about 95 hold the score that "
         "the model has on endlessly many pairs of this kind. The widest here is {points:.1f} "
         "points wide ({how}).",
@@ -242,7 +242,7 @@ def _confusion(found: Analysis) -> str:
     left = len(found.labels) - len(kept)
     more = ""
     if left:
-        more = " " + say(
+        more = " " + gettext(
             "The {n} most frequent of {total:,} classes.", n=MOST_CLASSES, total=len(found.labels)
         )
     matrix = _matrix(found, kept) if len(kept) <= 12 else ""
@@ -254,7 +254,7 @@ def _confusion(found: Analysis) -> str:
         + "</div>"
         + areas
         + _note(
-            say(
+            gettext(
                 "Rows are the true classes, columns the answers; the errors lie off the diagonal. "
                 "Matthews\u2019 correlation is {n:.3f}: 0 is guessing, 1 is perfect, whatever the "
                 "balance of the classes.",
@@ -283,8 +283,8 @@ def _matrix(found: Analysis, kept: Sequence[int]) -> str:
         rows.append(f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>')
     return (
         '<div class="ft-rows ft-matrix"><table><caption>'
-        f"{html.escape(say('Confusion matrix: true class by answer'))}</caption><thead><tr><th>"
-        f"{html.escape(say('true'))} \\ {html.escape(say('answer'))}</th>{heads}</tr></thead>"
+        f"{html.escape(gettext('Confusion matrix: true class by answer'))}</caption><thead><tr><th>"
+        f"{html.escape(gettext('true'))} \\ {html.escape(gettext('answer'))}</th>{heads}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
@@ -292,7 +292,9 @@ def _matrix(found: Analysis, kept: Sequence[int]) -> str:
 def _classes(found: Analysis, kept: Sequence[int]) -> str:
     def row(n: int) -> str:
         one: ClassScores = found.classes[n]
-        mark = f" ({html.escape(say('positive'))})" if found.binary and n == found.positive else ""
+        mark = (
+            f" ({html.escape(gettext('positive'))})" if found.binary and n == found.positive else ""
+        )
         figures = "".join(
             f'<td class="ft-num">{value:.3f}</td>' for value in (one.precision, one.recall, one.f1)
         )
@@ -301,9 +303,9 @@ def _classes(found: Analysis, kept: Sequence[int]) -> str:
             f'<td class="ft-num">{one.support:,}</td></tr>'
         )
 
-    heads = _heads(("", "precision", "recall", "F1", say("pairs")), 1)
+    heads = _heads(("", "precision", "recall", "F1", gettext("pairs")), 1)
     return (
-        f'<div class="ft-rows ft-matrix"><table><caption>{html.escape(say("Each class"))}</caption>'
+        f'<div class="ft-rows ft-matrix"><table><caption>{html.escape(gettext("Each class"))}</caption>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(map(row, kept))}</tbody></table></div>"
     )
 
@@ -330,8 +332,8 @@ def _areas(found: Analysis) -> str:
         f'<td class="ft-num">{precise:.3f}</td></tr>'
         for name, (roc, precise) in found.areas.items()
     )
-    heads = _heads(("", "ROC", say("average precision")), 1)
-    title = html.escape(say("Areas under the curves, each class against the rest"))
+    heads = _heads(("", "ROC", gettext("average precision")), 1)
+    title = html.escape(gettext("Areas under the curves, each class against the rest"))
     supports = {found.labels[n]: one.support for n, one in enumerate(found.classes)}
     told = {name: (roc, supports[name]) for name, (roc, _) in found.areas.items()}
     return backwards(told, found.examples) + (
@@ -352,18 +354,20 @@ def weakness(found: Analysis) -> str:
     told = [missed_sentences(found)]
     if weak:
         named = html.escape("; ".join(_kind(one) for one in weak))
-        told.append(say("Weak at: <b>{kinds}</b>.", kinds=named))
+        told.append(gettext("Weak at: <b>{kinds}</b>.", kinds=named))
     elif len(small) == len(found.slices):
-        told.append(say("No kind of pair has enough examples to be judged."))
+        told.append(gettext("No kind of pair has enough examples to be judged."))
     elif small or told[0]:
         told.append(
-            say("Of the kinds of pairs large enough to judge, none is surely worse than the rest.")
+            gettext(
+                "Of the kinds of pairs large enough to judge, none is surely worse than the rest."
+            )
         )
     else:
-        told.append(say("No kind of pair is surely worse than the rest."))
+        told.append(gettext("No kind of pair is surely worse than the rest."))
     if small:
         told.append(
-            say(
+            gettext(
                 "Too few to judge, fewer than {least}: {kinds}.",
                 least=TESTED,
                 kinds=_some([f"{name} ({one.count:,})" for name, one in zip(
@@ -374,7 +378,7 @@ def weakness(found: Analysis) -> str:
 
 
 def _kind(one: Slice) -> str:
-    return f"{translate_term(one.trait)}: {_value(one)}"
+    return f"{gettext(one.trait)}: {_value(one)}"
 
 
 def _slices(found: Analysis) -> str:
@@ -382,10 +386,10 @@ def _slices(found: Analysis) -> str:
     lost = {found.labels[n] for n in missed(found)}
     rows, trait = [], ""
     for one in found.slices:
-        head = translate_term(one.trait) if one.trait != trait else ""
+        head = gettext(one.trait) if one.trait != trait else ""
         trait = one.trait
         is_lost = one.trait == "class" and one.value in lost
-        word = say("weak") if one.weak else say("missed") if is_lost else ""
+        word = gettext("weak") if one.weak else gettext("missed") if is_lost else ""
         mark = f"<b>\u25bc {html.escape(word)}</b> " if word else ""
         f1 = "\u2013" if one.f1 is None else f"{one.f1:.3f}"
         rows.append(
@@ -395,7 +399,13 @@ def _slices(found: Analysis) -> str:
             f"<td>{_whisker(one.accuracy)}</td>"
             f'<td class="ft-num">{f1}</td></tr>'
         )
-    heads = ["", say("kind of pair"), say("pairs"), "accuracy", say("95% interval, 0 to 1")]
+    heads = [
+        "",
+        gettext("kind of pair"),
+        gettext("pairs"),
+        "accuracy",
+        gettext("95% interval, 0 to 1"),
+    ]
     numeric = (False, False, True, True, False)
     head_cells = "".join(
         f'<th scope="col"{" class=ft-num" * is_number}>{html.escape(name)}</th>'
@@ -408,7 +418,7 @@ def _slices(found: Analysis) -> str:
         f'<th scope="col" class="ft-num">F1</th></tr></thead><tbody>{"".join(rows)}</tbody>'
         "</table></div>"
         + _note(
-            say(
+            gettext(
                 "Weak: its accuracy is below that of all other pairs by more than chance, tested "
                 "over all kinds together (Holm). Look at these under Errors, and bring more of "
                 "them to train on."
@@ -419,7 +429,7 @@ def _slices(found: Analysis) -> str:
 
 def _value(one: Slice) -> str:
     """A class is named as it is; the other values are words of ours."""
-    return one.value if one.trait == "class" else translate_term(one.value)
+    return one.value if one.trait == "class" else gettext(one.value)
 
 
 def _whisker(one: Interval) -> str:
@@ -440,24 +450,24 @@ def _points(curve: Curve) -> list[charts.Point]:
 
 def _curves(found: Analysis) -> str:
     if found.roc is None or found.precision_recall is None:
-        return _note(say("Curves are drawn for two classes, of which both occur."))
+        return _note(gettext("Curves are drawn for two classes, of which both occur."))
     positive = found.labels[found.positive]
     share = found.classes[found.positive].support / found.examples
-    mine, guess = say("this model"), say("guessing")
+    mine, guess = gettext("this model"), gettext("guessing")
     roc = charts.chart(
-        say("ROC, area {n:.3f}", n=found.roc.area),
+        gettext("ROC, area {n:.3f}", n=found.roc.area),
         [Series(mine, "run0", _points(found.roc), latest=False),
          Series(guess, "guess", _DIAGONAL, latest=False, straight=True)],
-        1.0, "", say("false positive rate"), share=True,
-        look=say("The further it bows to the upper left, the better the model ranks; the diagonal "
+        1.0, "", gettext("false positive rate"), share=True,
+        look=gettext("The further it bows to the upper left, the better the model ranks; the diagonal "
                  "is guessing."),
     )  # fmt: skip
     precise = charts.chart(
-        say("Precision and recall, area {n:.3f}", n=found.precision_recall.area),
+        gettext("Precision and recall, area {n:.3f}", n=found.precision_recall.area),
         [Series(mine, "run0", _points(found.precision_recall), latest=False),
          Series(guess, "guess", [(0.0, share), (1.0, share)], latest=False, straight=True)],
         1.0, "", "recall", share=True,
-        look=say("How many of those called {name} are, when more of them are to be found; it "
+        look=gettext("How many of those called {name} are, when more of them are to be found; it "
                  "should stay high far to the right.", name=_short(positive)),
     )  # fmt: skip
     area, support = found.roc.area, found.classes[found.positive].support
@@ -477,13 +487,13 @@ def backwards(areas: Mapping[str, tuple[float, int]], examples: int) -> str:
     if not below:
         return ""
     named = _some([f"{_short(name)} ({area:.3f})" for name, (area, _) in below.items()])
-    told = say(
+    told = gettext(
         "The ROC area is below 0.5 for {classes}: it ranks worse than chance.", classes=named
     )
     if any(_surely_below(area, few, examples) for area, few in below.values()):
-        told += " " + say("The labels, or which class is positive, may be swapped.")
+        told += " " + gettext("The labels, or which class is positive, may be swapped.")
     else:
-        told += " " + say("With so few examples, that can be chance: it ranks no better than one "
+        told += " " + gettext("With so few examples, that can be chance: it ranks no better than one "
                           "who guesses.")  # fmt: skip
     return f'<div class="ft-said ft-warn" id="backwards">{told}</div>'
 
@@ -514,8 +524,8 @@ def _threshold(found: Analysis, decision: DecisionRule) -> str:
         for name in values
     ]  # fmt: skip
     drawn = charts.chart(
-        say("Scores at every threshold"), lines, 1.0, "", say("Threshold"), share=True, cursor=now,
-        look=say("Left of the line more pairs are called positive: recall rises, precision falls. "
+        gettext("Scores at every threshold"), lines, 1.0, "", gettext("Threshold"), share=True, cursor=now,
+        look=gettext("Left of the line more pairs are called positive: recall rises, precision falls. "
                  "A flat top means that the exact place matters little."),
     )  # fmt: skip
     known = {
@@ -532,19 +542,19 @@ def _threshold(found: Analysis, decision: DecisionRule) -> str:
         f'<b data-score="{name}">{values[name][_nearest(at, now)]:.3f}</b></div>'
         for name in values
     )
-    title = html.escape(say("Threshold"))
-    best_text = say("Best F1: threshold {n:.3f}, F1 {f1:.3f}", n=best.threshold, f1=best.f1)
+    title = html.escape(gettext("Threshold"))
+    best_text = gettext("Best F1: threshold {n:.3f}, F1 {f1:.3f}", n=best.threshold, f1=best.f1)
     buttons = _button(best_text, 'data-to="best"')
     buttons += _button(
-        say("Save this threshold with the model"), 'data-do="save"', "save-threshold"
+        gettext("Save this threshold with the model"), 'data-do="save"', "save-threshold"
     )
     if decision.threshold is not None:
-        text = say("Forget the saved one ({n:.3f})", n=decision.threshold)
+        text = gettext("Forget the saved one ({n:.3f})", n=decision.threshold)
         buttons += _button(text, 'data-do="forget"', "forget-threshold")
     return (
         f'<div class="ft-threshold" data-sweep="{data}">'
         + _note(
-            say(
+            gettext(
                 "A pair is called <b>{name}</b> when its probability reaches the threshold; 0.5 is "
                 "the most probable class.",
                 name=positive,
@@ -555,7 +565,7 @@ def _threshold(found: Analysis, decision: DecisionRule) -> str:
         f'aria-label="{title}"></label><div class="ft-cards">{cells}</div>{drawn}'
         f'<div class="ft-links">{buttons}</div>'
         + _note(
-            say(
+            gettext(
                 "Chosen on the validation pairs, so its score here is a little too good; the test "
                 "set says what it is worth. Predict uses a saved threshold only when you say so."
             )
@@ -581,27 +591,27 @@ def _nearest(at: Sequence[float], value: float) -> int:
 def _calibration(found: Analysis, decision: DecisionRule) -> str:
     fitted = found.calibration
     before = _reliable(found.reliability)
-    lines = [Series(say("as trained"), "run1", before, markers=True, latest=False)]
+    lines = [Series(gettext("as trained"), "run1", before, markers=True, latest=False)]
     if fitted is not None:
         after = _reliable(fitted.after)
-        lines.append(Series(say("calibrated"), "run0", after, markers=True, latest=False))
-    lines.append(Series(say("perfect"), "guess", _DIAGONAL, latest=False, straight=True))
+        lines.append(Series(gettext("calibrated"), "run0", after, markers=True, latest=False))
+    lines.append(Series(gettext("perfect"), "guess", _DIAGONAL, latest=False, straight=True))
     error = found.reliability.ece
     drawn = charts.chart(
-        say("Confidence and accuracy"), lines, 1.0, say("No example was scored."),
-        say("confidence"), share=True,
-        look=say("On the diagonal, answers given with 80% confidence are right 80 times in 100; "
+        gettext("Confidence and accuracy"), lines, 1.0, gettext("No example was scored."),
+        gettext("confidence"), share=True,
+        look=gettext("On the diagonal, answers given with 80% confidence are right 80 times in 100; "
                  "below it the model is too sure of itself."),
     )  # fmt: skip
     if fitted is None:
         return drawn + _note(
-            say(
+            gettext(
                 "Expected calibration error: <b>{n:.3f}</b> as trained. Too few examples to fit a "
                 "temperature.",
                 n=error,
             )
         )
-    text = say(
+    text = gettext(
         "Expected calibration error: <b>{n:.3f}</b> as trained, <b>{after:.3f}</b> with "
         "temperature {temperature:.2f} (fitted on validation; this figure comes from {folds} "
         "parts, each calibrated by the others). No answer changes, only how sure the model says "
@@ -613,11 +623,11 @@ def _calibration(found: Analysis, decision: DecisionRule) -> str:
     )
     saved = decision.temperature
     if saved is not None:
-        forget = say("Forget the saved temperature ({n:.2f})", n=saved)
+        forget = gettext("Forget the saved temperature ({n:.2f})", n=saved)
         kept = _button(forget, 'data-do="cool"', "forget-temperature")
     else:
         what = f'data-do="temper" data-what="{fitted.temperature:.6f}"'
-        kept = _button(say("Save this temperature with the model"), what, "save-temperature")
+        kept = _button(gettext("Save this temperature with the model"), what, "save-temperature")
     return f'{drawn}{_note(text)}<div class="ft-links">{kept}</div>'
 
 
@@ -635,7 +645,7 @@ def _order(study: RunEvaluation) -> str:
     order = study.analysis.order
     assert order is not None
     scores = ", ".join(
-        say(
+        gettext(
             "{measure} {plain:.3f} in the order given and {averaged:.3f} with both orders averaged",
             measure=measure(name),
             plain=order.plain[name],
@@ -646,11 +656,11 @@ def _order(study: RunEvaluation) -> str:
     drawn = order.pairs < study.analysis.examples
     told = {"flips": order.flips, "n": order.pairs, "share": order.flips / order.pairs}
     changed = (
-        say("{flips:,} of {n:,} drawn pairs ({share:.1%})", **told)
+        gettext("{flips:,} of {n:,} drawn pairs ({share:.1%})", **told)
         if drawn
-        else say("{flips:,} of {n:,} pairs ({share:.1%})", **told)
+        else gettext("{flips:,} of {n:,} pairs ({share:.1%})", **told)
     )
-    text = say(
+    text = gettext(
         "A paraphrase is one in either order. Swapping the sentences changes the answer for "
         "{changed} and its probability by {difference:.3f} on average. {scores}. Few flips are a "
         "good sign; swap_augmentation trains on both orders.",
@@ -665,8 +675,8 @@ def _order(study: RunEvaluation) -> str:
         f'<td>{html.escape(one.label)}</td><td class="ft-num">{change:.3f}</td></tr>'
         for one, change in zip(shown(study, order.worst), order.changes, strict=True)
     )
-    heads = _heads(("sentence1", "sentence2", say("label"), say("change")), 3)
-    title = html.escape(say("The pairs that change most"))
+    heads = _heads(("sentence1", "sentence2", gettext("label"), gettext("change")), 3)
+    title = html.escape(gettext("The pairs that change most"))
     return _note(text) + (
         f'<details class="ft-more"><summary>{title}</summary><div class="ft-rows"><table><thead>'
         f"<tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></details>"
@@ -675,10 +685,10 @@ def _order(study: RunEvaluation) -> str:
 
 def versus(first: RunEvaluation, second: RunEvaluation, found: PairedComparison | None) -> str:
     """Whether the second of two runs, B, is surely other than the first, A."""
-    head = f'<h2 class="ft-h">{html.escape(say("Is the difference real?"))}</h2>'
+    head = f'<h2 class="ft-h">{html.escape(gettext("Is the difference real?"))}</h2>'
     if found is None:
         return head + _note(
-            say(
+            gettext(
                 "They were scored on different pairs, so their scores cannot be compared pair by "
                 "pair."
             )
@@ -686,8 +696,8 @@ def versus(first: RunEvaluation, second: RunEvaluation, found: PairedComparison 
     rows, sure = [], False
     for name, one in found.difference.items():
         sure |= not one.low <= 0 <= one.high
-        what = html.escape(say("{measure}, B minus A", measure=NAMES[name]))
-        ends = say("{low:+.3f} to {high:+.3f}", low=one.low, high=one.high)
+        what = html.escape(gettext("{measure}, B minus A", measure=NAMES[name]))
+        ends = gettext("{low:+.3f} to {high:+.3f}", low=one.low, high=one.high)
         rows.append(
             f'<tr><th scope="row">{what}</th><td class="ft-num">{one.value:+.3f}</td>'
             f"<td>{ends}</td></tr>"
@@ -695,21 +705,21 @@ def versus(first: RunEvaluation, second: RunEvaluation, found: PairedComparison 
     test = found.mcnemar
     if (first.answers == second.answers).all():
         return head + _note(
-            say(
+            gettext(
                 "<b>There is none</b>: they give the same answer on each of the {n:,} pairs.",
                 n=first.analysis.examples,
             )
         )
     if test.p < 0.05:
-        verdict = say("<b>B and A differ by more than chance</b>")
+        verdict = gettext("<b>B and A differ by more than chance</b>")
     elif sure:
-        verdict = say(
+        verdict = gettext(
             "<b>Perhaps</b>: one of the two tests says more than chance, the other does not"
         )
     else:
-        verdict = say("<b>The difference can be chance</b>")
+        verdict = gettext("<b>The difference can be chance</b>")
     apart = len(found.disagreements)
-    text = say(
+    text = gettext(
         "{verdict}: of {n:,} pairs, A alone got {first:,} right and B alone {second:,} "
         "(McNemar\u2019s exact test, p = {p:.3g}).",
         verdict=verdict,
@@ -719,15 +729,15 @@ def versus(first: RunEvaluation, second: RunEvaluation, found: PairedComparison 
         p=test.p,
     )
     heads = (
-        f'<th></th><th scope="col" class="ft-num">{html.escape(say("difference"))}</th>'
-        f'<th scope="col">{html.escape(say("95% interval"))}</th>'
+        f'<th></th><th scope="col" class="ft-num">{html.escape(gettext("difference"))}</th>'
+        f'<th scope="col">{html.escape(gettext("95% interval"))}</th>'
     )
     table = (
         f'<div class="ft-rows ft-slim"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
     look = _note(
-        say(
+        gettext(
             "An interval that holds 0 means that other pairs of the same kind could turn the order "
             "around (paired bootstrap). Another seed could too: repeat both with several."
         )
@@ -754,9 +764,9 @@ def _apart(first: RunEvaluation, second: RunEvaluation, found: PairedComparison)
             f"<td>{_MARKS[not is_first]} {html.escape(other)}</td></tr>"
         )
     total = len(found.disagreements)
-    title = say("The {n:,} pairs that only one of them got right", n=total)
-    title += say(", the first {n} shown", n=len(rows)) if total > len(rows) else ""
-    heads = _heads(("sentence1", "sentence2", say("label"), "A", "B"), 5)
+    title = gettext("The {n:,} pairs that only one of them got right", n=total)
+    title += gettext(", the first {n} shown", n=len(rows)) if total > len(rows) else ""
+    heads = _heads(("sentence1", "sentence2", gettext("label"), "A", "B"), 5)
     return (
         f'<details class="ft-more" id="apart"><summary>{html.escape(title)}</summary>'
         f'<div class="ft-rows ft-examples"><table><thead><tr>{heads}</tr></thead>'
@@ -776,25 +786,25 @@ def test_set(
         said = html.escape(f"{state.error} {state.remedy}".strip())
         return f'<div class="ft-said" role="alert">{said}</div>'
     if state.running:
-        doing = html.escape(say("Scoring the test set: {doing} \u2026", doing=state.doing))
+        doing = html.escape(gettext("Scoring the test set: {doing} \u2026", doing=state.doing))
         return f'<p class="ft-note" role="status">{doing}</p>'
     if not has_test:
-        return _note(say("These pairs have no test split: bring a test file to have one."))
+        return _note(gettext("These pairs have no test split: bring a test file to have one."))
     if not summary.opened:
         return _note(
-            say(
+            gettext(
                 "The test set is <b>sealed</b>: this run was not scored on it. Open it once, when "
                 "every choice is made; whoever chooses by it loses what it is for. That it was "
                 "opened, and how often, is written into the run."
             )
         )
     last, times = summary.opened[-1], len(summary.opened)
-    text = say("Test set: {scores}", scores=_figures(last.metrics))
+    text = gettext("Test set: {scores}", scores=_figures(last.metrics))
     if study is not None and study.analysis.step == last.step:
         ends = "; ".join(f"{measure(k)} {span(one)}" for k, one in study.analysis.scores.items())
-        text += " " + say("on {n:,} pairs (95%: {ends})", n=study.analysis.examples, ends=ends)
+        text += " " + gettext("on {n:,} pairs (95%: {ends})", n=study.analysis.examples, ends=ends)
     if last.at_threshold and last.threshold is not None:
-        text += "; " + say(
+        text += "; " + gettext(
             "with the saved threshold {n:.3f}: {scores}",
             n=last.threshold,
             scores=_figures(last.at_threshold),
@@ -805,9 +815,9 @@ def test_set(
         "step": last.step,
     }
     often = (
-        say("Opened once, at {when}, at step {step:,}.", **told)
+        gettext("Opened once, at {when}, at step {step:,}.", **told)
         if times == 1
-        else say("Opened {times} times, last at {when}, at step {step:,}.", **told)
+        else gettext("Opened {times} times, last at {when}, at step {step:,}.", **told)
     )
     return f'<p id="test-scores">{text}.</p>' + _note(often)
 
@@ -837,33 +847,33 @@ def examples(
         nearest: whether these stand in for suspected labels, of which there is none.
     """  # fmt: skip
     if not found:
-        return _note(say("No example is like that."))
+        return _note(gettext("No example is like that."))
     rows = "".join(_example(one, labels, corrections, relabel) for one in found)
     last = first + len(found)
     steps = "".join(
         f'<button type="button" class="ft-button" data-do="page" data-what="{to}"'
         f"{'' if 0 <= to < total else ' disabled'}>{html.escape(name)}</button>"
         for name, to in (
-            ("\u2190 " + say("Before"), first - PAGE),
-            (say("Next") + " \u2192", first + PAGE),
+            ("\u2190 " + gettext("Before"), first - PAGE),
+            (gettext("Next") + " \u2192", first + PAGE),
         )
     )
     heads = '<th scope="col">sentence1</th><th scope="col">sentence2</th>' + "".join(
         f'<th scope="col"{" class=ft-num" * is_number}>{html.escape(name)}</th>'
         for name, is_number in (
-            (say("label"), False),
-            (say("answer"), False),
-            (say("confidence"), True),
-            (say("over the evaluations"), False),
-            (say("words"), True),
-            (say("overlap"), True),
+            (gettext("label"), False),
+            (gettext("answer"), False),
+            (gettext("confidence"), True),
+            (gettext("over the evaluations"), False),
+            (gettext("words"), True),
+            (gettext("overlap"), True),
         )
     )
-    where = say("{first:,} to {last:,} of {total:,}", first=first + 1, last=last, total=total)
+    where = gettext("{first:,} to {last:,} of {total:,}", first=first + 1, last=last, total=total)
     told = ""
     if nearest:
         told = _note(
-            say(
+            gettext(
                 "<b>None is sure; these are the nearest.</b> No label here is contradicted at "
                 "every evaluation and given less than {share:.0%} on average; of the wrong "
                 "answers, these are the ones whose label is doubted most.",
@@ -872,7 +882,7 @@ def examples(
         )
     return (
         f'{told}<div class="ft-rows ft-examples" role="region" '
-        f'aria-label="{html.escape(say("Examples"))}" tabindex="0">'
+        f'aria-label="{html.escape(gettext("Examples"))}" tabindex="0">'
         f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
         f'<div class="ft-links"><span class="ft-facts">{html.escape(where)}</span>{steps}</div>'
     )
@@ -891,10 +901,10 @@ def _example(
         )
         given = (
             f'<select data-row="{one.row}" aria-label="'
-            f'{html.escape(say("Label of example {n}", n=one.row + 1))}">{options}</select>'
+            f'{html.escape(gettext("Label of example {n}", n=one.row + 1))}">{options}</select>'
         )
         if one.row in corrections:
-            was = say("was {label}", label=one.label)
+            was = gettext("was {label}", label=one.label)
             given += f"<small>{html.escape(was)}</small>"
     wrong = "" if one.answer == one.label else ' class="ft-wrong"'
     mark = "" if one.answer == one.label else "\u2715 "
@@ -903,6 +913,6 @@ def _example(
         f"<tr><td dir=auto>{_text(one.sentence1)}</td><td dir=auto>{_text(one.sentence2)}</td>"
         f"<td>{given}</td><td{wrong}>{mark}{html.escape(one.answer)}</td>"
         f'<td class="ft-num">{one.confidence:.3f}</td>'
-        f"<td>{html.escape(translate_term(one.history))}</td>"
+        f"<td>{html.escape(gettext(one.history))}</td>"
         f'<td class="ft-num">{one.words or ""}</td><td class="ft-num">{overlap}</td></tr>'
     )

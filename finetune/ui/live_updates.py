@@ -22,7 +22,7 @@ from finetune.jobs import service
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import charts, course_view, feedback, i18n, run_view, tab_links
-from finetune.ui.i18n import say
+from finetune.ui.i18n import gettext
 
 FRESH = 0.2  # seconds for which what was read of a run is good for whoever asks
 _MOST = 200  # runs whose pieces are kept drawn, in each language that is asked for
@@ -119,8 +119,8 @@ def blank() -> dict[str, tuple[str, str]]:
 
 def _around() -> dict[str, str]:
     """What is said beside a run and not of it."""
-    gone = say("The app does not answer. What runs goes on; this page tries again by itself.")
-    return {"gone": gone, "title": say("Log")}
+    gone = gettext("The app does not answer. What runs goes on; this page tries again by itself.")
+    return {"gone": gone, "title": gettext("Log")}
 
 
 @dataclass

@@ -21,7 +21,7 @@ from finetune.jobs.evaluation_jobs import EvaluationKind
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import auth, evaluation_view, feedback, form, polling, routes
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 
 View = dict[str, Any]
 PARTS = ("Progress", "Evaluation", "Errors")
@@ -261,7 +261,7 @@ class Evaluation:
         body = evaluation_view.view(study, summary, decision_rule.read_rule(run.best)) + _mark(run)
         if orders.running:
             body += feedback.note(
-                say("Measuring both orders: {doing} \u2026", doing=translate_term(orders.doing))
+                gettext("Measuring both orders: {doing} \u2026", doing=gettext(orders.doing))
             )
         elif orders.error:
             body += feedback.show_errors(JobError(orders.error, orders.remedy))
@@ -272,7 +272,7 @@ class Evaluation:
             evaluation_view.test_set(summary, self._test(run, summary), test, has_test),
             gr.update(
                 visible=has_test and ended and not test.running,
-                value=say("Open it again") if summary.opened else say("Open the test set"),
+                value=gettext("Open it again") if summary.opened else gettext("Open the test set"),
             ),
             hidden,
             polling.polling_value(orders.running or test.running, event),
@@ -349,7 +349,7 @@ class Evaluation:
             report.shown(study, rows[first : first + evaluation_view.PAGE].tolist()),
             len(rows), first, labels, known, study.table is not None, near,
         ) + _mark(run, at)  # fmt: skip
-        offered = [(say("any class"), ""), *((name, name) for name in labels)]
+        offered = [(gettext("any class"), ""), *((name, name) for name in labels)]
         chosen = label if label in labels else ""
         listed = [table, _counts(study), _corrected(run, known), gr.update(visible=bool(known))]
         return [*listed, first], gr.update(choices=offered, value=chosen)
@@ -409,33 +409,35 @@ def _choose(run: Run, summary: RunSummary, act: str, what: object) -> str:
         value = -1.0
     if act == "save":
         decision_rule.write_rule(run.best, threshold=value, positive=positive)
-        return say("The threshold {n:.3f} is saved with the model. Predict offers it.", n=value)
+        return gettext("The threshold {n:.3f} is saved with the model. Predict offers it.", n=value)
     if act == "temper":
         decision_rule.write_rule(run.best, temperature=value)
-        return say("The temperature {n:.2f} is saved with the model. Predict offers it.", n=value)
+        return gettext(
+            "The temperature {n:.2f} is saved with the model. Predict offers it.", n=value
+        )
     if act == "forget":
         decision_rule.write_rule(run.best, threshold=None, positive="")
-        return say("The saved threshold is forgotten.")
+        return gettext("The saved threshold is forgotten.")
     if act == "cool":
         decision_rule.write_rule(run.best, temperature=None)
-        return say("The saved temperature is forgotten.")
+        return gettext("The saved temperature is forgotten.")
     raise JobError("There is no such choice.")
 
 
 def _counts(study: RunEvaluation) -> str:
     counts = study.analysis.histories
     parts = [
-        f"<b>{counts[name]:,}</b> {html.escape(translate_term(name))}"  # type: ignore[index]
+        f"<b>{counts[name]:,}</b> {html.escape(gettext(name))}"  # type: ignore[index]
         for name in report.HISTORIES
     ]
     if suspects := len(study.suspects):
-        parts.append(say("suspected label mistakes: <b>{n:,}</b>", n=suspects))
-    kept = "" if study.table is not None else " " + say(
+        parts.append(gettext("suspected label mistakes: <b>{n:,}</b>", n=suspects))
+    kept = "" if study.table is not None else " " + gettext(
         "The texts of these pairs were not kept: Measure both orders reads them again."
     )  # fmt: skip
-    text = say("Over the evaluations: {counts}.", counts=" \u00b7 ".join(parts))
+    text = gettext("Over the evaluations: {counts}.", counts=" \u00b7 ".join(parts))
     if study.analysis.evaluations < 2:
-        text = say("One evaluation so far; the next one shows what is learned and forgotten.")
+        text = gettext("One evaluation so far; the next one shows what is learned and forgotten.")
     return f'<p class="ft-facts" id="histories">{text}{kept}</p>'
 
 
@@ -448,15 +450,15 @@ def _mark(run: Run, at: int = 0) -> str:
 def _corrected(run: Run, known: dict[int, str]) -> str:
     if not known:
         return feedback.note(
-            say(
+            gettext(
                 "Where the data is wrong, choose another class in the column label. Under "
                 "examples, \u201csuspected labels\u201d lists those that the model never got right "
                 "and was sure about."
             )
         )
-    text = say("{n:,} labels corrected. A new run can start from them.", n=len(known))
+    text = gettext("{n:,} labels corrected. A new run can start from them.", n=len(known))
     if len(known) == 1:
-        text = say("1 label corrected. A new run can start from it.")
-    called = html.escape(say("Corrected validation pairs (CSV)"))
+        text = gettext("1 label corrected. A new run can start from it.")
+    called = html.escape(gettext("Corrected validation pairs (CSV)"))
     link = routes.download_link(run, "corrected.csv", called)
     return f'{feedback.note(text)}<div class="ft-links">{link}</div>'
