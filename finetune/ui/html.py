@@ -29,7 +29,13 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {"_": gettext, "_html": gettext_html}
-    made.filters |= {"fixed": fixed, "count": count, "size": size}
+    made.filters |= {
+        "fixed": fixed,
+        "count": count,
+        "size": size,
+        "measure": measure,
+        "short": short,
+    }
     return made
 
 
@@ -61,3 +67,13 @@ def count(value: float) -> str:
 def size(value: float) -> str:
     """Bytes as a person reads them: `90.9 MB`."""
     return f"{value / 1e6:,.1f} MB" if value >= 100_000 else f"{value / 1e3:,.1f} KB"
+
+
+def measure(metric: str) -> str:
+    """What a metric is called at the head of a column: `F1`."""
+    return {"accuracy": "Accuracy", "f1": "F1"}.get(metric, metric)
+
+
+def short(text: str, most: int = 32) -> str:
+    """A text that is cut where it is long, with an ellipsis."""
+    return text if len(text) <= most else text[: most - 1] + "\u2026"

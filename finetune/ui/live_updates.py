@@ -111,7 +111,7 @@ def blank() -> dict[str, tuple[str, str]]:
         "status": run_view.empty(),
         "loss": charts.loss_chart(none),
         "scores": charts.score_chart(none),
-        "lesson": course_view.now("nothing"),
+        "lesson": course_view.lesson("nothing"),
         **_around(),
     }
     return {name: ("", content) for name, content in found.items()}
@@ -224,7 +224,7 @@ def _draw(store: RunStore, run: Run, kept: _Drawn) -> None:
             f"{len(summary.validation)}.{summary.total_steps}.{len(summary.baselines)}",
             lambda: charts.score_chart(summary),
         ),
-        "lesson": (moment, lambda: course_view.now(moment)),
+        "lesson": (moment, lambda: course_view.lesson(moment)),
         "batch": (
             f"{summary.peeked.time if summary.peeked else 0}",
             lambda: course_view.first_batch(summary.peeked),

@@ -24,7 +24,7 @@ from finetune.environment import space
 from finetune.evaluation import baselines, report
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
-from finetune.ui import app, checks_view, course_view, i18n, run_table_view, run_view
+from finetune.ui import app, checks_view, i18n, run_table_view, run_view
 from finetune.ui.tabs import publish
 
 SOURCE = Path(app.__file__).parent.parent
@@ -46,9 +46,6 @@ LISTS: tuple[tuple[str, ...], ...] = (
     tuple(run_view.SAVES.values()),
     tuple(run_view.ENDINGS.values()),
     run_view.STARTS,
-    course_view.STAGES,
-    tuple(one.text for one in course_view.LESSONS.values()),
-    tuple(course_view.WHAT.values()),
     publish.TOKEN,
     # on a Space only
     tuple(space.Space("CPU", True, 0, False).notices()),
