@@ -108,3 +108,8 @@ def warning(text: str) -> Markup:
 def note(text: str) -> Markup:
     """A quiet line."""
     return macro("macros.html", "note")(text)
+
+
+def heading(text: str) -> Markup:
+    """A heading within a tab."""
+    return macro("macros.html", "heading")(text)
