@@ -86,8 +86,9 @@ def build(store: RunStore) -> gr.Blocks:
         loaded = [*restored, train.message]
         train.load.upload(train.on_load, train.load, loaded, **quick)
         runs.clone.click(runs.on_clone, runs.view, [*restored, tabs, runs.message], **quick)
+        runs.evaluation.filled = [*restored, tabs]
         runs.evaluation.start.click(
-            runs.evaluation.on_start, runs.view, [*restored, tabs, runs.message],
+            runs.evaluation.on_start, runs.view, [*restored, tabs, runs.evaluation.message],
             show_progress="minimal", concurrency_limit=2, api_visibility="private",
         )  # fmt: skip
         data_tab.select(**data.asking, **quick)

@@ -185,6 +185,8 @@ def chart(
         look=look,
         cursor=cursor,
         epoch=epoch,
+        position_text=position_text,
+        value_text=value_text,
     )
 
 
@@ -221,8 +223,8 @@ class Plot:
         lines = [
             {
                 "name": line.name,
-                "x": " ".join(_position(x) for x, _ in line.points),
-                "y": " ".join(_value(y) for _, y in line.points),
+                "x": " ".join(position_text(x) for x, _ in line.points),
+                "y": " ".join(value_text(y) for _, y in line.points),
                 **({"straight": True} if line.straight else {}),
             }
             for line in self.lines
@@ -230,31 +232,17 @@ class Plot:
         return json.dumps(lines, ensure_ascii=False, separators=(",", ":"))
 
     @property
-    def right_text(self) -> str:
-        """The right end for a program."""
-        return _position(self.right)
-
-    @property
-    def last_text(self) -> str:
-        """The last point's position for a program."""
-        return _position(self._last)
-
-    def value_text(self, across: str) -> str:
-        """The last values in words: `step 8: training loss 0.1250`."""
-        number = f"{self._last:,.0f}" if self._last == round(self._last) else f"{self._last:.3f}"
-        values = [f"{line.name} {_value(line.points[-1][1])}" for line in self.lines]
-        return f"{across} {number}: {', '.join(values)}"
-
-    @property
-    def _last(self) -> float:
+    def last(self) -> float:
+        """The x of the last point of all lines."""
         return max(x for line in self.lines for x, _ in line.points)
 
 
-def _position(x: float) -> str:
+def position_text(x: float) -> str:
+    """An x for a program."""
     return f"{x:.0f}" if x == round(x) else f"{x:.4f}"
 
 
-def _value(y: float) -> str:
+def value_text(y: float) -> str:
     """Four decimals, or where that says nothing, four digits."""
     return f"{y:.4f}" if not y or 1e-3 <= abs(y) < 1e3 else f"{y:.4g}"
 

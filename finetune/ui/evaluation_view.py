@@ -36,7 +36,6 @@ MOST_CHOICES = 200  # classes to choose another label from
 MOST_DISAGREEMENTS = 50
 PAGE = 20  # examples of a table at a time
 _TEXT = "evaluation_text.html"
-_DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
 
 
 def view(study: RunEvaluation, summary: RunSummary, decision: DecisionRule) -> Markup:
@@ -143,44 +142,41 @@ def _ranking_charts(analysis: Analysis) -> list[Markup]:
     if analysis.roc is None or analysis.precision_recall is None:
         return []
     share = analysis.classes[analysis.positive].support / analysis.examples
-    model, guess = gettext("this model"), gettext("guessing")
-    roc = charts.chart(
-        gettext("ROC, area {n:.3f}", n=analysis.roc.area),
-        [
-            Series(model, "run0", _points(analysis.roc), latest=False),
-            Series(guess, "guess", _DIAGONAL, latest=False, straight=True),
-        ],
-        1.0,
-        "",
-        gettext("false positive rate"),
-        share=True,
-        look=gettext(
-            "The further it bows to the upper left, the better the model ranks; the diagonal is "
-            "guessing."
+    return [
+        _curve_chart(
+            gettext("ROC, area {n:.3f}", n=analysis.roc.area),
+            analysis.roc,
+            [(0.0, 0.0), (1.0, 1.0)],
+            gettext("false positive rate"),
+            gettext(
+                "The further it bows to the upper left, the better the model ranks; the diagonal "
+                "is guessing."
+            ),
         ),
-    )
-    precision_recall = charts.chart(
-        gettext("Precision and recall, area {n:.3f}", n=analysis.precision_recall.area),
-        [
-            Series(model, "run0", _points(analysis.precision_recall), latest=False),
-            Series(guess, "guess", [(0.0, share), (1.0, share)], latest=False, straight=True),
-        ],
-        1.0,
-        "",
-        "recall",
-        share=True,
-        look=gettext(
-            "How many of those called {name} are, when more of them are to be found; it should "
-            "stay high far to the right.",
-            name=short(analysis.labels[analysis.positive]),
+        _curve_chart(
+            gettext("Precision and recall, area {n:.3f}", n=analysis.precision_recall.area),
+            analysis.precision_recall,
+            [(0.0, share), (1.0, share)],
+            "recall",
+            gettext(
+                "How many of those called {name} are, when more of them are to be found; it should "
+                "stay high far to the right.",
+                name=short(analysis.labels[analysis.positive]),
+            ),
         ),
-    )
-    return [roc, precision_recall]
+    ]
 
 
-def _points(curve: Curve) -> list[charts.Point]:
+def _curve_chart(
+    title: str, curve: Curve, guessing: list[charts.Point], across: str, look: str
+) -> Markup:
     thinned = thin_curve(curve)
-    return [(float(x), float(y)) for x, y in zip(thinned.x, thinned.y, strict=True)]
+    points = list(zip(thinned.x.tolist(), thinned.y.tolist(), strict=True))
+    lines = [
+        Series(gettext("this model"), "run0", points, latest=False),
+        Series(gettext("guessing"), "guess", guessing, latest=False, straight=True),
+    ]
+    return charts.chart(title, lines, 1.0, "", across, share=True, look=look)
 
 
 def _roc_areas(analysis: Analysis) -> dict[str, tuple[float, int]]:
@@ -235,17 +231,18 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
         "best": {"threshold": sweep.best.threshold, "values": best},
         "now": now,
     }
+    lines = [
+        Series(
+            "F1" if name == "f1" else name,
+            name,
+            list(zip(thresholds, scores, strict=True)),
+            latest=False,
+        )
+        for name, scores in values.items()
+    ]
     chart = charts.chart(
         gettext("Scores at every threshold"),
-        [
-            Series(
-                "F1" if name == "f1" else name,
-                name,
-                list(zip(thresholds, values[name], strict=True)),
-                latest=False,
-            )
-            for name in metrics
-        ],
+        lines,
         1.0,
         "",
         gettext("Threshold"),
@@ -261,13 +258,15 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
 
 
 def _calibration_chart(analysis: Analysis) -> Markup:
-    def line(name: str, style: str, bins: Reliability) -> Series:
-        return Series(name, style, _reliable(bins), markers=True, latest=False)
-
-    lines = [line(gettext("as trained"), "run1", analysis.reliability)]
+    bins = {gettext("as trained"): ("run1", analysis.reliability)}
     if analysis.calibration is not None:
-        lines.append(line(gettext("calibrated"), "run0", analysis.calibration.after))
-    lines.append(Series(gettext("perfect"), "guess", _DIAGONAL, latest=False, straight=True))
+        bins[gettext("calibrated")] = ("run0", analysis.calibration.after)
+    lines = [
+        Series(name, style, _reliable(reliability), markers=True, latest=False)
+        for name, (style, reliability) in bins.items()
+    ]
+    diagonal = [(0.0, 0.0), (1.0, 1.0)]
+    lines.append(Series(gettext("perfect"), "guess", diagonal, latest=False, straight=True))
     return charts.chart(
         gettext("Confidence and accuracy"),
         lines,

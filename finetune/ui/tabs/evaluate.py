@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
@@ -19,7 +19,7 @@ from finetune.jobs.evaluation_jobs import EvaluationKind
 from finetune.messages import message
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import auth, evaluation_view, feedback, form, polling, routes, theme
+from finetune.ui import evaluation_view, feedback, form, polling, routes, theme
 from finetune.ui.handlers import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
@@ -39,9 +39,11 @@ class Evaluation:
 
     Args:
         store: where runs are.
+        filled: what `on_start` fills in: the form, Data's chooser of pairs and the tabs.
     """
 
     store: RunStore
+    filled: list[Any] = field(default_factory=list)
 
     def draw_choice(self) -> None:
         """The choice among the parts; no `gr.Tabs`, whose tabs come twice when drawn hidden."""
@@ -69,9 +71,7 @@ class Evaluation:
         self.polling = polling.polling_element(1)
 
     def _draw_evaluation(self) -> None:
-        gr.HTML(
-            feedback.note(gettext("Is it really better, how sure is that, and where does it fail?"))
-        )
+        _note(gettext("Is it really better, how sure is that, and where does it fail?"))
         self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_script("threshold.js"))
         self.orders = gr.Button(
             gettext("Measure both orders"), elem_id="measure-orders", visible=False, size="sm"
@@ -82,22 +82,14 @@ class Evaluation:
             gettext("Open the test set"), elem_id="open-test", visible=False, size="sm"
         )
         with gr.Row(visible=False, elem_id="open-asked") as self.question:
-            gr.HTML(
-                feedback.note(
-                    gettext("It is scored once with the kept model, and that is written down.")
-                )
-            )
+            _note(gettext("It is scored once with the kept model, and that is written down."))
             self.confirm = gr.Button(
                 gettext("Open it"), variant="primary", elem_id="open-sure", size="sm"
             )
             self.cancel = gr.Button(gettext("Keep it sealed"), elem_id="open-not", size="sm")
 
     def _draw_errors(self) -> None:
-        gr.HTML(
-            feedback.note(
-                gettext("Read what it got wrong: the fastest way to know what to do next.")
-            )
-        )
+        _note(gettext("Read what it got wrong: the fastest way to know what to do next."))
         with gr.Row(equal_height=True):
             self.which = _dropdown(
                 gettext("examples"), "which", [(name, name) for name in report.WHICH], "wrong"
@@ -120,10 +112,7 @@ class Evaluation:
                 "confidence",
             )
             self.search = gr.Textbox(
-                label=gettext("with the words"),
-                elem_id="errors-search",
-                max_lines=1,
-                min_width=150,
+                label=gettext("with the words"), elem_id="errors-search", max_lines=1, min_width=150
             )
         self.page = gr.State(0)
         self.counts = gr.HTML(elem_id="errors-counts")
@@ -144,7 +133,7 @@ class Evaluation:
             opened: the event after which another run may be open.
         """
         quick, latest = feedback.QUICK, feedback.LATEST
-        filters = [self.which, self.label, self.history, self.sort, self.search]
+        filters: list[Any] = [self.which, self.label, self.history, self.sort, self.search]
         evaluation = [
             self.message, self.body, self.orders, self.test, self.open, self.question, self.polling,
         ]  # fmt: skip
@@ -228,25 +217,21 @@ class Evaluation:
     def on_table(self, store: RunStore, event: gr.EventData, view: View, *filters: Any) -> Updates:
         """Turn a page, or correct a label."""
         clicked = _data(event)
-        page = filters[-1]
+        number = int(clicked.get("what") or 0)
         if clicked.get("do") == "page":
-            page = int(clicked.get("what") or 0)
+            filters = (*filters[:-1], number)
         else:
             run = store.get(clicked.get("run"))
-            prepared = service.run_summary(store, run).prepared
-            labels = prepared.labels if prepared else []
-            row, label = int(clicked.get("what") or 0), str(clicked.get("label"))
-            corrections.correct_label(run, row, label, labels)
-        return {**self._examples(store, view["opened"], *filters[:-1], page), self.message: ""}
+            labels = _labels(service.run_summary(store, run))
+            corrections.correct_label(run, number, str(clicked.get("label")), labels)
+        return {**self._examples(store, view["opened"], *filters), self.message: ""}
 
-    def on_start(self, request: gr.Request, view: View) -> list[Any]:
-        """Put the corrected pairs into the form; then the tab to open and a message."""
-        try:
-            store = auth.visitor_store(self.store, request)
-            config = corrections.corrections_upload(store, store.get(view["opened"]))
-            return [*form.filled(store, config), gr.Tabs(selected="train"), ""]
-        except Exception as error:
-            return [gr.skip()] * (len(form.NAMES) + 2) + [feedback.show_errors(error)]
+    @handler
+    def on_start(self, store: RunStore, view: View) -> Updates:
+        """Put the corrected pairs into the form, and show it."""
+        config = corrections.corrections_upload(store, store.get(view["opened"]))
+        updates = [*form.filled(store, config), gr.Tabs(selected="train")]
+        return dict(zip(self.filled, updates, strict=True)) | {self.message: ""}
 
     def _evaluation(
         self, store: RunStore, run_id: str, event: gr.EventData | None = None
@@ -339,10 +324,13 @@ class Evaluation:
         }
 
     def _label_choices(self, store: RunStore, run_id: str, label: str) -> Updates:
-        prepared = service.run_summary(store, store.get(run_id)).prepared
-        labels = prepared.labels if prepared else []
+        labels = _labels(service.run_summary(store, store.get(run_id)))
         choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
         return {self.label: gr.update(choices=choices, value=label if label in labels else "")}
+
+
+def _note(text: str) -> None:
+    gr.HTML(feedback.note(text))
 
 
 def _dropdown(
@@ -360,6 +348,10 @@ def _data(event: gr.EventData) -> dict[str, Any]:
     return event._data if isinstance(event._data, dict) else {}
 
 
+def _labels(summary: RunSummary) -> list[str]:
+    return summary.prepared.labels if summary.prepared else []
+
+
 def _test_study(run: Run, summary: RunSummary) -> RunEvaluation | None:
     with contextlib.suppress(FinetuneError):
         return report.evaluate_run(run, summary, "test") if summary.opened else None
@@ -372,21 +364,19 @@ def _change_rule(run: Run, summary: RunSummary, action: str, value: str) -> str:
     Raises:
         DataError, StoreError: as `decision_rule.write_rule`.
     """
-    if action == "save":
-        labels = summary.prepared.labels if summary.prepared else []
-        data = summary.prepared.data if summary.prepared else {}
-        positive = str(data.get("positive_label") or (labels[-1] if labels else ""))
-        decision_rule.write_rule(run.best, threshold=float(value), positive=positive)
-        return gettext(
-            "The threshold {n:.3f} is saved with the model. Predict offers it.", n=float(value)
-        )
-    if action == "temper":
-        decision_rule.write_rule(run.best, temperature=float(value))
-        return gettext(
-            "The temperature {n:.2f} is saved with the model. Predict offers it.", n=float(value)
-        )
-    if action == "forget":
-        decision_rule.write_rule(run.best, threshold=None, positive="")
-        return gettext("The saved threshold is forgotten.")
-    decision_rule.write_rule(run.best, temperature=None)
-    return gettext("The saved temperature is forgotten.")
+    match action:
+        case "save":
+            data = summary.prepared.data if summary.prepared else {}
+            positive = str(data.get("positive_label") or _labels(summary)[-1])
+            decision_rule.write_rule(run.best, threshold=float(value), positive=positive)
+            text = message("The threshold {n:.3f} is saved with the model. Predict offers it.")
+        case "forget":
+            decision_rule.write_rule(run.best, threshold=None, positive="")
+            text = message("The saved threshold is forgotten.")
+        case "temper":
+            decision_rule.write_rule(run.best, temperature=float(value))
+            text = message("The temperature {n:.2f} is saved with the model. Predict offers it.")
+        case _:
+            decision_rule.write_rule(run.best, temperature=None)
+            text = message("The saved temperature is forgotten.")
+    return gettext(text, n=float(value or 0))
