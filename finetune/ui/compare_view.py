@@ -43,8 +43,8 @@ def view(runs: Sequence[Compared], differing: dict[str, list[Any]]) -> Markup:
         differing: hyperparameter -> its value in each run.
     """
     swatch = macro("macros.html", "swatch")
-    prepared = [run.summary.prepared for run in runs]
-    comparable = len({one.fingerprint if one else "" for one in prepared}) == 1
+    pairs = {run.summary.prepared.fingerprint if run.summary.prepared else "" for run in runs}
+    comparable = len(pairs) == 1
     return render(
         "compare.html",
         runs=runs,
@@ -93,8 +93,8 @@ def _chart(runs: Sequence[Compared], title: str, metric: str) -> Markup:
 
 
 def _best(scores: Sequence[float | None]) -> float | None:
-    known = [score for score in scores if score is not None]
-    return max(known) if len(known) > 1 else None
+    measured = [score for score in scores if score is not None]
+    return max(measured) if len(measured) > 1 else None
 
 
 def _setting(name: str, value: Any, row: RunRow) -> str:

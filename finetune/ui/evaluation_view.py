@@ -181,7 +181,9 @@ def _curve_chart(
 
 def _roc_areas(analysis: Analysis) -> dict[str, tuple[float, int]]:
     """Class -> area under its ROC curve and its examples."""
-    supports = dict(zip(analysis.labels, (one.support for one in analysis.classes), strict=True))
+    supports = dict(
+        zip(analysis.labels, (scores.support for scores in analysis.classes), strict=True)
+    )
     if analysis.roc is not None:
         positive = analysis.labels[analysis.positive]
         return {positive: (analysis.roc.area, supports[positive])}
@@ -298,11 +300,11 @@ def versus(
     disagreements: list[tuple[ExampleRow, bool, str]] = []
     sure = same_answers = False
     if comparison is not None:
-        sure = any(not one.low <= 0 <= one.high for one in comparison.difference.values())
+        sure = any(not score.low <= 0 <= score.high for score in comparison.difference.values())
         same_answers = bool((first.answers == second.answers).all())
         if first.table is not None:
             examples = report.shown(first, comparison.disagreements[:MOST_DISAGREEMENTS])
-            others = [second.analysis.labels[second.answers[one.row]] for one in examples]
+            others = [second.analysis.labels[second.answers[example.row]] for example in examples]
             disagreements = list(zip(examples, comparison.first_right, others, strict=False))
     return render(
         "versus.html",
@@ -336,7 +338,7 @@ def test_set(
 
 
 def examples(
-    found: Sequence[ExampleRow],
+    rows: Sequence[ExampleRow],
     total: int,
     first: int,
     labels: Sequence[str],
@@ -347,19 +349,19 @@ def examples(
     """A table of examples.
 
     Args:
-        found: those of this page.
+        rows: those of this page.
         total: how many there are.
-        first: place of the first of them among those, from 0.
+        first: position of the first of them among all, from 0.
         labels: the classes.
-        corrections: row -> class a person has given.
+        corrections: row -> the class it was corrected to.
         relabel: whether another class can be chosen.
         nearest: whether these stand in for suspected labels, of which there is none.
     """
-    if not found:
+    if not rows:
         return macro("macros.html", "note")(gettext("No example is like that."))
     return render(
         "examples.html",
-        examples=found,
+        examples=rows,
         total=total,
         first=first,
         page=PAGE,
