@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune.data import safe_csv
 from finetune.ui import feedback
-from finetune.ui.i18n import say
+from finetune.ui.i18n import gettext
 
 if TYPE_CHECKING:
     from finetune.inference.explain import Explanation, WordWeight
@@ -46,22 +46,26 @@ def _left(found: Prediction) -> str:
     more = len(found.probabilities) - CLASSES
     if more <= 0:
         return ""
-    text = say("The {n} most probable classes; {more:,} more are less so.", n=CLASSES, more=more)
+    text = gettext(
+        "The {n} most probable classes; {more:,} more are less so.", n=CLASSES, more=more
+    )
     return f'<p class="ft-facts">{html.escape(text)}</p>'
 
 
 def _facts(found: Prediction) -> str:
-    parts = [say("{n} tokens", n=found.tokens)]
+    parts = [gettext("{n} tokens", n=found.tokens)]
     if found.cut:
         share = found.cut / (found.tokens + found.cut)
-        parts.append(say("{n} more ({share:.0%}) were cut by max_length", n=found.cut, share=share))
+        parts.append(
+            gettext("{n} more ({share:.0%}) were cut by max_length", n=found.cut, share=share)
+        )
     parts.append(f"{1000 * found.seconds:.0f} ms")
     if found.way.both_orders and found.other is not None:
-        parts.append(say("both orders averaged"))
+        parts.append(gettext("both orders averaged"))
     if found.way.threshold and found.decision.threshold is not None:
-        parts.append(say("threshold {n:.3f}", n=found.decision.threshold))
+        parts.append(gettext("threshold {n:.3f}", n=found.decision.threshold))
     if found.way.calibrated and found.decision.temperature is not None:
-        parts.append(say("calibrated, temperature {n:.2f}", n=found.decision.temperature))
+        parts.append(gettext("calibrated, temperature {n:.2f}", n=found.decision.temperature))
     return html.escape(" \u00b7 ".join(parts))
 
 
@@ -70,21 +74,23 @@ def _order(found: Prediction) -> str:
         return ""
     other, value = found.other_label, found.other[found.other_label]
     if not found.agrees:
-        text = say(
+        text = gettext(
             "<b>The order decides here:</b> with the sentences swapped it says {label} "
             "({share:.1%}). Whether two sentences mean the same should not depend on it.",
             label=html.escape(other),
             share=value,
         )
         return f'<div class="ft-said ft-warn" id="order-warning" role="alert">{text}</div>'
-    text = say("The other way round: {label}, {share:.1%}.", label=other, share=value)
+    text = gettext("The other way round: {label}, {share:.1%}.", label=other, share=value)
     return f'<p class="ft-facts">{html.escape(text)}</p>'
 
 
 def _read(found: Prediction) -> str:
     if not found.cut:
         return ""
-    text = say("A part of the text was not read: train with a larger max_length to have it count.")
+    text = gettext(
+        "A part of the text was not read: train with a larger max_length to have it count."
+    )
     return f'<div class="ft-said ft-warn">{html.escape(text)}</div>'
 
 
@@ -102,23 +108,23 @@ def why(found: Explanation, label: str) -> str:
             )
     name = html.escape(label)
     off = (
-        say("They add up to the change of the score within {share:.1%}.", share=found.error)
+        gettext("They add up to the change of the score within {share:.1%}.", share=found.error)
         if found.error <= 0.05
-        else say(
+        else gettext(
             "They miss the change of the score by {share:.0%}: take them with care.",
             share=found.error,
         )
     )
-    legend = say(
+    legend = gettext(
         "{up} for \u201c{label}\u201d, {down} against it; the stronger the colour and the thicker "
         "the line, the more a word weighs.",
         label=name,
         up='<span class="ft-for">\u25b2</span>',
         down='<span class="ft-against">\u25bc</span>',
     )
-    cut = say("Words struck through were cut by max_length.")
+    cut = gettext("Words struck through were cut by max_length.")
     told = " ".join([legend, off, *([cut] if len(known) < len(found.words) else [])])
-    title = say("Why \u201c{label}\u201d", label=name)
+    title = gettext("Why \u201c{label}\u201d", label=name)
     return (
         f'<div id="why"><h2 class="ft-h">{title}</h2>{"".join(sentences)}'
         f'<p class="ft-facts">{told}</p></div>'
@@ -141,10 +147,10 @@ def _word(word: WordWeight, most: float) -> str:
 
 def flips(found: Sequence[Flip], tried: int, label: str) -> str:
     """The small edits that change the answer."""
-    head = f'<h2 class="ft-h">{html.escape(say("What would change its mind"))}</h2>'
+    head = f'<h2 class="ft-h">{html.escape(gettext("What would change its mind"))}</h2>'
     if not found:
         return head + feedback.note(
-            say(
+            gettext(
                 "None of {n} small edits (words left out, numbers, negations, the order) turns "
                 "\u201c{label}\u201d into something else.",
                 n=tried,
@@ -158,19 +164,19 @@ def flips(found: Sequence[Flip], tried: int, label: str) -> str:
         f'<td>{html.escape(one.label)}</td><td class="ft-num">{one.probability:.1%}</td></tr>'
         for one in found[:12]
     )
-    said = say(
+    said = gettext(
         "{n} of {tried} small edits turn the answer. Judge whether they should.",
         n=len(found),
         tried=tried,
     )
     heads = "".join(
         f'<th scope="col">{html.escape(name)}</th>'
-        for name in (say("edit"), "sentence1", "sentence2", say("answer"))
+        for name in (gettext("edit"), "sentence1", "sentence2", gettext("answer"))
     )
     return (
         f"{head}{feedback.note(said)}"
         f'<div class="ft-rows" id="flips-table"><table><thead><tr>{heads}<th scope="col" '
-        f'class="ft-num">{html.escape(say("probability"))}</th></tr></thead><tbody>{rows}</tbody>'
+        f'class="ft-num">{html.escape(gettext("probability"))}</th></tr></thead><tbody>{rows}</tbody>'
         "</table></div>"
     )
 
@@ -178,7 +184,7 @@ def flips(found: Sequence[Flip], tried: int, label: str) -> str:
 def history(asked: Sequence[dict[str, Any]]) -> str:
     """What was tried, the newest first, with a place for the person's own verdict."""
     if not asked:
-        return feedback.note(say("What you try is kept here, in your browser."))
+        return feedback.note(gettext("What you try is kept here, in your browser."))
     lines = []
     for place in range(len(asked) - 1, -1, -1):
         one = asked[place]
@@ -187,7 +193,7 @@ def history(asked: Sequence[dict[str, Any]]) -> str:
         given = str(one.get("label") or "")
         options = "".join(
             f'<option value="{html.escape(name, quote=True)}"{" selected" * (name == given)}>'
-            f"{html.escape(name or say('your verdict'))}</option>"
+            f"{html.escape(name or gettext('your verdict'))}</option>"
             for name in ["", *map(str, names)]
         )
         right = given and given != str(one.get("prediction"))
@@ -198,7 +204,7 @@ def history(asked: Sequence[dict[str, Any]]) -> str:
             f"<td{mark}>{html.escape(str(one.get('prediction', '')))}"
             f"<small>{html.escape(str(one.get('probability', '')))}</small></td>"
             f'<td><select data-place="{n}" aria-label="'
-            f'{html.escape(say("Your verdict on question {n}", n=place + 1))}">{options}</select>'
+            f'{html.escape(gettext("Your verdict on question {n}", n=place + 1))}">{options}</select>'
             "</td></tr>"
         )
     text = "\ufeff" + _sheet(asked)
@@ -206,17 +212,17 @@ def history(asked: Sequence[dict[str, Any]]) -> str:
     link = f"data:text/csv;charset=utf-8;base64,{data}"
     heads = "".join(
         f'<th scope="col">{html.escape(name)}</th>'
-        for name in ("sentence1", "sentence2", say("prediction"), say("your verdict"))
+        for name in ("sentence1", "sentence2", gettext("prediction"), gettext("your verdict"))
     )
-    taken = html.escape(say("As CSV, with your verdicts as label"))
+    taken = html.escape(gettext("As CSV, with your verdicts as label"))
     return (
         f'<div class="ft-rows ft-examples"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
         f'<div class="ft-links"><a class="ft-button" download="tried.csv" href="{link}">{taken}</a>'
         '<button type="button" class="ft-button" data-do="clear">'
-        f"{html.escape(say('Forget these'))}</button></div>"
+        f"{html.escape(gettext('Forget these'))}</button></div>"
         + feedback.note(
-            say("The CSV can be trained on: bring it under Data, label is your verdict.")
+            gettext("The CSV can be trained on: bring it under Data, label is your verdict.")
         )
     )
 

@@ -138,7 +138,7 @@ def _notices(store: RunStore) -> list[str]:
     if current is None:
         return []
     hardware = f"{page_text('Hardware')}: {html.escape(current.hardware)}"
-    warnings = [feedback.warning(html.escape(text)) for text in current.notices()]
+    warnings = [feedback.warning(text) for text in current.notices()]
     return [f'<p class="ft-facts" id="hardware">{hardware}</p>', *warnings]
 
 
@@ -167,7 +167,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
         "max_file_size": upload_limits.MAX_FILE_BYTES,
         "num_workers": 0,  # more would serve files from processes that ask nobody who they are
         "mcp_server": True,
-        "i18n": i18n.i18n(page),
+        "i18n": i18n.browser_translations(page),
         **options,
         "app_kwargs": routes.app_options(store, hosts),
     }

@@ -1,23 +1,24 @@
-"""Curves of a run, drawn as HTML and SVG from its summary. Thinned for display only.
+"""Charts of a run: SVG lines with labels in HTML, thinned for display.
 
 Our own and not `gr.LinePlot`, which draws nothing when data and axis limits come in one update,
-loses its axis titles after an empty start, and cannot draw a baseline. Lines are SVG stretched to
-the box; words are HTML beside it, so that they keep their size on a phone. Colours come from the
-page's style sheet and follow light and dark. Each chart carries the values of its points, which
+loses its axis titles after an empty start, and cannot draw a baseline. Colours come from the page's
+style sheet and follow light and dark. Each chart carries the values of its points, which
 `assets/page.js` shows at the pointer and by the arrow keys.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from markupsafe import Markup
+
 from finetune.runs.summary import RunSummary
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.html import render
+from finetune.ui.i18n import gettext
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
 SMOOTHED = 20  # points from which on a loss is smoothed
@@ -35,7 +36,7 @@ class Series:
         style: the class of its colour and marker in the style sheet: `loss`, `accuracy`, `f1`.
         points: (x, y), in order of x.
         markers: whether each point is drawn; for a few measurements, not for a curve.
-        baselines: levels drawn dashed for comparison, each with its name.
+        baselines: (name, level), drawn dashed for comparison.
         latest: whether its last value says something, and is named in the legend.
         straight: whether it is a straight line by definition, and can be read off anywhere.
     """
@@ -48,21 +49,30 @@ class Series:
     latest: bool = True
     straight: bool = False
 
+    @property
+    def dots(self) -> list[Point]:
+        """The points that are marked: all measurements, or the latest point of a curve."""
+        return self.points if self.markers else self.points[-1:] if self.latest else []
 
-def loss_chart(summary: RunSummary) -> str:
+
+def loss_chart(summary: RunSummary) -> Markup:
     """The training loss over steps."""
-    points = [(float(p.step), p.loss) for p in thinned(list(summary.train)) if p.loss is not None]
+    points = loss_points(summary)
     if len(points) < SMOOTHED:
-        lines = [Series(say("training loss"), "loss", points)]
+        lines = [Series(gettext("training loss"), "loss", points)]
     else:
-        raw = Series(say("training loss"), "loss ft-raw", points, latest=False)
-        lines = [raw, Series(say("smoothed"), "loss", smoothed(points))]
-    empty = say("The loss appears with the first step. It should fall, with jumps.")
-    look = say("It should fall and then flatten; when it jumps up and stays, lower learning_rate.")
+        raw = Series(gettext("training loss"), "loss ft-raw", points, latest=False)
+        lines = [raw, Series(gettext("smoothed"), "loss", smoothed(points))]
     return chart(
-        say("Training loss (nats)"), lines, summary.total_steps, empty, look=look,
-        epoch=steps_an_epoch(summary),
-    )  # fmt: skip
+        gettext("Training loss (nats)"),
+        lines,
+        summary.total_steps,
+        gettext("The loss appears with the first step. It should fall, with jumps."),
+        look=gettext(
+            "It should fall and then flatten; when it jumps up and stays, lower learning_rate."
+        ),
+        epoch=steps_per_epoch(summary),
+    )
 
 
 def smoothed(points: Sequence[Point]) -> list[Point]:
@@ -72,40 +82,53 @@ def smoothed(points: Sequence[Point]) -> list[Point]:
     Source: Kingma and Ba 2015, section 3 (https://arxiv.org/abs/1412.6980), for the correction.
     """
     keep = 1 - 2 / (_SPAN + 1)
-    mean, weight, found = 0.0, 0.0, []
+    mean, weight, averages = 0.0, 0.0, []
     for x, y in points:
         mean, weight = keep * mean + (1 - keep) * y, keep * weight + (1 - keep)
-        found.append((x, mean / weight))
-    return found
+        averages.append((x, mean / weight))
+    return averages
 
 
-def score_chart(summary: RunSummary) -> str:
+def score_chart(summary: RunSummary) -> Markup:
     """Accuracy and F1 on the validation split over steps, with the baselines'."""
     lines = []
-    for name, shown in (("accuracy", "accuracy"), ("f1", "F1")):
-        points = [
-            (float(one.step), one.metrics[name])
-            for one in thinned(summary.validation)
-            if name in one.metrics
-        ]
+    for metric, name in (("accuracy", "accuracy"), ("f1", "F1")):
         levels = tuple(
-            (translate_term(what), scores[name])
-            for what, scores in summary.baselines.items()
-            if name in scores
+            (gettext(baseline), scores[metric])
+            for baseline, scores in summary.baselines.items()
+            if metric in scores
         )
-        lines.append(Series(shown, name, points, markers=True, baselines=levels))
-    empty = say("Scores appear after the first evaluation, at the end of each epoch by default.")
-    look = say(
-        "Above the dashed baselines it has learned something; when the scores fall while the loss "
-        "still falls, it learns by heart."
-    )
+        points = metric_points(summary, metric)
+        lines.append(Series(name, metric, points, markers=True, baselines=levels))
     return chart(
-        say("Validation accuracy and F1"), lines, summary.total_steps, empty, look=look,
-        epoch=steps_an_epoch(summary), most=1.0,
-    )  # fmt: skip
+        gettext("Validation accuracy and F1"),
+        lines,
+        summary.total_steps,
+        gettext("Scores appear after the first evaluation, at the end of each epoch by default."),
+        look=gettext(
+            "Above the dashed baselines it has learned something; when the scores fall while the "
+            "loss still falls, it learns by heart."
+        ),
+        epoch=steps_per_epoch(summary),
+        most=1.0,
+    )
 
 
-def steps_an_epoch(summary: RunSummary) -> int:
+def loss_points(summary: RunSummary) -> list[Point]:
+    """The training loss as it was measured: (step, loss)."""
+    return [(float(p.step), p.loss) for p in thinned(list(summary.train)) if p.loss is not None]
+
+
+def metric_points(summary: RunSummary, metric: str) -> list[Point]:
+    """A validation metric at each evaluation that has it: (step, value)."""
+    return [
+        (float(evaluation.step), evaluation.metrics[metric])
+        for evaluation in thinned(summary.validation)
+        if evaluation.metrics.get(metric) is not None
+    ]
+
+
+def steps_per_epoch(summary: RunSummary) -> int:
     """How many steps an epoch of the run has; 0 while that is not known."""
     return summary.prepared.steps_per_epoch if summary.prepared else 0
 
@@ -121,7 +144,7 @@ def chart(
     cursor: float | None = None,
     epoch: int = 0,
     most: float = math.inf,
-) -> str:
+) -> Markup:
     """A chart of some lines from 0 to `last_x` or to where the points end.
 
     Args:
@@ -129,182 +152,99 @@ def chart(
         lines: what to draw.
         last_x: the right end of the axis, so that it does not move while points arrive.
         empty: what to say while there is no point.
-        across: what the horizontal axis is; steps when empty.
+        across: name of the horizontal axis; steps when empty.
         share: whether the vertical axis goes from 0 to 1 whatever the points are.
         look: one sentence that says what to look for.
         cursor: where an upright line stands.
-        epoch: how many steps are one, to be told beside the step; 0 where that says nothing.
+        epoch: steps in an epoch, to be shown beside the step; 0 where that says nothing.
         most: the greatest value there can be, where the vertical axis ends at the latest.
-    """  # fmt: skip
-    across = across or say("step")
-    heights = [y for line in lines for _, y in line.points]
+    """
+    drawn = [line for line in lines if line.points]
+    if not drawn:
+        return render("chart.html", title=title, spoken=title, drawn=drawn, empty=empty)
     levels = [level for line in lines for _, level in line.baselines]
-    if not heights:
-        body = f'<p class="ft-note">{html.escape(empty)}</p>'
-        return _figure(title, title, "", body)
-    right = max([last_x, 1.0, *(x for line in lines for x, _ in line.points)])
-    ends = (0.0, 1.0, _ticks(0, 1, 5)) if share else None
-    low, high, ticks = ends or _axis(min(heights + levels), max(heights + levels), most)
-    box = _Box(right, low, high)
-    marks = "".join(_marks(line, box) for line in lines)
-    drawn = "".join(_line(line, box) for line in lines)
-    grid = "".join(f'<path class="ft-grid" d="M0 {box.y(t):.2f}H100"/>' for t in ticks)
-    if cursor is not None:
-        marks += f'<i class="ft-cursor" style="left:{box.x(cursor):.2f}%"></i>'
-    latest = ", ".join(f"{s.name} {s.points[-1][1]:.3f}" for s in lines if s.points and s.latest)
-    values = _values(title, lines, box, across, epoch)
-    plot = (
-        f'<div class="ft-plot" {values}><svg viewBox="0 0 100 100" '
-        f'preserveAspectRatio="none" aria-hidden="true">{grid}{drawn}</svg>{marks}'
-        f"{_words(box, ticks)}</div>"
-        f'<div class="ft-axis">{html.escape(across)}</div>'
+    heights = [y for line in drawn for _, y in line.points] + levels
+    if share:
+        low, high, ticks = 0.0, 1.0, _ticks(0, 1, 5)
+    else:
+        low, high, ticks = _axis(min(heights), max(heights), most)
+    right = max([last_x, 1.0, *(x for line in drawn for x, _ in line.points)])
+    latest = ", ".join(f"{line.name} {line.points[-1][1]:.3f}" for line in drawn if line.latest)
+    return render(
+        "chart.html",
+        title=title,
+        spoken=f"{title}: {latest}" if latest else title,
+        lines=lines,
+        drawn=drawn,
+        baselines=list(dict.fromkeys(name for line in lines for name, _ in line.baselines)),
+        plot=Plot(drawn, right, low, high),
+        ticks=ticks,
+        digits=max(0, -math.floor(math.log10(ticks[1] - ticks[0]))) if len(ticks) > 1 else 2,
+        x_ticks=_ticks(0, right, 5),
+        across=across or gettext("step"),
+        look=look,
+        cursor=cursor,
+        epoch=epoch,
+        position_text=position_text,
+        value_text=value_text,
     )
-    if look:
-        plot += f'<p class="ft-look">{html.escape(look)}</p>'
-    return _figure(title, f"{title}: {latest}" if latest else title, _legend(lines), plot)
 
 
 @dataclass(frozen=True)
-class _Box:
-    """From data to percent of the plot; y counts from the top, as SVG does."""
+class Plot:
+    """The area of a chart: from data to percent, and its values as texts.
 
+    Args:
+        lines: those with points.
+        right: the right end of the horizontal axis, which begins at 0.
+        low, high: the ends of the vertical axis.
+    """
+
+    lines: list[Series]
     right: float
     low: float
     high: float
 
     def x(self, value: float) -> float:
+        """Percent from the left."""
         return 100 * value / self.right
 
     def y(self, value: float) -> float:
+        """Percent from the top, as SVG counts."""
         return 100 * (self.high - value) / (self.high - self.low)
 
+    def path(self, line: Series) -> str:
+        """A line as SVG's `d`."""
+        return "M" + "L".join(f"{self.x(x):.2f} {self.y(y):.2f}" for x, y in line.points)
 
-def _figure(title: str, spoken: str, legend: str, body: str) -> str:
-    return (
-        f'<figure class="ft-chart" role="group" aria-label="{html.escape(spoken)}">'
-        f"<figcaption><b>{html.escape(title)}</b>{legend}</figcaption>{body}</figure>"
-    )
+    @property
+    def data(self) -> str:
+        """All values as JSON, as they are shown: at most `POINTS` a line, for lines are thinned."""
+        lines = [
+            {
+                "name": line.name,
+                "x": " ".join(position_text(x) for x, _ in line.points),
+                "y": " ".join(value_text(y) for _, y in line.points),
+                **({"straight": True} if line.straight else {}),
+            }
+            for line in self.lines
+        ]
+        return json.dumps(lines, ensure_ascii=False, separators=(",", ":"))
 
-
-def _values(title: str, lines: Sequence[Series], box: _Box, across: str, epoch: int) -> str:
-    """Attributes with which the plot can be read point by point: a slider along its points.
-
-    Values are texts, as they are shown; at most `POINTS` of a line, for lines come thinned.
-    """
-    shown = [
-        {
-            "name": line.name,
-            "x": " ".join(_plain(x) for x, _ in line.points),
-            "y": " ".join(_exact(y) for _, y in line.points),
-            **({"straight": True} if line.straight else {}),
-        }
-        for line in lines
-        if line.points
-    ]
-    data = html.escape(json.dumps(shown, ensure_ascii=False, separators=(",", ":")))
-    last = max(x for line in lines for x, _ in line.points)
-    latest = [f"{s.name} {_exact(s.points[-1][1])}" for s in lines if s.points]
-    told = html.escape(f"{across} {_number(last)}: {', '.join(latest)}")
-    # The browser puts the number in the place of the nought: the word is another in each language.
-    turns = f' data-epoch="{epoch}" data-turn="{html.escape(say("epoch {n:.2f}", n=0))}"'
-    label = html.escape(say("{title}: values at a point, by the arrow keys", title=title))
-    return (
-        f'tabindex="0" role="slider" aria-label="{label}" aria-valuemin="0" '
-        f'aria-valuemax="{_plain(box.right)}" aria-valuenow="{_plain(last)}" '
-        f'aria-valuetext="{told}" data-across="{html.escape(across)}" '
-        f'data-box="{_plain(box.right)} {box.low:.6g} {box.high:.6g}" '
-        f'data-lines="{data}"{turns if epoch else ""}'
-    )
+    @property
+    def last(self) -> float:
+        """The x of the last point of all lines."""
+        return max(x for line in self.lines for x, _ in line.points)
 
 
-def _plain(x: float) -> str:
-    """A place on the horizontal axis for a program."""
+def position_text(x: float) -> str:
+    """An x for a program."""
     return f"{x:.0f}" if x == round(x) else f"{x:.4f}"
 
 
-def _exact(y: float) -> str:
-    """A value with four decimals, or where that says nothing, with four digits."""
+def value_text(y: float) -> str:
+    """Four decimals, or where that says nothing, four digits."""
     return f"{y:.4f}" if not y or 1e-3 <= abs(y) < 1e3 else f"{y:.4g}"
-
-
-def swatch(style: str, markers: bool = False) -> str:
-    """How a line is drawn, for a legend: its colour, its dashes and its marker.
-
-    Args:
-        style: as of a series; `dash ft-dash1` for the second baseline.
-        markers: whether its points are marked.
-    """
-    turned = ' transform="rotate(45 14 5)"' if style == "f1" else ""
-    round_ = ' rx="3.5"' if not turned else ""
-    place = f'x="10.5" y="1.5" width="7" height="7"{round_}{turned}'
-    mark = f'<rect class="ft-pointed ft-{style}" {place}/>'
-    return (
-        f'<svg class="ft-swatch ft-{style}" viewBox="0 0 28 10" aria-hidden="true">'
-        f'<line class="ft-line ft-{style}" y1="5" x2="28" y2="5"/>{mark if markers else ""}</svg>'
-    )
-
-
-def _legend(lines: Sequence[Series]) -> str:
-    named = "".join(
-        f"<span>{swatch(line.style, line.markers)}{html.escape(line.name)}"
-        f"{f' {line.points[-1][1]:.3f}' if line.latest else ''}</span>"
-        for line in lines
-        if line.points
-    )
-    names = list(dict.fromkeys(name for line in lines for name, _ in line.baselines))
-    dashed = "".join(
-        f"<span>{swatch(f'dash ft-dash{n}')}{html.escape(name)}</span>"
-        for n, name in enumerate(names)
-    )
-    return f'<span class="ft-legend">{named}{dashed}</span>'
-
-
-def _line(line: Series, box: _Box) -> str:
-    path = "L".join(f"{box.x(x):.2f} {box.y(y):.2f}" for x, y in line.points)
-    drawn = f'<path class="ft-line ft-{line.style}" d="M{path}"/>' if len(line.points) > 1 else ""
-    for n, (_, level) in enumerate(line.baselines):
-        drawn += (
-            f'<path class="ft-line ft-{line.style} ft-dash ft-dash{n}" '
-            f'd="M0 {box.y(level):.2f}H100"/>'
-        )
-    return drawn
-
-
-def _marks(line: Series, box: _Box) -> str:
-    """A dot for every measurement, or for the latest point of a curve."""
-    shown = line.points if line.markers else line.points[-1:] if line.latest else []
-    dots = "".join(
-        f'<i class="ft-dot ft-{line.style}" style="left:{box.x(x):.2f}%;top:{box.y(y):.2f}%"></i>'
-        for x, y in shown
-    )
-    # The line's own mark, hollow: which line a dashed level belongs to is not said by colour alone.
-    # Inside the plot, each baseline's at a place of its own: nothing hides the axis or another.
-    levels = "".join(
-        f'<i class="ft-level ft-{line.style}" style="top:{box.y(level):.2f}%;--place:{place}" '
-        f'title="{html.escape(_level(line.name, name, level))}"></i>'
-        for place, (name, level) in enumerate(line.baselines)
-    )
-    return dots + levels
-
-
-def _level(name: str, baseline: str, level: float) -> str:
-    return say("{name} of {baseline} {value:.4f}", name=name, baseline=baseline, value=level)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == round(value) else f"{value:.3f}"
-
-
-def _words(box: _Box, ticks: Sequence[float]) -> str:
-    digits = max(0, -math.floor(math.log10(ticks[1] - ticks[0]))) if len(ticks) > 1 else 2
-    beside = "".join(
-        f'<span class="ft-y" style="top:{box.y(t):.2f}%">{t:.{digits}f}</span>' for t in ticks
-    )
-    below = "".join(
-        f'<span class="ft-x" style="left:{box.x(t):.2f}%">{t:,.{0 if box.right > 4 else 1}f}</span>'
-        for t in _ticks(0, box.right, 5)
-    )
-    return beside + below
 
 
 def _axis(low: float, high: float, most: float = math.inf) -> tuple[float, float, list[float]]:

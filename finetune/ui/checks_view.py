@@ -10,7 +10,7 @@ from finetune.data.check_report import CheckReport, Example, Finding, SplitSumma
 from finetune.data.preview import FirstRows
 from finetune.jobs.check_jobs import CheckState
 from finetune.ui import tab_links
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 
 WORDS = {"blocks": "Blocks training", "warns": "Warning", "notes": "Note"}
 HEADS = ("line", "label", "note")  # of the columns beside the sentences
@@ -25,7 +25,7 @@ CLASSES = 12  # shown in the chart
 
 def empty() -> str:
     """Before anything was examined."""
-    text = say(
+    text = gettext(
         "Choose pairs and press <b>Examine</b>: their sizes, classes, lengths and faults appear "
         "here before a minute of training is spent."
     )
@@ -33,7 +33,7 @@ def empty() -> str:
 
 
 def _on() -> str:
-    return tab_links.link_row(tab_links.tab_link("train", say("Train on these pairs")))
+    return tab_links.link_row(tab_links.tab_link("train", gettext("Train on these pairs")))
 
 
 def progress(look: CheckState) -> str:
@@ -48,28 +48,28 @@ def progress(look: CheckState) -> str:
     rows = ""
     if look.done:
         rows = ": " + (
-            say("{done:,} of {total:,} rows", done=look.done, total=look.total)
+            gettext("{done:,} of {total:,} rows", done=look.done, total=look.total)
             if look.total
-            else say("{n:,} rows", n=look.done)
+            else gettext("{n:,} rows", n=look.done)
         )
-    what = say("Almost done: the lengths follow") if look.partial else say("Examining")
+    what = gettext("Almost done: the lengths follow") if look.partial else gettext("Examining")
     anew = "" if look.partial else " ft-anew"
     share = 100 * look.done / look.total if look.total else 0
     bar = f'<i style="width:{share:.0f}%"></i>' if look.total else '<i class="ft-unknown"></i>'
     value = f' aria-valuenow="{share:.0f}"' if look.total else ""
     return (
         f'<div class="ft-status{anew}"><strong>{html.escape(what)}</strong></div>'
-        f'<div class="ft-bar" role="progressbar" aria-label="{html.escape(say("examination"))}" '
+        f'<div class="ft-bar" role="progressbar" aria-label="{html.escape(gettext("examination"))}" '
         f'aria-valuemin="0" aria-valuemax="100"{value}>'
-        f'{bar}</div><div class="ft-facts">{html.escape(translate_term(look.doing) + rows)}</div>'
+        f'{bar}</div><div class="ft-facts">{html.escape(gettext(look.doing) + rows)}</div>'
         f"{_first(look.glance) if look.glance else ''}"
     )
 
 
 def _first(glance: FirstRows) -> str:
     """The first rows of a file as they stand in it, while all of it is being read."""
-    caption = say("First rows of {file}", file=glance.source)
-    names = [translate_term("line"), *glance.columns]
+    caption = gettext("First rows of {file}", file=glance.source)
+    names = [gettext("line"), *glance.columns]
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in names)
     body = "".join(
         f"<tr><td>{line:,}</td>"
@@ -77,7 +77,7 @@ def _first(glance: FirstRows) -> str:
         + "</tr>"
         for line, cells in glance.rows
     )
-    more = say("and {n:,} more columns", n=glance.more) if glance.more else ""
+    more = gettext("and {n:,} more columns", n=glance.more) if glance.more else ""
     return (
         f'<p class="ft-facts">{html.escape(caption)} {html.escape(more)}</p><div class="ft-rows" '
         f'tabindex="0" role="region" aria-label="{html.escape(caption)}"><table><thead><tr>{head}'
@@ -99,20 +99,20 @@ def overview(report: CheckReport, glance: FirstRows | None = None) -> str:
 def findings(report: CheckReport) -> str:
     """Every finding, the gravest first; its rows folded away."""
     if not report.findings:
-        return f'<p class="ft-note">{html.escape(say("Nothing wrong was found."))}</p>'
+        return f'<p class="ft-note">{html.escape(gettext("Nothing wrong was found."))}</p>'
     return "".join(_finding(one, bool(report.columns.get("sentence2"))) for one in report.findings)
 
 
 def table(rows: Sequence[Example], paired: bool, caption: str) -> str:
     """Rows as a table; a sentence is set in its own direction."""
     if not rows:
-        said = say("{what}: no row.", what=caption)
+        said = gettext("{what}: no row.", what=caption)
         return f'<p class="ft-note">{html.escape(said)}</p>'
     noted = any(row.note for row in rows)
     bare = not any(row.sentence1 or row.sentence2 or row.label for row in rows)
     heads = [] if bare else ["sentence1", *(["sentence2"] * paired), "label"]
     heads = ["line", *heads, *(["note"] * noted)]
-    head = "".join(f'<th scope="col">{html.escape(translate_term(name))}</th>' for name in heads)
+    head = "".join(f'<th scope="col">{html.escape(gettext(name))}</th>' for name in heads)
     body = "".join(_row(row, heads) for row in rows)
     return (
         f'<div class="ft-rows" tabindex="0" role="region" aria-label="{html.escape(caption)}">'
@@ -135,18 +135,20 @@ def _verdict(report: CheckReport) -> str:
             for one in report.blocked
         )
         return (
-            f'<div class="ft-said" role="alert">{html.escape(say("Training is not possible yet:"))}'
+            f'<div class="ft-said" role="alert">{html.escape(gettext("Training is not possible yet:"))}'
             f"<ul>{facts}</ul></div>"
         )
     warnings = sum(one.severity == "warns" for one in report.findings)
     if warnings:
         text = (
-            say("These pairs can be trained on, with <b>1 warning</b> below.")
+            gettext("These pairs can be trained on, with <b>1 warning</b> below.")
             if warnings == 1
-            else say("These pairs can be trained on, with <b>{n} warnings</b> below.", n=warnings)
+            else gettext(
+                "These pairs can be trained on, with <b>{n} warnings</b> below.", n=warnings
+            )
         )
         return f'<div class="ft-said ft-warn" role="status">{text}{_on()}</div>'
-    text = say("These pairs can be trained on: open <b>Train</b>.")
+    text = gettext("These pairs can be trained on: open <b>Train</b>.")
     return f'<div class="ft-said ft-good" role="status">{text}{_on()}</div>'
 
 
@@ -154,11 +156,11 @@ def _source(report: CheckReport) -> str:
     columns = ", ".join(f"{what}: {name}" for what, name in report.columns.items() if name)
     revision = ""
     if report.revision:
-        revision = " " + say("at {revision}", revision=report.revision[:10])
+        revision = " " + gettext("at {revision}", revision=report.revision[:10])
     notes = "".join(f"<br>{html.escape(note)}" for note in report.notes)
-    print_ = say("fingerprint {digits}", digits=report.fingerprint[:16])
+    print_ = gettext("fingerprint {digits}", digits=report.fingerprint[:16])
     print_ = f"<br>{html.escape(print_)}" if report.fingerprint else ""
-    took = html.escape(say("examined in {seconds:.1f} s", seconds=report.seconds))
+    took = html.escape(gettext("examined in {seconds:.1f} s", seconds=report.seconds))
     return (
         f'<p class="ft-facts"><b>{html.escape(report.source)}</b>{html.escape(revision)} \u00b7 '
         f"{html.escape(columns)} \u00b7 {took}{notes}{print_}</p>"
@@ -170,9 +172,9 @@ def _cards(report: CheckReport) -> str:
     if report.majority:
         accuracy, f1 = report.majority["accuracy"], report.majority["f1"]
         kind = "F1" if len(report.labels) == 2 else "macro F1"
-        beside = say("accuracy; {kind} {f1:.3f}", kind=kind, f1=f1)
+        beside = gettext("accuracy; {kind} {f1:.3f}", kind=kind, f1=f1)
         cards.append(
-            f'<div class="ft-card"><span>{html.escape(say("majority baseline"))}</span>'
+            f'<div class="ft-card"><span>{html.escape(gettext("majority baseline"))}</span>'
             f"<b>{accuracy:.3f}</b><small>{html.escape(beside)}</small></div>"
         )
     return f'<div class="ft-cards">{"".join(cards)}</div>' if cards else ""
@@ -180,11 +182,11 @@ def _cards(report: CheckReport) -> str:
 
 def _split_card(split: SplitSummary, report: CheckReport) -> str:
     gone = sum(split.left_out.values())
-    origin = say("rows")
+    origin = gettext("rows")
     if split.name != split.origin:
-        origin = say("cut from {split}", split=split.origin)
+        origin = gettext("cut from {split}", split=split.origin)
     if split.origin in report.read and split.name == split.origin:
-        origin = say("of {n:,} rows", n=report.read[split.origin]) if gone else say("rows")
+        origin = gettext("of {n:,} rows", n=report.read[split.origin]) if gone else gettext("rows")
     why = "; ".join(f"{count:,} {reason}" for reason, count in split.left_out.items())
     return (
         f'<div class="ft-card" title="{html.escape(why)}"><span>{html.escape(split.name)}</span>'
@@ -211,10 +213,10 @@ def _balance(report: CheckReport) -> str:
             f"</i></div><span>{share:.1%}<small> {train.classes[label]:,}</small></span>"
         )
     more = len(report.labels) - CLASSES
-    rest = say("and {n:,} more classes", n=more) if more > 0 else ""
-    star = "\u2605 " + say("the positive class, whose F1 is meant")
+    rest = gettext("and {n:,} more classes", n=more) if more > 0 else ""
+    star = "\u2605 " + gettext("the positive class, whose F1 is meant")
     below = html.escape(rest or (star if len(report.labels) == 2 else ""))
-    title = html.escape(say("Classes in train"))
+    title = html.escape(gettext("Classes in train"))
     return (
         f'<figure class="ft-chart ft-short" role="group" aria-label="{title}"><figcaption>'
         f"<b>{title}</b></figcaption><div class='ft-prob'>{''.join(rows)}</div>"
@@ -224,9 +226,9 @@ def _balance(report: CheckReport) -> str:
 
 def histogram(lengths: TokenLengths) -> str:
     """Lengths in tokens; bars beyond `max_length` are hatched."""
-    title = html.escape(say("Length in tokens, both sentences together"))
+    title = html.escape(gettext("Length in tokens, both sentences together"))
     if lengths.note or not lengths.bins:
-        note = html.escape(lengths.note or say("No row was measured."))
+        note = html.escape(lengths.note or gettext("No row was measured."))
         return (
             f'<figure class="ft-chart ft-short"><figcaption><b>{title}</b></figcaption>'
             f'<p class="ft-note">{note}</p></figure>'
@@ -239,18 +241,18 @@ def histogram(lengths: TokenLengths) -> str:
     )
     first, last = lengths.bins[0][0], lengths.bins[-1][1] - 1
     cut = _cut(lengths)
-    between = say("{first} to {last}", first=first, last=last)
+    between = gettext("{first} to {last}", first=first, last=last)
     spoken = f"{html.unescape(title)}: {between}; {cut}"
     return (
         f'<figure class="ft-chart ft-short" role="group" aria-label="{html.escape(spoken)}">'
         f'<figcaption><b>{title}</b><span class="ft-legend">{html.escape(cut)}</span></figcaption>'
         f'<div class="ft-hist">{bars}</div><div class="ft-ends"><span>{first}</span>'
-        f"<span>{html.escape(say('tokens'))}</span><span>{last:,}</span></div></figure>"
+        f"<span>{html.escape(gettext('tokens'))}</span><span>{last:,}</span></div></figure>"
     )
 
 
 def _bin(low: int, high: int, count: int) -> str:
-    return say("{low} to {high} tokens: {count:,}", low=low, high=high - 1, count=count)
+    return gettext("{low} to {high} tokens: {count:,}", low=low, high=high - 1, count=count)
 
 
 def _cut(lengths: TokenLengths) -> str:
@@ -258,12 +260,14 @@ def _cut(lengths: TokenLengths) -> str:
     known = {"max_length": lengths.max_length, "share": lengths.cut, "rows": lengths.rows}
     sampled = lengths.rows < lengths.of
     if not lengths.cut and sampled:
-        return say("max_length {max_length} cuts none of a random {rows:,}", **known)
+        return gettext("max_length {max_length} cuts none of a random {rows:,}", **known)
     if not lengths.cut:
-        return say("max_length {max_length} cuts none", **known)
+        return gettext("max_length {max_length} cuts none", **known)
     if sampled:
-        return say("max_length {max_length} cuts {share:.1%} of a random {rows:,} rows", **known)
-    return say("max_length {max_length} cuts {share:.1%} rows", **known)
+        return gettext(
+            "max_length {max_length} cuts {share:.1%} of a random {rows:,} rows", **known
+        )
+    return gettext("max_length {max_length} cuts {share:.1%} rows", **known)
 
 
 def _finding(finding: Finding, paired: bool) -> str:
@@ -271,7 +275,7 @@ def _finding(finding: Finding, paired: bool) -> str:
     rows = table(finding.examples, paired, finding.title) if finding.examples else ""
     return (
         f'<details class="ft-finding ft-{finding.severity}"><summary><b>'
-        f"{html.escape(translate_term(WORDS[finding.severity]))}</b> "
+        f"{html.escape(gettext(WORDS[finding.severity]))}</b> "
         f"{html.escape(finding.title)} {count}"
         "</summary>"
         f"<p>{html.escape(finding.action)}</p>{rows}</details>"

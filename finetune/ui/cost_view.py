@@ -12,7 +12,7 @@ from finetune import arguments, config
 from finetune.config import RunConfig
 from finetune.environment import devices
 from finetune.jobs.cost import Estimate, Memory, Steps, Time, Uncut
-from finetune.ui.i18n import say
+from finetune.ui.i18n import gettext
 from finetune.ui.run_view import duration
 
 # The command stays unfolded when the form is changed.
@@ -59,12 +59,12 @@ def costs(
         runs: the folder of runs, for the command; empty where it need not be told.
     """
     facts = [
-        _fact(say("Steps"), *_steps(found.steps, chosen)),
-        _fact(say("Time"), *_time(found.time, together, found.steps is None)),
-        _fact(say("Memory"), *_memory(found.memory, found.parameters)),
-        _fact(say("Length"), *_cut(found, chosen)),
+        _fact(gettext("Steps"), *_steps(found.steps, chosen)),
+        _fact(gettext("Time"), *_time(found.time, together, found.steps is None)),
+        _fact(gettext("Memory"), *_memory(found.memory, found.parameters)),
+        _fact(gettext("Length"), *_cut(found, chosen)),
     ]
-    label = html.escape(say("What a click on Train will take"))
+    label = html.escape(gettext("What a click on Train will take"))
     listed = f'<dl class="ft-costs" aria-label="{label}">{"".join(facts)}</dl>'
     return listed + _unusual(chosen) + ("" if together else _command(chosen, files, runs))
 
@@ -75,7 +75,7 @@ def cost_placeholder(found: Estimate, chosen: RunConfig) -> str:
 
 
 def _command(chosen: RunConfig, files: Mapping[str, str] | None, runs: str) -> str:
-    said = html.escape(say("The same from a terminal"))
+    said = html.escape(gettext("The same from a terminal"))
     line = html.escape(arguments.command(chosen, files, runs))
     return (
         f'<details class="ft-command"><summary>{said}</summary>'
@@ -91,7 +91,7 @@ def _unusual(chosen: RunConfig) -> str:
         if knob.usual and not knob.usual[0] <= value <= knob.usual[1]:
             low, high = knob.usual
             told = {"name": name, "value": value, "low": low, "high": high}
-            found.append(say("{name} is {value:g}; {low:g} to {high:g} is usual.", **told))
+            found.append(gettext("{name} is {value:g}; {low:g} to {high:g} is usual.", **told))
     return f'<p class="ft-said ft-warn">{html.escape(" ".join(found))}</p>' if found else ""
 
 
@@ -107,47 +107,49 @@ def _fact(name: str, value: str, more: str, warns: bool = False) -> str:
 def _steps(steps: Steps | None, chosen: RunConfig) -> tuple[str, str]:
     if steps is None:
         if chosen.max_steps > 0:
-            return f"{chosen.max_steps:,}", say("as max_steps says.")
-        more = say("How many pairs there are is known once they are examined under Data.")
+            return f"{chosen.max_steps:,}", gettext("as max_steps says.")
+        more = gettext("How many pairs there are is known once they are examined under Data.")
         return _unknown(), more
     pairs, total = f"{steps.pairs:,}", f"{steps.total:,}"
     if steps.about:
-        pairs = say("about {amount}", amount=pairs)
-    made = say("{pairs} pairs, {steps:,} steps an epoch", pairs=pairs, steps=steps.per_epoch)
+        pairs = gettext("about {amount}", amount=pairs)
+    made = gettext("{pairs} pairs, {steps:,} steps an epoch", pairs=pairs, steps=steps.per_epoch)
     if chosen.max_steps > 0:
-        text = say("{made}: {n:.2g} epochs, as max_steps says.", made=made, n=steps.epochs)
+        text = gettext("{made}: {n:.2g} epochs, as max_steps says.", made=made, n=steps.epochs)
         return total, text
-    text = say("{made}, {n} epochs.", made=made, n=chosen.num_train_epochs)
+    text = gettext("{made}, {n} epochs.", made=made, n=chosen.num_train_epochs)
     if chosen.num_train_epochs == 1:
-        text = say("{made}, 1 epoch.", made=made)
+        text = gettext("{made}, 1 epoch.", made=made)
     if chosen.early_stopping_patience:
-        text += " " + say("Early stopping may end it sooner.")
-    return say("about {amount}", amount=total) if steps.about else total, text
+        text += " " + gettext("Early stopping may end it sooner.")
+    return gettext("about {amount}", amount=total) if steps.about else total, text
 
 
 def _time(time: Time | None, together: GridCost | None, stepless: bool) -> tuple[str, str]:
     if time is None:
         if stepless:
-            return _unknown(), say("until the pairs are counted: examine them under Data.")
-        return _unknown(), say("until the first steps: no run here was like this one.")
-    value = say("about {amount}", amount=duration(time.seconds))
+            return _unknown(), gettext("until the pairs are counted: examine them under Data.")
+        return _unknown(), gettext("until the first steps: no run here was like this one.")
+    value = gettext("about {amount}", amount=duration(time.seconds))
     if not time.same_pairs:
-        value = say("roughly {amount}", amount=_round(time.seconds))
+        value = gettext("roughly {amount}", amount=_round(time.seconds))
     if together is not None:
         whole = duration(together.seconds) if together.seconds is not None else _unknown()
-        value = say("{one}; all {n} runs {whole}", one=value, n=together.runs, whole=whole)
+        value = gettext("{one}; all {n} runs {whole}", one=value, n=together.runs, whole=whole)
     told = {"rate": time.rate, "run": time.run, "device": time.device}
     if time.same_pairs:
-        text = say("at the {rate:,.0f} samples/s of {run}, on the same pairs, {device}.", **told)
+        text = gettext(
+            "at the {rate:,.0f} samples/s of {run}, on the same pairs, {device}.", **told
+        )
     elif time.tokens is not None:
         there, here = time.tokens
-        text = say(
+        text = gettext(
             "from the {rate:,.0f} samples/s of {run}, whose examples had about {there:.0f} tokens "
             "where these have {here:.0f}; {device}.",
             there=there, here=here, **told,
         )  # fmt: skip
     else:
-        text = say(
+        text = gettext(
             "from the {rate:,.0f} samples/s of {run} on other pairs, perhaps longer or shorter "
             "ones; {device}.",
             **told,
@@ -167,23 +169,27 @@ def _round(seconds: float) -> str:
 def _memory(memory: Memory | None, parameters: int | None) -> tuple[str, str, bool]:
     known = _count(parameters) if parameters else ""
     if memory is None:
-        missing = say("The checkpoint is not on this disk yet.")
+        missing = gettext("The checkpoint is not on this disk yet.")
         if known:
-            missing = say("{parameters}; how its layers are made is not known.", parameters=known)
+            missing = gettext(
+                "{parameters}; how its layers are made is not known.", parameters=known
+            )
         return _unknown(), missing, False
-    value, tight = say("about {amount}", amount=_size(memory.total)), False
+    value, tight = gettext("about {amount}", amount=_size(memory.total)), False
     if not devices.list_accelerators():
         whole = psutil.virtual_memory().total
         tight = memory.total > _TIGHT * whole
-        value = say("about {size} of {whole} here", size=_size(memory.total), whole=_size(whole))
-    text = say(
+        value = gettext(
+            "about {size} of {whole} here", size=_size(memory.total), whole=_size(whole)
+        )
+    text = gettext(
         "{parameters}: weights {weights}, activations {activations}.",
         parameters=known,
         weights=_size(memory.weights),
         activations=_size(memory.activations),
     )
     if tight:
-        text += " " + say("Lower the batch size or max_length.")
+        text += " " + gettext("Lower the batch size or max_length.")
     return value, text, tight
 
 
@@ -193,41 +199,43 @@ def _cut(found: Estimate, chosen: RunConfig) -> tuple[str, str, bool]:
         return _unknown(), _why_uncut(found.uncut, chosen.checkpoint), False
     if not cut.share and cut.about:
         told = {"max_length": max_length, "n": cut.longest}
-        text = say("max_length is {max_length}, the longest of a sample has {n:,} tokens.", **told)
-        return say("hardly anything is cut"), text, False
+        text = gettext(
+            "max_length is {max_length}, the longest of a sample has {n:,} tokens.", **told
+        )
+        return gettext("hardly anything is cut"), text, False
     if not cut.share:
         told = {"max_length": max_length, "n": cut.longest}
-        text = say("max_length is {max_length}, the longest has {n:,} tokens.", **told)
-        return say("nothing is cut"), text, False
-    share = f"{cut.share:.0%}" if cut.share >= 0.01 else say("less than 1%")
+        text = gettext("max_length is {max_length}, the longest has {n:,} tokens.", **told)
+        return gettext("nothing is cut"), text, False
+    share = f"{cut.share:.0%}" if cut.share >= 0.01 else gettext("less than 1%")
     if cut.about:
-        share = say("about {amount}", amount=share)
-    said = say("max_length {max_length} cuts {share} of the pairs", max_length=max_length,
+        share = gettext("about {amount}", amount=share)
+    said = gettext("max_length {max_length} cuts {share} of the pairs", max_length=max_length,
                share=share)  # fmt: skip
-    return said, say("The longest has {n:,} tokens.", n=cut.longest), cut.share > _MUCH_CUT
+    return said, gettext("The longest has {n:,} tokens.", n=cut.longest), cut.share > _MUCH_CUT
 
 
 def _why_uncut(why: Uncut, checkpoint: str) -> str:
     """Why it is not known how many pairs are cut, and what to press."""
     if why == "asked":
-        return say("A part of the pairs is measured now.")
+        return gettext("A part of the pairs is measured now.")
     if why == "checkpoint":
-        return say(
+        return gettext(
             "The tokenizer of {checkpoint} is not on this disk: press Examine under Data to fetch "
             "it and measure.",
             checkpoint=checkpoint,
         )
     if why == "tokenizer":
-        return say(
+        return gettext(
             "The tokenizer of {checkpoint} is not quick to use: press Examine under Data to "
             "measure.",
             checkpoint=checkpoint,
         )
-    return say("Examine the pairs under Data to see how many max_length cuts.")
+    return gettext("Examine the pairs under Data to see how many max_length cuts.")
 
 
 def _unknown() -> str:
-    return say("unknown")
+    return gettext("unknown")
 
 
 def _size(count: int) -> str:
@@ -238,7 +246,7 @@ def _size(count: int) -> str:
 def _count(number: int) -> str:
     """`23 million parameters`, `1.5 billion parameters`."""
     if number >= 1e9:
-        return say("{n:.1f} billion parameters", n=number / 1e9)
+        return gettext("{n:.1f} billion parameters", n=number / 1e9)
     if number >= 1e6:
-        return say("{n:.0f} million parameters", n=number / 1e6)
-    return say("{n:,} parameters", n=number)
+        return gettext("{n:.0f} million parameters", n=number / 1e6)
+    return gettext("{n:,} parameters", n=number)

@@ -5,16 +5,17 @@ A bug is logged whole and shown as an apology with a reference, never as a trace
 
 from __future__ import annotations
 
-import html
 import logging
 import secrets
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
 from finetune.errors import ConfigError, FinetuneError
-from finetune.ui.i18n import say
+from finetune.ui.html import macro
+from finetune.ui.i18n import gettext
 
 _log = logging.getLogger("finetune.ui")
 # How an event is wired that only reads or notes something: at once, and for this page alone.
@@ -47,25 +48,20 @@ watch('value', () => {
 """
 
 
-def show_errors(error: Exception) -> str:
+def show_errors(error: Exception) -> Markup:
     """An error as a block of HTML that assistive technology announces."""
     if isinstance(error, ConfigError):
-        items = "".join(
-            f"<li><b>{html.escape(name)}</b> {html.escape(text)}.</li>"
-            for name, text in error.problems.items()
-        )
-        return f'<div class="ft-said" role="alert">{say("Please correct:")}<ul>{items}</ul></div>'
+        return macro("feedback.html", "problems")(error.problems)
     if isinstance(error, FinetuneError):
-        fact, remedy = html.escape(error.fact), html.escape(error.remedy)
-        return f'<div class="ft-said" role="alert"><b>{fact}</b> {remedy}</div>'
-    return f'<div class="ft-said" role="alert"><b>{html.escape(apology(error))}</b></div>'
+        return macro("feedback.html", "error")(error.fact, error.remedy)
+    return macro("feedback.html", "error")(apology(error))
 
 
 def apology(error: Exception) -> str:
     """What a person is told of a bug, in plain text; the log is told all of it."""
     reference = secrets.token_hex(4)
     _log.error("reference %s", reference, exc_info=error)
-    return say(
+    return gettext(
         "Something went wrong here, and it is our fault. The app\u2019s log has the details under "
         "the reference {reference}.",
         reference=reference,
@@ -99,16 +95,21 @@ class _Functions(dict[int, Any]):
         raise HTTPException(404, "There is no such function.")
 
 
-def good(text: str) -> str:
-    """A block of HTML for what went well; `text` is HTML already."""
-    return f'<div class="ft-said ft-good" role="status">{text}</div>'
+def good(text: str) -> Markup:
+    """A block of HTML for what went well; a `Markup` is not escaped."""
+    return macro("feedback.html", "good")(text)
 
 
-def warning(text: str) -> str:
-    """A block of HTML for what may go wrong; `text` is HTML already."""
-    return f'<div class="ft-said ft-warn" role="note">{text}</div>'
+def warning(text: str) -> Markup:
+    """A block of HTML for what may go wrong; a `Markup` is not escaped."""
+    return macro("feedback.html", "warning")(text)
 
 
-def note(text: str) -> str:
-    """A quiet line; `text` is plain."""
-    return f'<p class="ft-note">{html.escape(text)}</p>'
+def note(text: str) -> Markup:
+    """A quiet line."""
+    return macro("macros.html", "note")(text)
+
+
+def heading(text: str) -> Markup:
+    """A heading within a tab."""
+    return macro("macros.html", "heading")(text)

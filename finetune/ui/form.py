@@ -19,7 +19,7 @@ from finetune.config import RunConfig, is_upload
 from finetune.data import catalog
 from finetune.hyperparameters import Knob
 from finetune.runs.store import RunStore
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 
 # What the form asks for; the fields of the group Expert are set by a flag, a file or a program.
 NAMES = tuple(name for name, knob in config.knobs().items() if knob.group != "Expert")
@@ -113,7 +113,7 @@ def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, s
     Raises:
         DataError: when `name` is an upload that is not there.
     """
-    offered = [(translate_term(one.label), one.name) for one in catalog.DATASETS]
+    offered = [(gettext(one.label), one.name) for one in catalog.DATASETS]
     if store is None:
         return offered
     mine = [(_upload(one), one.name) for one in store.uploads.newest(UPLOADS)]
@@ -126,7 +126,7 @@ UPLOADS = 10  # offered; older ones are still found by the runs that were traine
 
 
 def _files(called: dict[str, str]) -> str:
-    said = say("Your files: {names}", names=", ".join(called.values()))
+    said = gettext("Your files: {names}", names=", ".join(called.values()))
     return said if len(said) <= 60 else said[:59] + "\u2026"
 
 

@@ -1,12 +1,11 @@
-"""The page's own texts in the language of whoever looks at it. The English text is the key.
+"""Translations of the page: gettext catalogues, one for each language in `LANGUAGES`.
 
-What stands on the page from the start is translated in the browser, by Gradio's `I18n`: `i18n`
-walks over the built page and puts a marker in the place of every text that a catalogue has. What
-is drawn later is translated here, by `say`. Both follow the language that the browser shows the
-page in: a script tells it in a cookie, so that Gradio's own choice under Settings counts as well.
+Texts of the initial page are translated in the browser by Gradio's `I18n`: `browser_translations`
+replaces each text that has a translation by a marker. What is drawn later is translated here by
+`gettext`. Both follow the language in which the browser shows the page: a script stores it in a
+cookie, so that a choice under Gradio's settings counts as well.
 
-English needs no catalogue. What the core says (errors, findings, logs, the model card) and all
-names of hyperparameters and measures stay as they are: they are quoted, searched for and reported.
+Names of hyperparameters and measures, logs and the model card stay English.
 """
 
 from __future__ import annotations
@@ -16,19 +15,27 @@ import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache, lru_cache
+from gettext import GNUTranslations, NullTranslations
 from http.cookies import CookieError, SimpleCookie
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po
 from gradio.components.api_component import Api
 from gradio.context import LocalContext
+from markupsafe import Markup
 
-FOLDER = Path(__file__).resolve().parent.parent.parent / "assets" / "words"
-LANGUAGES = ("de", "es", "fr", "zh-CN", "ja", "ko")  # as Gradio's own texts spell them
+from finetune.messages import Message
+
+FOLDER = Path(__file__).resolve().parent / "locale"
+LANGUAGES = ("de", "es", "fr", "zh-CN", "ja", "ko")  # as Gradio spells them
 COOKIE = "finetune-language"
-# Gradio writes the language it has chosen into the document; in a frame of another site (a Space)
-# a cookie needs more to be kept.
+# Gradio writes the language into the document. In a frame of another site (a Space) a cookie is
+# kept only with these attributes.
 SCRIPT = f"""
 <script>
 (() => {{
@@ -43,135 +50,149 @@ SCRIPT = f"""
 }})();
 </script>
 """
-# A person may type a word that is a key; the browser translates those with this before them only.
+# A person may type a word that is a key; the browser translates only those with this prefix.
 _PREFIX = "finetune "
-_MARK = "__i18n__"
-_SHOWN = ("label", "info", "placeholder")  # of a component; what the browser translates
-_asked: ContextVar[str] = ContextVar("language", default="")
+_MARKER = "__i18n__"
+_ATTRIBUTES = ("label", "info", "placeholder")  # of a component; what the browser translates
+_request_language: ContextVar[str] = ContextVar("language", default="")
 
 
-def say(text: str, /, **values: object) -> str:
-    """A text in the asker's language.
+def gettext(text: str, /, **values: object) -> str:
+    """A text in the language of the current request.
 
     Args:
-        text: the English one, written where it is said: the catalogues' keys are read from there.
+        text: in English, a literal that `pybabel extract` can find, or a `Message`.
         values: for its placeholders, as `str.format` takes them.
     """
-    said = _catalogue(language()).get(text, text)
-    return said.format(**values) if values else said
+    if isinstance(text, Message):
+        values |= text.values
+        text = text.template
+    translated = catalogue(language()).gettext(text) if text else ""
+    return translated.format(**values) if values else translated
 
 
-def translate_term(text: str) -> str:
-    """One of a list of words that are kept elsewhere, in the asker's language; else as it is."""
-    return _catalogue(language()).get(text, text)
+def gettext_html(text: str, /, **values: object) -> Markup:
+    """As `gettext` for a text with HTML in it; the values are escaped."""
+    return Markup(gettext(text)).format(**values)
 
 
 def page_text(text: str) -> str:
-    """A marker that the browser puts the text in the place of; one at most in a string."""
-    return _MARK + json.dumps({"__type__": "translation_metadata", "key": _PREFIX + text})
+    """A marker that the browser replaces by the translated text; at most one in a string."""
+    return _MARKER + json.dumps({"__type__": "translation_metadata", "key": _PREFIX + text})
 
 
 def language() -> str:
-    """The asker's language, one of `LANGUAGES`; empty for English and where nobody asks."""
+    """The language of the current request, one of `LANGUAGES`; empty for English."""
     request = LocalContext.request.get(None)
-    return _of(request) if request is not None else _asked.get()
+    return _language_of(request) if request is not None else _request_language.get()
 
 
 def use_language_of(request: Any) -> None:
-    """From here on, in this context, speak to whoever sent a request that is no Gradio event."""
-    _asked.set(_of(request))
+    """Translate for this request from here on, in this context; for routes beside Gradio's."""
+    _request_language.set(_language_of(request))
 
 
-def _of(request: Any) -> str:
+def _language_of(request: Any) -> str:
     headers = getattr(request, "headers", None) or {}
-    return _chosen(headers.get("cookie") or "", headers.get("accept-language") or "")
+    return _negotiate(headers.get("cookie") or "", headers.get("accept-language") or "")
 
 
 @lru_cache(maxsize=256)
-def _chosen(cookies: str, accepted: str) -> str:
-    """What the browser has told, or else the first language it accepts, as Gradio's page does."""
+def _negotiate(cookies: str, accepted: str) -> str:
+    """The language in the cookie, or else the first that the browser accepts, as Gradio does."""
     try:
-        told = SimpleCookie(cookies).get(COOKIE)
+        cookie = SimpleCookie(cookies).get(COOKIE)
     except CookieError:
-        told = None
-    wanted = told.value if told else accepted.partition(",")[0].partition(";")[0]
-    known = {one.lower(): one for one in LANGUAGES}
-    exact = wanted.strip().lower()
-    return known.get(exact) or known.get(exact.partition("-")[0], "")
+        cookie = None
+    requested = cookie.value if cookie else accepted.partition(",")[0].partition(";")[0]
+    supported = {name.lower(): name for name in LANGUAGES}
+    exact = requested.strip().lower()
+    return supported.get(exact) or supported.get(exact.partition("-")[0], "")
 
 
 @cache
-def _catalogue(chosen: str) -> dict[str, str]:
-    if not chosen:
-        return {}
-    found: dict[str, str] = json.loads((FOLDER / f"{chosen}.json").read_text(encoding="utf-8"))
-    return found
+def catalogue(name: str) -> NullTranslations:
+    """The translations into a language of `LANGUAGES`; into English where it is empty."""
+    if not name:
+        return NullTranslations()
+    compiled = BytesIO()
+    write_mo(compiled, _read(name))
+    compiled.seek(0)
+    return GNUTranslations(compiled)
 
 
-def i18n(page: gr.Blocks) -> gr.I18n:
-    """Mark the page's own texts; their translations, for `launch(i18n=...)`.
+def _read(name: str) -> Catalog:
+    path = FOLDER / name.replace("-", "_") / "LC_MESSAGES" / "finetune.po"
+    with path.open("rb") as file:
+        return read_po(file)
+
+
+def browser_translations(page: gr.Blocks) -> gr.I18n:
+    """Replace the initial page's texts by markers; their translations, for `launch(i18n=...)`.
 
     Args:
-        page: as it was built; a text that no catalogue has is left alone.
+        page: as it was built; a text without a translation is left as it is.
     """
-    known = _catalogue(LANGUAGES[0])
+    translated = {message.id for message in _read(LANGUAGES[0])}
     for block, name, text in list(texts(page)):
-        if text in known:
+        if text in translated:
             _replace(block, name, text)
     marked = dict.fromkeys(_marked(page))
-    spoken = {one: {_PREFIX + text: _catalogue(one)[text] for text in marked} for one in LANGUAGES}
-    return gr.I18n(en={_PREFIX + text: text for text in marked}, **spoken)
+    tables = {
+        name: {_PREFIX + text: catalogue(name).gettext(text) for text in marked}
+        for name in LANGUAGES
+    }
+    return gr.I18n(en={_PREFIX + text: text for text in marked}, **tables)
 
 
 def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
-    """What a page shows from the start: the block, the attribute, the text.
+    """The texts of the initial page: the block, the attribute, the text.
 
-    Of HTML it is what the outermost element holds, unless that is hidden or holds a marker, of a
-    choice what is shown of it.
+    Of HTML that is the content of the outermost element, unless it is hidden or has a marker.
     """
     for block in page.blocks.values():
         if isinstance(block, Api):  # an argument of an endpoint; its name is part of a program
             continue
-        for name in _SHOWN:
+        for name in _ATTRIBUTES:
             if isinstance(text := getattr(block, name, None), str) and text:
                 yield block, name, text
         value = getattr(block, "value", None)
         if isinstance(block, (gr.Button, gr.UploadButton, gr.Markdown)) and value:
             yield block, "value", str(value)
         elif isinstance(block, gr.HTML) and isinstance(value, str):
-            if _MARK not in value and (found := _OUTER.fullmatch(value)):
-                yield block, "value", found["inner"]
+            if _MARKER not in value and (match := _OUTER.fullmatch(value)):
+                yield block, "value", match["inner"]
         elif isinstance(block, (gr.Dropdown, gr.Radio)):
             of_field = str(block.elem_id).startswith("knob-")
-            for shown, value in block.choices:
-                if not (of_field and shown == value):  # the name of a schedule, an optimizer
-                    yield block, "choices", str(shown)
+            for label, value in block.choices:
+                if not (of_field and label == value):  # the name of a schedule, an optimizer
+                    yield block, "choices", str(label)
 
 
-_HIDDEN = r"(?![^>]*aria-hidden)"
-_OUTER = re.compile(rf"\s*<(?P<tag>\w+){_HIDDEN}[^>]*>(?P<inner>.+)</(?P=tag)>\s*", re.DOTALL)
+_VISIBLE = r"(?![^>]*aria-hidden)"
+_OUTER = re.compile(rf"\s*<(?P<tag>\w+){_VISIBLE}[^>]*>(?P<inner>.+)</(?P=tag)>\s*", re.DOTALL)
 
 
 def _replace(block: Any, name: str, text: str) -> None:
     if name == "choices":
         block.choices = [
-            (page_text(text) if shown == text else shown, value) for shown, value in block.choices
+            (page_text(text) if label == text else label, value) for label, value in block.choices
         ]
     elif isinstance(block, gr.HTML) and name == "value":
-        block.value = block.value.replace(text, page_text(text))
+        block.value = str(block.value).replace(text, page_text(text))
     else:
         setattr(block, name, page_text(text))
 
 
 def _marked(page: gr.Blocks) -> Iterator[str]:
-    """The texts that markers on the page stand for."""
+    """The texts that the markers on the page stand for."""
     for block in page.blocks.values():
-        shown = [getattr(block, name, None) for name in (*_SHOWN, "value")]
-        shown += [name for name, _ in getattr(block, "choices", None) or []]
-        shown += list(getattr(block, "props", {}).values()) if isinstance(block, gr.HTML) else []
-        for text in shown:
-            for found in _MARKER.findall(text) if isinstance(text, str) else ():
-                yield json.loads(found)["key"].removeprefix(_PREFIX)
+        values = [getattr(block, name, None) for name in (*_ATTRIBUTES, "value")]
+        values += [name for name, _ in getattr(block, "choices", None) or []]
+        values += list(getattr(block, "props", {}).values()) if isinstance(block, gr.HTML) else []
+        for text in values:
+            for marker in _MARKERS.findall(text) if isinstance(text, str) else ():
+                yield json.loads(marker)["key"].removeprefix(_PREFIX)
 
 
-_MARKER = re.compile(_MARK + r"(\{.*?\})")  # no text that is marked has a brace
+_MARKERS = re.compile(_MARKER + r"(\{.*?\})")  # no text that is marked has a brace

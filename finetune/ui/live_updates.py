@@ -21,7 +21,7 @@ from finetune.jobs import service
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import charts, course_view, feedback, i18n, run_view, tab_links, theme
-from finetune.ui.i18n import say
+from finetune.ui.i18n import gettext
 
 FRESH = 0.2  # seconds for which a drawing is shown to everyone without reading the run again
 _MAX_DRAWINGS = 200
@@ -55,15 +55,15 @@ def blank() -> Parts:
         "status": run_view.empty(),
         "loss": charts.loss_chart(summary),
         "scores": charts.score_chart(summary),
-        "lesson": course_view.now("nothing"),
+        "lesson": course_view.lesson("nothing"),
         **_labels(),
     }
     return {name: ("", content) for name, content in contents.items()}
 
 
 def _labels() -> dict[str, str]:
-    gone = say("The app does not answer. What runs goes on; this page tries again by itself.")
-    return {"gone": gone, "title": say("Log")}
+    gone = gettext("The app does not answer. What runs goes on; this page tries again by itself.")
+    return {"gone": gone, "title": gettext("Log")}
 
 
 @dataclass
@@ -160,7 +160,7 @@ def _draw(store: RunStore, run: Run, parts: Parts) -> None:
             f"{len(summary.validation)}.{summary.total_steps}.{len(summary.baselines)}",
             lambda: charts.score_chart(summary),
         ),
-        "lesson": (moment, lambda: course_view.now(moment)),
+        "lesson": (moment, lambda: course_view.lesson(moment)),
         "batch": (
             f"{summary.peeked.time if summary.peeked else 0}",
             lambda: course_view.first_batch(summary.peeked),

@@ -16,7 +16,7 @@ from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import tab_links
-from finetune.ui.i18n import say
+from finetune.ui.i18n import gettext
 
 if TYPE_CHECKING:
     from finetune.inference.predictor import ModelCache, Predictor
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 def empty() -> str:
     """What stands in the place of a model's controls while there is no model."""
-    text = say(
+    text = gettext(
         "There is no tuned model yet. Open the <b>Train</b> tab and press <b>Train</b>; the model "
         "appears here when the run has ended."
     )
     return f'<p class="ft-note">{text}</p>' + tab_links.link_row(
-        tab_links.tab_link("train", say("Open Train"))
+        tab_links.tab_link("train", gettext("Open Train"))
     )
 
 
@@ -41,11 +41,11 @@ def choices(store: RunStore, chosen: str | None) -> tuple[Any, bool]:
     best = _best([summary for _, summary in known])
     found = []
     for run, summary in known:
-        score = say("not scored")
+        score = gettext("not scored")
         if summary.best:
             score = f"F1 {summary.best.metrics.get('f1', 0):.3f}"
             if best.get(_pairs(summary)) is summary:
-                score += f" ({say('best on its pairs')})"
+                score += f" ({gettext('best on its pairs')})"
         found.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
     ids = [run_id for _, run_id in found]
     value = chosen if chosen in ids else (ids[0] if ids else None)

@@ -12,7 +12,7 @@ import time
 from finetune.jobs.run_table import COLUMNS, RunGroup, RunRow
 from finetune.runs.grids import SeedSpread
 from finetune.ui import tab_links
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 from finetune.ui.run_view import duration
 
 # A click anywhere in the table; what was meant is in the data attributes of the clicked part.
@@ -83,18 +83,18 @@ def script(most: int) -> str:
 
 def empty() -> str:
     """While there is no run."""
-    text = say(
+    text = gettext(
         "Nothing has been trained yet. Open the <b>Train</b> tab and press <b>Train</b>; every run "
         "is kept here, with its curves, its model and its log."
     )
     return f'<p class="ft-note">{text}</p>' + tab_links.link_row(
-        tab_links.tab_link("train", say("Open Train"))
+        tab_links.tab_link("train", gettext("Open Train"))
     )
 
 
 def nothing_found() -> str:
     """While the filter leaves none."""
-    text = say("No run has all of these words. Clear the box to see all.")
+    text = gettext("No run has all of these words. Clear the box to see all.")
     return f'<p class="ft-note">{text}</p>'
 
 
@@ -118,8 +118,8 @@ def table(
             lines.append(_row(one, opened))
     return (
         f'<div class="ft-rows ft-runs" role="region"{" data-whole" * whole} '
-        f'aria-label="{html.escape(say("Runs"))}" tabindex="0"><table><thead><tr><th scope="col">'
-        f'<span class="sr-only">{html.escape(say("Compare"))}</span></th>{heads}</tr></thead>'
+        f'aria-label="{html.escape(gettext("Runs"))}" tabindex="0"><table><thead><tr><th scope="col">'
+        f'<span class="sr-only">{html.escape(gettext("Compare"))}</span></th>{heads}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 
@@ -130,7 +130,7 @@ def _head(name: str, by: str, descending: bool) -> str:
     kind = ' class="ft-num"' if _is_number(name) else ""
     return (
         f'<th scope="col" aria-sort="{sort}"{kind}><button type="button" data-do="sort" '
-        f'data-what="{name}">{html.escape(translate_term(HEADS[name]))} '
+        f'data-what="{name}">{html.escape(gettext(HEADS[name]))} '
         f'<i aria-hidden="true">{arrow}</i></button></th>'
     )
 
@@ -142,10 +142,10 @@ def _is_number(name: str) -> bool:
 def _group(one: RunGroup) -> str:
     count, done = one.count, one.finished
     name = html.escape(one.rows[0].name.rpartition(", seed ")[0] or one.rows[0].name)
-    state = say("{n} finished", n=done)
+    state = gettext("{n} finished", n=done)
     if done < count:
-        state = say("{n} of {count} finished", n=done, count=count)
-    said = say(
+        state = gettext("{n} of {count} finished", n=done, count=count)
+    said = gettext(
         "{count} seeds, {state}: mean \u00b1 standard deviation; 95%: where the mean over other "
         "seeds lies",
         count=count,
@@ -168,7 +168,7 @@ def spread(one: SeedSpread | None) -> str:
     if one.interval is None:
         return text
     low, high = one.interval
-    ends = say("{low:.3f} to {high:.3f}", low=low, high=high)
+    ends = gettext("{low:.3f} to {high:.3f}", low=low, high=high)
     return f"{text}<small>95%: {ends}</small>"
 
 
@@ -178,7 +178,7 @@ def _row(one: RunRow, opened: str, kind: str = "") -> str:
     short = html.escape(one.name.rpartition(", ")[2]) if kind else name
     box = (
         f'<td><input type="checkbox" data-do="choose" data-what="{one.id}" '
-        f'aria-label="{html.escape(say("Compare {name}", name=one.name))}"></td>'
+        f'aria-label="{html.escape(gettext("Compare {name}", name=one.name))}"></td>'
     )
     tags = "".join(f'<span class="ft-tag">{html.escape(tag)}</span>' for tag in one.tags)
     current = ' aria-current="true"' if one.id == opened else ""
@@ -205,10 +205,10 @@ def _row(one: RunRow, opened: str, kind: str = "") -> str:
 
 
 def _status(one: RunRow) -> str:
-    text = translate_term(one.status)
+    text = gettext(one.status)
     if one.place:
-        text = say("{status}, no. {place} in the queue", status=text, place=one.place)
-    text = say("configuration damaged") if one.damaged else text
+        text = gettext("{status}, no. {place} in the queue", status=text, place=one.place)
+    text = gettext("configuration damaged") if one.damaged else text
     mark = "\u26a0" if one.damaged else STATUSES[one.status]
     return (
         f'<span class="ft-state ft-{one.status}"><i aria-hidden="true">{mark}</i>'

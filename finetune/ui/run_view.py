@@ -10,7 +10,7 @@ from finetune.jobs import run_table
 from finetune.runs.store import Run
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import tab_links
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 
 PHASES = {
     "": "Starting the worker",
@@ -38,7 +38,7 @@ ENDINGS = {
 
 def empty() -> str:
     """While there is no run."""
-    text = say(
+    text = gettext(
         "Nothing has been trained yet. Press <b>Train</b>, or choose the bundled pairs and "
         "checkpoint first: they need no network and take a few minutes on a laptop."
     )
@@ -56,7 +56,7 @@ def status_html(run: Run, summary: RunSummary, place: tuple[int, int] = (0, 0)) 
     share = summary.step / summary.total_steps if summary.total_steps else 0.0
     percent = f"{100 * share:.0f}"
     bar = f'<i style="width:{100 * share:.1f}%"></i>'
-    label = html.escape(say("training steps"))
+    label = html.escape(gettext("training steps"))
     return (
         f'<div class="ft-status"><strong id="run-phase" class="ft-phase ft-{summary.status}">'
         f"{html.escape(headline)}</strong>"
@@ -72,7 +72,7 @@ def announcement(summary: RunSummary, place: tuple[int, int] = (0, 0)) -> str:
     """What a screen reader is told, politely: phases, quarters and endings, not every step."""
     said = _headline(summary, place)
     if summary.status == "running" and 0 < quarters(summary) < 4:
-        said = say("{what}, {n}% of the steps", what=said, n=25 * quarters(summary))
+        said = gettext("{what}, {n}% of the steps", what=said, n=25 * quarters(summary))
     return f'<span id="announced">{html.escape(said)}</span>'
 
 
@@ -93,16 +93,16 @@ def duration(seconds: float) -> str:
 
 def _headline(summary: RunSummary, place: tuple[int, int]) -> str:
     if summary.status == "waiting" and place[0]:
-        return say("Waiting, no. {place} of {n} in the queue", place=place[0], n=place[1])
+        return gettext("Waiting, no. {place} of {n} in the queue", place=place[0], n=place[1])
     if summary.status in ENDINGS:
-        return translate_term(ENDINGS[summary.status])
-    text = translate_term(PHASES.get(summary.phase, summary.phase))
+        return gettext(ENDINGS[summary.status])
+    text = gettext(PHASES.get(summary.phase, summary.phase))
     if summary.phase == "save" and summary.detail in SAVES:
-        return translate_term(SAVES[summary.detail])
+        return gettext(SAVES[summary.detail])
     shown = summary.detail if summary.phase in {"download", "tokenise", "start"} else ""
     if counted := re.fullmatch(r"(\d+) pairs", shown):
-        return f"{text} {say('{n:,} pairs', n=int(counted[1]))}"
-    return f"{text} {translate_term(shown)}".strip()
+        return f"{text} {gettext('{n:,} pairs', n=int(counted[1]))}"
+    return f"{text} {gettext(shown)}".strip()
 
 
 def _facts(summary: RunSummary) -> str:
@@ -110,44 +110,50 @@ def _facts(summary: RunSummary) -> str:
     prepared = summary.prepared
     if prepared:
         steps = {"step": summary.step, "total": prepared.total_steps}
-        facts.append(say("step {step:,} of {total:,}", **steps))
+        facts.append(gettext("step {step:,} of {total:,}", **steps))
         if summary.train:
-            facts.append(say("epoch {n:.2f}", n=summary.train[-1].epoch))
-            facts.append(say("{n:.0f} samples/s", n=summary.samples_per_second))
+            facts.append(gettext("epoch {n:.2f}", n=summary.train[-1].epoch))
+            facts.append(gettext("{n:.0f} samples/s", n=summary.samples_per_second))
     left = summary.seconds_left
     if summary.status == "running" and left is not None:
-        facts.append(say("about {time} left", time=duration(left)))
+        facts.append(gettext("about {time} left", time=duration(left)))
     elif summary.status in ENDED and summary.began:
-        facts.append(say("took {time}", time=duration(run_table.training_seconds(summary) or 0.0)))
+        facts.append(
+            gettext("took {time}", time=duration(run_table.training_seconds(summary) or 0.0))
+        )
     elif prepared:
-        facts.append(say("time left: unknown until the first steps"))
+        facts.append(gettext("time left: unknown until the first steps"))
     if summary.started:
         times = f"{summary.started.processes} \u00d7 " if summary.started.processes > 1 else ""
-        facts.append(say("on {device}", device=f"{times}{summary.started.device}"))
+        facts.append(gettext("on {device}", device=f"{times}{summary.started.device}"))
     if prepared and prepared.gradient_accumulation_steps > 1:
         batch, summed = prepared.per_device_train_batch_size, prepared.gradient_accumulation_steps
-        facts.append(say("{n} batches of {size} a step", n=summed, size=batch))
+        facts.append(gettext("{n} batches of {size} a step", n=summed, size=batch))
     if summary.status == "waiting":
-        facts.append(say("it begins when the runs before it have ended"))
-    return " \u00b7 ".join(facts) or say("PyTorch takes a few seconds to load")
+        facts.append(gettext("it begins when the runs before it have ended"))
+    return " \u00b7 ".join(facts) or gettext("PyTorch takes a few seconds to load")
 
 
 def _cards(summary: RunSummary) -> str:
     loss = f"{summary.train[-1].loss:.3f}" if summary.train else "\u2013"
     best = summary.best
     shown = best or (summary.validation[-1] if summary.validation else None)
-    when = say("now") if summary.status == "running" else say("at the end")
-    when = when if summary.train else say("none yet")
-    cards = [_card(say("training loss"), loss, when)]
+    when = gettext("now") if summary.status == "running" else gettext("at the end")
+    when = when if summary.train else gettext("none yet")
+    cards = [_card(gettext("training loss"), loss, when)]
     for name, title, best_title in (
-        ("accuracy", "accuracy", say("accuracy, best model")),
-        ("f1", "F1", say("F1, best model")),
+        ("accuracy", "accuracy", gettext("accuracy, best model")),
+        ("f1", "F1", gettext("F1, best model")),
     ):
         value = f"{shown.metrics[name]:.3f}" if shown and name in shown.metrics else "\u2013"
         cards.append(_card(best_title if best else title, value, _beside(summary, name)))
     where = f"{best.step:,}" if best else "\u2013"
     kept = best and summary.saved_step is not None
-    cards.append(_card(say("best step"), where, say("the model kept") if kept else say("none yet")))
+    cards.append(
+        _card(
+            gettext("best step"), where, gettext("the model kept") if kept else gettext("none yet")
+        )
+    )
     return f'<div class="ft-cards">{"".join(cards)}</div>'
 
 
@@ -156,17 +162,17 @@ def _beside(summary: RunSummary, name: str) -> str:
     shown = summary.best or (summary.validation[-1] if summary.validation else None)
     parts = []
     if shown and (ends := shown.intervals.get(name)):
-        parts.append(say("95%: {low:.3f} to {high:.3f}", low=ends[0], high=ends[1]))
+        parts.append(gettext("95%: {low:.3f} to {high:.3f}", low=ends[0], high=ends[1]))
     known = [scores[name] for scores in summary.baselines.values() if name in scores]
     if known:
         top = max(known)  # the checkpoint's own similarity, most often the best, comes last
         going = summary.status == "running"
         parts.append(
-            say("best baseline so far {n:.3f}", n=top)
+            gettext("best baseline so far {n:.3f}", n=top)
             if going
-            else say("best baseline {n:.3f}", n=top)
+            else gettext("best baseline {n:.3f}", n=top)
         )
-    return "\n".join(parts) or say("on validation")
+    return "\n".join(parts) or gettext("on validation")
 
 
 def _card(title: str, value: str, small: str) -> str:
@@ -193,7 +199,7 @@ def _ending(summary: RunSummary) -> str:
             return _stopped(summary)
         case "failed":
             fact = html.escape(summary.error)
-            remedy = html.escape(summary.remedy or say("The log below has the details."))
+            remedy = html.escape(summary.remedy or gettext("The log below has the details."))
             return f'<div class="ft-said"><b>{fact}</b> {remedy}</div>'
         case "interrupted":
             return _interrupted(summary)
@@ -201,7 +207,9 @@ def _ending(summary: RunSummary) -> str:
 
 
 def _finished(summary: RunSummary) -> str:
-    early = say("It ended early, for the score had stopped rising.") + " " if summary.early else ""
+    early = (
+        gettext("It ended early, for the score had stopped rising.") + " " if summary.early else ""
+    )
     scores = summary.best.metrics if summary.best else {}
     level = max((one["f1"] for one in summary.baselines.values() if "f1" in one), default=None)
     said = _good
@@ -209,14 +217,14 @@ def _finished(summary: RunSummary) -> str:
         said = _doubtful
         early += (
             "<b>"
-            + say("Its scores are those of always giving the same answer.")
+            + gettext("Its scores are those of always giving the same answer.")
             + "</b> "
         )  # fmt: skip
     elif level is not None and scores.get("f1", 1.0) <= level:
         said = _doubtful
         early += (
             "<b>"
-            + say("Its best F1, {f1:.3f}, is not above the best baseline\u2019s, {level:.3f}.",
+            + gettext("Its best F1, {f1:.3f}, is not above the best baseline\u2019s, {level:.3f}.",
                   f1=scores["f1"], level=level)
             + "</b> "
         )  # fmt: skip
@@ -226,20 +234,22 @@ def _finished(summary: RunSummary) -> str:
 def _next(better: bool) -> str:
     """What to do with a model that is better than its baselines, or with one that is not."""
     ask, attempt = (
-        tab_links.tab_link("runs", say("Is it really better?")),
-        tab_links.tab_link("predict", say("Try it")),
+        tab_links.tab_link("runs", gettext("Is it really better?")),
+        tab_links.tab_link("predict", gettext("Try it")),
     )
     if not better:
-        on = say(
+        on = gettext(
             "Next: train it with more epochs, more pairs or another learning_rate. <b>Runs</b> "
             "shows where it fails, and how sure that is."
         )
         return on + tab_links.link_row(ask, attempt)
-    on = say(
+    on = gettext(
         "Next: see under <b>Runs</b> whether it is really better, try it on your own sentences "
         "under <b>Predict</b>, or share it under <b>Publish</b>."
     )
-    return on + tab_links.link_row(ask, attempt, tab_links.tab_link("publish", say("Publish it")))
+    return on + tab_links.link_row(
+        ask, attempt, tab_links.tab_link("publish", gettext("Publish it"))
+    )
 
 
 def _like_a_constant(summary: RunSummary) -> bool:
@@ -260,17 +270,17 @@ def _stopped(summary: RunSummary) -> str:
 def _kept(summary: RunSummary) -> str:
     """What is left of a run that was stopped, and what can be done with it."""
     if summary.discarded:
-        return say("Stopped, and its model was discarded. <b>Resume</b> begins it anew.")
+        return gettext("Stopped, and its model was discarded. <b>Resume</b> begins it anew.")
     if summary.saved_step is None:
-        return say("Stopped before training began: <b>Resume</b> begins it.")
+        return gettext("Stopped before training began: <b>Resume</b> begins it.")
     if summary.validation:
-        text = say(
+        text = gettext(
             "The model of step {step:,} is kept: try it under <b>Predict</b>, or <b>Resume</b> the "
             "run.",
             step=summary.saved_step,
         )
-        return text + tab_links.link_row(tab_links.tab_link("predict", say("Try it")))
-    return say(
+        return text + tab_links.link_row(tab_links.tab_link("predict", gettext("Try it")))
+    return gettext(
         "The model of step {step:,} is kept. It was stopped before the first evaluation: "
         "scores unknown. <b>Resume</b> goes on.",
         step=summary.saved_step,
@@ -278,12 +288,14 @@ def _kept(summary: RunSummary) -> str:
 
 
 def _interrupted(summary: RunSummary) -> str:
-    kept = say("Nothing was saved before that.")
+    kept = gettext("Nothing was saved before that.")
     if summary.saved_step is not None:
-        kept = say("The best model so far, of step {step:,}, is kept.", step=summary.saved_step)
-    cause = html.escape(summary.error) or say(
+        kept = gettext("The best model so far, of step {step:,}, is kept.", step=summary.saved_step)
+    cause = html.escape(summary.error) or gettext(
         "The worker process ended without a word: the machine restarted, or it ran out of memory."
     )
-    remedy = html.escape(summary.remedy) or say("<b>Resume</b> goes on from the last checkpoint.")
-    log = say("The log has what was printed.")
+    remedy = html.escape(summary.remedy) or gettext(
+        "<b>Resume</b> goes on from the last checkpoint."
+    )
+    log = gettext("The log has what was printed.")
     return f'<div class="ft-said"><b>{cause}</b> {kept} {remedy} {log}</div>'

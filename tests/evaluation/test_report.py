@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import gradio as gr
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -326,6 +327,8 @@ def test_a_label_can_be_corrected_in_any_view(store: RunStore, which: str) -> No
 
 def errors(store: RunStore, run: Run, which: str) -> str:
     """The table of examples as the page draws it."""
-    asks = (which, "", "", "confidence", "", 0)
-    nobody: Any = None
-    return str(Evaluation(store)._errors(nobody, {"opened": run.id}, asks)[0][0])
+    tab = Evaluation(store)
+    with gr.Blocks():
+        tab.draw(gr.Column())
+    view = {"opened": run.id}
+    return str(tab.on_filter(None, view, which, "", "", "confidence", "")[tab.table])

@@ -6,7 +6,6 @@ with the name of a language, those that its catalogue lacks.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import string
@@ -15,16 +14,21 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from babel.messages.extract import extract_from_dir
+from babel.messages.frontend import parse_mapping_cfg
+from babel.messages.pofile import read_po
+
 from finetune import config
 from finetune.data import catalog
 from finetune.environment import space
 from finetune.evaluation import baselines, report
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
-from finetune.ui import app, checks_view, course_view, i18n, run_table_view, run_view
+from finetune.ui import app, checks_view, i18n, run_table_view, run_view
 from finetune.ui.tabs import publish
 
-UI = Path(app.__file__).parent
+SOURCE = Path(app.__file__).parent.parent
+KEYWORDS = dict.fromkeys(("_", "_html", "gettext", "gettext_html", "message", "page_text"))
 # Words that `term` is given: lists that are kept elsewhere.
 LISTS: tuple[tuple[str, ...], ...] = (
     report.WHICH,
@@ -42,9 +46,6 @@ LISTS: tuple[tuple[str, ...], ...] = (
     tuple(run_view.SAVES.values()),
     tuple(run_view.ENDINGS.values()),
     run_view.STARTS,
-    course_view.STAGES,
-    tuple(one.text for one in course_view.LESSONS.values()),
-    tuple(course_view.WHAT.values()),
     publish.TOKEN,
     # on a Space only
     tuple(space.Space("CPU", True, 0, False).notices()),
@@ -67,28 +68,19 @@ NAMES = {
 }  # fmt: skip
 
 
-def said() -> list[str]:
-    """The texts of `say` and `page_text` in the page's code.
-
-    Raises:
-        ValueError: when one is not written where it is said.
-    """
-    found = []
-    for path in sorted(UI.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and _called(node) in ("say", "page_text"):
-                first = node.args[0] if node.args else None
-                if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                    found.append(first.value)
-                elif path.name != "i18n.py":
-                    raise ValueError(f"{path.name}:{node.lineno} says something unwritten")
-    return found
+def catalogue(language: str) -> dict[str, str]:
+    """The translations into a language, by their English text."""
+    path = i18n.FOLDER / language.replace("-", "_") / "LC_MESSAGES" / "finetune.po"
+    with path.open("rb") as file:
+        return {str(m.id): str(m.string) for m in read_po(file) if m.id}
 
 
-def _called(node: ast.Call) -> str:
-    if isinstance(node.func, ast.Name):
-        return node.func.id
-    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+def extracted() -> list[str]:
+    """The texts in Python and in templates, as `pybabel extract` finds them."""
+    with (i18n.FOLDER / "babel.cfg").open(encoding="utf-8") as file:
+        methods, options = parse_mapping_cfg(file)
+    texts = extract_from_dir(SOURCE, methods, options, KEYWORDS)
+    return [text for _, _, text, _, _ in texts if isinstance(text, str)]
 
 
 def shown(folder: Path) -> list[str]:
@@ -102,7 +94,7 @@ def keys() -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         static = shown(Path(folder))
     listed = [one for names in LISTS for one in names]
-    return list(dict.fromkeys(one for one in (*static, *said(), *listed) if one not in NAMES))
+    return list(dict.fromkeys(one for one in (*static, *extracted(), *listed) if one not in NAMES))
 
 
 def placeholders(text: str) -> Iterator[tuple[str, str]]:
@@ -120,6 +112,6 @@ def tags(text: str) -> list[str]:
 if __name__ == "__main__":
     wanted = keys()
     if len(sys.argv) > 1:
-        known = json.loads((i18n.FOLDER / f"{sys.argv[1]}.json").read_text(encoding="utf-8"))
-        wanted = [one for one in wanted if one not in known]
+        translated = catalogue(sys.argv[1])
+        wanted = [text for text in wanted if text not in translated]
     print(json.dumps(wanted, ensure_ascii=False, indent=1))

@@ -28,17 +28,21 @@ from tests.support.toys import story
 SHEET = theme.CSS.read_text(encoding="utf-8")
 
 
+def attribute(drawn: str, name: str) -> str:
+    """An attribute of a chart's plot."""
+    (value,) = re.findall(rf' {name}="([^"]*)"', drawn)
+    return html.unescape(value)
+
+
 def values(drawn: str) -> list[dict[str, Any]]:
     """The lines whose values a chart carries."""
-    (data,) = re.findall(r'data-lines="([^"]*)"', drawn)
-    found: list[dict[str, Any]] = json.loads(html.unescape(data))
-    return found
+    lines: list[dict[str, Any]] = json.loads(attribute(drawn, "data-lines"))
+    return lines
 
 
 def swatches(drawn: str) -> list[ElementTree.Element]:
-    legend = re.search(r'<span class="ft-legend">(.*?)</figcaption>', drawn)
-    assert legend is not None
-    return [ElementTree.fromstring(one) for one in re.findall(r"<svg.*?</svg>", legend[1])]
+    legend = drawn.partition('<span class="ft-legend">')[2].partition("</figcaption>")[0]
+    return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", legend, re.DOTALL)]
 
 
 def scores(baselines: int) -> str:
@@ -55,7 +59,8 @@ def test_a_chart_carries_the_values_of_its_points() -> None:
     assert line["x"] == "1 2 3 4 5 6 7 8"
     assert line["y"].startswith("1.0000 0.5000 0.3333")
     assert 'tabindex="0" role="slider"' in drawn
-    assert 'aria-valuenow="8" aria-valuetext="step 8: training loss 0.1250"' in drawn
+    assert attribute(drawn, "aria-valuenow") == "8"
+    assert attribute(drawn, "aria-valuetext") == "step 8: training loss 0.1250"
     assert 'aria-label="Scores &lt;b&gt;: values' in scores(0)
     assert "slider" not in charts.loss_chart(fold_events([]))  # there is nothing to read
 
@@ -91,8 +96,7 @@ def test_what_a_chart_carries_is_bounded() -> None:
 
 
 def upper_end(drawn: str) -> float:
-    (box,) = re.findall(r'data-box="([^"]*)"', drawn)
-    return float(box.split()[2])
+    return float(attribute(drawn, "data-box").split()[2])
 
 
 @pytest.mark.parametrize("baseline", [0.5, 0.97, 1.0])

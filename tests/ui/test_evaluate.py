@@ -1,10 +1,12 @@
-"""Evaluation, errors and prediction in a real Chromium."""
+"""The Evaluation and Errors parts of a run; with prediction, also in a real Chromium."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import gradio as gr
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,16 +16,20 @@ from finetune.config import RunConfig
 from finetune.evaluation import saved_predictions
 from finetune.inference import decision_rule
 from finetune.runs import events
-from finetune.runs.store import Run
+from finetune.runs.store import Run, RunStore
+from finetune.ui.tabs.evaluate import Evaluation
 from tests.support import toys
 from tests.support.browser import App
 from tests.support.hub import LoopbackHub
+from tests.ui.test_app import NOBODY
 
 LABELS = ["not_equivalent", "equivalent"]
-pytestmark = pytest.mark.long
+FILTERS: dict[str, Any] = {
+    "which": "all", "label": "", "history": "", "sort": "row", "search": "", "page": 0,
+}  # fmt: skip
 
 
-def evaluated(app: App, checkpoint: Path, seed: int, skill: float) -> Run:
+def evaluated(app: App | Evaluation, checkpoint: Path, seed: int, skill: float) -> Run:
     """A finished run whose model is the toy, with saved logits of its own."""
     run = app.store.create(RunConfig(checkpoint=str(checkpoint), max_length=32, seed=seed))
     rows = toys.rows(60, seed=3)
@@ -71,6 +77,63 @@ def open_predict(page: Page) -> None:
     expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))
 
 
+@pytest.fixture
+def part(store: RunStore) -> Evaluation:
+    evaluation = Evaluation(store)
+    with gr.Blocks():
+        evaluation.draw(gr.Column())
+    return evaluation
+
+
+def test_what_is_not_evaluated_says_so_and_offers_nothing(
+    part: Evaluation, store: RunStore
+) -> None:
+    view = {"opened": store.create(RunConfig()).id}
+    updates = part.on_part(NOBODY, view, "Evaluation", *FILTERS.values())
+    assert "Nothing was evaluated yet." in updates[part.body]
+    assert not updates[part.orders]["visible"]
+    assert not updates[part.open]["visible"]
+    assert updates[part.test] == ""
+    updates = part.on_part(NOBODY, view, "Errors", *FILTERS.values())
+    assert "Nothing was evaluated yet." in updates[part.table]
+    assert not updates[part.start]["visible"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "text"),
+    [
+        ({}, "1 to 20 of 60"),
+        ({"which": "wrong"}, "1 to 1 of 1"),
+        ({"which": "right"}, "1 to 20 of 59"),
+        ({"which": "suspected labels"}, "1 to 1 of 1"),
+        ({"label": "equivalent"}, "1 to 20 of 36"),
+        ({"search": "ZEBRA"}, "No example is like that."),
+        ({"page": 40}, "41 to 60 of 60"),
+        ({"page": 900}, "1 to 20 of 60"),
+    ],
+)
+def test_examples_are_listed_by_what_is_asked(
+    part: Evaluation, toy_checkpoint: Path, filters: dict[str, Any], text: str
+) -> None:
+    view = {"opened": evaluated(part, toy_checkpoint, 1, 9.0).id}  # all right but the sixth
+    updates = part.on_filter(NOBODY, view, *(FILTERS | filters).values())
+    assert text in updates[part.table]
+    assert "always right" in updates[part.counts]
+    assert "choose another class" in updates[part.corrected]
+
+
+@pytest.mark.parametrize("value", ["0", "1", "1.5"])
+def test_a_threshold_that_cannot_be_used_is_refused(
+    part: Evaluation, toy_checkpoint: Path, value: str
+) -> None:
+    run = evaluated(part, toy_checkpoint, 1, 3.0)
+    click = gr.EventData(None, {"do": "save", "what": value, "run": run.id})
+    updates = part.on_choice(NOBODY, click, {"opened": run.id})
+    assert "Choose one between 0 and 1." in updates[part.message]
+    assert decision_rule.read_rule(run.best).threshold is None
+
+
+@pytest.mark.long
 def test_an_evaluation_is_read_and_a_threshold_kept(
     app: App, page: Page, toy_checkpoint: Path
 ) -> None:
@@ -103,6 +166,7 @@ def test_an_evaluation_is_read_and_a_threshold_kept(
     assert app.store.summary(run).opened == ()
 
 
+@pytest.mark.long
 def test_errors_are_found_and_labels_corrected(
     app: App, page: Page, toy_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -141,6 +205,7 @@ def test_errors_are_found_and_labels_corrected(
     assert run.read_json(run.folder / "corrections.json") != {}
 
 
+@pytest.mark.long
 def test_two_runs_are_compared_pair_by_pair(app: App, page: Page, toy_checkpoint: Path) -> None:
     for seed, skill in ((1, 0.2), (2, 4.0)):
         evaluated(app, toy_checkpoint, seed, skill)
@@ -156,6 +221,7 @@ def test_two_runs_are_compared_pair_by_pair(app: App, page: Page, toy_checkpoint
     expect(page.locator("#apart tbody tr").first).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_pair_is_asked_explained_and_remembered(
     app: App, page: Page, toy_checkpoint: Path
 ) -> None:
@@ -222,6 +288,7 @@ def test_a_pair_is_asked_explained_and_remembered(
     expect(page.locator("#tried")).to_contain_text("kept here, in your browser")
 
 
+@pytest.mark.long
 def test_a_file_is_judged_on_the_page(
     app: App, page: Page, toy_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -243,6 +310,7 @@ def test_a_file_is_judged_on_the_page(
     assert len(Path(got.value.path()).read_text().splitlines()) == 42
 
 
+@pytest.mark.long
 def test_a_classifier_of_the_hub_is_asked(
     app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +22,6 @@ from tests.support.browser import App
 from tests.support.hub import LoopbackHub
 
 
-def catalogue(language: str) -> dict[str, str]:
-    found: dict[str, str] = json.loads(
-        (i18n.FOLDER / f"{language}.json").read_text(encoding="utf-8")
-    )
-    return found
-
-
 @pytest.fixture(scope="module")
 def keys() -> list[str]:
     return translations.keys()
@@ -48,21 +39,23 @@ def german() -> Iterator[None]:
 
 
 def test_there_is_a_catalogue_for_each_language_and_no_other() -> None:
-    assert {path.stem for path in i18n.FOLDER.glob("*.json")} == set(i18n.LANGUAGES)
+    assert {path.parts[-3].replace("_", "-") for path in i18n.FOLDER.rglob("*.po")} == set(
+        i18n.LANGUAGES
+    )
 
 
 @pytest.mark.parametrize("language", i18n.LANGUAGES)
 def test_every_text_is_translated_and_no_translation_is_left_over(
     language: str, keys: list[str]
 ) -> None:
-    known = catalogue(language)
+    known = translations.catalogue(language)
     assert [text for text in keys if not known.get(text, "").strip()] == []
     assert [text for text in known if text not in keys] == []
 
 
 @pytest.mark.parametrize("language", i18n.LANGUAGES)
 def test_a_translation_has_the_placeholders_and_the_tags_of_the_english(language: str) -> None:
-    for text, said in catalogue(language).items():
+    for text, said in translations.catalogue(language).items():
         assert set(translations.placeholders(said)) == set(translations.placeholders(text)), text
         assert translations.tags(said) == translations.tags(text), text
         assert '"' not in said, text  # it may stand in an attribute
@@ -72,22 +65,6 @@ def test_what_is_marked_on_the_page_can_be_sent_as_a_marker(tmp_path: Path) -> N
     for text in translations.shown(tmp_path):
         assert "}" not in text, text  # the browser reads a marker up to the first
         assert not re.search(r"&[#\w]+;", text), text  # HTML escaped by `note` is no key
-
-
-def test_a_text_is_said_with_a_literal_only(tmp_path: Path) -> None:
-    assert translations.said()
-    for path in sorted(translations.UI.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        formatted = [
-            node.lineno
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in ("say", "translate_term")
-            and node.args
-            and isinstance(node.args[0], ast.JoinedStr)
-        ]
-        assert formatted == [], path.name
 
 
 @pytest.mark.parametrize(
@@ -118,23 +95,23 @@ def test_the_asker_is_answered_as_the_browser_shows_the_page(
 
 def test_nobody_is_answered_in_english() -> None:
     assert i18n.language() == ""
-    assert i18n.say("{n:,} rows", n=1234) == "1,234 rows"
+    assert i18n.gettext("{n:,} rows", n=1234) == "1,234 rows"
 
 
 def test_a_text_is_said_in_the_language_of_the_request(german: None) -> None:
-    assert i18n.say("{n:,} rows", n=1234) == "1,234 Zeilen"
-    assert i18n.translate_term("finished") == "fertig"
-    assert i18n.translate_term("no word of ours") == "no word of ours"
+    assert i18n.gettext("{n:,} rows", n=1234) == "1,234 Zeilen"
+    assert i18n.gettext("finished") == "fertig"
+    assert i18n.gettext("no word of ours") == "no word of ours"
 
 
 def test_a_value_is_no_template_and_injects_nothing(german: None) -> None:
-    assert i18n.say("Compare {name}", name="{n} <b>") == "{n} <b> vergleichen"
-    assert "&lt;b&gt;" in feedback.note(i18n.say("Compare {name}", name="<b>"))
+    assert i18n.gettext("Compare {name}", name="{n} <b>") == "{n} <b> vergleichen"
+    assert "&lt;b&gt;" in feedback.note(i18n.gettext("Compare {name}", name="<b>"))
 
 
 def test_a_word_that_is_typed_is_no_key_of_the_browsers_catalogue(tmp_path: Path) -> None:
     built = page.build(RunStore(tmp_path))
-    tables = i18n.i18n(built).translations
+    tables = i18n.browser_translations(built).translations
     assert set(tables) == {"en", *i18n.LANGUAGES}
     for table in tables.values():
         assert set(table) == set(tables["en"])
@@ -144,7 +121,7 @@ def test_a_word_that_is_typed_is_no_key_of_the_browsers_catalogue(tmp_path: Path
 
 def test_hyperparameters_keep_their_names_on_every_page(tmp_path: Path) -> None:
     built = page.build(RunStore(tmp_path))
-    i18n.i18n(built)
+    i18n.browser_translations(built)
     labels = [getattr(one, "label", None) for one in built.blocks.values()]
     assert "learning_rate" in labels
     assert "Train" not in [one.label for one in built.blocks.values() if isinstance(one, gr.Tab)]

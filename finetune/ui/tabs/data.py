@@ -32,7 +32,7 @@ from finetune.jobs import check_jobs
 from finetune.jobs.check_jobs import CheckState
 from finetune.runs.store import RunStore
 from finetune.ui import auth, checks_view, feedback, form, polling, routes, tab_links, upload_limits
-from finetune.ui.i18n import say
+from finetune.ui.i18n import gettext
 
 LOOKED_AT = (*DATA_FIELDS, "checkpoint", "max_length")
 # What belongs to one source and means nothing to another.
@@ -326,7 +326,7 @@ class DataTab:
         except Exception as error:
             return feedback.show_errors(error)
         return checks_view.table(
-            found, bool(report.columns.get("sentence2")), say("Rows of {split}", split=split)
+            found, bool(report.columns.get("sentence2")), gettext("Rows of {split}", split=split)
         )
 
 
@@ -414,13 +414,13 @@ def _offered(report: CheckReport) -> list[list[tuple[str, str]]]:
     usable = [name for name, reason in report.choices.items() if not reason]
     offered = []
     for what in ("sentence1", "sentence2", "label"):
-        guessed = report.columns.get(what) or say("none found")
+        guessed = report.columns.get(what) or gettext("none found")
         none = [(NO_COLUMN, NO_COLUMN)] if what == "sentence2" else []
         names = [(name, name) for name in usable]
-        offered.append([(say("guessed: {name}", name=guessed), ""), *none, *names])
-    last = say("default: {name}", name=report.positive_label or say("the second"))
+        offered.append([(gettext("guessed: {name}", name=guessed), ""), *none, *names])
+    last = gettext("default: {name}", name=report.positive_label or gettext("the second"))
     if len(report.labels) > 2:
-        last = say("macro F1 over all classes")
+        last = gettext("macro F1 over all classes")
     classes = [(name, name) for name in report.labels] if len(report.labels) == 2 else []
     offered.append([(last, ""), *classes])
     return offered

@@ -1,16 +1,14 @@
-"""One run's evaluation and its errors: two parts of the Runs tab, drawn when they are looked at.
-
-What the figures mean is `analysis`' business, how they look `verdict`'s.
-"""
+"""One run's evaluation and its examples: two parts of the Runs tab, drawn when they are opened."""
 
 from __future__ import annotations
 
-import html
+import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from finetune.errors import FinetuneError, JobError
 from finetune.evaluation import corrections, report
@@ -18,112 +16,45 @@ from finetune.evaluation.report import RunEvaluation
 from finetune.inference import decision_rule
 from finetune.jobs import evaluation_jobs, service
 from finetune.jobs.evaluation_jobs import EvaluationKind
+from finetune.messages import message
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import auth, evaluation_view, feedback, form, polling, routes
-from finetune.ui.i18n import say, translate_term
+from finetune.ui import evaluation_view, feedback, form, polling, routes, theme
+from finetune.ui.handlers import Updates, handler, reports_errors_in
+from finetune.ui.html import macro
+from finetune.ui.i18n import gettext
 
 View = dict[str, Any]
-PARTS = ("Progress", "Evaluation", "Errors")
-_ANY_CLASS = ("any class", "")
-_ANY_HISTORY = ("any course", "")
-
-# The slider moves the scores in the browser: all of them are there already.
-_OF_RUN = """
-const ofRun = () => element.querySelector('[data-run]')?.dataset.run ?? '';
-"""
-_SCRIPT = (
-    _OF_RUN
-    + """
-const panel = () => element.querySelector('.ft-threshold');
-function put(root, value, scores, exact) {
-  root.dataset.now = exact;
-  root.querySelector('output').textContent = value.toFixed(exact === String(value) ? 3 : 2);
-  for (const [name, score] of Object.entries(scores)) {
-    root.querySelector(`[data-score="${name}"]`).textContent = score.toFixed(3);
-  }
-  const cursor = root.querySelector('.ft-cursor');
-  if (cursor) cursor.style.left = `${100 * value}%`;
-}
-let moved = null; // where the slider stands, not saved yet: {run, to}
-function move(to) {
-  const root = panel(), known = JSON.parse(root.dataset.sweep), best = known.best, scores = {};
-  moved = {run: ofRun(), to};
-  element.querySelector('#threshold-slider').value =
-    to === 'best' ? Math.round(100 * best.threshold) : to;
-  if (to === 'best') {
-    put(root, best.threshold, best.values, String(best.threshold));
-    return;
-  }
-  for (const [name, list] of Object.entries(known.values)) scores[name] = list[to];
-  put(root, known.thresholds[to], scores, known.thresholds[to].toFixed(2));
-}
-element.addEventListener('input', (event) => {
-  if (event.target.id === 'threshold-slider') move(Number(event.target.value));
-});
-element.addEventListener('click', (event) => {
-  const part = event.target.closest('[data-do], [data-to]');
-  if (!part) return;
-  const root = panel();
-  if (part.dataset.to === 'best') {
-    move('best');
-    return;
-  }
-  if (['save', 'forget'].includes(part.dataset.do)) moved = null;
-  const now = root ? root.dataset.now || String(JSON.parse(root.dataset.sweep).now) : '';
-  trigger('click', {do: part.dataset.do, run: ofRun(),
-    what: part.dataset.do === 'save' ? now : part.dataset.what || ''});
-});
-"""
-    + feedback.AS_DRAWN
-    + """
-watch('value', () => {
-  if (moved?.run === ofRun() && panel()) move(moved.to); else moved = null;
-});
-"""
+PROGRESS, EVALUATION, ERRORS = PARTS = (
+    message("Progress"),
+    message("Evaluation"),
+    message("Errors"),
 )
-# An older answer that comes last would take a correction from the screen: then it is asked again.
-_TABLE_SCRIPT = (
-    _OF_RUN
-    + """
-element.addEventListener('click', (event) => {
-  const part = event.target.closest('[data-do]');
-  if (part) trigger('click', {do: part.dataset.do, what: part.dataset.what, run: ofRun()});
-});
-element.addEventListener('change', (event) => {
-  const row = event.target.dataset.row;
-  if (row === undefined) return;
-  trigger('click', {do: 'label', what: row, label: event.target.value, run: ofRun()});
-});
-"""
-    + feedback.AS_DRAWN
-    + """
-let latest = 0;
-watch('value', () => {
-  const at = Number(element.querySelector('[data-at]')?.dataset.at ?? 0);
-  if (at < latest) trigger('submit', {});
-  latest = at < latest ? 0 : at;
-});
-"""
-)
+_TEXT = "evaluation_text.html"
 
 
 @dataclass
 class Evaluation:
-    """The controls of both parts and what their events do.
+    """The controls of both parts and their event handlers.
 
     Args:
         store: where runs are.
+        filled: what `on_start` fills in: the form, Data's chooser of pairs and the tabs.
     """
 
     store: RunStore
+    filled: list[Any] = field(default_factory=list)
 
     def draw_choice(self) -> None:
         """The choice among the parts; no `gr.Tabs`, whose tabs come twice when drawn hidden."""
         self.part = gr.Radio(
-            list(PARTS), value=PARTS[0], show_label=False, label="Part", elem_id="run-parts",
+            list(PARTS),
+            value=PROGRESS,
+            show_label=False,
+            label=gettext("Part"),
+            elem_id="run-parts",
             container=False,
-        )  # fmt: skip
+        )
 
     def draw(self, progress: gr.Column) -> None:
         """Lay out both parts.
@@ -131,332 +62,321 @@ class Evaluation:
         Args:
             progress: the part that the Runs tab draws itself.
         """
-        self.page = gr.State(0)
+        self.message = gr.HTML(elem_id="evaluation-message", elem_classes="ft-if-said")
         with gr.Column(visible=False, elem_id="part-evaluation") as evaluation:
-            gr.HTML(feedback.note("Is it really better, how sure is that, and where does it fail?"))
-            self.message = gr.HTML(elem_id="evaluation-message", elem_classes="ft-if-said")
-            self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_SCRIPT)
-            self.orders = gr.Button(
-                "Measure both orders", elem_id="measure-orders", visible=False, size="sm"
-            )
-            gr.HTML('<h2 class="ft-h">Test set</h2>')
-            self.test = gr.HTML(elem_id="test-set")
-            self.open = gr.Button(
-                "Open the test set", elem_id="open-test", visible=False, size="sm"
-            )
-            with gr.Row(visible=False, elem_id="open-asked") as self.asked:
-                gr.HTML(
-                    feedback.note(
-                        "It is scored once with the kept model, and that is written down."
-                    )
-                )
-                self.sure = gr.Button("Open it", variant="primary", elem_id="open-sure", size="sm")
-                self.rather = gr.Button("Keep it sealed", elem_id="open-not", size="sm")
+            self._draw_evaluation()
         with gr.Column(visible=False, elem_id="part-errors") as errors:
             self._draw_errors()
         self.columns = [progress, evaluation, errors]
-        self.pulse = polling.polling_element(1)
+        self.polling = polling.polling_element(1)
+
+    def _draw_evaluation(self) -> None:
+        _note(gettext("Is it really better, how sure is that, and where does it fail?"))
+        self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_script("threshold.js"))
+        self.orders = gr.Button(
+            gettext("Measure both orders"), elem_id="measure-orders", visible=False, size="sm"
+        )
+        gr.HTML(feedback.heading(gettext("Test set")))
+        self.test = gr.HTML(elem_id="test-set")
+        self.open = gr.Button(
+            gettext("Open the test set"), elem_id="open-test", visible=False, size="sm"
+        )
+        with gr.Row(visible=False, elem_id="open-asked") as self.question:
+            _note(gettext("It is scored once with the kept model, and that is written down."))
+            self.confirm = gr.Button(
+                gettext("Open it"), variant="primary", elem_id="open-sure", size="sm"
+            )
+            self.cancel = gr.Button(gettext("Keep it sealed"), elem_id="open-not", size="sm")
 
     def _draw_errors(self) -> None:
-        gr.HTML(feedback.note("Read what it got wrong: the fastest way to know what to do next."))
+        _note(gettext("Read what it got wrong: the fastest way to know what to do next."))
         with gr.Row(equal_height=True):
-            self.which = gr.Dropdown(
-                [(name, name) for name in report.WHICH], value="wrong", label="examples",
-                elem_id="errors-which", min_width=150,
-            )  # fmt: skip
-            self.label = gr.Dropdown(
-                [_ANY_CLASS], value="", label="true class", elem_id="errors-label", min_width=130
+            self.which = _dropdown(
+                gettext("examples"), "which", [(name, name) for name in report.WHICH], "wrong"
             )
-            self.history = gr.Dropdown(
-                [_ANY_HISTORY, *((name, name) for name in report.HISTORIES)], value="",
-                label="over the evaluations", elem_id="errors-history", min_width=150,
-            )  # fmt: skip
-            self.by = gr.Dropdown(
-                [("confidence", "confidence"), ("length", "words"), ("word overlap", "overlap"),
-                 ("place in the data", "row")],
-                value="confidence", label="sorted by", elem_id="errors-by", min_width=130,
-            )  # fmt: skip
+            self.label = _dropdown(gettext("true class"), "label", [(gettext("any class"), "")])
+            self.history = _dropdown(
+                gettext("over the evaluations"),
+                "history",
+                [(gettext("any course"), ""), *((name, name) for name in report.HISTORIES)],
+            )
+            self.sort = _dropdown(
+                gettext("sorted by"),
+                "by",
+                [
+                    (gettext("confidence"), "confidence"),
+                    (gettext("length"), "words"),
+                    (gettext("word overlap"), "overlap"),
+                    (gettext("place in the data"), "row"),
+                ],
+                "confidence",
+            )
             self.search = gr.Textbox(
-                label="with the words", elem_id="errors-search", max_lines=1, min_width=150
+                label=gettext("with the words"), elem_id="errors-search", max_lines=1, min_width=150
             )
+        self.page = gr.State(0)
         self.counts = gr.HTML(elem_id="errors-counts")
-        self.errors = gr.HTML(elem_id="errors-table", js_on_load=_TABLE_SCRIPT)
+        self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
         self.corrected = gr.HTML(elem_id="corrections")
         self.start = gr.Button(
-            "Put the corrected pairs into the form", elem_id="corrected-start", visible=False,
+            gettext("Put the corrected pairs into the form"),
+            elem_id="corrected-start",
+            visible=False,
             size="sm",
-        )  # fmt: skip
+        )
 
     def wire(self, view: gr.State, opened: Any) -> None:
         """Connect the events.
 
         Args:
             view: what the Runs tab looks at; its `opened` is the run.
-            opened: the event after which another run may be looked at.
+            opened: the event after which another run may be open.
         """
-        slow: dict[str, Any] = {**feedback.LATEST, "show_progress": "minimal"}
-        self.shown = [self.body, self.orders, self.test, self.open, self.asked, self.pulse]
-        self.asks = [self.which, self.label, self.history, self.by, self.search, self.page]
-        self.listed = [self.errors, self.counts, self.corrected, self.start, self.page]
-        everything = [*self.columns, self.message, *self.shown, *self.listed, self.label]
-        here = [view, *self.asks]
-        self.part.input(self.on_part, [view, self.part, *self.asks], everything, **slow)
-        opened.then(self.on_part, [view, self.part, *self.asks], everything, **slow)
-        self.body.click(self.on_choice, view, [self.message, *self.shown], **feedback.QUICK)
-        self.orders.click(self.on_orders, view, [self.message, *self.shown], **feedback.QUICK)
-        self.open.click(lambda: gr.update(visible=True), None, self.asked, **feedback.QUICK)
-        self.rather.click(lambda: gr.update(visible=False), None, self.asked, **feedback.QUICK)
-        self.sure.click(self.on_test, view, [self.message, *self.shown], **feedback.QUICK)
-        self.pulse.submit(self.on_tick, view, self.shown, **feedback.QUICK)
-        gr.on(
-            [self.which.change, self.label.change, self.history.change, self.by.change,
-             self.search.change],
-            self.on_filter, [view, *self.asks[:-1]], self.listed,
-            **feedback.LATEST,
-        )  # fmt: skip
-        self.errors.submit(self.on_again, here, self.listed, **feedback.LATEST)
-        self.errors.click(
-            self.on_table, here, [*self.listed, self.message],
-            trigger_mode="multiple", **feedback.QUICK,
-        )  # fmt: skip
+        quick, latest = feedback.QUICK, feedback.LATEST
+        filters: list[Any] = [self.which, self.label, self.history, self.sort, self.search]
+        evaluation = [
+            self.message, self.body, self.orders, self.test, self.open, self.question, self.polling,
+        ]  # fmt: skip
+        examples = [
+            self.message, self.table, self.counts, self.corrected, self.start, self.page,
+        ]  # fmt: skip
+        everything = [*self.columns, *evaluation, *examples[1:], self.label]
+        # 1. Another part, or another run.
+        shown = [view, self.part, *filters, self.page]
+        for event in (self.part.input, opened.then):
+            event(self.on_part, shown, everything, **latest | {"show_progress": "minimal"})
+        # 2. The evaluation.
+        self.body.click(self.on_choice, view, evaluation, **quick)
+        self.orders.click(self.on_orders, view, evaluation, **quick)
+        self.open.click(lambda: gr.update(visible=True), None, self.question, **quick)
+        self.cancel.click(lambda: gr.update(visible=False), None, self.question, **quick)
+        self.confirm.click(self.on_test, view, evaluation, **quick)
+        self.polling.submit(self.on_tick, view, evaluation, **quick)
+        # 3. The examples.
+        changes = [control.change for control in filters]
+        gr.on(changes, self.on_filter, [view, *filters], examples, **latest)
+        self.table.submit(self.on_filter, [view, *filters, self.page], examples, **latest)
+        self.table.click(
+            self.on_table, [view, *filters, self.page], examples, trigger_mode="multiple", **quick
+        )
 
-    def on_part(self, request: gr.Request, view: View, part: str, *asks: Any) -> list[Any]:
-        """A part was chosen, or another run may be looked at: the part in sight is drawn anew."""
-        shown, listed, label = [gr.skip()] * 6, [gr.skip()] * 5, gr.skip()
-        if view.get("opened") and part == PARTS[1]:
-            shown = self._shown(request, view)
-        elif view.get("opened") and part == PARTS[2]:
-            listed, label = self._errors(request, view, asks)
-        seen = [gr.update(visible=name == part) for name in PARTS]
-        return [*seen, "", *shown, *listed, label]
+    @handler
+    def on_part(self, store: RunStore, view: View, part: str, *filters: Any) -> Updates:
+        """Draw the visible part: another was chosen, or another run was opened."""
+        updates: Updates = {
+            column: gr.update(visible=name == part)
+            for name, column in zip(PARTS, self.columns, strict=True)
+        }
+        updates[self.message] = ""
+        if view.get("opened") and part == EVALUATION:
+            updates |= self._evaluation(store, view["opened"])
+        elif view.get("opened") and part == ERRORS:
+            updates |= self._examples(store, view["opened"], *filters)
+            updates |= self._label_choices(store, view["opened"], filters[1])
+        return updates
 
-    def _run(
-        self, request: gr.Request, view: View, told: dict[str, Any] | None = None
-    ) -> tuple[RunStore, Run, RunSummary]:
-        """The run that is looked at, or the one whose drawing told something."""
-        store = auth.visitor_store(self.store, request)
-        run = store.get(view.get("opened") if told is None else told.get("run"))
-        return store, run, service.run_summary(store, run)
+    @reports_errors_in("body")
+    def on_tick(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
+        """Show how far the measuring is."""
+        return self._evaluation(store, view["opened"], event)
 
-    def _shown(
-        self, request: gr.Request, view: View, event: gr.EventData | None = None
-    ) -> list[Any]:
-        """Body, both orders, test set, whether it can be opened, no question, the pulse."""
-        hidden = gr.update(visible=False)
+    @handler
+    def on_choice(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
+        """Save a threshold or a temperature with the model, or forget it."""
+        clicked = _data(event)
+        run = store.get(clicked.get("run"))
+        summary = service.run_summary(store, run)
+        if summary.status not in ENDED:
+            raise JobError("This run is still training.", "Save it when the run has ended.")
+        message = _change_rule(run, summary, str(clicked.get("do")), str(clicked.get("what")))
+        return {
+            **self._evaluation(store, view["opened"]),
+            self.message: feedback.good(message),
+        }
+
+    @handler
+    def on_orders(self, store: RunStore, view: View) -> Updates:
+        """Measure both orders of the sentences."""
+        return self._measure(store, view["opened"], "orders")
+
+    @handler
+    def on_test(self, store: RunStore, view: View) -> Updates:
+        """Open the test set."""
+        return self._measure(store, view["opened"], "test")
+
+    def _measure(self, store: RunStore, run_id: str, kind: EvaluationKind) -> Updates:
+        evaluation_jobs.start_evaluation(store, store.get(run_id), kind)
+        return {**self._evaluation(store, run_id), self.message: ""}
+
+    @handler
+    def on_filter(self, store: RunStore, view: View, *filters: Any) -> Updates:
+        """List the examples that the filters choose."""
+        return {**self._examples(store, view["opened"], *filters), self.message: ""}
+
+    @handler
+    def on_table(self, store: RunStore, event: gr.EventData, view: View, *filters: Any) -> Updates:
+        """Turn a page, or correct a label."""
+        clicked = _data(event)
+        number = int(clicked.get("what") or 0)
+        if clicked.get("do") == "page":
+            filters = (*filters[:-1], number)
+        else:
+            run = store.get(clicked.get("run"))
+            labels = _labels(service.run_summary(store, run))
+            corrections.correct_label(run, number, str(clicked.get("label")), labels)
+        return {**self._examples(store, view["opened"], *filters), self.message: ""}
+
+    @handler
+    def on_start(self, store: RunStore, view: View) -> Updates:
+        """Put the corrected pairs into the form, and show it."""
+        config = corrections.corrections_upload(store, store.get(view["opened"]))
+        updates = [*form.filled(store, config), gr.Tabs(selected="train")]
+        return dict(zip(self.filled, updates, strict=True)) | {self.message: ""}
+
+    def _evaluation(
+        self, store: RunStore, run_id: str, event: gr.EventData | None = None
+    ) -> Updates:
+        """The Evaluation part; `event` is the tick that this answers."""
         try:
-            _, run, summary = self._run(request, view)
+            run = store.get(run_id)
+            summary = service.run_summary(store, run)
             study = report.evaluate_run(run, summary)
-        except Exception as error:
-            return [
-                feedback.show_errors(error),
-                hidden,
-                "",
-                hidden,
-                hidden,
-                polling.polling_value(False, event),
-            ]
+        except FinetuneError as error:
+            return {
+                self.body: feedback.show_errors(error),
+                self.orders: gr.update(visible=False),
+                self.test: "",
+                self.open: gr.update(visible=False),
+                self.question: gr.update(visible=False),
+                self.polling: polling.polling_value(False, event),
+            }
         ended = summary.status in ENDED
-        orders, test = (evaluation_jobs.evaluation_state(run, what) for what in ("orders", "test"))  # type: ignore[arg-type]
+        orders = evaluation_jobs.evaluation_state(run, "orders")
+        test = evaluation_jobs.evaluation_state(run, "test")
         unmeasured = study.analysis.order is None and summary.paired and ended
-        body = evaluation_view.view(study, summary, decision_rule.read_rule(run.best)) + _mark(run)
+        body = evaluation_view.view(study, summary, decision_rule.read_rule(run.best))
+        body += macro(_TEXT, "drawing_of")(run.id)
         if orders.running:
-            body += feedback.note(
-                say("Measuring both orders: {doing} \u2026", doing=translate_term(orders.doing))
-            )
+            text = gettext("Measuring both orders: {doing} \u2026", doing=gettext(orders.doing))
+            body += feedback.note(text)
         elif orders.error:
             body += feedback.show_errors(JobError(orders.error, orders.remedy))
         has_test = "test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {})
-        return [
-            body,
-            gr.update(visible=unmeasured and not orders.running),
-            evaluation_view.test_set(summary, self._test(run, summary), test, has_test),
-            gr.update(
-                visible=has_test and ended and not test.running,
-                value=say("Open it again") if summary.opened else say("Open the test set"),
-            ),
-            hidden,
-            polling.polling_value(orders.running or test.running, event),
-        ]
+        text = gettext("Open it again") if summary.opened else gettext("Open the test set")
+        return {
+            self.body: body,
+            self.orders: gr.update(visible=unmeasured and not orders.running),
+            self.test: evaluation_view.test_set(summary, _test_study(run, summary), test, has_test),
+            self.open: gr.update(visible=has_test and ended and not test.running, value=text),
+            self.question: gr.update(visible=False),
+            self.polling: polling.polling_value(orders.running or test.running, event),
+        }
 
-    def _test(self, run: Run, summary: RunSummary) -> RunEvaluation | None:
-        try:
-            return report.evaluate_run(run, summary, "test") if summary.opened else None
-        except FinetuneError:
-            return None
-
-    def on_tick(self, request: gr.Request, view: View, event: gr.EventData) -> list[Any]:
-        """Something is being measured: what is known by now."""
-        return self._shown(request, view, event)
-
-    def on_choice(self, request: gr.Request, view: View, event: gr.EventData) -> list[Any]:
-        """A threshold or a temperature was saved with the model, or forgotten."""
-        told = event._data if isinstance(event._data, dict) else {}
-        try:
-            _, run, summary = self._run(request, view, told)
-            if summary.status not in ENDED:
-                raise JobError("This run is still training.", "Save it when the run has ended.")
-            said = _choose(run, summary, str(told.get("do")), told.get("what"))
-        except Exception as error:
-            return [feedback.show_errors(error), *([gr.skip()] * 6)]
-        return [feedback.good(said), *self._shown(request, view)]
-
-    def on_orders(self, request: gr.Request, view: View) -> list[Any]:
-        """Both orders shall be measured."""
-        return self._measure(request, view, "orders")
-
-    def on_test(self, request: gr.Request, view: View) -> list[Any]:
-        """The test set shall be opened."""
-        return self._measure(request, view, "test")
-
-    def _measure(self, request: gr.Request, view: View, what: EvaluationKind) -> list[Any]:
-        try:
-            store, run, _ = self._run(request, view)
-            evaluation_jobs.start_evaluation(store, run, what)
-        except Exception as error:
-            return [feedback.show_errors(error), *([gr.skip()] * 6)]
-        return ["", *self._shown(request, view)]
-
-    def on_again(self, request: gr.Request, view: View, *asks: Any) -> list[Any]:
-        """The answers came in another order than they were asked in: the same, as it is now."""
-        return self._errors(request, view, asks)[0]
-
-    def on_filter(self, request: gr.Request, view: View, *asks: Any) -> list[Any]:
-        """Other examples are wanted: from the first."""
-        return self._errors(request, view, (*asks, 0))[0]
-
-    def _errors(
-        self, request: gr.Request, view: View, asks: tuple[Any, ...]
-    ) -> tuple[list[Any], Any]:
-        """Table, counts, corrections, the button, the page; and the classes to choose from."""
-        which, label, history, by, search, page = asks
-        hidden, at = gr.update(visible=False), time.time_ns() // 1000
-        try:
-            _, run, summary = self._run(request, view)
-            study = report.evaluate_run(run, summary)
-            rows = report.select_examples(
-                study, str(which), str(label or ""), str(history or ""), str(search or "")[:200],
-                str(by),
-            )  # fmt: skip
-            if near := which == "suspected labels" and not len(rows):
-                rows = report.nearest_training_pairs(study, str(label or ""), str(history or ""),
-                                        str(search or "")[:200])  # fmt: skip
-            known = corrections.read_corrections(run)
-        except Exception as error:
-            return [feedback.show_errors(error), "", "", hidden, 0], gr.skip()
-        first = int(page) if 0 <= int(page or 0) < max(1, len(rows)) else 0
-        labels = study.analysis.labels
-        table = evaluation_view.examples(
-            report.shown(study, rows[first : first + evaluation_view.PAGE].tolist()),
-            len(rows), first, labels, known, study.table is not None, near,
-        ) + _mark(run, at)  # fmt: skip
-        offered = [(say("any class"), ""), *((name, name) for name in labels)]
-        chosen = label if label in labels else ""
-        listed = [table, _counts(study), _corrected(run, known), gr.update(visible=bool(known))]
-        return [*listed, first], gr.update(choices=offered, value=chosen)
-
-    def on_table(
+    def _examples(
         self,
-        request: gr.Request,
-        view: View,
+        store: RunStore,
+        run_id: str,
         which: str,
         label: str,
         history: str,
-        by: str,
+        sort: str,
         search: str,
-        page: int,
-        event: gr.EventData,
-    ) -> list[Any]:
-        """A page was turned, or an example got another class."""
-        told = event._data if isinstance(event._data, dict) else {}
-        message = ""
+        page: int = 0,
+    ) -> Updates:
+        """The Errors part: the examples from the `page`-th on."""
+        now = time.time_ns() // 1000
         try:
-            if told.get("do") == "page":
-                page = int(told.get("what") or 0)
-            elif told.get("do") == "label":
-                _, run, summary = self._run(request, view, told)
-                names = summary.prepared.labels if summary.prepared else []
-                row = int(told.get("what") or 0)
-                corrections.correct_label(run, row, str(told.get("label")), names)
-        except ValueError:
-            page = 0
-        except Exception as error:
-            message = feedback.show_errors(error)
-        asks = (which, label, history, by, search, page)
-        return [*self._errors(request, view, asks)[0], message]
+            run = store.get(run_id)
+            study = report.evaluate_run(run, service.run_summary(store, run))
+        except FinetuneError as error:
+            return {
+                self.table: feedback.show_errors(error),
+                self.counts: "",
+                self.corrected: "",
+                self.start: gr.update(visible=False),
+                self.page: 0,
+            }
+        search = str(search or "")[:200]
+        rows = report.select_examples(study, which, label, history, search, sort)
+        nearest = which == "suspected labels" and not len(rows)
+        if nearest:
+            rows = report.nearest_training_pairs(study, label, history, search)
+        first = page if 0 <= page < max(1, len(rows)) else 0
+        corrected = corrections.read_corrections(run)
+        table = evaluation_view.examples(
+            report.shown(study, rows[first : first + evaluation_view.PAGE].tolist()),
+            len(rows),
+            first,
+            study.analysis.labels,
+            corrected,
+            relabel=study.table is not None,
+            nearest=nearest,
+        )
+        has_texts = study.table is not None
+        text = gettext("Corrected validation pairs (CSV)")
+        link = Markup(routes.download_link(run, "corrected.csv", text))
+        return {
+            self.table: table + macro(_TEXT, "drawing_of")(run.id, now),
+            self.counts: macro(_TEXT, "histories")(study.analysis, len(study.suspects), has_texts),
+            self.corrected: macro(_TEXT, "corrected")(len(corrected), link),
+            self.start: gr.update(visible=bool(corrected)),
+            self.page: first,
+        }
 
-    def on_start(self, request: gr.Request, view: View) -> list[Any]:
-        """The corrected pairs go into the form; then the tab to show and a message."""
-        try:
-            store, run, _ = self._run(request, view)
-            chosen = corrections.corrections_upload(store, run)
-            return [*form.filled(store, chosen), gr.Tabs(selected="train"), ""]
-        except Exception as error:
-            return [gr.skip()] * (len(form.NAMES) + 2) + [feedback.show_errors(error)]
+    def _label_choices(self, store: RunStore, run_id: str, label: str) -> Updates:
+        labels = _labels(service.run_summary(store, store.get(run_id)))
+        choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
+        return {self.label: gr.update(choices=choices, value=label if label in labels else "")}
 
 
-def _choose(run: Run, summary: RunSummary, act: str, what: object) -> str:
-    """Carry out one choice; what to say of it.
+def _note(text: str) -> None:
+    gr.HTML(feedback.note(text))
+
+
+def _dropdown(
+    label: str, name: str, choices: list[tuple[str, str]], value: str = ""
+) -> gr.Dropdown:
+    return gr.Dropdown(choices, value=value, label=label, elem_id=f"errors-{name}", min_width=140)
+
+
+def _script(name: str) -> str:
+    return (theme.ASSETS / name).read_text(encoding="utf-8") + feedback.AS_DRAWN
+
+
+def _data(event: gr.EventData) -> dict[str, Any]:
+    """What a script of ours sent with its event."""
+    return event._data if isinstance(event._data, dict) else {}
+
+
+def _labels(summary: RunSummary) -> list[str]:
+    return summary.prepared.labels if summary.prepared else []
+
+
+def _test_study(run: Run, summary: RunSummary) -> RunEvaluation | None:
+    with contextlib.suppress(FinetuneError):
+        return report.evaluate_run(run, summary, "test") if summary.opened else None
+    return None
+
+
+def _change_rule(run: Run, summary: RunSummary, action: str, value: str) -> str:
+    """Save or forget a threshold or a temperature; a message of it.
 
     Raises:
-        DataError, StoreError: as `decision.write`.
+        DataError, StoreError: as `decision_rule.write_rule`.
     """
-    names = summary.prepared.labels if summary.prepared else []
-    data = summary.prepared.data if summary.prepared else {}
-    positive = str(data.get("positive_label") or (names[-1] if names else ""))
-    try:
-        value = float(str(what)) if act in ("save", "temper") else 0.0
-    except ValueError:
-        value = -1.0
-    if act == "save":
-        decision_rule.write_rule(run.best, threshold=value, positive=positive)
-        return say("The threshold {n:.3f} is saved with the model. Predict offers it.", n=value)
-    if act == "temper":
-        decision_rule.write_rule(run.best, temperature=value)
-        return say("The temperature {n:.2f} is saved with the model. Predict offers it.", n=value)
-    if act == "forget":
-        decision_rule.write_rule(run.best, threshold=None, positive="")
-        return say("The saved threshold is forgotten.")
-    if act == "cool":
-        decision_rule.write_rule(run.best, temperature=None)
-        return say("The saved temperature is forgotten.")
-    raise JobError("There is no such choice.")
-
-
-def _counts(study: RunEvaluation) -> str:
-    counts = study.analysis.histories
-    parts = [
-        f"<b>{counts[name]:,}</b> {html.escape(translate_term(name))}"  # type: ignore[index]
-        for name in report.HISTORIES
-    ]
-    if suspects := len(study.suspects):
-        parts.append(say("suspected label mistakes: <b>{n:,}</b>", n=suspects))
-    kept = "" if study.table is not None else " " + say(
-        "The texts of these pairs were not kept: Measure both orders reads them again."
-    )  # fmt: skip
-    text = say("Over the evaluations: {counts}.", counts=" \u00b7 ".join(parts))
-    if study.analysis.evaluations < 2:
-        text = say("One evaluation so far; the next one shows what is learned and forgotten.")
-    return f'<p class="ft-facts" id="histories">{text}{kept}</p>'
-
-
-def _mark(run: Run, at: int = 0) -> str:
-    """Of which run a drawing is, and as of when, in microseconds: what is told from it is told of
-    that run, though another may have been opened meanwhile."""
-    return f'<i hidden data-run="{run.id}" data-at="{at}"></i>'
-
-
-def _corrected(run: Run, known: dict[int, str]) -> str:
-    if not known:
-        return feedback.note(
-            say(
-                "Where the data is wrong, choose another class in the column label. Under "
-                "examples, \u201csuspected labels\u201d lists those that the model never got right "
-                "and was sure about."
-            )
-        )
-    text = say("{n:,} labels corrected. A new run can start from them.", n=len(known))
-    if len(known) == 1:
-        text = say("1 label corrected. A new run can start from it.")
-    called = html.escape(say("Corrected validation pairs (CSV)"))
-    link = routes.download_link(run, "corrected.csv", called)
-    return f'{feedback.note(text)}<div class="ft-links">{link}</div>'
+    match action:
+        case "save":
+            data = summary.prepared.data if summary.prepared else {}
+            positive = str(data.get("positive_label") or _labels(summary)[-1])
+            decision_rule.write_rule(run.best, threshold=float(value), positive=positive)
+            text = message("The threshold {n:.3f} is saved with the model. Predict offers it.")
+        case "forget":
+            decision_rule.write_rule(run.best, threshold=None, positive="")
+            text = message("The saved threshold is forgotten.")
+        case "temper":
+            decision_rule.write_rule(run.best, temperature=float(value))
+            text = message("The temperature {n:.2f} is saved with the model. Predict offers it.")
+        case _:
+            decision_rule.write_rule(run.best, temperature=None)
+            text = message("The saved temperature is forgotten.")
+    return gettext(text, n=float(value or 0))

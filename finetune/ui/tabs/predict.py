@@ -23,7 +23,7 @@ from finetune.evaluation import report
 from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.ui import answer_view, auth, feedback, model_chooser, tab_links
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 from finetune.ui.model_chooser import Models
 from finetune.ui.tabs.predict_file import BatchPart
 
@@ -231,7 +231,9 @@ class PredictTab:
             paired = service.run_summary(store, store.get(run_id)).paired
         except FinetuneError:
             paired = True
-        return gr.update(visible=paired), gr.update(value=say("Compare") if paired else say("Ask"))
+        return gr.update(visible=paired), gr.update(
+            value=gettext("Compare") if paired else gettext("Ask")
+        )
 
     def on_warm(self, request: gr.Request, run_id: str | None) -> None:
         """Load the chosen run's model before it is asked for; a problem is said when it is."""
@@ -313,15 +315,15 @@ class PredictTab:
             return (
                 gr.skip(),
                 gr.skip(),
-                feedback.note(say("Only runs of yours have validation pairs here.")),
+                feedback.note(gettext("Only runs of yours have validation pairs here.")),
             )
         except Exception as error:
             return gr.skip(), gr.skip(), feedback.show_errors(error)
-        said = say(
+        said = gettext(
             "Validation example {n:,}: its label is {label}. {history}.",
             n=one.row + 1,
             label=one.label,
-            history=translate_term(one.history),
+            history=gettext(one.history),
         )
         return one.sentence1, one.sentence2, feedback.note(said)
 

@@ -22,7 +22,7 @@ from finetune.jobs import prediction_jobs
 from finetune.jobs.prediction_jobs import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
 from finetune.ui import auth, feedback, polling, routes, upload_limits
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 from finetune.ui.run_table_view import NONE as DASH
 from finetune.ui.run_table_view import when
 from finetune.ui.run_view import duration
@@ -142,7 +142,7 @@ class BatchPart:
         updates = []
         for name, guess in zip(COLUMNS, guessed, strict=True):
             none = [] if name == "sentence1" else [(NONE, NONE)]
-            first = say("guessed: {name}", name=guess or say("none"))
+            first = gettext("guessed: {name}", name=guess or gettext("none"))
             choices = [(first, ""), *none, *((one, one) for one in known)]
             updates.append(gr.update(choices=choices, value=""))
         return [*updates, ""]
@@ -187,7 +187,7 @@ class BatchPart:
             )
         except Exception as error:
             return feedback.show_errors(error)
-        return feedback.note(say("Cancelling: what is judged by then is kept."))
+        return feedback.note(gettext("Cancelling: what is judged by then is kept."))
 
     def on_tick(self, request: gr.Request, batch_id: str, event: gr.EventData) -> list[Any]:
         """How far it is, and once what it came to."""
@@ -228,7 +228,7 @@ def _model(store: RunStore, asked: PredictionRequest) -> str:
     try:
         return store.get(asked.run).title()
     except NoSuchRun:
-        return say("a deleted run")
+        return gettext("a deleted run")
 
 
 def _goes_on(batch: PredictionJob) -> bool:
@@ -245,12 +245,12 @@ def kept(store: RunStore) -> str:
             continue
     if not lines:
         return ""
-    names = (say("File"), say("Model"), say("Rows"), say("When"), say("Status"))
+    names = (gettext("File"), gettext("Model"), gettext("Rows"), gettext("When"), gettext("Status"))
     heads = "".join(
         f'<th scope="col"{" class=ft-num" * (place == 2)}>{html.escape(name)}</th>'
         for place, name in enumerate(names)
     )
-    caption = html.escape(say("What is kept; open one by its file\u2019s name"))
+    caption = html.escape(gettext("What is kept; open one by its file\u2019s name"))
     return (
         f'<div class="ft-rows ft-kept" role="region" aria-label="{caption}" tabindex="0"><table>'
         f"<caption>{caption}</caption><thead><tr>{heads}<th></th></tr></thead>"
@@ -261,10 +261,10 @@ def kept(store: RunStore) -> str:
 def _kept(store: RunStore, batch: PredictionJob) -> str:
     asked, found = batch.asked(), prediction_jobs.prediction_state(batch)
     rows = 0 if found.status == "running" else int(found.report.get("rows", found.done))
-    status = say("cancelled") if found.status == "stopped" else translate_term(found.status)
+    status = gettext("cancelled") if found.status == "stopped" else gettext(found.status)
     name, link = f"kept-{batch.id}", ""
     if rows and batch.result is not None:
-        link = routes.batch_link(batch.id, say("Download"), name)
+        link = routes.batch_link(batch.id, gettext("Download"), name)
     return (
         f'<tr><th scope="row" dir="auto"><button type="button" class="ft-open" id="{name}"'
         f' data-what="{batch.id}">{html.escape(asked.file)}</button></th>'
@@ -280,13 +280,13 @@ def _progress(found: PredictionState) -> str:
     if found.status == "running":
         share = min(1.0, found.done / found.total) if found.total else 0.0
         kind = "" if found.total else " class=ft-unknown"
-        said = say("{n:,} rows", n=found.done)
+        said = gettext("{n:,} rows", n=found.done)
         if found.total:
-            said = say("{done:,} of about {total:,} rows", done=found.done, total=found.total)
+            said = gettext("{done:,} of about {total:,} rows", done=found.done, total=found.total)
         if not found.done:
-            said = say("Loading the model")
+            said = gettext("Loading the model")
         return (
-            f'<div class="ft-bar" role="progressbar" aria-label="{html.escape(say("rows judged"))}"'
+            f'<div class="ft-bar" role="progressbar" aria-label="{html.escape(gettext("rows judged"))}"'
             f' aria-valuemin="0" aria-valuemax="100" aria-valuenow="{100 * share:.0f}">'
             f'<i{kind} style="width:{100 * share:.1f}%"></i></div>'
             f'<p class="ft-facts">{html.escape(said)}</p>' + _seen(found.report)
@@ -299,7 +299,7 @@ def _seen(report: dict[str, Any]) -> str:
     said, rows = [], int(report.get("rows", 0))
     if trained := int(report.get("trained_on", 0)):
         said.append(
-            say(
+            gettext(
                 "{n:,} of {rows:,} rows were trained on: their scores say nothing of new pairs.",
                 n=trained,
                 rows=rows,
@@ -308,14 +308,14 @@ def _seen(report: dict[str, Any]) -> str:
         apart = report.get("not_trained_on", {})
         if apart and "scores" not in apart:
             said.append(
-                say(
+                gettext(
                     "{n:,} labelled rows were not trained on: too few to be scored apart.",
                     n=apart["labelled"],
                 )
             )
     if validated := int(report.get("validated_on", 0)):
         said.append(
-            say(
+            gettext(
                 "{n:,} of {rows:,} rows are validation pairs of the run, by which its model was "
                 "chosen: their scores flatter it a little.",
                 n=validated,
@@ -331,19 +331,19 @@ def _report(batch_id: str, found: PredictionState) -> str:
     report = found.report
     rows, errors = int(report.get("rows", found.done)), int(report.get("errors", 0))
     took = report.get("seconds")
-    parts = [say("{n:,} rows", n=rows)]
+    parts = [gettext("{n:,} rows", n=rows)]
     if took:
-        parts = [say("{n:,} rows in {time}", n=rows, time=duration(took))]
+        parts = [gettext("{n:,} rows in {time}", n=rows, time=duration(took))]
         rate = rows / max(0.001, took)
-        parts.append(say("{rate:,.0f} rows/s, the model\u2019s loading included", rate=rate))
+        parts.append(gettext("{rate:,.0f} rows/s, the model\u2019s loading included", rate=rate))
     if found.status == "stopped":
-        parts.insert(0, say("cancelled"))
+        parts.insert(0, gettext("cancelled"))
     link = routes.batch_link(batch_id) if rows else ""
     said = feedback.good(html.escape(" \u00b7 ".join(parts)))
     if errors:
         shown = "; ".join(map(str, report.get("examples", [])[:3]))
         said += feedback.note(
-            say(
+            gettext(
                 "{n:,} could not be judged; the column error says why ({examples}).",
                 n=errors,
                 examples=shown,
@@ -355,7 +355,7 @@ def _report(batch_id: str, found: PredictionState) -> str:
 def _scores(report: dict[str, Any]) -> str:
     if not report.get("scores"):
         if report.get("unknown_labels"):
-            return feedback.note(say("No label of the file is a class of the model."))
+            return feedback.note(gettext("No label of the file is a class of the model."))
         return ""
     apart = report.get("not_trained_on", {})
     found = [report["scores"], apart["scores"]] if "scores" in apart else [report["scores"]]
@@ -366,16 +366,16 @@ def _scores(report: dict[str, Any]) -> str:
         for name in report["scores"]
     )
     unknown = int(report.get("unknown_labels", 0))
-    caption = say("On {n:,} labelled rows", n=report["labelled"])
+    caption = gettext("On {n:,} labelled rows", n=report["labelled"])
     if unknown:
-        caption += "; " + say("{n:,} labels are no class of the model", n=unknown)
-    over = [say("score")]
+        caption += "; " + gettext("{n:,} labels are no class of the model", n=unknown)
+    over = [gettext("score")]
     if len(found) > 1:
-        caption += "; " + say("{n:,} of them were not trained on", n=apart["labelled"])
-        over = [say("all rows"), say("not trained on")]
+        caption += "; " + gettext("{n:,} of them were not trained on", n=apart["labelled"])
+        over = [gettext("all rows"), gettext("not trained on")]
     columns = "".join(
         f'<th scope="col" class="ft-num">{html.escape(one)}</th>'
-        f'<th scope="col">{html.escape(say("95% interval"))}</th>'
+        f'<th scope="col">{html.escape(gettext("95% interval"))}</th>'
         for one in over
     )
     labels = [str(name) for name in report.get("labels", [])]
@@ -388,7 +388,7 @@ def _scores(report: dict[str, Any]) -> str:
     )
     matrix = (
         '<div class="ft-rows ft-matrix"><table><caption>'
-        f"{html.escape(say('Confusion matrix: true class by answer'))}</caption><thead><tr>"
+        f"{html.escape(gettext('Confusion matrix: true class by answer'))}</caption><thead><tr>"
         f"<th></th>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
         if len(labels) <= 12
         else ""
@@ -402,7 +402,7 @@ def _scores(report: dict[str, Any]) -> str:
 
 
 def _interval(value: float, low: float, high: float) -> str:
-    between = say("{low:.3f} to {high:.3f}", low=low, high=high)
+    between = gettext("{low:.3f} to {high:.3f}", low=low, high=high)
     return f'<td class="ft-num"><b>{value:.3f}</b></td><td>{html.escape(between)}</td>'
 
 
@@ -419,7 +419,7 @@ def _rows(head: Sequence[dict[str, Any]]) -> str:
         "<tr>" + "".join(f"<td dir=auto>{_cell(line.get(name))}</td>" for name in names) + "</tr>"
         for line in head[:100]
     )
-    title = html.escape(say("The first {n} rows", n=len(head)))
+    title = html.escape(gettext("The first {n} rows", n=len(head)))
     return (
         f'<details class="ft-more" open><summary>{title}</summary>'
         f'<div class="ft-rows ft-batch" role="region" aria-label="{title}" tabindex="0"><table>'

@@ -28,7 +28,7 @@ from finetune.ui import (
     sign_in,
     tab_links,
 )
-from finetune.ui.i18n import say
+from finetune.ui.i18n import gettext
 
 LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "other")
 HARDWARE = ("cpu-basic", "cpu-upgrade", "t4-small")
@@ -346,7 +346,7 @@ class PublishTab:
     ) -> list[Any]:
         """Push, Cancel, how far it is, the pulse; what can be taken away, its links, ONNX."""
         hidden = gr.update(visible=False)
-        ready = gr.update(interactive=True, value=say("Push to Hub"))
+        ready = gr.update(interactive=True, value=gettext("Push to Hub"))
         try:
             run = store.get(run_id)
             summary = service.run_summary(store, run)
@@ -357,7 +357,8 @@ class PublishTab:
         again = state is not None and state.status in ("failed", "cancelled")
         return [
             gr.update(
-                interactive=not running, value=say("Try again") if again else say("Push to Hub")
+                interactive=not running,
+                value=gettext("Try again") if again else gettext("Push to Hub"),
             ),
             gr.update(visible=running, interactive=not (state and state.cancelling)),
             push_view.state(state),
@@ -383,11 +384,11 @@ def _full(name: str) -> str:
 
 
 def _wider() -> str:
-    text = say(
+    text = gettext(
         "Your sign-in may write to new repositories and to those made here. If this one was made "
         "elsewhere, sign in once more."
     )
-    return feedback.warning(f"{text} {sign_in.more(say('Sign in for all my repositories'))}")
+    return feedback.warning(f"{text} {sign_in.more(gettext('Sign in for all my repositories'))}")
 
 
 def _signed_in(oauth: gr.OAuthToken | None) -> str | None:
@@ -396,21 +397,23 @@ def _signed_in(oauth: gr.OAuthToken | None) -> str | None:
 
 def _links(run: Run, onnx: export_jobs.ExportState) -> str:
     parts = [
-        routes.download_link(run, "model.zip", html.escape(say("Model (zip)"))),
+        routes.download_link(run, "model.zip", html.escape(gettext("Model (zip)"))),
         routes.download_link(
-            run, "script.zip", html.escape(say("Script that repeats this run (zip)"))
+            run, "script.zip", html.escape(gettext("Script that repeats this run (zip)"))
         ),
     ]
     if onnx.file is not None:
-        text = say("ONNX (zip, {size})", size=push_view.size(onnx.bytes))
+        text = gettext("ONNX (zip, {size})", size=push_view.size(onnx.bytes))
         parts.append(routes.download_link(run, "onnx.zip", html.escape(text)))
     said = ""
     if onnx.running:
-        said = feedback.note(say("ONNX is being made and compared with PyTorch \u2026"))
+        said = feedback.note(gettext("ONNX is being made and compared with PyTorch \u2026"))
     elif onnx.error:
         said = feedback.show_errors(JobError(onnx.error, onnx.remedy))
     elif onnx.file is not None:
-        said = feedback.note(say("The ONNX model was compared with PyTorch and answers the same."))
+        said = feedback.note(
+            gettext("The ONNX model was compared with PyTorch and answers the same.")
+        )
     return f'<div class="ft-links">{"".join(parts)}</div>{said}'
 
 

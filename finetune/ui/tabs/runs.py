@@ -36,7 +36,7 @@ from finetune.ui import (
     tab_links,
 )
 from finetune.ui.compare_view import Compared
-from finetune.ui.i18n import say
+from finetune.ui.i18n import gettext
 from finetune.ui.tabs.evaluate import Evaluation
 
 # What this browser looks at; kept by the server, so no client can put anything else there.
@@ -265,8 +265,8 @@ class RunsTab:
             # In place: another click that is being answered has this very dict.
             chosen |= {"at": at, "runs": runs, "full": full}
         if full:
-            text = say("At most {n} runs can be told apart.", n=compare_view.MOST)
-            return chosen, feedback.show_errors(JobError(text, say("Take one away first.")))
+            text = gettext("At most {n} runs can be told apart.", n=compare_view.MOST)
+            return chosen, feedback.show_errors(JobError(text, gettext("Take one away first.")))
         return chosen, "" if was_full else gr.skip()
 
     def on_compare(
@@ -319,7 +319,7 @@ class RunsTab:
             run = self._store(request, view).get(view["opened"])
         except Exception as error:
             return gr.update(visible=True), feedback.show_errors(error), ""
-        text = say(
+        text = gettext(
             "Delete <b>{name}</b> with its model, curves and log? It cannot be brought back.",
             name=html.escape(run.title()),
         )
@@ -390,7 +390,7 @@ class RunsTab:
         found = run_table.filter_rows(rows, str(text or ""))
         drawn = self._table(rows, found, view)
         pressed = gr.update(
-            value=say("Compare {n}", n=len(ticked)) if len(ticked) > 1 else say("Compare"),
+            value=gettext("Compare {n}", n=len(ticked)) if len(ticked) > 1 else gettext("Compare"),
             interactive=len(ticked) > 1,
         )
         compared, shown = "", gr.update(visible=bool(opened) and not comparing)
@@ -432,10 +432,10 @@ class RunsTab:
         drawn = run_table_view.table(
             arranged, view["opened"], view["by"], view["descending"], shown >= len(rows)
         )
-        count = say("1 run") if len(rows) == 1 else say("{n} runs", n=len(rows))
+        count = gettext("1 run") if len(rows) == 1 else gettext("{n} runs", n=len(rows))
         if len(found) < len(rows):
-            count = say("{found} of {n} runs", found=len(found), n=len(rows))
-        more = say(", the first {n} shown", n=shown) if shown < len(found) else ""
+            count = gettext("{found} of {n} runs", found=len(found), n=len(rows))
+        more = gettext(", the first {n} shown", n=shown) if shown < len(found) else ""
         return drawn + f'<p class="ft-facts">{html.escape(count + more)}</p>'
 
     def _one(
@@ -536,7 +536,7 @@ def _versus(runs: list[Run], found: list[Compared]) -> str:
     """What the saved logits say of two runs; nothing for more of them."""
     if len(runs) != 2:
         return feedback.note(
-            say("Choose two runs alone to see whether their difference can be chance.")
+            gettext("Choose two runs alone to see whether their difference can be chance.")
         )
     try:
         first, second = (
@@ -568,12 +568,12 @@ def _configuration(run: Run) -> str:
         return feedback.show_errors(error)
     blank_, lines = RunConfig().to_dict(), []
     for name, value in chosen.to_dict().items():
-        shown = html.escape(str(value)) if value != "" else say("(empty)")
+        shown = html.escape(str(value)) if value != "" else gettext("(empty)")
         cell = f"<b>{shown}</b>" if value != blank_[name] else shown
         text = html.escape(config.knobs()[name].help, quote=True)
         lines.append(f'<tr><th scope="row" title="{text}">{name}</th><td>{cell}</td></tr>')
     return (
-        feedback.note(say("As the run was started; it never changes. Bold: not the default."))
+        feedback.note(gettext("As the run was started; it never changes. Bold: not the default."))
         + f'<div class="ft-rows"><table><tbody>{"".join(lines)}</tbody></table></div>'
     )
 
@@ -581,22 +581,22 @@ def _configuration(run: Run) -> str:
 def _checkpoints(run: Run, summary: RunSummary) -> str:
     lines = []
     if run.has_model() and summary.saved_step is not None:
-        lines.append((say("best model"), f"{summary.saved_step:,}", _size(run.best)))
+        lines.append((gettext("best model"), f"{summary.saved_step:,}", _size(run.best)))
     for path in run.checkpoints():
         step = int(path.name.rpartition("-")[2])
-        lines.append((say("to resume from"), f"{step:,}", _size(path)))
+        lines.append((gettext("to resume from"), f"{step:,}", _size(path)))
     if not lines:
         return feedback.note(
-            say("Nothing is saved: there is neither a model nor a point to resume from.")
+            gettext("Nothing is saved: there is neither a model nor a point to resume from.")
         )
     cells = "".join(
         f'<tr><th scope="row">{html.escape(what)}</th>'
-        f"<td>{html.escape(say('step {n}', n=step))}</td>"
+        f"<td>{html.escape(gettext('step {n}', n=step))}</td>"
         f'<td class="ft-num">{size}</td></tr>'
         for what, step, size in lines
     )
     over = "" if summary.status not in ENDED or run.checkpoints() else (
-        feedback.note(say("What was needed to resume is removed when a run has finished."))
+        feedback.note(gettext("What was needed to resume is removed when a run has finished."))
     )  # fmt: skip
     return f'<div class="ft-rows"><table><tbody>{cells}</tbody></table></div>{over}'
 
@@ -613,10 +613,10 @@ def _size(folder: Any) -> str:
 
 def _links(run: Run) -> str:
     model = (
-        routes.download_link(run, "model.zip", html.escape(say("Best model (zip)")))
+        routes.download_link(run, "model.zip", html.escape(gettext("Best model (zip)")))
         if run.has_model()
         else ""
     )
-    rest = routes.download_link(run, "config.json", html.escape(say("Configuration (JSON)")))
-    rest += routes.download_link(run, "events.csv", html.escape(say("Events (CSV)")))
+    rest = routes.download_link(run, "config.json", html.escape(gettext("Configuration (JSON)")))
+    rest += routes.download_link(run, "events.csv", html.escape(gettext("Events (CSV)")))
     return f'<div class="ft-links">{model}{rest}</div>'

@@ -25,7 +25,7 @@ from finetune.runs import grids
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import auth, cost_view, feedback, form, live_updates, upload_limits
-from finetune.ui.i18n import say, translate_term
+from finetune.ui.i18n import gettext
 
 
 @dataclass
@@ -175,9 +175,9 @@ class TrainTab:
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in made)
         said = ""
         if waiting:
-            text = say("{n} runs wait in the queue; see Runs.", n=waiting)
+            text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
             said = feedback.note(
-                say("1 run waits in the queue; see Runs.") if waiting == 1 else text
+                gettext("1 run waits in the queue; see Runs.") if waiting == 1 else text
             )
         return said, chosen.to_dict(), *self._shown(store, made[0])
 
@@ -198,8 +198,8 @@ class TrainTab:
             return ""
         told = {"n": len(planned), "groups": len({one.group for one in planned} - {""})}
         if told["groups"] > 1:
-            return feedback.note(say("Train queues {n} runs in {groups} groups.", **told))
-        return feedback.note(say("Train queues {n} runs.", **told))
+            return feedback.note(gettext("Train queues {n} runs in {groups} groups.", **told))
+        return feedback.note(gettext("Train queues {n} runs.", **told))
 
     def on_costs(
         self, request: gr.Request, seeds: Any, rates: str, batches: str, epochs: str, *values: Any
@@ -213,7 +213,9 @@ class TrainTab:
         except ConfigError as error:
             wrong = "; ".join(f"{name} {text}" for name, text in error.problems.items())
             return feedback.note(
-                say("What Train will take is told once the form is right: {wrong}.", wrong=wrong)
+                gettext(
+                    "What Train will take is told once the form is right: {wrong}.", wrong=wrong
+                )
             )
         except Exception as error:
             return feedback.show_errors(error)
@@ -258,7 +260,9 @@ class TrainTab:
             upload_limits.drop(path)
             return [
                 *form.filled(store, RunConfig.from_json(text)),
-                feedback.note(say("The configuration is in the form. Press Train to start it.")),
+                feedback.note(
+                    gettext("The configuration is in the form. Press Train to start it.")
+                ),
             ]
         except Exception as error:
             return [gr.skip()] * (len(form.NAMES) + 1) + [feedback.show_errors(error)]
@@ -331,9 +335,9 @@ class TrainTab:
     def on_hub(self) -> str:
         """Ask the Hub, after the page is there, and say what can be used."""
         if hub_connection.hub_is_reachable():
-            text = say("The Hub answers: its datasets and checkpoints can be used.")
+            text = gettext("The Hub answers: its datasets and checkpoints can be used.")
             return f"<div {_ANSWERS}>{feedback.note(text)}</div>"
-        text = say(
+        text = gettext(
             "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
             "this disk can be used: the bundled pairs and checkpoint need no network."
         )
@@ -355,7 +359,7 @@ class TrainTab:
             score = f", F1 {summary.best.metrics.get('f1', 0):.3f}" if summary.best else ""
             choices.append(
                 (
-                    f"{run.title()} \u00b7 {when} \u00b7 {translate_term(summary.status)}{score}",
+                    f"{run.title()} \u00b7 {when} \u00b7 {gettext(summary.status)}{score}",
                     run.id,
                 )
             )
@@ -365,13 +369,13 @@ class TrainTab:
 def _stopping(summary: RunSummary) -> str:
     """What the end that was asked for will leave."""
     if summary.best is not None:
-        return say("Stopping: the best model is kept.")
+        return gettext("Stopping: the best model is kept.")
     if summary.step or summary.phase == "train":
-        return say(
+        return gettext(
             "Stopping: nothing was evaluated yet, so the model is kept as it is, its scores "
             "unknown."
         )
-    return say("Stopping: training has not begun, so there is no model to keep.")
+    return gettext("Stopping: training has not begun, so there is no model to keep.")
 
 
 _RUNS = Path(__file__).resolve().parent.parent.parent.parent / "runs"  # where a terminal puts them

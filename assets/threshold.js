@@ -1,0 +1,44 @@
+// A run's evaluation. The slider moves the scores in the browser, which has all of them.
+const ofRun = () => element.querySelector('[data-run]')?.dataset.run ?? '';
+const panel = () => element.querySelector('.ft-threshold');
+function put(root, value, scores, exact) {
+  root.dataset.now = exact;
+  root.querySelector('output').textContent = value.toFixed(exact === String(value) ? 3 : 2);
+  for (const [name, score] of Object.entries(scores)) {
+    root.querySelector(`[data-score="${name}"]`).textContent = score.toFixed(3);
+  }
+  const cursor = root.querySelector('.ft-cursor');
+  if (cursor) cursor.style.left = `${100 * value}%`;
+}
+let moved = null; // where the slider stands, not saved yet: {run, to}
+function move(to) {
+  const root = panel(), sweep = JSON.parse(root.dataset.sweep), best = sweep.best, scores = {};
+  moved = {run: ofRun(), to};
+  element.querySelector('#threshold-slider').value =
+    to === 'best' ? Math.round(100 * best.threshold) : to;
+  if (to === 'best') {
+    put(root, best.threshold, best.values, String(best.threshold));
+    return;
+  }
+  for (const [name, list] of Object.entries(sweep.values)) scores[name] = list[to];
+  put(root, sweep.thresholds[to], scores, sweep.thresholds[to].toFixed(2));
+}
+element.addEventListener('input', (event) => {
+  if (event.target.id === 'threshold-slider') move(Number(event.target.value));
+});
+element.addEventListener('click', (event) => {
+  const button = event.target.closest('[data-do]');
+  if (!button) return;
+  if (button.dataset.do === 'best') {
+    move('best');
+    return;
+  }
+  if (['save', 'forget'].includes(button.dataset.do)) moved = null;
+  const root = panel();
+  const now = root ? root.dataset.now || String(JSON.parse(root.dataset.sweep).now) : '';
+  trigger('click', {do: button.dataset.do, run: ofRun(),
+    what: button.dataset.do === 'save' ? now : button.dataset.what || ''});
+});
+watch('value', () => {
+  if (moved?.run === ofRun() && panel()) move(moved.to); else moved = null;
+});

@@ -1,0 +1,79 @@
+"""Renders HTML from the Jinja2 templates in `templates/`; values are escaped.
+
+In a template `_` translates a text (`i18n.gettext`) and `_html` one with HTML in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from finetune.ui.i18n import gettext, gettext_html
+
+FOLDER = Path(__file__).resolve().parent / "templates"
+
+
+@cache
+def environment() -> Environment:
+    """The environment of all templates."""
+    made = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"_": gettext, "_html": gettext_html}
+    made.filters |= {
+        "fixed": fixed,
+        "count": count,
+        "size": size,
+        "measure": measure,
+        "short": short,
+    }
+    return made
+
+
+def render(template: str, **values: object) -> Markup:
+    """A template's HTML.
+
+    Args:
+        template: a file in `templates/`.
+        values: what it is about; strings are escaped, `Markup` is not.
+    """
+    return Markup(environment().get_template(template).render(values).strip())
+
+
+def macro(template: str, name: str) -> Callable[..., Markup]:
+    """A macro of a template, to be called with its arguments."""
+    return cast(Callable[..., Markup], getattr(environment().get_template(template).module, name))
+
+
+def fixed(value: float, digits: int = 3) -> str:
+    """A number with so many decimals: `0.842`."""
+    return f"{value:,.{digits}f}"
+
+
+def count(value: float) -> str:
+    """A whole number with separators: `3,668`."""
+    return f"{value:,.0f}"
+
+
+def size(value: float) -> str:
+    """Bytes as a person reads them: `90.9 MB`."""
+    return f"{value / 1e6:,.1f} MB" if value >= 100_000 else f"{value / 1e3:,.1f} KB"
+
+
+def measure(metric: str) -> str:
+    """What a metric is called at the head of a column: `F1`."""
+    return {"accuracy": "Accuracy", "f1": "F1"}.get(metric, metric)
+
+
+def short(text: str, most: int = 32) -> str:
+    """A text that is cut where it is long, with an ellipsis."""
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
