@@ -40,7 +40,7 @@ def main() -> None:
     store = RunStore(given.runs or default_root())
     print(f"Runs are kept in {store.root}", flush=True)
     made = app.build(store)
-    Scheduler(store, spare=True, release=release).start()  # whose spare worker wants a core at once
+    Scheduler(store, warm=True, release=release).start()
     stand_aside()
     app.launch(made, store, server_name=given.host, server_port=given.port)
 

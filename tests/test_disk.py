@@ -23,7 +23,8 @@ from finetune.errors import DataError, StoreError
 from finetune.inference import files as batch
 from finetune.jobs import background, train
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
 MANY = 1_000_000
 
@@ -115,7 +116,7 @@ def test_other_errors_are_not_taken_for_a_full_disk() -> None:
 def test_a_run_says_that_the_disk_is_full(full: Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.save({"a": torch.zeros(MANY)}, full)
-    failed = train._unexpected(caught.value, RunConfig())
+    failed = train.unexpected_failure(caught.value, RunConfig())
     assert failed.error == "A file of the run cannot be written: the disk is full."
     assert failed.remedy == "Free some space and press Resume: nothing saved is lost."
 
@@ -142,7 +143,7 @@ def test_a_judged_file_on_a_full_disk_is_said(full: Path, tmp_path: Path) -> Non
             writer.write([{"sentence1": "a" * MANY}])
         return events.Finished(step=0, seconds=0.0)
 
-    assert background.run_job(place, "start", work) == 1
+    assert background.carry_out(place, "start", work) == 1
     last = place.tail()[0][-1]
     assert isinstance(last, events.Failed)
     assert (last.error, last.remedy[:15]) == (

@@ -24,7 +24,8 @@ import pyarrow as pa
 from finetune.config import RunConfig
 from finetune.evaluation import saved_predictions
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from tests.benchmarks import machine
 
 ALLOWED = 10.0  # seconds

@@ -46,7 +46,8 @@ from finetune.config import RunConfig
 from finetune.jobs import service, workers
 from finetune.jobs.queue import Queue
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from tests.benchmarks import machine
 from tests.benchmarks import page as pages
 

@@ -42,9 +42,9 @@ from playwright.sync_api import Browser, sync_playwright
 
 from finetune.config import RunConfig
 from finetune.jobs import scheduler, workers
-from finetune.jobs.queue import Queue
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import live_updates
 from tests.benchmarks import machine
 
@@ -255,10 +255,7 @@ def watched(store: RunStore) -> Iterator[Run]:
     )  # fmt: skip
     with workers.worker_lock(run):
         scheduler.adopt_terminal_run(store, run)
-        try:
-            yield run
-        finally:
-            Queue(store.root).end(run.id)
+        yield run
 
 
 def asking(url: str, run: Run, process: psutil.Process, count: int) -> tuple[list[float], float]:

@@ -85,7 +85,6 @@ def _prepared(folder: Path, train_file: Path | None, chosen: Any) -> tuple[Any, 
     import torch
 
     from finetune.data import splits
-    from finetune.jobs import train
     from finetune.training import dataloaders, model
     from finetune.uploads import Uploads
 
@@ -146,7 +145,6 @@ def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
     """`finetune`'s own loop and preset, as the app runs it."""
     from finetune import config
     from finetune.config import RunConfig
-    from finetune.jobs import train
     from finetune.runs import events
     from finetune.training import loop, metrics
 
@@ -182,7 +180,6 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
     )
 
     from finetune.config import PRESETS, RunConfig
-    from finetune.jobs import train
     from finetune.training import dataloaders
 
     set_seed(SEED)
@@ -219,7 +216,6 @@ def utilisation(
 
     from finetune.config import RunConfig
     from finetune.environment import devices
-    from finetune.jobs import train
     from finetune.training import optimizer as optimizers
 
     chosen = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)

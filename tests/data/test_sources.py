@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +17,10 @@ import yaml
 
 from finetune import owners
 from finetune.config import RunConfig
-from finetune.data import catalog, checks, dataset_cache, hub_access, sources, splits
+from finetune.data import checks, dataset_cache, hub_access, sources, splits
 from finetune.environment import hub_connection
 from finetune.errors import DataError
-from finetune.evaluation import test_set
-from finetune.jobs import check, check_jobs, cost, service, train
+from finetune.jobs import check, cost, service, train
 from finetune.runs.store import RunStore
 from tests.conftest import HUB
 from tests.support import toys
@@ -64,6 +62,11 @@ def rows(
     return parquet({name: cell for name, cell in cells.items() if name}, {names[2]: known})
 
 
+def csv_file(count: int) -> bytes:
+    lines = "".join(f"{one},{two},{label}\n" for one, two, label in toys.rows(count))
+    return f"sentence1,sentence2,label\n{lines}".encode()
+
+
 def readme(**configs: list[str]) -> bytes:
     text = "---\nconfigs:\n"
     for name, names in configs.items():
@@ -84,6 +87,10 @@ def load(folder: Path, name: str, **values: object) -> splits.Pairs:
     return splits.load_pairs(RunConfig(dataset=name).changed(**values), folder)
 
 
+def sizes(pairs: splits.Pairs) -> dict[str, int]:
+    return {name: len(split) for name, split in pairs.splits.items()}
+
+
 def test_every_glue_task_has_its_shape(hub: LoopbackHub, tmp_path: Path) -> None:
     shapes = {
         "mrpc": ("sentence1", "sentence2"),
@@ -95,74 +102,60 @@ def test_every_glue_task_has_its_shape(hub: LoopbackHub, tmp_path: Path) -> None
         "cola": ("sentence", ""),
     }
     files = {"README.md": readme(**{task: ["train", "validation", "test"] for task in shapes})}
-    for task, (one, two) in shapes.items():
+    for task, (first, second) in shapes.items():
         for split, count in (("train", 30), ("validation", 10), ("test", 5)):
-            names = (one, two or "unused", "label")
-            cells = rows(count, count, names if two else (one, "", "label"), split == "test")
+            cells = rows(count, count, (first, second, "label"), split == "test")
             files[f"{task}/{split}.parquet"] = cells
     hub.add_repo("nyu-mll/glue", "dataset", files)
-    offered = {one.name for one in catalog.DATASETS}
-    for task, (_, two) in shapes.items():
-        assert f"glue/{task}" in offered
-        found = load(tmp_path, f"glue/{task}")
-        texts = ["sentence1", *(["sentence2"] if two else [])]
-        assert found.splits["train"].column_names == [*texts, "label"]
-        assert {name: len(split) for name, split in found.splits.items()} == {
-            "train": 30,
-            "validation": 10,
-        }
-        assert found.labels == ["no", "yes"]
-        assert found.origin["source"] == f"nyu-mll/glue ({task})"
+    for task, (_, second) in shapes.items():
+        loaded = load(tmp_path, f"glue/{task}")
+        texts = ["sentence1", "sentence2"] if second else ["sentence1"]
+        assert loaded.splits["train"].column_names == [*texts, "label"]
+        assert sizes(loaded) == {"train": 30, "validation": 10}
+        assert loaded.labels == ["no", "yes"]
+        assert loaded.origin["source"] == f"nyu-mll/glue ({task})"
 
 
 def test_mnli_keeps_both_validation_splits(hub: LoopbackHub, tmp_path: Path) -> None:
-    splits = ["train", "validation_matched", "validation_mismatched", "test_matched"]
-    names = ("premise", "hypothesis", "label")
-    files = {f"mnli/{split}.parquet": rows(12 + n, n, names, classes=3)
-             for n, split in enumerate(splits)}  # fmt: skip
-    hub.add_repo("nyu-mll/glue", "dataset", {"README.md": readme(mnli=splits), **files})
-    found = load(tmp_path, "glue/mnli")
-    assert {name: len(split) for name, split in found.splits.items()} == {
-        "train": 12,
-        "validation": 13,
-        "test": 14,
-    }
-    assert found.labels == ["entailment", "neutral", "contradiction"]
+    names = ["train", "validation_matched", "validation_mismatched", "test_matched"]
+    columns = ("premise", "hypothesis", "label")
+    files = {f"mnli/{split}.parquet": rows(12 + n, n, columns, classes=3)
+             for n, split in enumerate(names)}  # fmt: skip
+    hub.add_repo("nyu-mll/glue", "dataset", {"README.md": readme(mnli=names), **files})
+    loaded = load(tmp_path, "glue/mnli")
+    assert sizes(loaded) == {"train": 12, "validation": 13, "test": 14}
+    assert loaded.labels == ["entailment", "neutral", "contradiction"]
     other = load(tmp_path, "glue/mnli", validation_split="validation_mismatched")
-    assert len(other.splits["validation"]) == 14
+    assert sizes(other)["validation"] == 14
     with pytest.raises(DataError, match=r"no split 'dev'; it has train, validation_matched"):
         load(tmp_path, "glue/mnli", validation_split="dev")
 
 
 def test_paws_and_any_dataset(hub: LoopbackHub, tmp_path: Path) -> None:
-    paws = readme(labeled_final=["train", "validation", "test"])
-    files = {f"labeled_final/{split}.parquet": rows(20, 1) for split in ("train", "validation",
-                                                                         "test")}  # fmt: skip
-    hub.add_repo("google-research-datasets/paws", "dataset", {"README.md": paws, **files})
-    assert len(load(tmp_path, "paws").splits["test"]) == 20
-    csv = "".join(f"{one},{two},{label}\n" for one, two, label in toys.rows(40))
-    made = hub.add_repo("ada/tickets", "dataset", {"train.csv": f"q1,q2,same\n{csv}".encode()})
-    found = load(tmp_path, "ada/tickets")
-    assert found.origin["revision"] == made.head
-    assert found.origin["columns"] == {"sentence1": "q1", "sentence2": "q2", "label": "same"}
-    assert len(found.splits["validation"]) == 4
+    names = ["train", "validation", "test"]
+    files = {f"labeled_final/{split}.parquet": rows(20, 1) for split in names}
+    card = readme(labeled_final=names)
+    hub.add_repo("google-research-datasets/paws", "dataset", {"README.md": card, **files})
+    assert sizes(load(tmp_path, "paws"))["test"] == 20
+    text = csv_file(40).replace(b"sentence1,sentence2,label", b"q1,q2,same")
+    repo = hub.add_repo("ada/tickets", "dataset", {"train.csv": text})
+    loaded = load(tmp_path, "ada/tickets")
+    assert loaded.origin["revision"] == repo.head
+    assert loaded.origin["columns"] == {"sentence1": "q1", "sentence2": "q2", "label": "same"}
+    assert sizes(loaded)["validation"] == 4
 
 
 def test_a_new_commit_is_read_and_an_old_one_kept(hub: LoopbackHub, tmp_path: Path) -> None:
-    repo = hub.add_repo("ada/tickets", "dataset", {"train.csv": _csv(40)})
+    repo = hub.add_repo("ada/tickets", "dataset", {"train.csv": csv_file(40)})
     first = load(tmp_path, "ada/tickets")
     assert load(tmp_path, "ada/tickets").fingerprint == first.fingerprint
-    repo.commit("more", {"train.csv": _csv(60)})
+    commit = first.origin["revision"]
+    repo.commit("more", {"train.csv": csv_file(60)})
     second = load(tmp_path, "ada/tickets")
-    assert (second.origin["revision"], second.fingerprint) != (
-        first.origin["revision"],
-        first.fingerprint,
-    )
-
-
-def _csv(count: int) -> bytes:
-    lines = "".join(f"{one},{two},{label}\n" for one, two, label in toys.rows(count))
-    return f"sentence1,sentence2,label\n{lines}".encode()
+    assert second.origin["revision"] != commit
+    assert second.fingerprint != first.fingerprint
+    pinned = load(tmp_path, "ada/tickets", dataset_revision=commit)
+    assert pinned.fingerprint == first.fingerprint
 
 
 def test_several_configurations_are_offered_by_name(hub: LoopbackHub, tmp_path: Path) -> None:
@@ -199,11 +192,11 @@ def test_several_configurations_are_offered_by_name(hub: LoopbackHub, tmp_path: 
 def test_what_is_not_to_be_had_is_said(
     hub: LoopbackHub, tmp_path: Path, name: str, said: str
 ) -> None:
-    hub.add_repo("ada/private", "dataset", {"train.csv": _csv(9)}, private=True)
-    hub.add_repo("ada/gated", "dataset", {"train.csv": _csv(9)}, gated=True)
+    hub.add_repo("ada/private", "dataset", {"train.csv": csv_file(9)}, private=True)
+    hub.add_repo("ada/gated", "dataset", {"train.csv": csv_file(9)}, gated=True)
     hub.add_repo("ada/script", "dataset", {"script.py": b"raise SystemExit('it ran')"})
     hub.add_repo("ada/empty", "dataset", {"README.md": b"nothing"})
-    hub.add_repo("ada/old", "dataset", {"train.csv": _csv(9)})
+    hub.add_repo("ada/old", "dataset", {"train.csv": csv_file(9)})
     revision = "v9" if name == "ada/old" else ""
     with pytest.raises(DataError, match=said) as caught:
         load(tmp_path, name, dataset_revision=revision)
@@ -213,60 +206,47 @@ def test_what_is_not_to_be_had_is_said(
         checks.check_pairs(config, tmp_path)
 
 
-LOCAL = ["data", "ada/local", "./ada", "../pairs", ".", "..", "~/pairs", "/srv/pairs", "a\\b",
-         "file:pairs", "hf://datasets/ada/x", "a/b/c", "-x/y", "ada/..", "Ada/.x"]  # fmt: skip
+LOCAL = [
+    "csv", "json", "parquet", "imagefolder", "imdb", "data", "ada/local", "./ada", "../pairs", ".",
+    "..", "~/pairs", "/srv/pairs", "a\\b", "file:pairs", "hf://datasets/ada/x", "a/b/c", "-x/y",
+    "ada/..", "Ada/.x",
+]  # fmt: skip
 
 
 def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
     tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """`load_dataset("csv")` reads the files below the working directory, and a folder's too."""
-    from datasets import packaged_modules
-
     monkeypatch.chdir(tmp_path)
     for folder in ("data", "ada/local"):
         (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "train.csv").write_bytes(_csv(40))
+        (tmp_path / folder / "train.csv").write_bytes(csv_file(40))
     monkeypatch.setattr(sources, "load_dataset", None)
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    visitor = store.seen_by(owners.identify(browser="browser:ada"))
+    visitor = store.for_visitor(owners.identify(browser="browser:ada"))
     monkeypatch.delenv("FINETUNE_VISITORS")
-    for name in [*packaged_modules._PACKAGED_DATASETS_MODULES, "imdb", *LOCAL]:
+    for name in LOCAL:
         config = RunConfig(dataset=name)
-        acts: list[tuple[Callable[..., object], tuple[object, ...]]] = [
-            (splits.load_pairs, (config, tmp_path)),
-            (sources.open_source, (config, tmp_path)),
-            (check_jobs.start_check, (store, config)),
-            (check_jobs.start_check, (visitor, config)),
-            (service.start_run, (store, config)),
-            (service.start_run, (visitor, config)),
-        ]
-        for act, given in acts:
+        acts: list[tuple[Callable[..., object], object]] = [
+            (splits.load_pairs, tmp_path), (sources.open_source, tmp_path),
+        ]  # fmt: skip
+        for act, root in acts:
             with pytest.raises(DataError, match=r"is a path|There is no dataset"):
-                act(*given)
-        for command in (train.main, check.main):
-            assert command([f"--dataset={name}", "--runs", str(store.root)]) == 2, name
-            assert "is a path" in (said := capsys.readouterr().err) or "There is no dataset" in said
+                act(config, root)
+        for act in (check.start_check, service.start_run):
+            for viewed in (store, visitor):
+                with pytest.raises(DataError, match=r"is a path|There is no dataset"):
+                    act(viewed, config)
+    for command in (train.main, check.main):
+        assert command(["--dataset=csv", "--runs", str(store.root)]) == 2
+        assert "There is no dataset 'csv'" in capsys.readouterr().err
     assert not store.runs()
-
-
-def test_a_resumed_run_of_an_earlier_version_reads_no_file_of_the_machine(
-    tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = store.create(RunConfig(dataset="csv"))
-    kept = store.root / "data" / dataset_cache._name(run.config())
-    load(tmp_path, "bundled")
-    shutil.copytree(next((tmp_path / "data").glob("*/")), kept)  # read by that version
-    with pytest.raises(DataError, match="There is no dataset 'csv'"):
-        splits.load_pairs(run.config(), store.root)
-    with pytest.raises(DataError, match="There is no dataset 'csv'"):
-        test_set.score_both_orders(run)
 
 
 def test_without_the_hub_it_is_said_at_once_and_what_was_read_still_serves(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub.add_repo("ada/tickets", "dataset", {"train.csv": _csv(40)})
+    hub.add_repo("ada/tickets", "dataset", {"train.csv": csv_file(40)})
     first = load(tmp_path, "ada/tickets")
     monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda timeout=2.0: False)
     assert load(tmp_path, "ada/tickets").fingerprint == first.fingerprint
@@ -278,41 +258,39 @@ OUTSIDE = ["http://{host}/secret.csv", "https://{host}/secret.csv", "file://{fol
            "{folder}/secret.csv", "zip://x.csv::http://{host}/a.zip", "../../secret/secret.csv",
            "data/../../x.csv", "~/secret.csv", "s3://bucket/x.csv", "a\\..\\x.csv",
            "hf://datasets/eve/private/train.csv", "memory:x.csv"]  # fmt: skip
+SHAPES: list[Callable[[str], dict[str, object]]] = [
+    lambda path: {"data_files": ["train.csv", path]},
+    lambda path: {"data_files": [{"split": "train", "path": ["train.csv", path]}]},
+    lambda path: {"data_files": {"train": path}},
+    lambda path: {"data_files": "train.csv", "data_dir": path},
+]
 
 
 @pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
-@pytest.mark.parametrize("shape", ["text", "list", "splits", "by name", "folder"])
 def test_a_dataset_names_no_data_but_its_own(
-    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, shape: str
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     """`datasets` connects to whatever address the card names, and opens files of the machine."""
-    (tmp_path / "secret.csv").write_bytes(_csv(40))
-    called: list[object] = []
-    monkeypatch.setattr(sources, "load_dataset", lambda *given, **named: called.append(given))
-    for template in OUTSIDE:
-        path = template.format(host=HUB.url.removeprefix("http://"), folder=tmp_path)
-        named: object = {
-            "text": path,
-            "list": ["train.csv", path],
-            "splits": [{"split": "train", "path": ["train.csv", path]}],
-            "by name": {"train": path},
-            "folder": "train.csv",
-        }[shape]
-        config = {"config_name": "default", "data_files": named}
-        config |= {"data_dir": path} if shape == "folder" else {}
-        text = yaml.safe_dump({"configs": [config]})
+    (tmp_path / "secret.csv").write_bytes(csv_file(40))
+    calls: list[object] = []
+    monkeypatch.setattr(sources, "load_dataset", lambda *args, **kwargs: calls.append(args))
+    configs = [shape(OUTSIDE[0]) for shape in SHAPES]
+    configs += [{"data_files": path} for path in (OUTSIDE if file == "README.md" else OUTSIDE[:1])]
+    for config in configs:
+        text = yaml.safe_dump({"configs": [{"config_name": "default", **config}]})
+        text = text.format(host=HUB.url.removeprefix("http://"), folder=tmp_path)
         text = f"---\n{text}---\n" if file == "README.md" else text
-        hub.add_repo("eve/card", "dataset", {file: text.encode(), "train.csv": _csv(9)})
+        hub.add_repo("eve/card", "dataset", {file: text.encode(), "train.csv": csv_file(9)})
         with pytest.raises(DataError, match=r"names .* as its data, which is no file of its own"):
             load(tmp_path, "eve/card")
-    assert not called
+    assert not calls
     assert not [path for _, path, _ in hub.requests if "secret" in path or "a.zip" in path]
 
 
 def test_what_a_card_may_name_is_read(hub: LoopbackHub, tmp_path: Path) -> None:
     configs = [{"config_name": "default", "data_files": "rows/t*.csv", "sep": ","}]
     text = f"---\n{yaml.safe_dump({'configs': configs})}---\nhttp://example.org\n"
-    files = {"README.md": text.encode(), "rows/train.csv": _csv(40)}
+    files = {"README.md": text.encode(), "rows/train.csv": csv_file(40)}
     hub.add_repo("ada/named", "dataset", files)
     assert len(load(tmp_path, "ada/named").splits["train"]) == 36
 
@@ -320,9 +298,9 @@ def test_what_a_card_may_name_is_read(hub: LoopbackHub, tmp_path: Path) -> None:
 def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_would_not_give_them(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: RunStore
 ) -> None:
-    secret = hub.add_repo("ada/secret", "dataset", {"train.csv": _csv(40)}, private=True)
-    gated = hub.add_repo("ada/locked", "dataset", {"train.csv": _csv(40)}, gated=True)
-    open_ = hub.add_repo("ada/open", "dataset", {"train.csv": _csv(40)})
+    secret = hub.add_repo("ada/secret", "dataset", {"train.csv": csv_file(40)}, private=True)
+    gated = hub.add_repo("ada/locked", "dataset", {"train.csv": csv_file(40)}, gated=True)
+    open_ = hub.add_repo("ada/open", "dataset", {"train.csv": csv_file(40)})
     names = ("ada/secret", "ada/locked", "ada/open")
     monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
     for name in names:
@@ -357,12 +335,12 @@ def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_would_not_give_them(
 def test_what_the_owner_has_examined_is_no_visitors_to_see(
     hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, store: RunStore
 ) -> None:
-    repo = hub.add_repo("ada/examined", "dataset", {"train.csv": _csv(40)}, private=True)
+    repo = hub.add_repo("ada/examined", "dataset", {"train.csv": csv_file(40)}, private=True)
     config = RunConfig(dataset="ada/examined")
     monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
 
     def examined() -> str:
-        folder = check_jobs.check_folder(store, config)
+        folder = check.check_folder(store, config)
         folder.folder.mkdir(parents=True)
         (folder.folder / "config.json").write_text(config.to_json())
         report = checks.check_pairs(config, store.root, lambda *_: None)
@@ -371,19 +349,19 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
 
     by_owner = examined()
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    mine = store.seen_by(owners.identify(browser="browser:ada"))
+    mine = store.for_visitor(owners.identify(browser="browser:ada"))
     with pytest.raises(DataError, match="There is no such examination"):
-        check_jobs.get_check(mine, by_owner)
-    assert check_jobs.check_state(check_jobs.check_folder(mine, config)).report is None
+        check.get_check(mine, by_owner)
+    assert check.check_state(check.check_folder(mine, config)).report is None
     assert cost.estimate_cost(mine, config).steps is None
     repo.private = False
-    found = check_jobs.get_check(mine, examined())
-    assert check_jobs.check_state(found).report is not None
+    found = check.get_check(mine, examined())
+    assert check.check_state(found).report is not None
     repo.private = True
-    hub_access._known.cache_clear()
+    hub_access._answer.cache_clear()
     for act in (
-        lambda: check_jobs.get_check(mine, found.id),
-        lambda: check_jobs.start_check(mine, config),
+        lambda: check.get_check(mine, found.id),
+        lambda: check.start_check(mine, config),
     ):
         with pytest.raises(DataError, match="no dataset 'ada/examined' on the Hub, or it is priv"):
             act()
@@ -392,7 +370,7 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
 def test_on_a_space_the_owners_token_reads_nothing_for_visitors(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub.add_repo("ada/tickets", "dataset", {"train.csv": _csv(40)})
+    hub.add_repo("ada/tickets", "dataset", {"train.csv": csv_file(40)})
     monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
     monkeypatch.setenv("SPACE_ID", "ada/finetune")
     load(tmp_path, "ada/tickets")
@@ -427,7 +405,7 @@ def test_why_a_dataset_is_not_to_be_had(
     path: str, fault: Any, said: str, remedy: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    rows = _csv(40) + f"{path},{said},yes\n".encode()  # which lie in no cache
+    rows = csv_file(40) + f"{path},{said},yes\n".encode()  # which lie in no cache
     hub.add_repo("ada/faulty", "dataset", {"train.csv": rows})
     if fault == "cut":
         hub.fail("GET", path, 0, times=99, cut=True, after=100)
@@ -441,7 +419,7 @@ def test_why_a_dataset_is_not_to_be_had(
 def test_a_dataset_is_had_after_a_pause_that_the_hub_asks_for(
     hub: LoopbackHub, tmp_path: Path, capsys: Any
 ) -> None:
-    hub.add_repo("ada/patient", "dataset", {"train.csv": _csv(41)})
+    hub.add_repo("ada/patient", "dataset", {"train.csv": csv_file(41)})
     hub.fail("GET", "/api/datasets/ada/patient", 429, headers={"Retry-After": "1"})
     hub.fail("", "/train.csv", 503, headers={"Retry-After": "1"})
     assert load(tmp_path, "ada/patient").splits["train"]
@@ -452,7 +430,7 @@ def test_a_dataset_is_had_after_a_pause_that_the_hub_asks_for(
 def test_only_one_process_reads_a_source(hub: LoopbackHub, tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    hub.add_repo("ada/tickets", "dataset", {"train.csv": _csv(40)})
+    hub.add_repo("ada/tickets", "dataset", {"train.csv": csv_file(40)})
     config = RunConfig(dataset="ada/tickets")
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: dataset_cache.read_dataset(config, tmp_path), range(4)))

@@ -190,7 +190,6 @@ def test_a_file_with_another_header_is_named(tmp_path: Path) -> None:
 def test_what_is_wrong_with_the_pairs_is_said_in_a_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from finetune.jobs import train
     from finetune.runs import events
 
     def said(origin: dict[str, Any]) -> list[str]:

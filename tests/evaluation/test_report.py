@@ -19,7 +19,8 @@ from finetune.evaluation.saved_predictions import SavedLogits, SwappedLogits
 from finetune.inference.decision_rule import DecisionRule
 from finetune.jobs import service
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import evaluation_view
 from finetune.ui.tabs.evaluate import Evaluation

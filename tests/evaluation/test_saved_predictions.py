@@ -11,7 +11,8 @@ import pytest
 from finetune.config import RunConfig
 from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
 
 @pytest.fixture

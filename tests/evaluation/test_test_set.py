@@ -14,7 +14,7 @@ from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import splits
 from finetune.errors import DataError, JobError
 from finetune.evaluation import corrections, report, saved_predictions, test_set
-from finetune.jobs import background, evaluate, service
+from finetune.jobs import evaluate, service
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -180,7 +180,7 @@ def test_what_cannot_be_measured_is_said(store: RunStore, toy_checkpoint: Path) 
     saved_predictions.save_examples(run, "validation", _single())
     with pytest.raises(DataError, match="single sentences"):
         test_set.score_both_orders(run)
-    assert evaluate.evaluation_state(run, "orders") == JobState()
+    assert evaluate.evaluation_state(run, "orders").status == "none"
     with pytest.raises(DataError, match="were not kept"):
         corrections.correct_label(store.create(RunConfig()), 0, "a", ["a"])
 

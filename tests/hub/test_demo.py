@@ -20,7 +20,8 @@ from finetune.hub import demo, publish, push_plan
 from finetune.hub.client import default_sleep_time
 from finetune.hub.push_plan import PushRequest
 from finetune.hub.upload import PushProgress
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import push_view
 from tests.environment.test_space import with_spaces
 from tests.support import toys

@@ -21,9 +21,10 @@ from finetune.disk import write_atomically
 from finetune.evaluation import saved_predictions
 from finetune.hub import curves_picture, model_card
 from finetune.inference import decision_rule
-from finetune.jobs import check_jobs
+from finetune.jobs import check
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 
@@ -297,7 +298,7 @@ def test_findings_of_the_same_rows_are_told_without_rows(store: RunStore, run: R
         [Example("train", 1, SECRET)],
     )  # fmt: skip
     note = Finding("classes", "notes", "Two classes", 64, "")
-    place = check_jobs.check_folder(store, run.config())
+    place = check.check_folder(store, run.config())
     place.folder.mkdir(parents=True)
     for fingerprint, told in (("f" * 64, [found]), ("0" * 64, [])):
         report = CheckReport(source="x", findings=[found, note], fingerprint=fingerprint)

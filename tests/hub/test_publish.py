@@ -33,9 +33,10 @@ from finetune.hub import client, model_card, publish, push_plan, verify
 from finetune.hub.push_plan import PushRequest
 from finetune.hub.upload import PushProgress
 from finetune.inference.scorer import Scorer
-from finetune.jobs import push_jobs
+from finetune.jobs import push as push_jobs
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import push_view
 from tests.conftest import TOKEN
 from tests.support import toys
@@ -538,20 +539,22 @@ def test_the_token_is_nowhere_afterwards(
     caplog.set_level("DEBUG")
     marked = "hf-marked-0123456789"
     hub.add_user(marked, "ada", pro=True)
-    pushing, said, arguments = push_jobs.PushRegistry(), [], []
+    said: list[str] = []
+    arguments: list[str] = []
     for path in (WHO, CREATE, PREUPLOAD, BATCH, PUT, COMMIT, "nothing"):
         hub.faults.clear()
         hub.fail("", path, 403, ALWAYS)
-        pushing.start(store, run, store.summary(run), PushRequest("pairs", demo=True), marked)
-        while (state := pushing.state(store, run)) is not None and state.status == "running":
+        request = PushRequest("pairs", demo=True)
+        push_jobs.start_push(store, run, request, marked, push_jobs.Approvals())
+        while push_jobs.push_state(run).running:
             for one in psutil.Process().children(True):
                 with contextlib.suppress(psutil.Error):  # it has ended meanwhile
                     arguments.append(" ".join(one.cmdline()))
             arguments += map(repr, threading.enumerate())
             time.sleep(0.02)
-        said += [repr(state), repr(vars(pushing)), push_view.state(state)]
-    assert state is not None
-    assert state.status == "done"
+        state = push_jobs.push_state(run)
+        said += [repr(state), push_view.state(state)]
+    assert state.status == "finished"
     assert marked in hub.tokens_seen
     printed = capfd.readouterr()
     said += [caplog.text, printed.out, printed.err, *hub.targets, *arguments, str(os.environ)]

@@ -24,9 +24,11 @@ from finetune import config
 from finetune.config import RunConfig
 from finetune.errors import DataError, StoreError
 from finetune.hub import script_bundle
-from finetune.jobs import train
+from finetune.jobs import pipeline
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.training import accelerator
 from tests.data.test_sources import readme, rows
 from tests.support import toys
 from tests.support.hub import LoopbackHub
@@ -42,13 +44,13 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(train, "keep_memory", lambda: None)
+    monkeypatch.setattr(accelerator, "keep_freed_memory", lambda: None)
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "0")
 
     def carry_out(config: RunConfig) -> Run:
         run = store.create(config.changed(mixed_precision="no"))
-        for event in train.train_events(run, train.StopSwitch(run)):
+        for event in pipeline.train_events(run, pipeline.StopSwitch(run)):
             run.append(event)
         return run
 

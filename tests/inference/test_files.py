@@ -21,7 +21,7 @@ from finetune.errors import DataError, JobError, ModelError, StoreError
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.predictor import PredictOptions, Predictor
-from finetune.jobs import predict, workers
+from finetune.jobs import background, predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -418,7 +418,7 @@ def test_others_start_while_a_file_is_copied(
             copied.append(target)
             with background.store_lock(store):
                 assert predict.newest_predictions(store) == []  # what is not whole is not shown
-            with pytest.raises(JobError, match="1 batch is going on"):
+            with pytest.raises(JobError, match="still being predicted"):
                 predict.start_prediction(
                     ada, PredictionRequest(ada.runs()[0].id, "x.csv", ""), path
                 )

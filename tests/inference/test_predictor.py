@@ -25,7 +25,8 @@ from finetune.inference.predictor import (
     PredictOptions,
     Predictor,
 )
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.training import model
 from finetune.ui.model_chooser import Models
 from tests.support import toys

@@ -32,7 +32,7 @@ def stream(
 ) -> tuple[Iterator[events.Event], torch.nn.Module]:
     """The events of a run as they happen, and the model that it trains."""
     AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
-    accelerator = train.make_accelerator(config)
+    accelerator = accelerator.make_accelerator(config)
     _, classifier, batches = prepared(config, pairs)
     metric, hooks_ = metrics.AccuracyAndF1(pairs.labels), loop.Hooks(**hooks)
     return loop.fit(config, accelerator, classifier, batches, metric, hooks_, resume), classifier
@@ -58,4 +58,4 @@ def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `jobs.train.carry_out_run` leave the test's process as it was."""
     monkeypatch.setattr(train, "_set_environment", lambda config: None)
     monkeypatch.setattr(train, "keep_memory", lambda: None)
-    monkeypatch.setattr(train.StopSwitch, "install", lambda self: None)
+    monkeypatch.setattr(pipeline.StopSwitch, "install", lambda self: None)

@@ -46,7 +46,7 @@ def test_the_largest_that_fits_is_found_and_the_step_stays(
     toy_config: RunConfig, toy_pairs: splits.Pairs, small_device: list[int]
 ) -> None:
     chosen = toy_config.changed(per_device_train_batch_size=12)
-    accelerator = train.make_accelerator(chosen)
+    accelerator = accelerator.make_accelerator(chosen)
     _, classifier, batches = prepared(chosen, toy_pairs)
     before, weights = torch.get_rng_state(), [p.clone() for p in classifier.parameters()]
     found = batch_size.find_batch_size(chosen, accelerator, classifier, batches)
@@ -64,7 +64,7 @@ def test_one_pair_too_many_is_said(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(BertForSequenceClassification, "forward", never)
-    accelerator = train.make_accelerator(toy_config)
+    accelerator = accelerator.make_accelerator(toy_config)
     _, classifier, batches = prepared(toy_config, toy_pairs)
     with pytest.raises(TrainingError, match=r"Not even one pair of \d+ tokens fits .* max_length"):
         batch_size.find_batch_size(toy_config, accelerator, classifier, batches)
@@ -85,7 +85,7 @@ def test_a_run_trains_with_what_was_found(
             max_eval_samples=8,
         )
     )  # fmt: skip
-    assert train.carry_out_run(run, bar=False) == 0
+    assert train.carry_out_run(run, lambda event: None) == 0
     (prepared_,) = [e for e in run.tail()[0] if isinstance(e, events.Prepared)]
     assert prepared_.per_device_train_batch_size == 4
     assert prepared_.gradient_accumulation_steps == 2
@@ -99,7 +99,7 @@ def test_too_large_a_batch_ends_with_the_one_to_set(
     run = store.create(
         RunConfig(checkpoint=str(toy_checkpoint), max_length=32, per_device_train_batch_size=16)
     )
-    assert train.carry_out_run(run, bar=False) == 1
+    assert train.carry_out_run(run, lambda event: None) == 1
     last = run.tail()[0][-1]
     assert isinstance(last, events.Failed)
     assert "out of memory" in last.error

@@ -16,7 +16,8 @@ from finetune.config import PRESETS, RunConfig
 from finetune.errors import ConfigError
 from finetune.jobs import service, workers
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.training import distributed
 from tests.jobs.test_service import start, until
 

@@ -276,7 +276,7 @@ def test_a_tokenizer_of_another_language_is_refused(
     assert re.search(words, blocked.title)
     run = store.create(chosen)
     work_in_this_process(monkeypatch)
-    assert train.carry_out_run(run, bar=False) == 1
+    assert train.carry_out_run(run, lambda event: None) == 1
     failed = store.summary(run)
     assert failed.status == "failed"
     assert re.search(words, failed.error)

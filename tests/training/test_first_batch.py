@@ -123,9 +123,9 @@ def test_a_run_tells_its_first_batch_once(
     work_in_this_process(monkeypatch)
     files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
     run = store.create(toy_config.changed(dataset=store.uploads.add(files), max_steps=2))
-    assert train.carry_out_run(run, bar=False) == 0
+    assert train.carry_out_run(run, lambda event: None) == 0
     (event,) = [event for event in run.tail()[0] if isinstance(event, events.FirstBatch)]
     summary = store.summary(run)
-    assert summary.peeked == event
+    assert summary.first_batch == event
     assert summary.prepared is not None
     assert set(event.labels) <= set(summary.prepared.labels)

@@ -18,7 +18,7 @@ from finetune.data import checkpoints
 from finetune.data.sources import LABELS
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, ModelError
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 from finetune.training import model
 from tests.support import toys
 from tests.support.hub import LoopbackHub

@@ -96,7 +96,7 @@ def test_dataset_and_checkpoint_are_both_fetched(
         RunConfig(dataset="glue/mrpc", checkpoint="bert-toy", max_length=32, max_steps=4)
     )
     work_in_this_process(monkeypatch)
-    assert train.carry_out_run(run, bar=False) == 0
+    assert train.carry_out_run(run, lambda event: None) == 0
     ended = store.summary(run)
     assert ended.prepared is not None
     assert ended.prepared.train_examples == 48

@@ -23,7 +23,8 @@ from finetune.data import splits
 from finetune.errors import JobError
 from finetune.jobs import service, train, workers
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
 from finetune.training import model
 from tests.support.training import evaluations, prepared, stream, work_in_this_process
@@ -269,7 +270,7 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
         store.delete(run)
         return folder
 
-    def lose_the_folder(run: Run, stop: train.StopSwitch) -> Iterator[events.Event]:
+    def lose_the_folder(run: Run, stop: pipeline.StopSwitch) -> Iterator[events.Event]:
         stop.looping = True
         if writes == "save_best":
             monkeypatch.setattr(model, "save_model", save_into_nothing)
@@ -279,7 +280,7 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
 
     work_in_this_process(monkeypatch)
     monkeypatch.setattr(train, "train_events", lose_the_folder)
-    assert train.carry_out_run(run, bar=False) == 0
+    assert train.carry_out_run(run, lambda event: None) == 0
     assert not run.folder.exists()
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err
@@ -408,7 +409,7 @@ def test_a_stopped_run_goes_on_by_the_page_and_a_finished_one_does_not(
         service.resume_run(store, run)
     service.stop_run(store, run)
     until(lambda: service.run_summary(store, run).status == "stopped")
-    until(lambda: not workers.alive(run))
+    until(lambda: not run.is_alive())
     at = service.run_summary(store, run).step
     service.resume_run(store, run)
     assert service.run_summary(store, run).status == "running"
@@ -451,7 +452,7 @@ def test_a_run_does_not_go_on_with_other_pairs(
     (run.begin_checkpoint() / "weights").write_text("")
     run.end_checkpoint(3, keep=1)
     work_in_this_process(monkeypatch)
-    assert train.carry_out_run(run, bar=False) == 1
+    assert train.carry_out_run(run, lambda event: None) == 1
     failed = store.summary(run)
     assert "The pairs have changed since this run began" in failed.error
     assert "dataset_revision abc" in failed.remedy

@@ -15,7 +15,8 @@ from finetune.config import RunConfig
 from finetune.errors import ConfigError
 from finetune.jobs import service
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.training import trackers
 from tests.jobs.test_train import ROOT, command, losses
 
