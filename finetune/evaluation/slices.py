@@ -1,8 +1,7 @@
-"""Where a classifier is weak: the accuracy of groups of examples that share a trait of their texts.
+"""The accuracy of groups of examples that share a trait of their texts, and which groups are weak.
 
-Traits are read off the letters alone, without a language model: a few lists of English words,
-digits and capitals. They are a first hint at what to look at, not linguistics. Knows nothing of
-how the predictions came about.
+Traits come from a few lists of English words, digits and capitals, without a language model: a
+first hint at what to look at.
 """
 
 from __future__ import annotations
@@ -12,17 +11,15 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics import intervals
+from finetune.metrics import classification, intervals
+from finetune.metrics.classification import Floats, Indices, Truths
 from finetune.metrics.intervals import Interval
-
-Indices = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
-Truths = NDArray[np.bool_]
 
 NUMBERS = frozenset({
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
@@ -38,7 +35,7 @@ NEGATIONS = frozenset({
 MOST_CLASSES = 20
 ALPHA = 0.05
 TESTED = 10  # examples; of fewer, no accuracy says much
-_BINS = 4
+_QUARTILES = (0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True)
@@ -103,9 +100,6 @@ def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None
     Args:
         sentence1: one text an example.
         sentence2: their other sentences; None for single ones.
-
-    Source of the overlap: Jaccard 1912, The distribution of the flora in the alpine zone, New
-    Phytologist 11(2), 37-50, https://doi.org/10.1111/j.1469-8137.1912.tb05611.x.
     """
     if sentence2 is None:
         rows: Iterator[tuple[Any, ...]] = (_single(_read(text)) for text in sentence1)
@@ -114,30 +108,25 @@ def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None
         rows = (_pair(_read(first), _read(second)) for first, second in both)
     columns = list(zip(*rows, strict=True)) or [() for _ in fields(Traits)]
     kinds: list[type] = [np.int64, np.float64] + [np.bool_] * 5
-    made: list[NDArray[Any]] = [
+    arrays: list[NDArray[Any]] = [
         np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)
     ]
-    return Traits(*made)
+    return Traits(*arrays)
 
 
 def score_slices(
-    traits: Traits,
-    labels: Indices,
-    predictions: Indices,
-    classes: int,
-    positive: int,
-    names: Sequence[str],
+    traits: Traits, labels: Indices, predictions: Indices, positive: int, names: Sequence[str]
 ) -> list[Slice]:
     """The accuracy of each group of examples that share a trait, and which groups are weak.
 
     A slice of 10 examples or more is weak where its accuracy is below that of all other examples
-    by Fisher's exact test, one-sided, at 5 % over all slices together after Holm: where no slice
+    by Fisher's exact test, one-sided, at 5% over all slices together after Holm: where no slice
     truly differs, any is called weak in at most 5 of 100 evaluations.
 
     Args:
         traits: of the examples.
         labels, predictions: class indices of shape (examples,).
-        classes, positive: as for `intervals.scores`.
+        positive: the class whose F1 is meant of two.
         names: of the classes, by index.
 
     Returns:
@@ -145,36 +134,51 @@ def score_slices(
         examples, each yes/no trait, and each of the (at most 20) most frequent true classes.
         For single sentences there is nothing of overlap or difference.
 
-    Source: Fisher 1935, The Logic of Inductive Inference, Journal of the Royal Statistical Society
-    98(1), 39-82, https://doi.org/10.2307/2342435; Holm 1979, A Simple Sequentially Rejective
-    Multiple Test Procedure, Scandinavian Journal of Statistics 6(2), 65-70,
+    Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure,
     https://www.jstor.org/stable/4615733.
     """
-    labels, predictions = np.asarray(labels), np.asarray(predictions)
+    from scipy.stats import hypergeom
+
     right = labels == predictions
-    total, hits = len(labels), int(right.sum())
+    total, right_in_all = len(labels), int(right.sum())
     groups = [group for group in _groups(traits, labels, names) if group[2].any()]
     counts = [int(members.sum()) for _, _, members in groups]
-    found = [int(right[members].sum()) for _, _, members in groups]
-    chances = {
-        number: _chance(found[number], count, hits, total)
-        for number, count in enumerate(counts)
-        if TESTED <= count < total
-    }
-    weak = _holm(chances)
+    hits = [int(right[members].sum()) for _, _, members in groups]
+    # Fisher's test: so few right among so many drawn at random.
+    p_values = hypergeom.cdf(hits, total, right_in_all, counts).tolist() if groups else []
+    tested = {i: p_values[i] for i, count in enumerate(counts) if TESTED <= count < total}
+    weak = holm_rejections(tested)
     return [
         Slice(
             trait=trait,
             value=value,
-            count=counts[number],
-            accuracy=intervals.wilson_interval(found[number], counts[number]),
+            count=counts[index],
+            accuracy=intervals.wilson_interval(hits[index], counts[index]),
             f1=None
             if trait == "class"
-            else _f1(labels[members], predictions[members], classes, positive),
-            weak=number in weak,
+            else _f1(labels[members], predictions[members], len(names), positive),
+            weak=index in weak,
         )
-        for number, (trait, value, members) in enumerate(groups)
+        for index, (trait, value, members) in enumerate(groups)
     ]
+
+
+def holm_rejections(p_values: dict[int, float]) -> set[int]:
+    """The hypotheses that are rejected at 5% together: from the least p value on, each at alpha
+    over those left."""
+    rejected: set[int] = set()
+    for place, index in enumerate(sorted(p_values, key=lambda index: p_values[index])):
+        if p_values[index] > ALPHA / (len(p_values) - place):
+            break
+        rejected.add(index)
+    return rejected
+
+
+def _f1(labels: Indices, predictions: Indices, classes: int, positive: int) -> float | None:
+    if classes == 2 and not ((labels == positive) | (predictions == positive)).any():
+        return None
+    confusion = classification.confusion_matrix(labels, predictions, classes)
+    return classification.accuracy_and_f1(confusion, positive)["f1"]
 
 
 class _Text(NamedTuple):
@@ -206,7 +210,7 @@ _SPACED = {code: " " for code in range(128) if not re.match(r"\w", chr(code))}
 
 @cache
 def _patterns() -> _Patterns:
-    """Made once, at the first text: a walk over 65,536 characters takes ten milliseconds."""
+    """Made at the first text: a walk over 65,536 characters takes ten milliseconds."""
     plane = [chr(number) for number in range(0x10000)]
     capital = "".join(char for char in plane if char.isupper())
     mark = "".join(char for char in plane[0x300:] if unicodedata.category(char)[0] == "M")
@@ -230,16 +234,16 @@ def _read(text: str) -> _Text:
     patterns = _patterns()
     lower = text.lower()
     # Of ASCII, splitting at all else than \w finds the same words in a third of the time.
-    found = lower.translate(_SPACED).split() if lower.isascii() else patterns.word.findall(lower)
-    words = frozenset(found)
-    numbers = frozenset(one.replace(",", "") for one in patterns.digits.findall(lower))
+    words = lower.translate(_SPACED).split() if lower.isascii() else patterns.word.findall(lower)
+    vocabulary = frozenset(words)
+    numbers = frozenset(digits.replace(",", "") for digits in patterns.digits.findall(lower))
     shortened = "'t" in lower or "’t" in lower
     return _Text(
-        length=len(found),
-        words=words,
-        number=bool(numbers) or not words.isdisjoint(NUMBERS),
+        length=len(words),
+        words=vocabulary,
+        number=bool(numbers) or not vocabulary.isdisjoint(NUMBERS),
         numbers=numbers,
-        negation=not words.isdisjoint(NEGATIONS)
+        negation=not vocabulary.isdisjoint(NEGATIONS)
         or (shortened and patterns.not_.search(lower) is not None),
         name=patterns.name.search(text) is not None,
     )
@@ -267,10 +271,12 @@ def _groups(
     traits: Traits, labels: Indices, names: Sequence[str]
 ) -> Iterator[tuple[str, str, Truths]]:
     """Trait, value and members of each group; some may hold no example."""
+    if not len(labels):
+        return
     pairs = not np.isnan(traits.overlap).any()
-    yield from _by_words(traits.words)
+    yield from _word_bins(traits.words)
     if pairs:
-        yield from _by_overlap(traits.overlap)
+        yield from _overlap_bins(traits.overlap)
     for trait in ("number", "number_differs", "negation", "negation_differs", "name"):
         if pairs or not trait.endswith("differs"):
             members = getattr(traits, trait)
@@ -281,21 +287,17 @@ def _groups(
         yield "class", names[index], labels == index
 
 
-def _by_words(words: NDArray[np.int64]) -> Iterator[tuple[str, str, Truths]]:
+def _word_bins(words: NDArray[np.int64]) -> Iterator[tuple[str, str, Truths]]:
     """Bins from above one edge up to the next."""
-    if not len(words):
-        return
-    edges = np.unique(np.quantile(words, np.arange(1, _BINS) / _BINS, method="lower"))
+    edges = np.unique(np.quantile(words, _QUARTILES, method="lower"))
     edges = edges[edges < words.max()].astype(np.int64)
     index = np.searchsorted(edges, words, side="left")
-    ends = [int(edge) for edge in edges]
-    for number in range(len(ends) + 1):
-        low = ends[number - 1] + 1 if number else None
-        high = ends[number] if number < len(ends) else None
-        yield "words", _named(low, high, int(words.max())), index == number
+    lows: list[int | None] = [None, *(edges + 1).tolist()]
+    for number, (low, high) in enumerate(zip(lows, [*edges.tolist(), None], strict=True)):
+        yield "words", _word_range(low, high, int(words.max())), index == number
 
 
-def _named(low: int | None, high: int | None, most: int) -> str:
+def _word_range(low: int | None, high: int | None, most: int) -> str:
     if low is not None and high is None:
         return f"{low} words or more"
     high = most if high is None else high
@@ -305,58 +307,14 @@ def _named(low: int | None, high: int | None, most: int) -> str:
     return f"{high} {unit}" if low == high else f"{low} to {high} {unit}"
 
 
-def _by_overlap(overlap: Floats) -> Iterator[tuple[str, str, Truths]]:
+def _overlap_bins(overlap: Floats) -> Iterator[tuple[str, str, Truths]]:
     """Bins from one edge up to below the next."""
-    if not len(overlap):
-        return
-    edges = np.unique(np.quantile(overlap, np.arange(1, _BINS) / _BINS).round(2))
+    edges = np.unique(np.quantile(overlap, _QUARTILES).round(2))
     edges = edges[(edges > overlap.min()) & (edges <= overlap.max())]
     index = np.searchsorted(edges, overlap, side="right")
-    if not len(edges):
-        value = f"overlap {overlap.min():.2f} to {overlap.max():.2f}"
-        yield "overlap", value, index == 0
-        return
-    yield "overlap", f"overlap under {edges[0]:.2f}", index == 0
-    for number in range(1, len(edges)):
-        value = f"overlap {edges[number - 1]:.2f} to {edges[number]:.2f}"
+    values = [f"overlap {overlap.min():.2f} to {overlap.max():.2f}"]
+    if len(edges):
+        between = [f"overlap {low:.2f} to {high:.2f}" for low, high in pairwise(edges)]
+        values = [f"overlap under {edges[0]:.2f}", *between, f"overlap {edges[-1]:.2f} or more"]
+    for number, value in enumerate(values):
         yield "overlap", value, index == number
-    yield "overlap", f"overlap {edges[-1]:.2f} or more", index == len(edges)
-
-
-def _f1(labels: Indices, predictions: Indices, classes: int, positive: int) -> float | None:
-    if classes == 2 and not ((labels == positive) | (predictions == positive)).any():
-        return None
-    return intervals.scores(labels, predictions, classes, positive)["f1"]
-
-
-def _chance(right: int, count: int, hits: int, total: int) -> float:
-    """Fisher's exact test, one-sided: the chance of so few right among so many drawn at random.
-
-    Args:
-        right, count: right examples and examples of the slice.
-        hits, total: the same of all examples.
-    """
-    k = np.arange(max(0, count - (total - hits)), right + 1)
-    log = (
-        _log_choose(hits, k)
-        + _log_choose(total - hits, count - k)
-        - _log_choose(total, np.array(count))
-    )
-    return min(1.0, float(np.exp(log).sum()))
-
-
-def _log_choose(n: int, k: Indices) -> Floats:
-    from scipy import special  # see `intervals`
-
-    logs: Floats = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
-    return logs
-
-
-def _holm(chances: dict[int, float]) -> set[int]:
-    """Which hypotheses are rejected: from the least p value on, each at alpha over those left."""
-    rejected: set[int] = set()
-    for place, number in enumerate(sorted(chances, key=lambda one: chances[one])):
-        if chances[number] > ALPHA / (len(chances) - place):
-            break
-        rejected.add(number)
-    return rejected

@@ -93,8 +93,8 @@ def _carry_out(batch: PredictionJob) -> int:
     def told(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last > 0.5 or done == total:
-            if any(tally.known().values()):
-                so_far = {"rows": tally.rows, **tally.known()}
+            if any(tally.overlap().values()):
+                so_far = {"rows": tally.rows, **tally.overlap()}
                 write_atomically(batch.folder / "report.json", json.dumps(so_far))
             batch.append(events.Progressed(done=done, total=total))
             last = time.monotonic()

@@ -633,7 +633,7 @@ def _hooks(
     def save_predictions(step: int, logits: loop.Logits, labels: loop.Labels) -> None:
         if accelerator.is_main_process:
             with disk.writing("The predictions", StoreError, _RESUME):
-                saved_predictions.save_scored(run, step, logits, labels)
+                saved_predictions.save_logits(run, step, logits, labels)
 
     def spread(logits: loop.Logits, labels: loop.Labels) -> dict[str, list[float]]:
         found = intervals.bootstrap_intervals(

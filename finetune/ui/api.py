@@ -96,11 +96,11 @@ class Api:
         """
 
         def act(store: RunStore) -> dict:
-            from finetune.inference.predictor import PredictOptions
+            from finetune.inference.decision_rule import PredictOptions
 
-            way = PredictOptions(bool(both_orders), bool(threshold), bool(calibrated))
+            options = PredictOptions(bool(both_orders), bool(threshold), bool(calibrated))
             with self.models.using(store, run_id) as predictor:
-                return asdict(predictor.pair(sentence1, sentence2, way))
+                return asdict(predictor(sentence1, sentence2, options))
 
         return self._do(request, act)
 
@@ -132,12 +132,12 @@ class Api:
         """
 
         def act(store: RunStore) -> dict:
-            from finetune.inference.predictor import PredictOptions
+            from finetune.inference.decision_rule import PredictOptions
 
-            way = PredictOptions(bool(both_orders), bool(threshold), bool(calibrated))
+            options = PredictOptions(bool(both_orders), bool(threshold), bool(calibrated))
             with self.models.using(store, run_id) as predictor:
-                label, found = predictor.why(sentence1, sentence2, way)
-                flips, tried = predictor.flips(sentence1, sentence2, way)
+                label, found = predictor.explain(sentence1, sentence2, options)
+                flips, tried = predictor.flips(sentence1, sentence2, options)
             changed = [asdict(one) for one in flips]
             return {"label": label, **asdict(found), "flips": changed, "tried": tried}
 

@@ -11,14 +11,8 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from finetune.evaluation.report import (
-    SUSPECT,
-    Analysis,
-    ExampleRow,
-    PairedComparison,
-    RunEvaluation,
-    shown,
-)
+from finetune.evaluation.examples import ExampleRow, example_rows
+from finetune.evaluation.report import SUSPECT, Analysis, PairedComparison, RunEvaluation
 from finetune.evaluation.slices import TESTED, Slice
 from finetune.inference.decision_rule import DecisionRule
 from finetune.jobs.background import JobProgress
@@ -663,7 +657,7 @@ def _order(study: RunEvaluation) -> str:
     rows = "".join(
         f"<tr><td dir=auto>{_text(one.sentence1)}</td><td dir=auto>{_text(one.sentence2)}</td>"
         f'<td>{html.escape(one.label)}</td><td class="ft-num">{change:.3f}</td></tr>'
-        for one, change in zip(shown(study, order.worst), order.changes, strict=True)
+        for one, change in zip(example_rows(study, order.worst), order.changes, strict=True)
     )
     heads = _heads(("sentence1", "sentence2", say("label"), say("change")), 3)
     title = html.escape(say("The pairs that change most"))
@@ -745,7 +739,7 @@ def _apart(first: RunEvaluation, second: RunEvaluation, found: PairedComparison)
     rows = found.disagreements[:50]
     lines = []
     names = second.analysis.labels
-    for one, is_first in zip(shown(first, rows), found.first_right, strict=False):
+    for one, is_first in zip(example_rows(first, rows), found.first_right, strict=False):
         other = names[second.answers[one.row]]
         lines.append(
             f"<tr><td dir=auto>{_text(one.sentence1)}</td><td dir=auto>{_text(one.sentence2)}</td>"

@@ -18,7 +18,7 @@ from pathlib import Path
 from finetune import config
 from finetune.data import catalog
 from finetune.environment import space
-from finetune.evaluation import baselines, report
+from finetune.evaluation import baselines, examples, report
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
 from finetune.ui import app, checks_view, course_view, i18n, run_table_view, run_view
@@ -27,7 +27,7 @@ from finetune.ui.tabs import publish
 UI = Path(app.__file__).parent
 # Words that `term` is given: lists that are kept elsewhere.
 LISTS: tuple[tuple[str, ...], ...] = (
-    report.WHICH,
+    examples.SELECTIONS,
     report.HISTORIES,
     tuple(run_table_view.HEADS.values()),
     tuple(run_table_view.STATUSES),

@@ -78,7 +78,7 @@ def write(folder: Path, family: str) -> Path:
 def answers_as(tuned: Any, tokenizer: Any, saved: Path) -> None:
     """See that a saved model answers as the one in memory."""
     first = ("the cat sees a dog .", "a cat sees the dog .")
-    found = Predictor(saved, 32, precision="fp32").pair(*first).logits
+    found = Predictor(saved, 32, precision="fp32")(*first).logits
     with torch.no_grad():
         wanted = tuned.eval()(**tokenizer(*first, return_tensors="pt")).logits[0]
     assert found == pytest.approx(wanted.tolist(), abs=1e-4)
@@ -249,7 +249,7 @@ def test_what_roberta_reads_is_said_everywhere(
     run = store.create(long)
     model.save_model(tuned, tokenizer, run.best)
     assert checkpoints.length_of(run.folder) == 65
-    answer = Predictor(run.best, checkpoints.length_of(run.folder), precision="fp32").pair(
+    answer = Predictor(run.best, checkpoints.length_of(run.folder), precision="fp32")(
         longest, "cat"
     )
     assert answer.tokens == 65
@@ -319,9 +319,9 @@ def test_more_tokens_than_embeddings_are_said(
             batches, tokenizer, str(folder), len(classifier.get_input_embeddings().weight)
         )
     predictor = Predictor(folder, 32)
-    assert predictor.pair("the cat", "a dog").label
+    assert predictor("the cat", "a dog").label
     with pytest.raises(ModelError, match="makes token 25, and its weights know 20"):
-        predictor.pair("the cat leaves", "a dog")
+        predictor("the cat leaves", "a dog")
 
 
 def test_layers_that_share_weights_cannot_be_frozen_apart(

@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 
 from finetune.errors import FinetuneError, JobError
-from finetune.evaluation import corrections, report
+from finetune.evaluation import corrections, examples, report
 from finetune.evaluation.report import RunEvaluation
 from finetune.inference import decision_rule
 from finetune.jobs import evaluation_jobs, service
@@ -161,7 +161,7 @@ class Evaluation:
         gr.HTML(feedback.note("Read what it got wrong: the fastest way to know what to do next."))
         with gr.Row(equal_height=True):
             self.which = gr.Dropdown(
-                [(name, name) for name in report.WHICH], value="wrong", label="examples",
+                [(name, name) for name in examples.SELECTIONS], value="wrong", label="examples",
                 elem_id="errors-which", min_width=150,
             )  # fmt: skip
             self.label = gr.Dropdown(
@@ -333,12 +333,12 @@ class Evaluation:
         try:
             _, run, summary = self._run(request, view)
             study = report.evaluate_run(run, summary)
-            rows = report.select_examples(
+            rows = examples.select_examples(
                 study, str(which), str(label or ""), str(history or ""), str(search or "")[:200],
                 str(by),
             )  # fmt: skip
             if near := which == "suspected labels" and not len(rows):
-                rows = report.nearest_training_pairs(study, str(label or ""), str(history or ""),
+                rows = examples.most_doubted_errors(study, str(label or ""), str(history or ""),
                                         str(search or "")[:200])  # fmt: skip
             known = corrections.read_corrections(run)
         except Exception as error:
@@ -346,7 +346,7 @@ class Evaluation:
         first = int(page) if 0 <= int(page or 0) < max(1, len(rows)) else 0
         labels = study.analysis.labels
         table = evaluation_view.examples(
-            report.shown(study, rows[first : first + evaluation_view.PAGE].tolist()),
+            examples.example_rows(study, rows[first : first + evaluation_view.PAGE].tolist()),
             len(rows), first, labels, known, study.table is not None, near,
         ) + _mark(run, at)  # fmt: skip
         offered = [(say("any class"), ""), *((name, name) for name in labels)]
