@@ -18,7 +18,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from finetune.errors import DataError, ModelError
 from finetune.inference import layers
 from finetune.inference import scorer as scoring
-from finetune.inference.scorer import MicroBatcher, Scorer
+from finetune.inference.micro_batcher import MicroBatcher
+from finetune.inference.scorer import Scorer
 from finetune.training import model
 from tests.support import toys
 from tests.training.test_families import FAMILIES, write
@@ -301,7 +302,7 @@ def test_fifty_ask_together_and_each_gets_its_own(scorer: Scorer) -> None:
     def client(which: int) -> None:
         for turn in range(3):
             at = (which + 17 * turn) % len(PAIRS)
-            got[which, turn] = (at, together.ask(FIRST[at], SECOND[at]))
+            got[which, turn] = (at, together.submit(FIRST[at], SECOND[at]).result(60))
 
     _all_at_once(client, 50)
     together.close()
@@ -354,7 +355,7 @@ def test_who_asks_after_the_close_is_told(scorer: Scorer) -> None:
     together.close()
     assert len(last.result(0)) == 1
     with pytest.raises(ModelError, match="not loaded any more"):
-        together.ask("cat", "dog")
+        together.submit("cat", "dog")
 
 
 def test_a_folder_without_a_model_is_said(tmp_path: Path) -> None:
