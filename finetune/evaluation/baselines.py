@@ -53,19 +53,16 @@ def measure_baselines(
     half: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, dict[str, float]]:
-    """The scores of the baselines that make sense for these pairs.
+    """Baseline -> `accuracy`, `f1`, and the number of `examples` it was measured on.
 
-    At most 20,000 pairs of each split are used, and 500 training and 2,000 validation pairs are
-    encoded; those are drawn with a seed, so that runs on the same pairs have the same baselines.
+    Pairs are drawn with a seed where they are many, so that runs on the same pairs have the same
+    baselines.
 
     Args:
         checkpoint: the model before any tuning; compared only where it is a sentence encoder.
         max_length: the longest sentence in tokens.
         half: whether to encode in bf16.
         stop: asked between two batches; what is known by then is returned.
-
-    Returns:
-        Baseline -> `accuracy`, `f1`, and the number of `examples` it was measured on.
     """
 
     def scores(answers: Labels, labels: Labels) -> dict[str, float]:
@@ -126,13 +123,7 @@ def predict_by_threshold(
     tuned_on: Similarities, labels: Labels, similarity: Similarities, positive: int
 ) -> Labels:
     """Classes by the threshold of a similarity, and the side of it, that is most often right on the
-    pairs it is tuned on.
-
-    Args:
-        tuned_on, labels: of shape (training pairs,).
-        similarity: of shape (pairs,), as are the classes that are returned.
-        positive: index of the positive class of two.
-    """
+    pairs it is tuned on; all of shape (pairs,)."""
     values = np.unique(tuned_on).astype(np.float64)
     edges = np.concatenate([[-np.inf], (values[1:] + values[:-1]) / 2, [np.inf]])
     right = ((tuned_on >= edges[:, None]) == (labels == positive)).sum(axis=1)
@@ -166,9 +157,7 @@ class Encoder:
 
     Args:
         folder: a sentence-transformers checkpoint.
-        max_length: the longest sentence in tokens.
         half: whether to compute in bf16.
-        stop: asked between two batches.
     """
 
     def __init__(self, folder: Path, max_length: int, half: bool, stop: Callable[[], bool]) -> None:

@@ -42,15 +42,8 @@ def read_corrections(run: Run) -> dict[int, str]:
 
 
 def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int, str]:
-    """Give an example another class, or its own again.
-
-    Args:
-        row: its place in the validation split.
-        label: the class; that of the data takes a correction back.
-        labels: the classes there are.
-
-    Returns:
-        All corrections after that.
+    """Give an example of the validation split another class, or its own again; all corrections
+    then.
 
     Raises:
         DataError: when there is no such example or class.
@@ -73,11 +66,7 @@ def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int
 
 def corrections_csv(run: Run, labels: list[str]) -> Iterator[str]:
     """The validation pairs with the corrected labels as CSV, in pieces; `label_before` is the label
-    that a corrected one had.
-
-    Raises:
-        DataError: when the examples were not kept.
-    """
+    that a corrected one had."""
     return _csv_pieces(_examples(run), labels, read_corrections(run))
 
 

@@ -83,12 +83,7 @@ def most_doubted_errors(
     study: RunEvaluation, label: str = "", history: str = "", search: str = "", most: int = 10
 ) -> NDArray[np.int64]:
     """Rows of wrong answers, those whose label is doubted most first: the nearest to a suspected
-    label where none is.
-
-    Args:
-        label, history, search: as for `select_examples`.
-        most: how many at most.
-    """
+    label where none is."""
     rows = select_examples(study, "wrong", label, history, search, "row")
     return rows[np.argsort(-study.doubt[rows], kind="stable")][:most]
 

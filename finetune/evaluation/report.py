@@ -224,11 +224,8 @@ def compute_evaluation(
     """The evaluation of one model's logits.
 
     Args:
-        scored: its logits and the labels.
-        names: of the classes.
         positive: index of the class whose F1 is meant.
-        table: the examples, in the same order.
-        order: logits in both orders.
+        table: the examples, in the order of the logits.
         evaluations: logits of the run's evaluations by step, `scored` among them.
     """
     truth, classes = scored.labels, scored.logits.shape[1]
@@ -342,8 +339,7 @@ class PairedComparison:
     """Two runs on the same validation examples.
 
     Args:
-        difference: accuracy and F1 of the second minus the first, with 95% intervals.
-        mcnemar: pairs that only one of them got right, and whether that can be chance.
+        difference: accuracy and F1 of the second minus the first.
         disagreements: rows that only one of them got right.
         first_right: of those, whether it was the first.
     """

@@ -47,13 +47,8 @@ class SavedLogits:
 
 @dataclass(frozen=True)
 class SwappedLogits:
-    """The kept model's logits of pairs in the order given and in the other.
-
-    Args:
-        step: optimizer steps the model had taken.
-        rows: which validation examples, of shape (pairs,).
-        given, swapped: of shape (pairs, classes), every one finite.
-    """
+    """The kept model's logits, of shape (pairs, classes), of validation examples in the order given
+    and in the other."""
 
     step: int
     rows: Labels
@@ -64,21 +59,13 @@ class SwappedLogits:
 def save_logits(
     run: Run, step: int, logits: Logits, labels: Labels, split: str = "validation"
 ) -> None:
-    """Keep the logits of one evaluation.
-
-    Raises:
-        OSError: when the disk is full or the run's folder is gone.
-    """
+    """Keep the logits of one evaluation. A full disk raises OSError, here and below."""
     with _replacing(_logits_file(run, step, split)) as file:
         np.savez(file, step=step, logits=logits, labels=labels)
 
 
 def save_swapped_logits(run: Run, logits: SwappedLogits) -> None:
-    """Keep the logits of both orders.
-
-    Raises:
-        OSError: as `save_logits`.
-    """
+    """Keep the logits of both orders."""
     with _replacing(run.predictions / "swapped.npz") as file:
         np.savez(
             file,
@@ -87,20 +74,13 @@ def save_swapped_logits(run: Run, logits: SwappedLogits) -> None:
 
 
 def save_examples(run: Run, split: str, table: pa.Table) -> None:
-    """Keep the examples of a split: columns `sentence1`, perhaps `sentence2`, and `label`.
-
-    Raises:
-        OSError: as `save_logits`.
-    """
+    """Keep the examples of a split: columns `sentence1`, perhaps `sentence2`, and `label`."""
     with _replacing(run.predictions / f"{split}.parquet") as file:
         pq.write_table(table.replace_schema_metadata(None), file, compression="zstd")
 
 
 def read_logits(run: Run, step: int, split: str = "validation") -> SavedLogits:
-    """The logits of an evaluation, or of the test split.
-
-    Args:
-        step: of the evaluation; of the test split those kept last are read.
+    """The logits of an evaluation; of the test split those kept last.
 
     Raises:
         StoreError: when they were not kept or cannot be read.

@@ -94,13 +94,7 @@ def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None
     r"""Read the traits of texts.
 
     A word is a run of letters, digits and underscores (Python's `\w`, and the marks that follow a
-    letter in many scripts); in scripts without spaces each character is one. Numbers in digits
-    are compared without the commas that group them.
-
-    Args:
-        sentence1: one text an example.
-        sentence2: their other sentences; None for single ones.
-    """
+    letter in many scripts); in scripts without spaces each character is one."""
     if sentence2 is None:
         rows: Iterator[tuple[Any, ...]] = (_single(_read(text)) for text in sentence1)
     else:
@@ -119,20 +113,9 @@ def score_slices(
 ) -> list[Slice]:
     """The accuracy of each group of examples that share a trait, and which groups are weak.
 
-    A slice of 10 examples or more is weak where its accuracy is below that of all other examples
-    by Fisher's exact test, one-sided, at 5% over all slices together after Holm: where no slice
-    truly differs, any is called weak in at most 5 of 100 evaluations.
-
-    Args:
-        traits: of the examples.
-        labels, predictions: class indices of shape (examples,).
-        positive: the class whose F1 is meant of two.
-        names: of the classes, by index.
-
-    Returns:
-        the slices that hold any example: words and overlap in up to four bins of about as many
-        examples, each yes/no trait, and each of the (at most 20) most frequent true classes.
-        For single sentences there is nothing of overlap or difference.
+    Groups are up to four bins of words and of overlap, each yes/no trait, and each of the 20 most
+    frequent true classes. One of 10 examples or more is weak where its accuracy is below that of
+    all other examples by Fisher's exact test, one-sided, at 5% over all groups together after Holm.
 
     Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure,
     https://www.jstor.org/stable/4615733.

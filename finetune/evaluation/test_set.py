@@ -25,14 +25,7 @@ MOST_SWAPPED = 10_000  # pairs, drawn with a seed; each is scored twice
 def measure_run_baselines(
     run: Run, config: RunConfig, half: bool, stop: Callable[[], bool]
 ) -> dict[str, dict[str, float]]:
-    """Keep the validation examples, and score the baselines on them.
-
-    Args:
-        half: whether to encode in bf16.
-        stop: asked between two batches.
-
-    Returns:
-        Baseline -> score -> value.
+    """Keep the validation examples, and score the baselines on them, as `measure_baselines`.
 
     Raises:
         DataError: when the pairs cannot be read any more.

@@ -65,15 +65,12 @@ def decide(
     options: PredictOptions,
     swapped: Logits | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Probabilities and answers: the most probable class, or the threshold's.
+    """Probabilities of shape (pairs, classes), and the answers as class indices of shape (pairs,):
+    the most probable class, or the threshold's.
 
     Args:
-        logits: of shape (pairs, classes).
         labels: names of the classes.
         swapped: logits of the sentences in the other order; None for single sentences.
-
-    Returns:
-        Probabilities of shape (pairs, classes), and class indices of shape (pairs,).
     """
     temperature = (rule.temperature if options.calibrated else None) or 1.0
     shares = probabilities(logits, temperature)
@@ -110,10 +107,7 @@ def _between(low: float, value: object, high: float) -> float | None:
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
-    """Change what was chosen for the model in a folder.
-
-    Args:
-        values: fields of `DecisionRule`; None, or "", takes a choice back.
+    """Change fields of the rule of the model in a folder; None, or "", takes a choice back.
 
     Raises:
         DataError: naming the value that cannot be used.

@@ -27,13 +27,10 @@ _TOKENS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class WordWeight:
-    """One word, or one mark, of a sentence; the tokenizer says what is a word.
+    """One word, or one mark, of sentence 1 or 2, as the tokenizer divides them.
 
     Args:
-        sentence: 1 or 2.
-        start: its first character's index in the sentence.
-        end: the index after its last character.
-        text: the characters between.
+        start, end: of its characters in the sentence.
         weight: how much it moved the target, in nats: above zero for the decision, below zero
             against it. None where the input was cut before it.
     """
@@ -89,16 +86,12 @@ def explain_pair(
     """The words a decision came from, by integrated gradients.
 
     The path goes from a baseline, the same input with the embedding of every token but the special
-    ones replaced by the padding token's, straight to the input; positions, segments and mask are
-    the input's all along. The integral is taken at more and more points until the weights sum to
-    what they should (`TOLERANCE`); after the last of `STEPS` the answer says how far off it is.
+    ones replaced by the padding token's, straight to the input. The integral is taken at more and
+    more points until the weights sum to what they should (`TOLERANCE`), or `STEPS` end.
 
     Args:
         tokenizer: a fast one, which knows each token's characters.
         model: an fp32 classifier in eval mode, not in use by another thread.
-        sentence1: readable text.
-        sentence2: the other, or None for a model of single sentences.
-        max_length: the length in tokens the input is cut to.
         label: the class to explain; the most probable where None.
 
     Raises:

@@ -15,15 +15,12 @@ COLUMNS = ("sentence1", "sentence2", "label")
 
 @dataclass(frozen=True)
 class PredictionRequest:
-    """A file to predict.
+    """A file to predict with the kept model of a run, for its owner.
 
     Args:
-        run: id of the run whose kept model predicts.
         file: what the person calls the file.
-        sentence1, sentence2, label: its columns; `sentence2` empty for single sentences, `label`
-            empty where there is none.
+        sentence1, sentence2, label: its columns; empty where there is none.
         both_orders, threshold, calibrated: as in `PredictOptions`.
-        owner: who asked.
     """
 
     run: str
@@ -43,11 +40,7 @@ class PredictionRequest:
 
 def file_columns(path: Path, name: str) -> tuple[list[str], tuple[str, str, str]]:
     """The columns of a file that can be used, and the guess which are sentence1, sentence2 and
-    label; "" for what is not clear.
-
-    Raises:
-        DataError: when it is no table.
-    """
+    label; "" for what is not clear."""
     from finetune.data import sources
 
     read = "finetune.data.tables:usable_columns"
@@ -57,10 +50,6 @@ def file_columns(path: Path, name: str) -> tuple[list[str], tuple[str, str, str]
 
 def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -> PredictionRequest:
     """The request with its columns guessed where they were left open.
-
-    Args:
-        path: where the file lies.
-        paired: whether the model reads two sentences; otherwise `sentence2` is left out.
 
     Raises:
         DataError: naming a column that the file does not have, or the second of a pair's.

@@ -43,12 +43,7 @@ class Cancelled(BaseException):
 
 @dataclass(frozen=True)
 class InputRow:
-    """One row of the file.
-
-    Args:
-        record: its cells; empty where it could not be read.
-        error: why it has no prediction; empty where it has.
-    """
+    """One row of the file, or why it could not be read."""
 
     record: dict[str, Any]
     error: str = ""
@@ -93,22 +88,18 @@ def predict_file(
     on_head: OnHead = lambda rows: None,
     totals: RunningTotals | None = None,
 ) -> tuple[dict[str, Any], bool]:
-    """Predict every row of a file.
+    """Predict every row of a file: the report, and whether all rows were predicted.
 
     A row that cannot be read, or that has no sentence, is written with the reason in the column
-    `error` and without a prediction. Where the run has written down which pairs it was trained on,
-    the column `trained_on` says of each row whether it is one of them.
+    `error`. Where the run has written down which pairs it was trained on, the column `trained_on`
+    says of each row whether it is one of them.
 
     Args:
-        run: whose kept model predicts.
         path, out: the file and the result, of the same kind (JSON becomes JSONL).
         on_progress: called with rows done and rows in all, 0 while unknown; it may raise
             `Cancelled`.
         on_head: called with the first rows of the result.
         totals: counts the rows, for callers who look at it meanwhile.
-
-    Returns:
-        The report, and whether all rows were predicted.
 
     Raises:
         DataError: when the file cannot be read.

@@ -15,16 +15,11 @@ _GATHER = 0.002  # seconds in which a crowd may ask again
 
 
 class MicroBatcher:
-    """Scores together what is asked at the same time.
+    """Scores together what is asked at the same time, up to `most` pairs.
 
     While one batch is computed, what arrives meanwhile forms the next. Who asks alone waits for
     nobody; in a crowd those who were just answered have two milliseconds to ask again, or one of
-    them would be a batch alone and all the others wait for it.
-
-    Args:
-        scorer: what answers; whoever made it frees it, after `close`.
-        most: pairs of a batch.
-    """
+    them would be a batch alone and all the others wait for it."""
 
     def __init__(self, scorer: Scorer, most: int = 256) -> None:
         self._scorer, self._most = scorer, most
@@ -36,8 +31,6 @@ class MicroBatcher:
 
     def submit(self, sentence1: str, sentence2: str | None = None) -> Future[ScoredPairs]:
         """The future logits and lengths of one pair, each with one row.
-
-        Its result raises DataError when a sentence is no text.
 
         Raises:
             ModelError: when it was closed.

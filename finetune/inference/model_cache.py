@@ -51,14 +51,7 @@ class ModelCache:
     ) -> Iterator[Predictor]:
         """The predictor of a folder, loaded anew when its weights have changed.
 
-        It stays loaded for the time of the `with`, whatever others ask for meanwhile.
-
-        Args:
-            folder, max_length, paired, device: as for `Predictor`.
-
-        Raises:
-            ModelError: when the folder is gone or damaged, or does not fit.
-        """
+        It stays loaded for the time of the `with`, whatever others ask for meanwhile."""
         weights = folder / "model.safetensors"
         changed = weights.stat().st_mtime_ns if weights.exists() else 0
         key = (str(folder), changed, device)
@@ -114,12 +107,10 @@ def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
     Weights are read from safetensors only, and code that comes with a model is never run.
 
     Args:
-        name: its id, as owner/name.
         anonymous: for a visitor: without any token of this machine's, and up to `MOST_OF_HUB`.
 
     Raises:
-        ModelError: when there is none of that name, it is no sequence classifier, has no
-            safetensors weights, does not fit into memory, or the Hub does not answer.
+        ModelError: when it cannot be had, or is no such classifier.
     """
     from huggingface_hub import HfApi, snapshot_download
 

@@ -74,7 +74,6 @@ class Edit:
     Args:
         kind: `negation`, `number`, `name`, `drop`, `swap` or `same`.
         description: what was done, a sentence for a person.
-        sentence1, sentence2: as edited; `sentence2` is None where there is none.
         size: how many words differ from the original's, in both sentences together.
     """
 
@@ -138,13 +137,11 @@ def find_flips(
     labels: Sequence[str],
     probabilities: Sequence[Mapping[str, float]],
 ) -> list[Flip]:
-    """Those edits that change the decision, the most telling first.
-
-    First one of each kind, then the others; within both the smallest edit first, and of equally
-    small ones that of whose new class the model is surest.
+    """Those edits that change the decision, the most telling first: one of each kind, then the
+    others; within both the smallest edit first, and of equals that of whose new class the model is
+    surest.
 
     Args:
-        edits: as `small_edits` made them.
         original: the class predicted for the unedited pair.
         labels: the classes predicted for the edits, in order.
         probabilities: class -> probability, one of these for each edit, in order.

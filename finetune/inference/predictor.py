@@ -36,15 +36,13 @@ class Prediction:
     """The answer to one pair.
 
     Args:
-        label: the answer: the most probable class, unless a threshold was to be used.
+        label: the most probable class, unless a threshold was to be used.
         probabilities: class -> probability, in the model's order; they sum to 1.
         logits: raw scores of the order given, in the same order.
         tokens: length of the input in tokens, as the model read it.
         cut: tokens of the pair beyond what the model reads, which it did not see.
         seconds: from the question to the answer, waiting for others included.
-        other_label, other: the same of the sentences in the other order; empty for single ones.
-        options: how the logits became an answer.
-        rule: what was saved with the model.
+        other_label, other: of the sentences in the other order; empty for single ones.
     """
 
     label: str
@@ -103,11 +101,7 @@ class Predictor:
 
     @classmethod
     def from_run(cls, run: Run, device: str = "", precision: Precision = "auto") -> Predictor:
-        """Load a run's best model.
-
-        Raises:
-            ModelError: when there is none, or it cannot be loaded.
-        """
+        """Load a run's best model; a ModelError where there is none, or it cannot be loaded."""
         if not run.has_model():
             raise ModelError(f"Run {run.id} has no model.", "Resume it, or choose another run.")
         paired = fold_events(run.tail()[0]).paired
@@ -164,11 +158,10 @@ class Predictor:
         """The label of a pair, and how much each word speaks for it.
 
         The words are weighed by the logits of the order given: a threshold, the other order and a
-        temperature say which class is the answer, and thus is explained, and weigh no word.
+        temperature say which class is explained, and weigh no word.
 
         Raises:
             DataError: as a call, and when the input is too long to be explained here.
-            ModelError: when the model cannot be explained.
         """
         from finetune.inference.explain import explain_pair
 
@@ -194,11 +187,7 @@ class Predictor:
     def flips(
         self, sentence1: str, sentence2: str = "", options: PredictOptions | None = None
     ) -> tuple[list[Flip], int]:
-        """The small edits that change the label of a pair, and how many were tried.
-
-        Raises:
-            DataError: as a call.
-        """
+        """The small edits that change the label of a pair, and how many were tried."""
         from finetune.inference import perturbations
 
         first, second = self._texts(sentence1, sentence2)
@@ -258,11 +247,7 @@ def _weights_size(folder: Path) -> int:
 
 
 def _check_memory(folder: Path) -> None:
-    """Check that the weights fit into what is free.
-
-    Raises:
-        ModelError: when they do not.
-    """
+    """Raise a ModelError where the weights do not fit into what is free."""
     if _weights_size(folder) * MEMORY_FACTOR > psutil.virtual_memory().available:
         raise _too_large(folder)
 

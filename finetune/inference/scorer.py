@@ -44,10 +44,9 @@ _NICE = 15  # of threads that stand aside
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """Logits and lengths of some pairs, in the order given.
+    """Logits of shape (pairs, classes) and lengths of some pairs, in the order given.
 
     Args:
-        logits: raw scores, of shape (pairs, classes).
         tokens: length of each input in tokens, as the model read it, of shape (pairs,).
         cut: tokens of each pair beyond what the model reads, which it did not see.
     """
@@ -87,19 +86,11 @@ class Scorer:
     whose processor does something else. Only a lone batch of a large model has all the threads.
 
     Args:
-        folder: a saved model.
-        max_length: the length in tokens it was trained with.
         paired: whether it was trained on pairs rather than single sentences; None where nobody
             knows: then a row without a second sentence is a single one.
         precision: what it computes in; `auto` takes bf16 where the hardware computes in it.
-        device: `auto` for the accelerator if there is one.
         threads: of a CPU, that compute; 0 for as many as PyTorch would take.
         aside: let whatever else runs on these processors go first.
-
-    Attributes:
-        labels: names of the classes, in the order of the logits.
-        precision: `bf16` or `fp32`, as it is used.
-        quick: whether the model's layers were replaced by `layers.Layer`.
 
     Raises:
         ModelError: when the folder is gone or damaged; so does every score that is no number.
@@ -157,21 +148,13 @@ class Scorer:
     def scores(
         self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Logits of shape (pairs, classes), in the order given.
-
-        Raises:
-            DataError: as `stream`.
-        """
+        """Logits of shape (pairs, classes), in the order given."""
         return self.score(sentence1, sentence2).logits
 
     def score(
         self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None
     ) -> ScoredPairs:
-        """Logits and lengths of some pairs, or of some single sentences.
-
-        Raises:
-            DataError: as `stream`.
-        """
+        """Logits and lengths of some pairs, or of some single sentences."""
         seconds: Iterable[str | None] = itertools.repeat(None, len(sentence1))
         if self._paired is not False and sentence2 is not None:
             seconds = sentence2
@@ -184,11 +167,10 @@ class Scorer:
     def stream(self, rows: Iterable[Row], window: int = WINDOW) -> Iterator[ScoredPairs]:
         """A block of results a window, in the order given; holds two windows at a time.
 
-        The second window is read and tokenised while the first is computed. Of a sentence too
-        long to be seen whole the beginning is read, and only that is counted as cut.
+        The second window is read and tokenized while the first is computed. Of a sentence too long
+        to be seen whole the beginning is read, and only that is counted as cut.
 
         Args:
-            rows: sentence1 and sentence2; the second is not read by a model of single sentences.
             window: pairs of a block; the last may be shorter, and one of long texts.
 
         Raises:

@@ -46,7 +46,6 @@ class Calibration:
         temperature: fitted on all examples; the one to use.
         before: at temperature 1.
         after: each fold at the temperature fitted on the other folds.
-        folds: how many there were.
     """
 
     temperature: float
@@ -56,12 +55,7 @@ class Calibration:
 
 
 def probabilities(logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
-    """The softmax of logits over a temperature, of the same shape.
-
-    Args:
-        logits: finite, of shape (examples, classes).
-        temperature: above 0.
-    """
+    """The softmax of finite logits over a temperature, of shape (examples, classes)."""
     wide = np.promote_types(logits.dtype, np.float32)  # float16 would round the difference
     with np.errstate(over="ignore"):  # what passes float32 is as good as 0
         shifted = np.subtract(logits, logits.max(axis=1, keepdims=True), dtype=wide)
@@ -81,10 +75,8 @@ def reliability(confidence: Floats | Logits, right: Truths, bins: int = 15) -> R
     Args:
         confidence: probability of the predicted class, of shape (examples,), at least one example.
         right: of shape (examples,), True where the predicted class is the true one.
-        bins: how many.
 
-    Source: Naeini, Cooper and Hauskrecht 2015, https://doi.org/10.1609/aaai.v29i1.9602; Guo,
-    Pleiss, Sun and Weinberger 2017, https://arxiv.org/abs/1706.04599.
+    Source: Naeini, Cooper and Hauskrecht 2015, https://doi.org/10.1609/aaai.v29i1.9602.
     """
     values = np.asarray(confidence, dtype=np.float64)
     index = np.searchsorted(np.arange(1, bins) / bins, values, side="left")
@@ -103,19 +95,13 @@ def reliability(confidence: Floats | Logits, right: Truths, bins: int = 15) -> R
 def fit_temperature(logits: Logits, labels: Indices, seed: int = 0) -> float:
     """The temperature at which the labels are most likely.
 
-    Beyond 3 million numbers the fit rests on a random part of the examples.
-
-    Args:
-        logits: finite, of shape (examples, classes), at least one example.
-        labels: class indices of shape (examples,).
-        seed: of the random part.
+    Beyond 3 million numbers the fit rests on a random part of the examples, drawn with `seed`.
 
     Returns:
         from 0.05, as where every example is right, to 20, as where logits say less than nothing;
         1 where no temperature changes anything, all logits of each example being equal.
 
-    Source: Guo, Pleiss, Sun and Weinberger 2017, On Calibration of Modern Neural Networks,
-    https://arxiv.org/abs/1706.04599.
+    Source: Guo, Pleiss, Sun and Weinberger 2017, https://arxiv.org/abs/1706.04599.
     """
     from scipy.optimize import brentq
 
@@ -143,20 +129,10 @@ def fit_temperature(logits: Logits, labels: Indices, seed: int = 0) -> float:
 
 
 def calibrate(logits: Logits, labels: Indices, folds: int = 5, seed: int = 0) -> Calibration | None:
-    """Calibration before and after temperature scaling.
+    """Calibration before and after temperature scaling; None for fewer than 10 examples.
 
     A temperature looks better on the examples it was fitted on. So each fold of the examples is
-    judged at the temperature fitted on the others.
-
-    Args:
-        logits: finite, of shape (examples, classes).
-        labels: class indices of shape (examples,).
-        folds: at least 2; fewer where a fold would hold under 10 examples.
-        seed: of the folds.
-
-    Returns:
-        None for fewer than 10 examples.
-    """
+    judged at the temperature fitted on the others; fewer than 5 where one would hold under 10."""
     n = len(labels)
     if n < _FEWEST:
         return None

@@ -26,9 +26,6 @@ class ClassScores:
     """One class against all others.
 
     Args:
-        precision: share right of the examples put into this class.
-        recall: share of the examples of this class that are put there.
-        f1: the harmonic mean of the two.
         support: examples of this class.
         predicted: examples put into this class.
     """
@@ -42,12 +39,11 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve over thresholds, from the highest (nothing is called positive) to the lowest.
+    """A curve over thresholds, from infinity (nothing is called positive) downwards.
 
     Args:
-        x: of shape (points,), ascending; the false positive rate, or the recall.
-        y: of shape (points,); the true positive rate, or the precision.
-        thresholds: of shape (points,), descending from infinity.
+        x: the false positive rate, or the recall; of shape (points,), ascending.
+        y: the true positive rate, or the precision.
         area: under the full curve, also where it has been thinned.
     """
 
@@ -70,11 +66,7 @@ class ThresholdMetrics:
 
 @dataclass(frozen=True)
 class ThresholdSweep:
-    """The metrics at thresholds from 0 to 1, all of shape (steps,).
-
-    Args:
-        best: the threshold with the best F1 of all, not of the grid alone.
-    """
+    """The metrics at thresholds from 0 to 1, all of shape (steps,), and at the best of all."""
 
     thresholds: Floats
     accuracy: Floats
@@ -94,12 +86,7 @@ def ratio(above: NDArray[Any], below: NDArray[Any]) -> Floats:
 def confusion_matrix(labels: Indices, predictions: Indices, classes: int) -> Counts:
     """How many examples of each class (row) are put into each (column).
 
-    scikit-learn's takes 50 times as long, and warns of a single class.
-
-    Args:
-        labels, predictions: class indices of shape (examples,).
-        classes: how many there are.
-    """
+    scikit-learn's takes 50 times as long, and warns of a single class."""
     cells = np.asarray(labels, dtype=np.int64) * classes + predictions
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
@@ -111,9 +98,6 @@ def accuracy_and_f1(confusion: Counts, positive: int = 1) -> dict[str, float]:
         confusion: of shape (classes, classes), at least one example.
         positive: the class whose F1 is meant of two; of more it is macro F1, over the classes that
             occur or are predicted.
-
-    Returns:
-        `accuracy` and `f1`, from 0 to 1.
     """
     hits, sizes = confusion.diagonal(), confusion.sum(axis=1) + confusion.sum(axis=0)
     f1 = ratio(2 * hits, sizes)
@@ -135,10 +119,7 @@ def class_scores(confusion: Counts) -> list[ClassScores]:
 
 
 def matthews_corrcoef(confusion: Counts) -> float:
-    """Matthews' correlation coefficient, for two classes or more.
-
-    1 is all right, 0 no better than chance; -1, reached by two classes alone, all wrong; 0 where
-    labels or predictions hold a single class.
+    """Matthews' correlation coefficient: 1 is all right, 0 no better than chance.
 
     Source: Gorodkin 2004, Comparing two K-category assignments by a K-category correlation
     coefficient, https://doi.org/10.1016/j.compbiolchem.2004.09.006.
@@ -160,13 +141,7 @@ def _cells(confusion: Counts) -> tuple[Indices, Indices, Counts]:
 def constant_answer_scores(
     support: Sequence[int], answer: int, positive: int = 1
 ) -> dict[str, float]:
-    """The accuracy and F1 of always answering one class.
-
-    Args:
-        support: how many examples each class has.
-        answer: index of the class that is always answered.
-        positive: as for `accuracy_and_f1`.
-    """
+    """Accuracy and F1 of always answering one class, of classes with so many examples each."""
     share = support[answer] / max(1, sum(support))
     f1 = 2 * share / (1 + share)  # precision is the share, recall is 1
     if len(support) > 2:
@@ -177,16 +152,11 @@ def constant_answer_scores(
 
 
 def roc_curve(scores: Scores, positives: Truths) -> Curve | None:
-    """The receiver operating characteristic: true against false positive rate.
-
-    Its area is the chance that a positive example scores above a negative one, ties counted half.
+    """The receiver operating characteristic; None where there are no positives or no negatives.
 
     Args:
         scores: of shape (examples,), higher for what is more likely positive.
         positives: of shape (examples,), True where the example is positive.
-
-    Returns:
-        one point for each distinct score; None where there are no positives or no negatives.
     """
     from sklearn import metrics
 
@@ -197,17 +167,11 @@ def roc_curve(scores: Scores, positives: Truths) -> Curve | None:
 
 
 def precision_recall_curve(scores: Scores, positives: Truths) -> Curve | None:
-    """Precision against recall; its area is the average precision.
+    """Precision against recall, from recall 0, where precision is set to 1; its area is the average
+    precision. None where there are no positives or no negatives.
 
     Args:
         scores, positives: as for `roc_curve`.
-
-    Returns:
-        the curve from recall 0, where precision is set to 1, to recall 1; None where there are no
-        positives or no negatives.
-
-    Source: Davis and Goadrich 2006, The relationship between Precision-Recall and ROC curves,
-    https://doi.org/10.1145/1143844.1143874.
     """
     from sklearn import metrics
 
@@ -230,12 +194,7 @@ def thin_curve(curve: Curve, points: int = 200) -> Curve:
 
 
 def threshold_metrics(scores: Scores, positives: Truths, thresholds: Floats) -> dict[str, Floats]:
-    """`accuracy`, `precision`, `recall` and `f1` at each threshold.
-
-    Args:
-        scores, positives: of shape (examples,), at least one example.
-        thresholds: of shape (steps,).
-    """
+    """`accuracy`, `precision`, `recall` and `f1` at each threshold, of shape (thresholds,)."""
     called = np.asarray(scores, np.float64) >= thresholds[:, None]
     hits, predicted = called[:, positives].sum(axis=1), called.sum(axis=1)
     support, examples = positives.sum(), np.array(len(positives))
@@ -248,16 +207,10 @@ def threshold_metrics(scores: Scores, positives: Truths, thresholds: Floats) -> 
 
 
 def threshold_sweep(scores: Scores, positives: Truths, steps: int = 101) -> ThresholdSweep:
-    """The metrics at every threshold of a grid, and the threshold of the best F1.
+    """The metrics at thresholds 0.00, 0.01 ... 1.00, and at the threshold of the best F1.
 
     The best threshold is fitted to these very examples, so the F1 there is better than what new
-    examples will show.
-
-    Args:
-        scores: probabilities of shape (examples,), at least one example.
-        positives: of shape (examples,), True where the example is positive.
-        steps: thresholds from 0 to 1; 101 for 0.00, 0.01 ... 1.00.
-    """
+    examples will show."""
     grid = np.arange(steps) / (steps - 1)
     best = _best_threshold(np.asarray(scores, np.float64), positives)
     there = threshold_metrics(scores, positives, np.array([best]))

@@ -30,11 +30,10 @@ _CHUNK = 2_000_000  # numbers held at once, 16 MB
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and its confidence interval.
+    """A figure and its 95% confidence interval.
 
     Args:
-        value: the figure as measured; nan where nothing was measured.
-        low, high: the ends of the interval, in the unit of `value`.
+        value: as measured; nan where nothing was measured.
         resamples: bootstrap samples it rests on; 0 where it comes from a formula.
     """
 
@@ -46,12 +45,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class McNemar:
-    """On how many examples exactly one of two classifiers is right.
-
-    Args:
-        first_only, second_only: examples that only the first, only the second has right.
-        p: two-sided p value of "both are right equally often"; 1 where they never disagree.
-    """
+    """On how many examples only the first, only the second of two classifiers is right, and the
+    two-sided p value of "both are right equally often"."""
 
     first_only: int
     second_only: int
@@ -59,12 +54,8 @@ class McNemar:
 
 
 class _Cells:
-    """Distinct (label, prediction) pairs of one classifier, and the scores of weights on them.
-
-    Args:
-        labels, predictions: class indices of shape (cells,).
-        positive: the class whose F1 is meant; None for macro F1.
-    """
+    """Distinct (label, prediction) pairs of one classifier, and the scores of weights on them;
+    macro F1 where no class is `positive`."""
 
     def __init__(self, labels: Indices, predictions: Indices, positive: int | None) -> None:
         from scipy.sparse import csr_array
@@ -102,7 +93,6 @@ class _Statistic:
         labels: class indices of distinct cells, of shape (cells,).
         predictions: the same of each classifier.
         counts: examples in each cell.
-        positive: the class whose F1 is meant; None for macro F1.
     """
 
     def __init__(
@@ -148,19 +138,14 @@ def bootstrap_intervals(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """95% bootstrap intervals of accuracy and F1, bias-corrected and accelerated (BCa).
+    """Bootstrap intervals of accuracy and F1, bias-corrected and accelerated (BCa).
 
     Where all examples are right (or all wrong) all resamples agree: there the interval is Wilson's.
 
     Args:
         labels, predictions: class indices of shape (examples,), at least one example.
-        classes: how many there are.
         positive: the class whose F1 is meant of two; of more it is macro F1.
         resamples: how many are drawn; fewer, but at least 200, where the cells are many.
-        seed: of the draws.
-
-    Returns:
-        `accuracy` and `f1`.
 
     Source: Efron 1987, Better Bootstrap Confidence Intervals,
     https://doi.org/10.1080/01621459.1987.10478410.
@@ -191,20 +176,11 @@ def paired_bootstrap(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """95% bootstrap intervals of the difference second - first on the same examples.
+    """Bootstrap intervals of the difference second - first on the same examples.
 
     Each resample holds the same examples for both, so what is hard for both cancels out.
 
-    Args:
-        labels: class indices of shape (examples,).
-        first, second: the predictions of the two classifiers.
-        classes, positive, resamples, seed: as for `bootstrap_intervals`.
-
-    Returns:
-        `accuracy` and `f1`, from -1 to 1; above 0 where the second is better.
-
-    Source: Berg-Kirkpatrick, Burkett and Klein 2012, An Empirical Investigation of Statistical
-    Significance in NLP, https://aclanthology.org/D12-1091/.
+    Source: Berg-Kirkpatrick, Burkett and Klein 2012, https://aclanthology.org/D12-1091/.
     """
     cells, counts = np.unique(np.stack([labels, first, second]), axis=1, return_counts=True)
     target = positive if classes == 2 else None
@@ -265,10 +241,6 @@ def _intervals_at_the_ends(
 def mcnemar_test(labels: Indices, first: Indices, second: Indices) -> McNemar:
     """The exact test whether one of two classifiers is right more often on the same examples.
 
-    Args:
-        labels: class indices of shape (examples,).
-        first, second: the predictions of the two classifiers.
-
     Source: McNemar 1947, https://doi.org/10.1007/BF02295996; for classifiers, Dietterich 1998,
     https://doi.org/10.1162/089976698300017197.
     """
@@ -285,10 +257,6 @@ def mcnemar_test(labels: Indices, first: Indices, second: Indices) -> McNemar:
 def wilson_interval(right: int, n: int) -> Interval:
     """Wilson's score interval of a proportion, of use for few examples and near 0 and 1.
 
-    Args:
-        right: examples that are right.
-        n: examples in all; for 0 the value is nan and the interval is all from 0 to 1.
-
     Source: Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953.
     """
     from scipy.stats import binomtest
@@ -301,18 +269,13 @@ def wilson_interval(right: int, n: int) -> Interval:
 
 def newcombe_bound(score: Interval, other: float, examples: int) -> float:
     """How far two scores may be apart though both classifiers are as good: the 95% bound of their
-    difference, by Newcombe's square-and-add of both intervals.
-
-    Both are taken as measured independently, which on the same examples makes the bound too wide
-    rather than too narrow. An F1 is taken as a proportion.
+    difference. Both are taken as independent proportions, which makes it too wide, if anything.
 
     Args:
-        score: one with its interval.
-        other: the other one, from 0 to 1.
+        other: the score that has no interval.
         examples: that the other was measured on.
 
-    Source: Newcombe 1998, Interval estimation for the difference between independent proportions:
-    comparison of eleven methods, Statistics in Medicine 17(8), 873-890.
+    Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, square-and-add.
     """
     around = wilson_interval(round(other * examples), examples)
     if other < score.value:
@@ -321,14 +284,7 @@ def newcombe_bound(score: Interval, other: float, examples: int) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Student's t interval of a mean, as of one score over several seeds.
-
-    Args:
-        values: one a seed, taken as drawn from a normal distribution.
-
-    Returns:
-        None for fewer than two values.
-    """
+    """Student's t interval of a mean, as over several seeds; None for fewer than two values."""
     from scipy.special import stdtrit  # loads in half of the time of scipy.stats
 
     if len(values) < 2:

@@ -53,23 +53,10 @@ def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) ->
     assert (answer.tokens, answer.cut) == (15, 0)
 
 
-def test_what_is_cut_is_said(predictor: Predictor) -> None:
-    answer = predictor("cat " * 40, "dog")
-    assert (answer.tokens, answer.cut) == (32, 12)
-
-
 @pytest.mark.parametrize("text", ["", "  \n\t ", "\0\0", None, 7, "x" * (MAX_CHARACTERS + 1)])
 def test_what_is_no_sentence_is_refused_by_name(predictor: Predictor, text: Any) -> None:
     with pytest.raises(DataError, match="sentence2"):
         predictor("cat", text)
-
-
-@pytest.mark.parametrize(
-    "text", ["\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "\u202eright to left", "<b>bold</b>",
-             "\u200b\u200b", "'; DROP TABLE"]
-)  # fmt: skip
-def test_any_text_gets_an_answer(predictor: Predictor, text: str) -> None:
-    assert sum(predictor(text, "cat").probabilities.values()) == pytest.approx(1.0)
 
 
 def test_a_model_is_loaded_once_and_again_when_it_changed(
@@ -170,15 +157,6 @@ def test_a_saved_threshold_and_temperature_count_when_asked_for(
         both = predictor(*pair, PredictOptions(threshold=True, calibrated=True))
         assert both.label == label  # a temperature changes no answer
         assert both.probabilities["equivalent"] != pytest.approx(level, abs=1e-4)
-
-
-def test_fifty_at_once_each_get_their_own_answer(predictor: Predictor) -> None:
-    texts = [f"the {animal} sees a dog ." for animal in toys.ANIMALS] * 7
-    alone = {text: predictor(text, "a cat .").logits for text in set(texts)}
-    with ThreadPoolExecutor(50) as pool:
-        found = list(pool.map(lambda text: predictor(text, "a cat ."), texts))
-    for text, answer in zip(texts, found, strict=True):
-        assert answer.logits == pytest.approx(alone[text], abs=1e-4)
 
 
 def test_why_and_what_would_change_it(predictor: Predictor) -> None:

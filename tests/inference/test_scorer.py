@@ -135,13 +135,6 @@ def test_nothing_gives_nothing(scorer: Scorer) -> None:
     assert list(scorer.stream([])) == []
 
 
-def test_one_pair_is_as_it_is_among_many(scorer: Scorer) -> None:
-    many = scorer.scores(FIRST, SECOND)
-    for at in (0, 40, 42):
-        alone = scorer.scores([FIRST[at]], [SECOND[at]])
-        assert alone[0] == pytest.approx(many[at], abs=1e-5)
-
-
 def test_single_sentences_are_read_alone(checkpoint: Path) -> None:
     made = Scorer(checkpoint, 32, paired=False, precision="fp32")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
@@ -240,15 +233,6 @@ def test_windows_of_long_texts_are_shorter(scorer: Scorer, monkeypatch: pytest.M
     answers = [together.submit(*row) for row in rows]
     assert [len(one.result(60)) for one in answers] == [1] * 70
     together.close()
-
-
-def test_batches_keep_to_their_tokens_and_miss_nobody() -> None:
-    lengths = [5, 90, 7, 7, 300, 20, 6, 6]
-    found = scoring._batches(lengths, 100)
-    assert sorted(itertools.chain(*found)) == list(range(len(lengths)))
-    for places in found:
-        assert len(places) == 1 or len(places) * max(lengths[at] for at in places) <= 100
-    assert [4] in found
 
 
 def test_layers_that_answer_otherwise_are_left_alone(

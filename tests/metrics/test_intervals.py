@@ -86,7 +86,7 @@ def test_the_interval_equals_scipys_bca(n: int, classes: int) -> None:
     for column, name in enumerate(intervals.NAMES):
         expected = scipy.stats.bootstrap(
             (labels, predictions),
-            lambda *rows, axis: vectorized(*rows, classes)[column],  # noqa: B023
+            lambda one, two, axis: vectorized(one, two, classes)[column],  # noqa: B023
             paired=True, vectorized=True, n_resamples=5000, rng=0,
         ).confidence_interval  # fmt: skip
         assert found[name].low == pytest.approx(expected.low, abs=0.018)
