@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from finetune.evaluation import saved_predictions
 from finetune.evaluation.report import HISTORIES, RunEvaluation
 
 # What examples can be sorted by -> whether the greatest comes first.
@@ -101,7 +100,7 @@ def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
     names = study.analysis.labels
     texts: list[dict[str, Any]] = [{} for _ in rows]
     if study.table is not None:
-        texts = saved_predictions.example_texts(study.table, rows)
+        texts = study.table.take(pa.array(rows, pa.int64())).to_pylist()
     lines = []
     for row, text in zip(rows, texts, strict=True):
         overlap = float(study.traits.overlap[row]) if study.traits is not None else float("nan")

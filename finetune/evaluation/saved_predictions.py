@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,11 +119,6 @@ def read_examples(run: Run, split: str = "validation") -> pa.Table | None:
         return pq.read_table(run.predictions / f"{split}.parquet")
     except (OSError, pa.ArrowException):
         return None
-
-
-def example_texts(table: pa.Table, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """Some examples as plain values, in the order of `rows`."""
-    return list(table.take(pa.array(rows, pa.int64())).to_pylist())
 
 
 def files_version(run: Run) -> tuple[tuple[str, int, int], ...]:

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,11 +95,11 @@ def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None
 
     A word is a run of letters, digits and underscores (Python's `\w`, and the marks that follow a
     letter in many scripts); in scripts without spaces each character is one."""
-    if sentence2 is None:
-        rows: Iterator[tuple[Any, ...]] = (_single(_read(text)) for text in sentence1)
-    else:
-        both = zip(sentence1, sentence2, strict=True)
-        rows = (_pair(_read(first), _read(second)) for first, second in both)
+    seconds = repeat(None, len(sentence1)) if sentence2 is None else sentence2
+    rows = (
+        _pair(_read(first), None if second is None else _read(second))
+        for first, second in zip(sentence1, seconds, strict=True)
+    )
     columns = list(zip(*rows, strict=True)) or [() for _ in fields(Traits)]
     kinds: list[type] = [np.int64, np.float64] + [np.bool_] * 5
     arrays: list[NDArray[Any]] = [
@@ -175,14 +175,6 @@ class _Text(NamedTuple):
     name: bool
 
 
-@dataclass(frozen=True)
-class _Patterns:
-    word: re.Pattern[str]
-    digits: re.Pattern[str]
-    not_: re.Pattern[str]
-    name: re.Pattern[str]
-
-
 # Scripts without spaces between words: kana, Han, Thai, Lao, Burmese, Khmer.
 _SPACELESS = (
     "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -191,35 +183,34 @@ _SPACELESS = (
 _SPACED = {code: " " for code in range(128) if not re.match(r"\w", chr(code))}
 
 
+_DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
+_NOT = re.compile(r"n ?['’]t\b")
+
+
 @cache
-def _patterns() -> _Patterns:
-    """Made at the first text: a walk over 65,536 characters takes ten milliseconds."""
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of a word and of a name; made at the first text, for a walk over all letters takes 10 ms."""
     plane = [chr(number) for number in range(0x10000)]
     capital = "".join(char for char in plane if char.isupper())
     mark = "".join(char for char in plane[0x300:] if unicodedata.category(char)[0] == "M")
-    return _Patterns(
-        word=re.compile(
-            rf"(?=\w)[{_SPACELESS}][{mark}]*|[^\W{_SPACELESS}](?:[^\W{_SPACELESS}]|[{mark}])*"
-        ),
-        digits=re.compile(r"\d+(?:[.,]\d+)*"),
-        not_=re.compile(r"n ?['’]t\b"),
-        # After a word or a comma, or after an initial or a title with a full stop, two characters
-        # at least: neither "I" nor the "The" of a new or a quoted sentence.
-        name=re.compile(
-            rf"\s\(?(?=[{capital}]\w)(?:(?<=[^\s.!?…\"'“”„«(]\s)|(?<=[^\s.!?…\"'“”„«(]\s\()"
-            rf"|(?<=\b[{capital}]\.\s)|(?<=\bMr\.\s)|(?<=\bMs\.\s)|(?<=\bDr\.\s)"
-            rf"|(?<=\bSt\.\s)|(?<=\bMrs\.\s))"
-        ),
+    word = rf"(?=\w)[{_SPACELESS}][{mark}]*|[^\W{_SPACELESS}](?:[^\W{_SPACELESS}]|[{mark}])*"
+    # After a word or a comma, or after an initial or a title with a full stop, two characters at
+    # least: neither "I" nor the "The" of a new or a quoted sentence.
+    name = (
+        rf"\s\(?(?=[{capital}]\w)(?:(?<=[^\s.!?…\"'“”„«(]\s)|(?<=[^\s.!?…\"'“”„«(]\s\()"
+        rf"|(?<=\b[{capital}]\.\s)|(?<=\bMr\.\s)|(?<=\bMs\.\s)|(?<=\bDr\.\s)"
+        rf"|(?<=\bSt\.\s)|(?<=\bMrs\.\s))"
     )
+    return re.compile(word), re.compile(name)
 
 
 def _read(text: str) -> _Text:
-    patterns = _patterns()
+    word, name = _patterns()
     lower = text.lower()
     # Of ASCII, splitting at all else than \w finds the same words in a third of the time.
-    words = lower.translate(_SPACED).split() if lower.isascii() else patterns.word.findall(lower)
+    words = lower.translate(_SPACED).split() if lower.isascii() else word.findall(lower)
     vocabulary = frozenset(words)
-    numbers = frozenset(digits.replace(",", "") for digits in patterns.digits.findall(lower))
+    numbers = frozenset(digits.replace(",", "") for digits in _DIGITS.findall(lower))
     shortened = "'t" in lower or "’t" in lower
     return _Text(
         length=len(words),
@@ -227,16 +218,15 @@ def _read(text: str) -> _Text:
         number=bool(numbers) or not vocabulary.isdisjoint(NUMBERS),
         numbers=numbers,
         negation=not vocabulary.isdisjoint(NEGATIONS)
-        or (shortened and patterns.not_.search(lower) is not None),
-        name=patterns.name.search(text) is not None,
+        or (shortened and _NOT.search(lower) is not None),
+        name=name.search(text) is not None,
     )
 
 
-def _single(text: _Text) -> tuple[Any, ...]:
-    return text.length, np.nan, text.number, False, text.negation, False, text.name
-
-
-def _pair(first: _Text, second: _Text) -> tuple[Any, ...]:
+def _pair(first: _Text, second: _Text | None) -> tuple[Any, ...]:
+    """The traits of one example, in the order of `Traits`."""
+    if second is None:
+        return first.length, np.nan, first.number, False, first.negation, False, first.name
     shared = len(first.words & second.words)
     either = len(first.words) + len(second.words) - shared
     return (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from finetune.config import RunConfig
 from finetune.data import checkpoints
-from finetune.data.splits import Pairs
 from finetune.errors import DataError
 from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
@@ -18,6 +18,9 @@ from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
 from finetune.runs import events
 from finetune.runs.store import Run
 from finetune.runs.summary import fold_events
+
+if TYPE_CHECKING:
+    from finetune.data.splits import Pairs
 
 MOST_SWAPPED = 10_000  # pairs, drawn with a seed; each is scored twice
 

@@ -20,7 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics.classification import Counts, Floats, Indices, confusion_matrix, ratio
+from finetune.metrics.classification import (
+    Counts,
+    Floats,
+    Indices,
+    confusion_matrix,
+    mean_f1,
+    ratio,
+)
 
 NAMES = ("accuracy", "f1")
 _BUDGET = 20_000_000  # cells x resamples; about two seconds
@@ -81,9 +88,8 @@ class _Cells:
     def scores(self, weights: Counts) -> Floats:
         """Accuracy and F1, of shape (2, samples), of weights of shape (cells, samples)."""
         hits, sizes = self.hits_and_sizes(weights)
-        occurring = np.maximum(1, (sizes > 0).sum(axis=0))  # classes, in each sample
-        f1 = ratio(2 * hits, sizes).sum(axis=0) / occurring
-        return np.stack([weights[self.right].sum(axis=0) / weights.sum(axis=0), f1])
+        accuracy = weights[self.right].sum(axis=0) / weights.sum(axis=0)
+        return np.stack([accuracy, mean_f1(hits, sizes)])
 
 
 class _Statistic:

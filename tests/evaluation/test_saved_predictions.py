@@ -61,9 +61,7 @@ def test_examples_and_both_orders_come_back(run: Run) -> None:
     saved_predictions.save_examples(run, "validation", table)
     found = saved_predictions.read_examples(run)
     assert found is not None
-    assert saved_predictions.example_texts(found, [1]) == [
-        {"sentence1": "b", "sentence2": "\u65e5", "label": 1}
-    ]
+    assert found.equals(table)
     both = saved_predictions.SwappedLogits(
         3, np.array([1]), np.ones((1, 2), np.float32), np.zeros((1, 2), np.float32)
     )
