@@ -47,8 +47,8 @@ def main() -> None:
 
 def release() -> None:
     """Give the page's models' device memory back; nothing is loaded before somebody asks one."""
-    if (predict := sys.modules.get("finetune.inference.predictor")) is not None:
-        predict.release_models()
+    if (models := sys.modules.get("finetune.inference.model_cache")) is not None:
+        models.release_models()
 
 
 def stand_aside() -> None:

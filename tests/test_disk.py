@@ -139,8 +139,8 @@ def test_a_judged_file_on_a_full_disk_is_said(full: Path, tmp_path: Path) -> Non
     place = Run(tmp_path)
 
     def work() -> events.Event:
-        with batch._writer(full, table, ["prediction"]) as writer:
-            writer.write([{"sentence1": "a" * MANY}])
+        with batch.open_writer(full, table, ["prediction"]) as write:
+            write([{"sentence1": "a" * MANY}])
         return events.Finished(step=0, seconds=0.0)
 
     assert background.carry_out(place, "start", work) == 1

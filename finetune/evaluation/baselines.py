@@ -1,7 +1,6 @@
-"""What a model must beat: TF-IDF with logistic regression, and the checkpoint's own similarity.
+"""Baselines: TF-IDF with logistic regression, and the checkpoint's own cosine similarity.
 
-Scored on the same validation pairs as the model. Answering the most frequent class is
-`metrics.majority`. Knows no run and no page.
+Both are scored on the validation pairs of the model.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from finetune.data import checkpoints
 from finetune.data.splits import Pairs
-from finetune.training.metrics import AccuracyAndF1
+from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
 
 TFIDF = "TF-IDF + logistic regression"
 COSINE = "cosine similarity, not tuned"
@@ -27,18 +26,20 @@ MOST = 20_000  # pairs of each split; more change the figures in the third decim
 MOST_ENCODED = 2_000  # validation pairs that are encoded: as dear as an evaluation
 MOST_TUNED = 500  # training pairs that the similarity's threshold is chosen on
 WEIGHTS = 2_000_000  # of the regression; fitting takes some 300 bytes for each
+_BATCH = 64
 _SEED = 0
 
-Scores = dict[str, float]
+Labels = NDArray[np.int64]
+Similarities = NDArray[np.float32]
 
 
-class _Split:
-    """Texts and labels of a split, or of as many pairs of it as are wanted, drawn with a seed."""
+class _Texts:
+    """Texts and labels of a split, or of so many of its pairs, drawn with a seed."""
 
     def __init__(self, split: Dataset, most: int) -> None:
         if len(split) > most:
-            drawn = np.random.default_rng(_SEED).choice(len(split), most, replace=False)
-            split = split.select(np.sort(drawn))
+            rows = np.random.default_rng(_SEED).choice(len(split), most, replace=False)
+            split = split.select(np.sort(rows))
         self.first: list[str] = split["sentence1"][:]
         paired = "sentence2" in split.column_names
         self.second: list[str] | None = split["sentence2"][:] if paired else None
@@ -51,42 +52,39 @@ def measure_baselines(
     max_length: int,
     half: bool = False,
     stop: Callable[[], bool] = lambda: False,
-) -> dict[str, Scores]:
-    """The scores of the baselines that make sense for these pairs, by their names.
+) -> dict[str, dict[str, float]]:
+    """Baseline -> `accuracy`, `f1`, and the number of `examples` it was measured on.
 
-    At most 20,000 pairs of each split are used, and 500 training and 2,000 validation pairs are
-    encoded; those are drawn with a seed, so that runs on the same pairs have the same baselines.
-
-    Beside each baseline's scores stands on how many `examples` it was measured.
+    Pairs are drawn with a seed where they are many, so that runs on the same pairs have the same
+    baselines.
 
     Args:
-        checkpoint: the model before any tuning; asked only where it is a sentence encoder.
+        checkpoint: the model before any tuning; compared only where it is a sentence encoder.
         max_length: the longest sentence in tokens.
         half: whether to encode in bf16.
         stop: asked between two batches; what is known by then is returned.
     """
-    metric = AccuracyAndF1(pairs.labels, pairs.positive)
-    train, validation = (_Split(pairs.splits[name], MOST) for name in ("train", "validation"))
-    found = {TFIDF: _scores(metric, tfidf(train, validation), validation.labels)}
+
+    def scores(answers: Labels, labels: Labels) -> dict[str, float]:
+        confusion = confusion_matrix(labels, answers, len(pairs.labels))
+        return {**accuracy_and_f1(confusion, pairs.positive), "examples": float(len(labels))}
+
+    train, validation = (_Texts(pairs.splits[name], MOST) for name in ("train", "validation"))
+    baselines = {TFIDF: scores(predict_by_tfidf(train, validation), validation.labels)}
     folder = _sentence_encoder(checkpoint)
     if folder is None or train.second is None or len(pairs.labels) != 2:
-        return found
-    train = _Split(pairs.splits["train"], MOST_TUNED)
-    validation = _Split(pairs.splits["validation"], MOST_ENCODED)
+        return baselines
+    train = _Texts(pairs.splits["train"], MOST_TUNED)
+    validation = _Texts(pairs.splits["validation"], MOST_ENCODED)
     encoder = Encoder(folder, max_length, half, stop)
-    known = encoder.similarity(train), encoder.similarity(validation)
-    if known[0] is not None and known[1] is not None:
-        answers = by_threshold(known[0], train.labels, known[1], pairs.positive)
-        found[COSINE] = _scores(metric, answers, validation.labels)
-    return found
+    tuned_on, similarity = encoder.similarity(train), encoder.similarity(validation)
+    if tuned_on is not None and similarity is not None:
+        answers = predict_by_threshold(tuned_on, train.labels, similarity, pairs.positive)
+        baselines[COSINE] = scores(answers, validation.labels)
+    return baselines
 
 
-def _scores(metric: AccuracyAndF1, answers: NDArray[Any], labels: NDArray[Any]) -> Scores:
-    scores: Scores = metric.compute(predictions=answers, references=labels)
-    return {**scores, "examples": float(len(labels))}
-
-
-def tfidf(train: _Split, validation: _Split) -> NDArray[np.int64]:
+def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
     """Classes that logistic regression gives the validation pairs, of shape (pairs,).
 
     A pair is what its two TF-IDF vectors have in common and in what they differ (elementwise
@@ -97,95 +95,69 @@ def tfidf(train: _Split, validation: _Split) -> NDArray[np.int64]:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
+    classes = len(np.unique(train.labels))
+    if classes < 2:
+        return np.full(len(validation.labels), train.labels[0])
     # Words of one letter count too, and characters stand for words where a script has no spaces.
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), token_pattern=r"(?u)[\u3040-\u9fff]|\w+", sublinear_tf=True,
-        max_features=min(50_000, WEIGHTS // (2 * len(np.unique(train.labels)))),
+        max_features=min(50_000, WEIGHTS // (2 * classes)),
     )  # fmt: skip
     vectorizer.fit(train.first + (train.second or []))
 
-    def features(split: _Split) -> Any:
-        first = vectorizer.transform(split.first)
-        if split.second is None:
+    def features(texts: _Texts) -> Any:
+        first = vectorizer.transform(texts.first)
+        if texts.second is None:
             return first
-        second = vectorizer.transform(split.second)
+        second = vectorizer.transform(texts.second)
         common = first.multiply(second)
         cosine = csr_array(np.asarray(common.sum(axis=1)).reshape(-1, 1))
         return hstack([common, abs(first - second), cosine]).tocsr()
 
-    if len(np.unique(train.labels)) < 2:  # nothing to tell apart
-        return np.full(len(validation.labels), train.labels[0])
     model = LogisticRegression(max_iter=200).fit(features(train), train.labels)
-    answers: NDArray[np.int64] = model.predict(features(validation))
+    answers: Labels = model.predict(features(validation))
     return answers
 
 
-def by_threshold(
-    known: NDArray[np.float32], labels: NDArray[np.int64], asked: NDArray[np.float32], positive: int
-) -> NDArray[np.int64]:
+def predict_by_threshold(
+    tuned_on: Similarities, labels: Labels, similarity: Similarities, positive: int
+) -> Labels:
     """Classes by the threshold of a similarity, and the side of it, that is most often right on the
-    known pairs; all of shape (pairs,)."""
-    above, right = _above(known, labels == positive, asked)
-    below, other = _above(known, labels != positive, asked)
-    chosen = above if right >= other else ~below
+    pairs it is tuned on; all of shape (pairs,)."""
+    values = np.unique(tuned_on).astype(np.float64)
+    edges = np.concatenate([[-np.inf], (values[1:] + values[:-1]) / 2, [np.inf]])
+    right = ((tuned_on >= edges[:, None]) == (labels == positive)).sum(axis=1)
+    high, low = int(right.argmax()), int(right.argmin())
+    if right[high] >= len(labels) - right[low]:
+        chosen = similarity >= edges[high]
+    else:  # the positive class is that of unlike sentences
+        chosen = similarity < edges[low]
     return np.where(chosen, positive, 1 - positive).astype(np.int64)
 
 
-def _above(
-    known: NDArray[np.float32], wanted: NDArray[np.bool_], asked: NDArray[np.float32]
-) -> tuple[NDArray[np.bool_], int]:
-    """Which of those asked are above the threshold that best tells the wanted of the known pairs
-    from the others, and of how many of the known pairs it is right."""
-    order = np.argsort(-known, kind="stable")
-    right = wanted[order].astype(np.int64)
-    # Right when the k most similar are called wanted.
-    hits = np.concatenate([[0], np.cumsum(right)])
-    misses = np.concatenate([[0], np.cumsum(1 - right)])
-    correct = hits + (misses[-1] - misses)
-    best = int(np.argmax(correct))
-    ranked = known[order]
-    upper = ranked[best - 1] if best else np.inf
-    lower = ranked[best] if best < len(ranked) else -np.inf
-    threshold = upper if not np.isfinite(lower) else lower if not np.isfinite(upper) else (
-        (upper + lower) / 2
-    )  # fmt: skip
-    above = asked >= threshold if best else asked > threshold
-    return above, int(correct[best])
-
-
 def _sentence_encoder(checkpoint: str) -> Path | None:
-    """The folder of a checkpoint that says how its sentence vectors are made; None for others.
+    """The folder of a checkpoint that is a sentence encoder, which has a `modules.json`
+    (https://sbert.net); fetched where it is on the Hub. None for others."""
+    from huggingface_hub import snapshot_download
 
-    Source: `modules.json` of https://sbert.net.
-    """
     folder = Path(checkpoints.resolve_checkpoint(checkpoint))
     if not folder.is_dir():
-        folder = _in_cache(checkpoint) or folder
+        files = ["*.json", "*.txt", "*.model", "1_Pooling/*"]
+        try:
+            folder = Path(snapshot_download(checkpoint, allow_patterns=files))
+            if (folder / "modules.json").is_file():
+                snapshot_download(checkpoint, allow_patterns=[*files, "*.safetensors"])
+        except Exception:  # no network, no such repository: there is no such baseline then
+            return None
     return folder if (folder / "modules.json").is_file() else None
 
 
-def _in_cache(repo: str) -> Path | None:
-    """Where the Hub's cache has a checkpoint whose `modules.json` was or can be fetched."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        wanted = ["*.json", "*.txt", "*.model", "1_Pooling/*"]
-        found = Path(snapshot_download(repo, allow_patterns=wanted))
-        if (found / "modules.json").is_file():
-            return Path(snapshot_download(repo, allow_patterns=[*wanted, "*.safetensors"]))
-    except Exception:  # no network, no such repository: there is no such baseline then
-        return None
-    return found
-
-
 class Encoder:
-    """A sentence encoder as it comes, made without touching torch's random numbers.
+    """A sentence encoder before any tuning, loaded without touching torch's random numbers.
 
     Args:
         folder: a sentence-transformers checkpoint.
-        max_length: the longest sentence in tokens.
         half: whether to compute in bf16.
-        stop: asked between two batches.
     """
 
     def __init__(self, folder: Path, max_length: int, half: bool, stop: Callable[[], bool]) -> None:
@@ -196,34 +168,31 @@ class Encoder:
         with torch.random.fork_rng():  # new weights are drawn for what a checkpoint lacks
             self._model = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
         pooling = folder / "1_Pooling" / "config.json"
-        known = json.loads(pooling.read_text()) if pooling.is_file() else {}
-        self._first_token = bool(known.get("pooling_mode_cls_token"))
+        settings = json.loads(pooling.read_text()) if pooling.is_file() else {}
+        self._first_token = bool(settings.get("pooling_mode_cls_token"))
         if torch.accelerator.is_available():
             self._model.to(torch.accelerator.current_accelerator())
 
-    def similarity(self, split: _Split) -> NDArray[np.float32] | None:
+    def similarity(self, texts: _Texts) -> Similarities | None:
         """Cosine of the two sentences' vectors, of shape (pairs,); None when stopped."""
-        assert split.second is not None, "single sentences have no similarity"
-        vectors = self._encode([*split.first, *split.second])
+        assert texts.second is not None, "single sentences have no similarity"
+        vectors = self._encode([*texts.first, *texts.second])
         if vectors is None:
             return None
-        size = len(split.first)
-        cosine: NDArray[np.float32] = (vectors[:size] * vectors[size:]).sum(dim=1).numpy()
+        size = len(texts.first)
+        cosine: Similarities = (vectors[:size] * vectors[size:]).sum(dim=1).numpy()
         return cosine
 
     def _encode(self, texts: Sequence[str]) -> torch.Tensor | None:
-        """Vectors of length 1, of shape (texts, size), of sentences in the order given."""
+        """Vectors of length 1, of shape (texts, size)."""
         order = sorted(range(len(texts)), key=lambda n: len(texts[n]))
-        found: list[torch.Tensor] = []
+        batches: list[torch.Tensor] = []
         with torch.inference_mode():
-            for at in range(0, len(order), 64):
+            for start in range(0, len(order), _BATCH):
                 if self._stop():
                     return None
-                found.append(self._batch([texts[n] for n in order[at : at + 64]]))
-        vectors = torch.cat(found)
-        back = torch.empty_like(vectors)
-        back[torch.tensor(order)] = vectors
-        return back
+                batches.append(self._batch([texts[n] for n in order[start : start + _BATCH]]))
+        return torch.cat(batches)[np.argsort(order)]
 
     def _batch(self, texts: list[str]) -> torch.Tensor:
         inputs = self._tokenizer(

@@ -1,4 +1,4 @@
-"""Labels a person has corrected after a model doubted them, and the pairs with them.
+"""Labels that a person corrected after a model doubted them, and the pairs with these labels.
 
     <run folder>/corrections.json   row of the validation split -> class
 
@@ -27,69 +27,60 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH = 10_000
-_CHANGING = threading.Lock()  # a person may correct two labels within a moment
+_write_lock = threading.Lock()  # a person may correct two labels within a moment
+# The fields that chose the pairs, which have been chosen now.
+_SOURCE_FIELDS = (
+    "dataset_config_name", "dataset_revision", "train_split", "validation_split", "test_split",
+    "validation_share", "max_train_samples", "max_eval_samples", "drop_duplicates", "drop_leaked",
+)  # fmt: skip
 
 
 def read_corrections(run: Run) -> dict[int, str]:
-    """Row -> the class it was given, in the order of the rows."""
-    found = run.read_json(run.folder / "corrections.json")
-    return {
-        int(row): label
-        for row, label in sorted(found.items(), key=lambda one: int(one[0]))
-        if row.isdecimal() and isinstance(label, str)
-    } if all(str(row).isdecimal() for row in found) else {}  # fmt: skip
+    """Row -> the corrected class, in the order of the rows."""
+    values = run.read_json(run.folder / "corrections.json")
+    rows = {int(row): str(label) for row, label in values.items() if row.isdecimal()}
+    return dict(sorted(rows.items()))
 
 
 def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int, str]:
-    """Give an example another class, or its own again; all corrections after that.
-
-    Args:
-        row: its place in the validation split.
-        label: the class; that of the data takes a correction back.
-        labels: the classes there are.
+    """Give an example of the validation split another class, or its own again; all corrections
+    then.
 
     Raises:
         DataError: when there is no such example or class.
         StoreError: when the folder cannot be written.
     """
-    table = _table(run)
+    table = _examples(run)
     if not 0 <= row < table.num_rows:
         raise DataError(f"There is no validation example {row + 1}.", "Choose one of the table.")
     if label not in labels:
         raise DataError(f"There is no class {label!r}.", f"The classes are {', '.join(labels)}.")
-    with _CHANGING:
-        known = read_corrections(run)
-        known.pop(row, None)
+    with _write_lock:
+        corrections = read_corrections(run)
+        corrections.pop(row, None)
         if labels.index(label) != table.column("label")[row].as_py():
-            known[row] = label
-        named = {str(one): name for one, name in sorted(known.items())}
-        text = json.dumps(named, ensure_ascii=False)
+            corrections[row] = label
+        text = json.dumps(corrections, ensure_ascii=False, sort_keys=True)
         write_atomically(run.folder / "corrections.json", text + "\n")
-    return known
+    return corrections
 
 
 def corrections_csv(run: Run, labels: list[str]) -> Iterator[str]:
-    """The validation pairs with the corrected labels, in pieces; `label_before` says what a
-    corrected one was.
-
-    Raises:
-        DataError: when the examples were not kept.
-    """
-    table = _table(run)
-    names = [name for name in table.column_names if name != "label"]
-    return _written(table, names, labels, read_corrections(run))
+    """The validation pairs with the corrected labels as CSV, in pieces; `label_before` is the label
+    that a corrected one had."""
+    return _csv_pieces(_examples(run), labels, read_corrections(run))
 
 
-def _written(
-    table: pa.Table, names: list[str], labels: list[str], known: dict[int, str]
-) -> Iterator[str]:
-    yield safe_csv.to_csv([*names, "label", "label_before"], [])
-    for at in range(0, table.num_rows, _BATCH):
+def _csv_pieces(table: pa.Table, labels: list[str], corrections: dict[int, str]) -> Iterator[str]:
+    columns = [name for name in table.column_names if name != "label"]
+    yield safe_csv.to_csv([*columns, "label", "label_before"], [])
+    for start in range(0, table.num_rows, _BATCH):
         lines = []
-        for row, one in enumerate(table.slice(at, _BATCH).to_pylist(), start=at):
-            label = labels[one["label"]]
-            now = known.get(row, label)
-            lines.append([*(one[name] for name in names), now, label if now != label else ""])
+        for row, example in enumerate(table.slice(start, _BATCH).to_pylist(), start):
+            before = labels[example["label"]]
+            label = corrections.get(row, before)
+            texts = [example[name] for name in columns]
+            lines.append([*texts, label, before if label != before else ""])
         yield safe_csv.to_csv_rows(lines)
 
 
@@ -105,26 +96,25 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
     """
     from finetune.data import dataset_cache, splits
 
-    known = read_corrections(run)
-    if not known:
+    corrections = read_corrections(run)
+    if not corrections:
         raise DataError("No label was corrected yet.", "Choose another class for one first.")
     config = run.pinned_config()
     dataset_cache.ensure_cached(config, run.folder.parent)
     pairs = splits.load_pairs(config, run.folder.parent)
-    kept, now = _table(run), pairs.splits["validation"]
-    if now.num_rows != kept.num_rows or now["label"][:] != kept.column("label").to_pylist():
+    if pairs.splits["validation"]["label"][:] != _examples(run).column("label").to_pylist():
         raise DataError("The pairs have changed since this run.", "Examine them anew.")
     with tempfile.TemporaryDirectory() as folder:
-        files = {
-            split: _file(Path(folder), split, rows, pairs.labels, known)
-            for split, rows in pairs.splits.items()
-        }
+        files = {}
+        for split, rows in pairs.splits.items():
+            files[split] = Path(folder) / f"{split}.csv"
+            changed = corrections if split == "validation" else {}
+            _write_split(files[split], rows, pairs.labels, changed)
         name = store.uploads.add(files)
     paired = "sentence2" in pairs.splits["train"].column_names
-    blank = RunConfig()
-    reset = {name: getattr(blank, name) for name in _OF_THE_SOURCE}
+    default = RunConfig()
     return config.changed(
-        **reset,
+        **{field: getattr(default, field) for field in _SOURCE_FIELDS},
         dataset=name,
         sentence1_column="sentence1",
         sentence2_column="sentence2" if paired else NO_COLUMN,
@@ -134,31 +124,20 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
     )
 
 
-# What chose the pairs, which are chosen now.
-_OF_THE_SOURCE = (
-    "dataset_config_name", "dataset_revision", "train_split", "validation_split", "test_split",
-    "validation_share", "max_train_samples", "max_eval_samples", "drop_duplicates", "drop_leaked",
-)  # fmt: skip
-
-
-def _file(folder: Path, split: str, rows: Any, labels: list[str], known: dict[int, str]) -> Path:
-    """A split as CSV as it is: not `sheets`', which would change a text for a spreadsheet."""
-    path = folder / f"{split}.csv"
-    names = [name for name in ("sentence1", "sentence2") if name in rows.column_names]
-    corrected = known if split == "validation" else {}
+def _write_split(path: Path, rows: Any, labels: list[str], corrections: dict[int, str]) -> None:
+    """A split as plain CSV: `safe_csv` would change a text for a spreadsheet."""
+    columns = [name for name in ("sentence1", "sentence2") if name in rows.column_names]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([*names, "label"])
-        at = 0
-        for batch in rows.iter(_BATCH):
-            for index, label in enumerate(batch["label"]):
-                text = corrected.get(at + index, labels[label])
-                writer.writerow([*(batch[name][index] for name in names), text])
-            at += len(batch["label"])
-    return path
+        writer.writerow([*columns, "label"])
+        batches = rows.with_format("arrow").iter(_BATCH)
+        examples = (example for batch in batches for example in batch.to_pylist())
+        for row, example in enumerate(examples):
+            label = corrections.get(row, labels[example["label"]])
+            writer.writerow([*(example[name] for name in columns), label])
 
 
-def _table(run: Run) -> pa.Table:
+def _examples(run: Run) -> pa.Table:
     table = saved_predictions.read_examples(run)
     if table is None:
         raise DataError(

@@ -1,18 +1,17 @@
-"""What lies in a run's `predictions/`: the examples scored, and the logits they were given.
+"""Reads and writes a run's `predictions/`: the examples that were scored, and their logits.
 
-    validation.parquet   the validation pairs, in the order of the logits, written once
-    step-000400.npz      logits (examples, classes) and labels (examples,) of one evaluation
-    swapped.npz          the kept model's logits of the same pairs in both orders, or of some
-    test.parquet, test.npz   the same of the test split, once it was opened
-
-Knows neither torch nor what the logits mean; that is `analysis`' business.
+validation.parquet       the validation pairs, in the order of the logits
+step-000400.npz          logits (examples, classes) and labels (examples,) of one evaluation
+swapped.npz              the kept model's logits of the same pairs, or some, in both orders
+test.parquet, test.npz   the same of the test split, once it was opened
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,87 +47,68 @@ class SavedLogits:
 
 @dataclass(frozen=True)
 class SwappedLogits:
-    """The kept model's logits of pairs in the order given and in the other.
-
-    Args:
-        step: optimizer steps the model had taken.
-        rows: which validation examples, of shape (pairs,).
-        given, other: of shape (pairs, classes), every one finite.
-    """
+    """The kept model's logits, of shape (pairs, classes), of validation examples in the order given
+    and in the other."""
 
     step: int
     rows: Labels
     given: Logits
-    other: Logits
+    swapped: Logits
 
 
-def save_scored(run: Run, step: int, logits: Logits, labels: Labels) -> None:
-    """Keep the logits of one evaluation.
-
-    Raises:
-        OSError: when the disk is full or the run's folder is gone.
-    """
-    _save(_at(run, step), step=step, logits=logits, labels=labels)
-
-
-def save_swapped(run: Run, swapped: SwappedLogits) -> None:
-    """Keep the logits of both orders.
-
-    Raises:
-        OSError: as `save_scored`.
-    """
-    _save(
-        run.predictions / "swapped.npz",
-        step=swapped.step, rows=swapped.rows, given=swapped.given, other=swapped.other,
-    )  # fmt: skip
+def save_logits(
+    run: Run, step: int, logits: Logits, labels: Labels, split: str = "validation"
+) -> None:
+    """Keep the logits of one evaluation. A full disk raises OSError, here and below."""
+    with _replacing(_logits_file(run, step, split)) as file:
+        np.savez(file, step=step, logits=logits, labels=labels)
 
 
-def save_test(run: Run, step: int, logits: Logits, labels: Labels) -> None:
-    """Keep the logits of the opened test split.
-
-    Raises:
-        OSError: as `save_scored`.
-    """
-    _save(run.predictions / "test.npz", step=step, logits=logits, labels=labels)
+def save_swapped_logits(run: Run, logits: SwappedLogits) -> None:
+    """Keep the logits of both orders."""
+    with _replacing(run.predictions / "swapped.npz") as file:
+        np.savez(
+            file,
+            step=logits.step, rows=logits.rows, given=logits.given, swapped=logits.swapped,
+        )  # fmt: skip
 
 
 def save_examples(run: Run, split: str, table: pa.Table) -> None:
-    """Keep the examples of a split: columns `sentence1`, perhaps `sentence2`, and `label`.
-
-    Raises:
-        OSError: as `save_scored`.
-    """
-    run.predictions.mkdir(exist_ok=True)
-    path = run.predictions / f"{split}.parquet"
-    aside = _aside(path)
-    pq.write_table(table.replace_schema_metadata(None), aside, compression="zstd")
-    os.replace(aside, path)
+    """Keep the examples of a split: columns `sentence1`, perhaps `sentence2`, and `label`."""
+    with _replacing(run.predictions / f"{split}.parquet") as file:
+        pq.write_table(table.replace_schema_metadata(None), file, compression="zstd")
 
 
-def read_logits(run: Run, step: int) -> SavedLogits:
-    """The logits of the evaluation after `step` steps.
+def read_logits(run: Run, step: int, split: str = "validation") -> SavedLogits:
+    """The logits of an evaluation; of the test split those kept last.
 
     Raises:
         StoreError: when they were not kept or cannot be read.
     """
-    return _scored(_at(run, step), f"The evaluation of step {step:,}")
-
-
-def read_test_logits(run: Run) -> SavedLogits:
-    """The logits of the test split.
-
-    Raises:
-        StoreError: when it was not opened.
-    """
-    return _scored(run.predictions / "test.npz", "The test set")
+    subject = "The test set" if split == "test" else f"The evaluation of step {step:,}"
+    try:
+        with np.load(_logits_file(run, step, split), allow_pickle=False) as arrays:
+            logits, broken = _finite(arrays["logits"])
+            labels, step = arrays["labels"].astype(np.int64), int(arrays["step"])
+        if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
+            raise ValueError(f"shapes {logits.shape} and {labels.shape}")
+    except FileNotFoundError as error:
+        raise StoreError(f"{subject} of run {run.id} was not kept.") from error
+    except Exception as error:  # a damaged zip raises whatever its bytes lead to
+        raise StoreError(
+            f"{subject} of run {run.id} cannot be read: {error}.",
+            "Its file in predictions/ is damaged.",
+        ) from error
+    return SavedLogits(step, logits, labels, broken)
 
 
 def read_swapped_logits(run: Run) -> SwappedLogits | None:
     """The logits of both orders; None where they were not measured."""
     try:
-        found = _load(run.predictions / "swapped.npz")
-        given, other = _finite(found["given"])[0], _finite(found["other"])[0]
-        return SwappedLogits(int(found["step"]), found["rows"].astype(np.int64), given, other)
+        with np.load(run.predictions / "swapped.npz", allow_pickle=False) as arrays:
+            given, swapped = (_finite(arrays[name])[0] for name in ("given", "swapped"))
+            rows = arrays["rows"].astype(np.int64)
+            return SwappedLogits(int(arrays["step"]), rows, given, swapped)
     except (OSError, ValueError, KeyError):
         return None
 
@@ -141,62 +121,30 @@ def read_examples(run: Run, split: str = "validation") -> pa.Table | None:
         return None
 
 
-def example_texts(table: pa.Table, rows: Sequence[int]) -> list[dict[str, Any]]:
-    """Some examples as plain values, in the order of `rows`."""
-    return list(table.take(pa.array(rows, pa.int64())).to_pylist())
-
-
 def files_version(run: Run) -> tuple[tuple[str, int, int], ...]:
-    """What changes when anything in `predictions/` does: names, times and sizes."""
-    found = []
+    """A value that changes when a file in `predictions/` does: names, times and sizes."""
+    files = []
     for path in sorted(run.predictions.glob("*")):
-        try:
-            facts = path.stat()
-        except OSError:
-            continue
-        found.append((path.name, facts.st_mtime_ns, facts.st_size))
-    return tuple(found)
+        with contextlib.suppress(OSError):
+            stat = path.stat()
+            files.append((path.name, stat.st_mtime_ns, stat.st_size))
+    return tuple(files)
 
 
-def _at(run: Run, step: int) -> Path:
-    return run.predictions / f"step-{step:06d}.npz"
+def _logits_file(run: Run, step: int, split: str) -> Path:
+    return run.predictions / ("test.npz" if split == "test" else f"step-{step:06d}.npz")
 
 
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
-
-
-def _save(path: Path, **arrays: Any) -> None:
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of another when all is written."""
     path.parent.mkdir(exist_ok=True)
-    aside = _aside(path)
+    aside = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
-        np.savez(aside, **arrays)
+        yield aside
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
-
-
-def _load(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as found:
-        return {name: found[name] for name in found.files}
-
-
-def _scored(path: Path, what: str) -> SavedLogits:
-    try:
-        found = _load(path)
-        logits, broken = _finite(found["logits"])
-        labels = found["labels"].astype(np.int64)
-        if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
-            raise ValueError(f"shapes {logits.shape} and {labels.shape}")
-        step = int(found["step"]) if "step" in found else int(path.stem.rpartition("-")[2])
-    except FileNotFoundError as error:
-        raise StoreError(f"{what} of run {path.parent.parent.name} was not kept.") from error
-    except Exception as error:  # a damaged zip raises whatever its bytes lead to
-        raise StoreError(
-            f"{what} of run {path.parent.parent.name} cannot be read: {error}.",
-            "Its file in predictions/ is damaged.",
-        ) from error
-    return SavedLogits(step, logits, labels, broken)
 
 
 def _finite(logits: NDArray[Any]) -> tuple[Logits, int]:

@@ -1,13 +1,9 @@
-"""Scores a run's kept model anew: with the sentences swapped, or on the sealed test set.
-
-The page starts it as a process of its own, and a worker calls the same functions when it has
-trained. What the scores mean is `analysis`' business.
-"""
+"""Measures a run's kept model: against baselines, with the sentences swapped, on the test set."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,32 +13,30 @@ from finetune.errors import DataError
 from finetune.evaluation import saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.inference import decision_rule
+from finetune.inference.decision_rule import PredictOptions
+from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.summary import fold_events
+
+if TYPE_CHECKING:
+    from finetune.data.splits import Pairs
 
 MOST_SWAPPED = 10_000  # pairs, drawn with a seed; each is scored twice
 
 
 def measure_run_baselines(
-    run: Run, chosen: RunConfig, half: bool, stop: Callable[[], bool]
+    run: Run, config: RunConfig, half: bool, stop: Callable[[], bool]
 ) -> dict[str, dict[str, float]]:
-    """Keep the validation examples, and score the baselines on them.
-
-    Args:
-        half: whether to encode in bf16.
-        stop: asked between two batches.
-
-    Returns:
-        Baseline -> score -> value.
+    """Keep the validation examples, and score the baselines on them, as `measure_baselines`.
 
     Raises:
         DataError: when the pairs cannot be read any more.
     """
     from finetune.evaluation import baselines
 
-    pairs = _pairs(run)
-    return baselines.measure_baselines(pairs, chosen.checkpoint, chosen.max_length, half, stop)
+    pairs = _keep_examples(run)
+    return baselines.measure_baselines(pairs, config.checkpoint, config.max_length, half, stop)
 
 
 def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> None:
@@ -55,22 +49,21 @@ def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> Non
     from finetune.inference.scorer import Scorer
 
     if saved_predictions.read_examples(run) is None:
-        _pairs(run)
+        _keep_examples(run)
     table = saved_predictions.read_examples(run)
     if table is None or "sentence2" not in table.column_names:
         raise DataError("These are single sentences: they have no order.")
     rows = np.arange(table.num_rows)
     if len(rows) > MOST_SWAPPED:
         rows = np.sort(np.random.default_rng(0).choice(rows, MOST_SWAPPED, replace=False))
-    chosen = table.take(rows)
-    first, second = (chosen.column(name).to_pylist() for name in ("sentence1", "sentence2"))
+    texts = table.take(rows)
+    first, second = (texts.column(name).to_pylist() for name in ("sentence1", "sentence2"))
     step = run.summary().saved_step or 0
     scorer = Scorer(run.best, checkpoints.length_of(run.folder))
     given = scorer.scores(first, second)
-    if stop():
-        return
-    other = scorer.scores(second, first)
-    saved_predictions.save_swapped(run, SwappedLogits(step, rows, given, other))
+    if not stop():
+        logits = SwappedLogits(step, rows, given, scorer.scores(second, first))
+        saved_predictions.save_swapped_logits(run, logits)
 
 
 def open_test_set(run: Run) -> events.TestSetOpened:
@@ -80,16 +73,9 @@ def open_test_set(run: Run) -> events.TestSetOpened:
         DataError: when there is no test split, or the pairs are not those of the run.
         ModelError: when there is no model.
     """
-    from finetune.data import splits
     from finetune.inference.scorer import Scorer
-    from finetune.metrics import intervals
 
-    summary = run.summary()
-    pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
-    if summary.prepared and pairs.fingerprint != summary.prepared.fingerprint:
-        raise DataError(
-            "The pairs have changed since this run was trained.", "Start a new run on them."
-        )
+    pairs = _load_pairs(run)
     if "test" not in pairs.splits:
         raise DataError("These pairs have no test split.", "Bring a test file, or choose others.")
     table = pairs.splits["test"].with_format("arrow")[:]
@@ -97,36 +83,40 @@ def open_test_set(run: Run) -> events.TestSetOpened:
     scorer = Scorer(run.best, checkpoints.length_of(run.folder), paired=second is not None)
     logits = scorer.scores(table.column("sentence1").to_pylist(), second)
     labels = np.asarray(table.column("label").to_numpy(), np.int64)
-    step = summary.saved_step or 0
+    step = run.summary().saved_step or 0
     saved_predictions.save_examples(run, "test", table)
-    saved_predictions.save_test(run, step, logits, labels)
-    classes, positive = len(pairs.labels), pairs.positive
-    chosen, at_threshold = decision_rule.read_rule(run.best), {}
-    if chosen.threshold is not None and classes == 2:
-        from finetune.metrics.calibration import probabilities
+    saved_predictions.save_logits(run, step, logits, labels, "test")
+    rule = decision_rule.read_rule(run.best)
 
-        answers = np.where(
-            probabilities(logits)[:, positive] >= chosen.threshold, positive, 1 - positive
-        )
-        at_threshold = intervals.scores(labels, answers, classes, positive)
+    def metrics(options: PredictOptions) -> dict[str, float]:
+        _, answers = decision_rule.decide(logits, pairs.labels, rule, options)
+        confusion = confusion_matrix(labels, answers, len(pairs.labels))
+        return accuracy_and_f1(confusion, pairs.positive)
+
     opened = events.TestSetOpened(
         step=step,
-        metrics=intervals.scores(labels, logits.argmax(axis=1), classes, positive),
-        threshold=chosen.threshold,
-        at_threshold=at_threshold,
+        metrics=metrics(PredictOptions()),
+        threshold=rule.threshold,
+        at_threshold=metrics(PredictOptions(threshold=True)) if rule.threshold else {},
     )
     run.append(opened)
     return opened
 
 
-def _pairs(run: Run) -> Any:
-    """The run's pairs, whose validation examples are kept beside their logits."""
+def _load_pairs(run: Run) -> Pairs:
+    """The pairs of a run, as long as they are those it was trained on."""
     from finetune.data import splits
 
     pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
     prepared = fold_events(run.tail()[0]).prepared
     if prepared is not None and prepared.fingerprint not in ("", pairs.fingerprint):
         raise DataError("The pairs have changed since this run began.", "Start a new run on them.")
+    return pairs
+
+
+def _keep_examples(run: Run) -> Pairs:
+    """The run's pairs, whose validation examples are kept beside their logits."""
+    pairs = _load_pairs(run)
     table = pairs.splits["validation"].with_format("arrow")[:]
     saved_predictions.save_examples(run, "validation", table)
     return pairs

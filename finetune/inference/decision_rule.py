@@ -1,30 +1,32 @@
-"""How a model's logits become an answer: the most probable class, or a threshold a person chose;
-plain probabilities, or calibrated ones.
+"""The decision rule: how a model's logits become probabilities and an answer.
 
-Kept with the model, under the key `finetune` of its `config.json`, which other programs ignore:
+What a person chose for a model is kept in the `config.json` beside its weights, under a key that
+other programs ignore:
 
-    "finetune": {"threshold": 0.43, "temperature": 1.31, "step": 400}
+    "finetune": {"threshold": 0.43, "positive": "equivalent", "temperature": 1.31, "step": 400}
 
-`threshold`: of two classes the positive one is the answer when softmax(logits)[positive] reaches
-it. `temperature`: calibrated probabilities are softmax(logits / temperature); it changes no
-answer, and the threshold is of the plain probability. `step`: optimizer steps the model has taken,
-written when it is saved (`model.save`), not chosen. Knows no torch and no page.
+`threshold`: of two classes the positive one is the answer when its plain probability reaches it.
+`temperature`: calibrated probabilities are softmax(logits / temperature). `step`: optimizer steps
+the model has taken, written when it is saved.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from finetune import json_files
 from finetune.disk import write_atomically
 from finetune.errors import DataError, StoreError
+from finetune.metrics.calibration import Logits, probabilities
 from finetune.runs.run import NOTES
-
-KEY = NOTES
 
 
 @dataclass(frozen=True)
@@ -34,64 +36,96 @@ class DecisionRule:
     Args:
         threshold: of the positive class' plain probability, above 0 and below 1.
         temperature: above 0; more than 1 makes a model less sure.
-        positive: the class that the threshold is about, by name.
+        positive: name of the class that the threshold is about.
     """
 
     threshold: float | None = None
     temperature: float | None = None
     positive: str = ""
 
-    def check(self) -> DecisionRule:
-        """This decision, if it can be used.
 
-        Raises:
-            DataError: naming the value that cannot.
-        """
-        if self.threshold is not None and not 0 < self.threshold < 1:
-            raise DataError(f"The threshold is {self.threshold:g}.", "Choose one between 0 and 1.")
-        if self.temperature is not None and not 0 < self.temperature < 1000:
-            raise DataError(f"The temperature is {self.temperature:g}.", "Fit it anew.")
-        return self
+@dataclass(frozen=True)
+class PredictOptions:
+    """How logits become an answer.
+
+    Args:
+        both_orders: average the probabilities of both orders of the sentences.
+        threshold, calibrated: use the threshold, the temperature saved with the model.
+    """
+
+    both_orders: bool = False
+    threshold: bool = False
+    calibrated: bool = False
 
 
-def rescale_threshold(threshold: float, temperature: float) -> float:
-    """The threshold of the calibrated probability that means the same as one of the plain."""
-    return 1 / (1 + math.exp(-math.log(threshold / (1 - threshold)) / temperature))
+def decide(
+    logits: Logits,
+    labels: Sequence[str],
+    rule: DecisionRule,
+    options: PredictOptions,
+    swapped: Logits | None = None,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Probabilities of shape (pairs, classes), and the answers as class indices of shape (pairs,):
+    the most probable class, or the threshold's.
+
+    Args:
+        labels: names of the classes.
+        swapped: logits of the sentences in the other order; None for single sentences.
+    """
+    temperature = (rule.temperature if options.calibrated else None) or 1.0
+    shares = probabilities(logits, temperature)
+    if options.both_orders and swapped is not None:
+        shares = (shares + probabilities(swapped, temperature)) / np.float32(2)
+    usable = options.threshold and rule.threshold is not None and rule.positive in labels
+    if not usable or rule.threshold is None or len(labels) != 2:
+        return shares, shares.argmax(axis=1)
+    positive = labels.index(rule.positive)
+    # The calibrated probability at which the plain one is the threshold.
+    odds = math.log(rule.threshold / (1 - rule.threshold))
+    level = 1 / (1 + math.exp(-odds / temperature))
+    return shares, np.where(shares[:, positive] >= level, positive, 1 - positive)
 
 
 def read_rule(folder: Path) -> DecisionRule:
     """What was chosen for the model in a folder; nothing where it cannot be read."""
-    found = json_files.read(folder / "config.json").get(KEY)
-    if not isinstance(found, dict):
+    values = json_files.read(folder / "config.json").get(NOTES)
+    if not isinstance(values, dict):
         return DecisionRule()
-    positive = found.get("positive")
+    positive = values.get("positive")
     return DecisionRule(
-        _number(found.get("threshold")),
-        _number(found.get("temperature")),
+        _between(0, values.get("threshold"), 1),
+        _between(0, values.get("temperature"), 1000),
         positive if isinstance(positive, str) else "",
     )
 
 
+def _between(low: float, value: object, high: float) -> float | None:
+    """The value if it is a number between two others."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if low < value < high else None
+
+
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
-    """Change what was chosen for the model in a folder.
+    """Change fields of the rule of the model in a folder; None, or "", takes a choice back.
 
     Raises:
-        DataError: as `Decision.check`.
+        DataError: naming the value that cannot be used.
         StoreError: when there is no model or its folder cannot be written.
     """
-    changed = replace(read_rule(folder), **values).check()
-    known = json_files.read(folder / "config.json")
-    if not known:
+    rule = replace(read_rule(folder), **values)
+    if rule.threshold is not None and not 0 < rule.threshold < 1:
+        raise DataError(f"The threshold is {rule.threshold:g}.", "Choose one between 0 and 1.")
+    if rule.temperature is not None and not 0 < rule.temperature < 1000:
+        raise DataError(f"The temperature is {rule.temperature:g}.", "Fit it anew.")
+    config = json_files.read(folder / "config.json")
+    if not config:
         raise StoreError("This run has no saved model.", "It is there after the first evaluation.")
-    chosen = {name: value for name, value in asdict(changed).items() if value not in (None, "")}
-    if isinstance(before := known.pop(KEY, None), dict) and "step" in before:
-        chosen["step"] = before["step"]
-    if chosen:
-        known[KEY] = chosen
-    write_atomically(folder / "config.json", json.dumps(known, indent=2, sort_keys=True) + "\n")
-    return changed
-
-
-def _number(value: object) -> float | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if good and value > 0 else None  # type: ignore[arg-type, operator]
+    notes = {name: value for name, value in asdict(rule).items() if value not in (None, "")}
+    before = config.pop(NOTES, None)
+    if isinstance(before, dict) and "step" in before:
+        notes["step"] = before["step"]
+    if notes:
+        config[NOTES] = notes
+    write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+    return rule

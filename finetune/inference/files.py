@@ -1,14 +1,11 @@
-"""Predicts every row of a file with a run's model in bounded memory: the same file comes out with
-the prediction and every class's probability.
-
-The page starts it as a process of its own; from a terminal it takes a run, a file and a result.
-"""
+"""Predicts every row of a file in bounded memory: the same rows are written with the prediction
+and every class's probability."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,49 +20,42 @@ from finetune import disk, text_hashes
 from finetune.data import checkpoints, safe_csv, tables
 from finetune.data.table_files import Table, to_plain_value
 from finetune.inference import decision_rule
-from finetune.inference.decision_rule import DecisionRule
 from finetune.inference.file_request import PredictionRequest
-from finetune.metrics import calibration, classification, intervals
+from finetune.metrics import classification, intervals
 from finetune.runs import pair_index
-from finetune.runs.pair_index import PairIndex
 from finetune.runs.run import Run
 from finetune.runs.summary import fold_events
 
 WINDOW = 4096  # rows sorted by length together, and held at once
-FIRST = 64  # rows of the first window, which is soon judged; each is four times the former
+FIRST = 64  # rows of the first window, which is soon predicted; each is four times the former
 CHARACTERS = 2**22  # of a window's cells, beyond which it ends
 HEAD = 100
 _SHOWN = 500  # characters of a cell among the first rows
 ENOUGH = 30  # labelled rows to be scored apart; with fewer, intervals are 30 points wide and more
 TRAINED_ON = "trained_on"
-ProgressCallback = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
+OnHead = Callable[[list[dict[str, Any]]], None]
+Line = dict[str, Any]  # a row of the result: column -> cell
 
 
 class Cancelled(BaseException):
-    """A signal came."""
+    """The prediction of a file is to end; what is written is kept."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row of the file.
+class InputRow:
+    """One row of the file, or why it could not be read."""
 
-    Args:
-        line: where it stands, from 1.
-        record: its cells; empty where it could not be read.
-        error: why it has no prediction; empty where it has.
-    """
-
-    line: int
     record: dict[str, Any]
     error: str = ""
 
 
 @dataclass
 class RunningTotals:
-    """What a batch comes to.
+    """Counts over the rows so far.
 
     Args:
-        rows, errors: rows so far, and those of them that could not be judged.
+        rows, errors: rows, and those of them that could not be predicted.
         examples: why some could not.
         counts: confusion matrix; None where there are no labels.
         unknown: labels that are no class of the model.
@@ -83,8 +73,8 @@ class RunningTotals:
     trained: int | None = None
     validated: int | None = None
 
-    def known(self) -> dict[str, int]:
-        """How many rows the run has seen, as a report says it; empty where nobody knows."""
+    def overlap(self) -> dict[str, int]:
+        """How many rows the run has seen, for a report; empty where that is not known."""
         if self.trained is None or self.validated is None:
             return {}
         return {TRAINED_ON: self.trained, "validated_on": self.validated}
@@ -92,74 +82,63 @@ class RunningTotals:
 
 def predict_file(
     run: Run,
-    asked: PredictionRequest,
+    request: PredictionRequest,
     path: Path,
     out: Path,
-    told: ProgressCallback = lambda done, total: None,
-    head: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
-    tally: RunningTotals | None = None,
+    on_progress: OnProgress = lambda done, total: None,
+    on_head: OnHead = lambda rows: None,
+    totals: RunningTotals | None = None,
 ) -> tuple[dict[str, Any], bool]:
-    """Judge every row of a file; what it came to, and whether all of it was judged.
+    """Predict every row of a file: the report, and whether all rows were predicted.
 
     A row that cannot be read, or that has no sentence, is written with the reason in the column
-    `error` and without a prediction. Where the run has written down which pairs it was trained on
-    (`seen`), the column `trained_on` says of each row whether it is one of them.
+    `error`. Where the run has written down which pairs it was trained on, the column `trained_on`
+    says of each row whether it is one of them.
 
     Args:
-        run: whose kept model judges.
         path, out: the file and the result, of the same kind (JSON becomes JSONL).
-        told: called with rows done and rows in all, 0 while unknown; it may raise `Cancelled`,
-            which ends the work and keeps what is written.
-        head: called with the first rows of the result.
-        tally: where it is counted, for who wants to look at it meanwhile.
+        on_progress: called with rows done and rows in all, 0 while unknown; it may raise
+            `Cancelled`.
+        on_head: called with the first rows of the result.
+        totals: counts the rows, for callers who look at it meanwhile.
 
     Raises:
         DataError: when the file cannot be read.
         ModelError: when there is no model.
     """
-    from finetune.inference.scorer import Scorer
-
-    scorer = Scorer(run.best, checkpoints.length_of(run.folder), paired=bool(asked.sentence2))
-    table = tables.open_table(path, asked.file)
-    chosen = decision_rule.read_rule(run.best)
-    known = pair_index.read_pair_index(run)
-    answer = _Answer(scorer, asked, chosen, _positive(run, scorer.labels, chosen), known)
-    total, tally = _count(path, table), tally or RunningTotals()
-    shown: list[dict[str, Any]] = []
-    if asked.label:
-        size = len(scorer.labels)
-        tally.counts = np.zeros((size, size), np.int64)
-        tally.new = np.zeros_like(tally.counts)
-    if known is not None:
-        tally.trained = tally.validated = 0
-    whole = True
-    with disk.writing(out), _writer(out, table, answer.columns) as writer:
+    table = tables.open_table(path, request.file)
+    totals = totals or RunningTotals()
+    predictor = _RowPredictor(run, request, totals)
+    row_count = _count_rows(path, table)
+    head: list[Line] = []
+    complete = True
+    with disk.writing(out), open_writer(out, table, predictor.columns) as write:
         try:
-            for window in _windows(_rows(table, asked)):
-                lines = answer(window, tally)
-                writer.write(lines)
-                if len(shown) < HEAD:
-                    shown += map(_shortened, lines[: HEAD - len(shown)])
-                    head(shown)
-                told(tally.rows, max(total, tally.rows) if total else 0)
+            for window in _windows(_read_rows(table, request)):
+                lines = predictor.predict(window)
+                write(lines)
+                if len(head) < HEAD:
+                    head += map(_shorten, lines[: HEAD - len(head)])
+                    on_head(head)
+                on_progress(totals.rows, max(row_count, totals.rows) if row_count else 0)
         except Cancelled:
-            whole = False
-    return _report(tally, scorer.labels, answer.positive), whole
+            complete = False
+    return _report(totals, predictor.labels, predictor.positive), complete
 
 
-def _rows(table: Table, asked: PredictionRequest) -> Iterator[Row]:
+def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
     """Every row of the file in its order, those that cannot be read among them."""
-    broken: list[Row] = []
+    broken: list[InputRow] = []
 
-    def bad(line: int, reason: str) -> None:
-        broken.append(Row(line, {}, f"line {line} {reason}"))
+    def on_error(line: int, reason: str) -> None:
+        broken.append(InputRow({}, f"line {line} {reason}"))
 
-    wanted = [asked.sentence1, *filter(None, [asked.sentence2])]
-    for line, record in table.records(bad):
+    columns = [*filter(None, (request.sentence1, request.sentence2))]
+    for _, record in table.records(on_error):
         yield from broken
         broken.clear()
-        missing = [name for name in wanted if not _sentence(record.get(name)).strip()]
-        yield Row(line, record, f"{missing[0]} is empty" if missing else "")
+        empty = [name for name in columns if not _sentence(record.get(name)).strip()]
+        yield InputRow(record, f"{empty[0]} is empty" if empty else "")
     yield from broken
 
 
@@ -170,13 +149,16 @@ def _sentence(cell: Any) -> str:
     return (text_hashes.clean_sentence(to_plain_value(cell)) or "").replace("\0", " ")
 
 
-def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Rows to be judged together: few at first, that there soon is something to be seen."""
-    window: list[Row] = []
+def _windows(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:
+    """Rows to be predicted together: few at first, so that the first are soon seen."""
+    window: list[InputRow] = []
     most, size = min(FIRST, WINDOW), 0
     for row in rows:
         window.append(row)
-        size += sum(map(_size, row.record.values()))
+        for cell in row.record.values():
+            if isinstance(cell, dict | list):
+                cell = str(cell)
+            size += len(cell) if isinstance(cell, str | bytes) else 8
         if len(window) == most or size >= CHARACTERS:
             yield window
             most = min(most * 4, WINDOW)
@@ -185,154 +167,134 @@ def _windows(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield window
 
 
-def _size(cell: Any) -> int:
-    """Characters of a cell, about."""
-    if isinstance(cell, str | bytes):
-        return len(cell)
-    return len(str(cell)) if isinstance(cell, dict | list) else 8
-
-
-def _shortened(line: dict[str, Any]) -> dict[str, Any]:
+def _shorten(line: Line) -> Line:
     """A row for a person to look at, whatever is in its cells."""
-    return {name: _glimpse(cell) for name, cell in line.items()}
+    short = {}
+    for name, cell in line.items():
+        value = str(cell) if isinstance(cell, dict | list) else to_plain_value(cell)
+        short[name] = value[:_SHOWN] if isinstance(value, str) else value
+    return short
 
 
-def _glimpse(cell: Any) -> Any:
-    cell = str(cell) if isinstance(cell, dict | list) else to_plain_value(cell)
-    return cell[:_SHOWN] if isinstance(cell, str) else cell
+class _RowPredictor:
+    """Adds predictions to rows, and counts them in `totals`."""
 
+    def __init__(self, run: Run, request: PredictionRequest, totals: RunningTotals) -> None:
+        from finetune.inference.scorer import Scorer
 
-@dataclass
-class _Answer:
-    """From rows to the same rows with predictions."""
+        length = checkpoints.length_of(run.folder)
+        self._scorer = Scorer(run.best, length, paired=bool(request.sentence2))
+        self.labels = self._scorer.labels
+        self._request, self._totals = request, totals
+        self._rule = decision_rule.read_rule(run.best)
+        prepared = fold_events(run.tail()[0]).prepared
+        name = self._rule.positive or (prepared and prepared.data.get("positive_label"))
+        default = min(1, len(self.labels) - 1)
+        self.positive = self.labels.index(name) if name in self.labels else default
+        self._pair_index = pair_index.read_pair_index(run)
+        self._probability_columns = [f"probability_{label}" for label in self.labels]
+        known = [TRAINED_ON] if self._pair_index is not None else []
+        self.columns = ["prediction", *self._probability_columns, *known, "error"]
+        if request.label:
+            totals.counts = np.zeros((len(self.labels), len(self.labels)), np.int64)
+            totals.new = np.zeros_like(totals.counts)
+        if self._pair_index is not None:
+            totals.trained = totals.validated = 0
 
-    scorer: Any
-    asked: PredictionRequest
-    chosen: DecisionRule
-    positive: int
-    seen: PairIndex | None = None
-
-    @property
-    def columns(self) -> list[str]:
-        """Those that are added, in order."""
-        known = [TRAINED_ON] * (self.seen is not None)
-        return ["prediction", *self._probability_columns, *known, "error"]
-
-    @property
-    def _probability_columns(self) -> list[str]:
-        return [f"probability_{name}" for name in self.scorer.labels]
-
-    def __call__(self, window: list[Row], tally: RunningTotals) -> list[dict[str, Any]]:
+    def predict(self, window: list[InputRow]) -> list[Line]:
+        """The rows of the result."""
         good = [row for row in window if not row.error]
-        probabilities = self._probabilities(good) if good else np.zeros((0, 0), np.float32)
-        trained = self._trained(good, tally)
-        answers = iter(zip(self._answers(probabilities), probabilities, trained, strict=True))
+        predictions = iter(self._predictions(good) if good else ())
         lines = []
         for row in window:
-            tally.rows += 1
-            added: dict[str, Any] = dict.fromkeys(self.columns)
-            added["error"] = row.error
+            added: Line = dict.fromkeys(self.columns)
             if row.error:
-                tally.errors += 1
-                if len(tally.examples) < 10:
-                    tally.examples.append(row.error)
+                self._totals.errors += 1
+                if len(self._totals.examples) < 10:
+                    self._totals.examples.append(row.error)
             else:
-                index, values, known = next(answers)
-                added["prediction"] = self.scorer.labels[index]
-                for name, value in zip(self._probability_columns, values, strict=True):
-                    added[name] = round(float(value), 6)
-                if self.seen is not None:
-                    added[TRAINED_ON] = bool(known)
-                self._count(row, int(index), tally, not known)
-            lines.append({**row.record, **added})
+                added |= next(predictions)
+            lines.append({**row.record, **added, "error": row.error})
+        self._totals.rows += len(window)
         return lines
 
-    def _probabilities(self, rows: list[Row]) -> NDArray[np.float32]:
-        first = [_sentence(row.record[self.asked.sentence1]) for row in rows]
-        second = None
-        if self.asked.sentence2:
-            second = [_sentence(row.record[self.asked.sentence2]) for row in rows]
-        temperature = (self.chosen.temperature if self.asked.calibrated else None) or 1.0
-        found = calibration.probabilities(self.scorer.scores(first, second), temperature)
-        if self.asked.both_orders and second is not None:
-            other = calibration.probabilities(self.scorer.scores(second, first), temperature)
-            found = np.asarray((found + other) / 2, np.float32)
-        return found
+    def _predictions(self, rows: list[InputRow]) -> Iterator[Line]:
+        """The added columns of rows that can be predicted."""
+        request = self._request
+        first = [_sentence(row.record[request.sentence1]) for row in rows]
+        second = swapped = None
+        if request.sentence2:
+            second = [_sentence(row.record[request.sentence2]) for row in rows]
+            swapped = self._scorer.scores(second, first) if request.both_orders else None
+        logits = self._scorer.scores(first, second)
+        shares, answers = decision_rule.decide(
+            logits, self.labels, self._rule, request.options, swapped
+        )
+        trained_on = self._trained_on(rows)
+        for row, answer, values, trained in zip(rows, answers, shares, trained_on, strict=True):
+            rounded = (round(float(value), 6) for value in values)
+            added = dict(zip(self._probability_columns, rounded, strict=True))
+            if self._pair_index is not None:
+                added[TRAINED_ON] = bool(trained)
+            if request.label:
+                self._count_label(row.record.get(request.label), int(answer), not trained)
+            yield {"prediction": self.labels[answer], **added}
 
-    def _trained(self, rows: list[Row], tally: RunningTotals) -> NDArray[np.bool_]:
+    def _trained_on(self, rows: list[InputRow]) -> NDArray[np.bool_]:
         """Which rows stand among the run's training pairs, of shape (rows,); they are counted."""
-        if self.seen is None or not rows:
+        if self._pair_index is None:
             return np.zeros(len(rows), bool)
-        sides = [
-            [to_plain_value(row.record[name]) for row in rows]
-            for name in filter(None, (self.asked.sentence1, self.asked.sentence2))
-        ]
+        columns = filter(None, (self._request.sentence1, self._request.sentence2))
+        sides = [[to_plain_value(row.record[name]) for row in rows] for name in columns]
         numbers = pair_index.pair_hashes(sides[0], sides[1] if len(sides) > 1 else None)
-        trained = self.seen.among("train", numbers)
-        validated = self.seen.among("validation", numbers) & ~trained
-        tally.trained = (tally.trained or 0) + int(trained.sum())
-        tally.validated = (tally.validated or 0) + int(validated.sum())
+        trained = self._pair_index.among("train", numbers)
+        validated = self._pair_index.among("validation", numbers) & ~trained
+        self._totals.trained = (self._totals.trained or 0) + int(trained.sum())
+        self._totals.validated = (self._totals.validated or 0) + int(validated.sum())
         return trained
 
-    def _answers(self, probabilities: NDArray[np.float32]) -> NDArray[np.int64]:
-        if not len(probabilities):
-            return np.zeros(0, np.int64)
-        threshold = self.chosen.threshold if self.asked.threshold else None
-        if threshold is None or probabilities.shape[1] != 2:
-            return np.asarray(probabilities.argmax(axis=1), np.int64)
-        level = threshold
-        if self.asked.calibrated and self.chosen.temperature:
-            level = decision_rule.rescale_threshold(threshold, self.chosen.temperature)
-        return np.where(probabilities[:, self.positive] >= level, self.positive, 1 - self.positive)
-
-    def _count(self, row: Row, index: int, tally: RunningTotals, new: bool) -> None:
-        if tally.counts is None or tally.new is None:
-            return
-        given = " ".join(_sentence(row.record.get(self.asked.label)).split()).lower()
-        names = [name.lower() for name in self.scorer.labels]
-        if given.removesuffix(".0") in names:
-            label = names.index(given.removesuffix(".0"))
-        elif given.isdecimal() and int(given) < len(names):
-            label = int(given)
+    def _count_label(self, cell: Any, answer: int, new: bool) -> None:
+        assert self._totals.counts is not None
+        assert self._totals.new is not None
+        text = " ".join(_sentence(cell).split()).lower().removesuffix(".0")
+        names = [name.lower() for name in self.labels]
+        if text in names:
+            label = names.index(text)
+        elif text.isdecimal() and int(text) < len(names):
+            label = int(text)
         else:
-            tally.unknown += 1
+            self._totals.unknown += 1
             return
-        tally.counts[label, index] += 1
-        tally.new[label, index] += new
+        self._totals.counts[label, answer] += 1
+        self._totals.new[label, answer] += new
 
 
-def _positive(run: Run, labels: list[str], chosen: DecisionRule) -> int:
-    prepared = fold_events(run.tail()[0]).prepared
-    name = chosen.positive or (str(prepared.data.get("positive_label")) if prepared else "")
-    return labels.index(name) if name in labels else min(1, len(labels) - 1)
-
-
-def _report(tally: RunningTotals, labels: list[str], positive: int) -> dict[str, Any]:
+def _report(totals: RunningTotals, labels: list[str], positive: int) -> dict[str, Any]:
     report: dict[str, Any] = {
-        "rows": tally.rows, "errors": tally.errors, "examples": tally.examples,
-        "labels": labels, "positive": positive, **tally.known(),
+        "rows": totals.rows, "errors": totals.errors, "examples": totals.examples,
+        "labels": labels, "positive": positive, **totals.overlap(),
     }  # fmt: skip
-    if tally.counts is not None:
-        report |= {"labelled": int(tally.counts.sum()), "unknown_labels": tally.unknown}
-        if tally.counts.sum():
-            report |= _scores(tally.counts, positive)
-    if tally.trained and tally.new is not None:
-        labelled = int(tally.new.sum())
-        enough = _scores(tally.new, positive) if labelled >= ENOUGH else {}
+    if totals.counts is not None:
+        report |= {"labelled": int(totals.counts.sum()), "unknown_labels": totals.unknown}
+        if totals.counts.any():
+            report |= _scores(totals.counts, positive)
+    if totals.trained and totals.new is not None:
+        labelled = int(totals.new.sum())
+        enough = _scores(totals.new, positive) if labelled >= ENOUGH else {}
         report["not_trained_on"] = {"labelled": labelled, **enough}
     return report
 
 
 def _scores(counts: NDArray[np.int64], positive: int) -> dict[str, Any]:
-    found = intervals.bootstrap_from_counts(counts, positive)
+    scores = intervals.bootstrap_from_confusion(counts, positive)
     return {
-        "scores": {name: [one.value, one.low, one.high] for name, one in found.items()},
+        "scores": {name: [one.value, one.low, one.high] for name, one in scores.items()},
         "confusion": counts.tolist(),
         "matthews": classification.matthews_corrcoef(counts),
     }
 
 
-def _count(path: Path, table: Table) -> int:
+def _count_rows(path: Path, table: Table) -> int:
     """About how many rows there are; 0 where only reading all of it would tell."""
     if table.schema is not None:
         return int(pq.read_metadata(path).num_rows)
@@ -343,122 +305,56 @@ def _count(path: Path, table: Table) -> int:
     return max(1, lines - 1)
 
 
-# -- results -------------------------------------------------------------------------------------
-
-
 def result_suffix(path: Path) -> str:
     """The ending of the result: that of the file, unpacked; JSON comes out as JSONL."""
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
     return {".json": ".jsonl", ".ndjson": ".jsonl", ".txt": ".csv"}.get(ending, ending)
 
 
-class _Writer(ABC):
-    """Where the rows of the result go.
+@contextlib.contextmanager
+def open_writer(
+    out: Path, table: Table, added: list[str]
+) -> Iterator[Callable[[list[Line]], None]]:
+    """A function that writes rows to the result.
 
     Args:
-        out: the file.
-        table: what is read.
+        table: the file that is read; Parquet columns keep its types.
         added: columns that the result has beside those; one of the same name is replaced.
     """
+    own = {name: None for name in table.columns if name not in added}
+    if out.suffix == ".parquet":
+        assert table.schema is not None, "only Parquet files become Parquet"
+        schema = pa.schema([*map(table.schema.field, own), *map(_added_field, added)])
+        with pq.ParquetWriter(out, schema) as parquet:
+            yield lambda lines: parquet.write_table(pa.Table.from_pylist(lines, schema))
+        return
+    with out.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        delimiter = table.delimiter or ","
+        rows = csv.DictWriter(file, [*own, *added], extrasaction="ignore", delimiter=delimiter)
+        if out.suffix != ".jsonl":
+            rows.writeheader()
 
-    def __init__(self, out: Path, table: Table, added: list[str]) -> None:
-        self.out, self.table = out, table
-        self.own = [name for name in table.columns if name not in added]
-        self.columns = [*self.own, *added]
+        def write(lines: list[Line]) -> None:
+            if out.suffix == ".jsonl":
+                texts = (json.dumps(line, ensure_ascii=False, default=str) for line in lines)
+                file.writelines(f"{text}\n" for text in texts)
+            else:
+                rows.writerows(
+                    {n: _csv_cell(line.get(n), n in own) for n in line} for line in lines
+                )
+            file.flush()
 
-    def __enter__(self) -> _Writer:
-        return self
-
-    @abstractmethod
-    def __exit__(self, *problem: object) -> None:
-        """Close the file."""
-
-    @abstractmethod
-    def write(self, lines: list[dict[str, Any]]) -> None:
-        """Add rows."""
-
-
-class _Delimited(_Writer):
-    """CSV or TSV, the person's own cells as they came; those that are added as `sheets` has them,
-    for the names of classes and columns may be another's."""
-
-    def __enter__(self) -> _Writer:
-        self._file = self.out.open("w", encoding="utf-8", newline="")
-        self._csv = csv.DictWriter(
-            self._file, self.columns, extrasaction="ignore", delimiter=self.table.delimiter or ","
-        )
-        self._csv.writeheader()
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._file.close()
-
-    def write(self, lines: list[dict[str, Any]]) -> None:
-        own = set(self.own)
-        self._csv.writerows(
-            {
-                n: value if n in own else safe_csv.escape_formula(value)
-                for n, value in _cells(line).items()
-            }
-            for line in lines
-        )
-        self._file.flush()
+        yield write
 
 
-def _cells(line: dict[str, Any]) -> dict[str, Any]:
-    """With truths as the other kinds of files and most programs spell them."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else value
-        for name, value in line.items()
-    }
+def _csv_cell(value: Any, own: bool) -> Any:
+    """The person's own cells as they came; added ones safe for a spreadsheet, as the names of
+    classes may be another's."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if own else safe_csv.escape_formula(value)
 
 
-class _Lines(_Writer):
-    """JSONL."""
-
-    def __enter__(self) -> _Writer:
-        self._file = self.out.open("w", encoding="utf-8")
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._file.close()
-
-    def write(self, lines: list[dict[str, Any]]) -> None:
-        for line in lines:
-            text = json.dumps(line, ensure_ascii=False, default=str)
-            self._file.write(text.encode("utf-8", "replace").decode() + "\n")
-        self._file.flush()
-
-
-class _Parquet(_Writer):
-    """Parquet, the columns with the types they had."""
-
-    def __enter__(self) -> _Writer:
-        known = self.table.schema
-        assert known is not None, "only Parquet files become Parquet"
-        fields = [known.field(name) for name in known.names if name in self.own]
-        kept = {field.name for field in fields}
-        for name in self.columns:
-            if name not in kept:
-                fields.append(pa.field(name, _arrow(name)))
-        self._schema = pa.schema(fields)
-        self._file = pq.ParquetWriter(self.out, self._schema)
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        self._file.close()
-
-    def write(self, lines: list[dict[str, Any]]) -> None:
-        self._file.write_table(pa.Table.from_pylist(lines, self._schema))
-
-
-def _arrow(added: str) -> pa.DataType:
-    """The type of an added column."""
-    if added == TRAINED_ON:
-        return pa.bool_()
-    return pa.float64() if added.startswith("probability_") else pa.string()
-
-
-def _writer(out: Path, table: Table, added: list[str]) -> _Writer:
-    kinds: dict[str, type[_Writer]] = {".jsonl": _Lines, ".parquet": _Parquet}
-    return kinds.get(out.suffix, _Delimited)(out, table, added)
+def _added_field(name: str) -> pa.Field:
+    kind = pa.float64() if name.startswith("probability_") else pa.string()
+    return pa.field(name, pa.bool_() if name == TRAINED_ON else kind)

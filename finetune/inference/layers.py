@@ -67,9 +67,8 @@ def _parts(layer: Any) -> _Parts | None:
 class _Product(nn.Module):
     """A product with fixed weights, laid out beforehand as the processor's kernel wants them.
 
-    Source: the operators that `torch.compile` puts in the place of `nn.Linear` on a CPU. They are
-    none of PyTorch's public ones: where they are missing, the ordinary one serves.
-    """
+    The operators are those of `torch.compile`, none of PyTorch's public ones: where they are
+    missing, the ordinary one serves."""
 
     def __init__(self, weights: list[Tensor], biases: list[Tensor], dtype: torch.dtype) -> None:
         super().__init__()
@@ -127,11 +126,7 @@ class Layer(nn.Module):
         self.norm = copy.deepcopy(parts.norm).to(dtype)
 
     def forward(self, hidden: Tensor, mask: Tensor, *_: Any, **__: Any) -> Tensor:
-        """
-        Args:
-            hidden: of shape (batch, length, width).
-            mask: what `bias_of` made, of shape (batch, 1, 1, keys).
-        """
+        """Hidden states of shape (batch, length, width); the mask is of `attention_bias`."""
         hidden = hidden.to(self.dtype)
         rows: Tensor = hidden[:, :1] if self.first_only else hidden
         rows = self.attended_norm(self.attended(self._attend(rows, hidden, mask)).add_(rows))
@@ -166,13 +161,8 @@ class Layer(nn.Module):
 def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """What is added to attention's scores: nothing for a token, the least number for padding.
 
-    Args:
-        mask: 1 for a token, 0 for padding, of shape (batch, length).
-
-    Returns:
-        A tensor of shape (batch, 1, 1, keys), the keys a whole number of vectors. A model passes a
-        mask of four dimensions on to its layers as it is.
-    """
+    Of shape (batch, 1, 1, keys), the keys a whole number of vectors, of a mask (batch, length). A
+    model passes a mask of four dimensions on to its layers as it is."""
     keys = -(-mask.shape[1] // _WHOLE) * _WHOLE
     bias = torch.full((len(mask), 1, 1, keys), torch.finfo(dtype).min, dtype=dtype)
     bias[:, 0, 0, : mask.shape[1]].masked_fill_(mask.bool(), 0.0)
@@ -182,15 +172,8 @@ def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def optimize_layers(model: Any, dtype: torch.dtype) -> bool:
     """Put `Layer`s in the place of a classifier's layers, if it then answers as before.
 
-    Judged in fp32, on made-up tokens of several lengths; `dtype` is set after that.
-
-    Args:
-        model: a sequence classifier in fp32 on a CPU, ready to answer.
-
-    Returns:
-        Whether its layers are `Layer`s now, and its attention mask must be `bias_of`'s. If not, the
-        model is as it was.
-    """
+    Judged in fp32, on random tokens of several lengths; `dtype` is set after that. Where they are
+    replaced, the model's attention mask must be `attention_bias`'s; otherwise it is as it was."""
     stack = _stack(model)
     if stack is None:
         return False

@@ -374,7 +374,7 @@ def _hooks(
         step: int, logits: loop.Logits, labels: loop.Labels
     ) -> dict[str, list[float]]:
         with disk.writing("The predictions", StoreError, _RESUME):
-            saved_predictions.save_scored(run, step, logits, labels)
+            saved_predictions.save_logits(run, step, logits, labels)
         scores = intervals.bootstrap_intervals(
             labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
         )

@@ -60,17 +60,17 @@ def _facts(found: Prediction) -> str:
             gettext("{n} more ({share:.0%}) were cut by max_length", n=found.cut, share=share)
         )
     parts.append(f"{1000 * found.seconds:.0f} ms")
-    if found.way.both_orders and found.other is not None:
+    if found.options.both_orders and found.other is not None:
         parts.append(gettext("both orders averaged"))
-    if found.way.threshold and found.decision.threshold is not None:
-        parts.append(gettext("threshold {n:.3f}", n=found.decision.threshold))
-    if found.way.calibrated and found.decision.temperature is not None:
-        parts.append(gettext("calibrated, temperature {n:.2f}", n=found.decision.temperature))
+    if found.options.threshold and found.rule.threshold is not None:
+        parts.append(gettext("threshold {n:.3f}", n=found.rule.threshold))
+    if found.options.calibrated and found.rule.temperature is not None:
+        parts.append(gettext("calibrated, temperature {n:.2f}", n=found.rule.temperature))
     return html.escape(" \u00b7 ".join(parts))
 
 
 def _order(found: Prediction) -> str:
-    if found.other is None or found.way.both_orders:
+    if found.other is None or found.options.both_orders:
         return ""
     other, value = found.other_label, found.other[found.other_label]
     if not found.agrees:

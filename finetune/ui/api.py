@@ -26,7 +26,8 @@ from finetune.ui import auth, feedback, upload_limits
 from finetune.ui.model_chooser import Models
 
 if TYPE_CHECKING:
-    from finetune.inference.predictor import PredictOptions, Predictor
+    from finetune.inference.decision_rule import PredictOptions
+    from finetune.inference.predictor import Predictor
 
 
 @dataclass
@@ -77,7 +78,7 @@ class Api:
     def _predictor(
         self, request: gr.Request, run_id: str, *ways: bool
     ) -> Iterator[tuple[Predictor, PredictOptions]]:
-        from finetune.inference.predictor import PredictOptions
+        from finetune.inference.decision_rule import PredictOptions
 
         with self._store_of(request) as store, self.models.using(store, run_id) as predictor:
             yield predictor, PredictOptions(*map(bool, ways))
@@ -108,7 +109,7 @@ class Api:
         """
         ways = (both_orders, threshold, calibrated)
         with self._predictor(request, run_id, *ways) as (predictor, options):
-            return asdict(predictor.pair(sentence1, sentence2, options))
+            return asdict(predictor(sentence1, sentence2, options))
 
     def explain(
         self,
@@ -138,7 +139,7 @@ class Api:
         """
         ways = (both_orders, threshold, calibrated)
         with self._predictor(request, run_id, *ways) as (predictor, options):
-            label, explanation = predictor.why(sentence1, sentence2, options)
+            label, explanation = predictor.explain(sentence1, sentence2, options)
             flips, tried = predictor.flips(sentence1, sentence2, options)
             edits = [asdict(flip) for flip in flips]
             return {"label": label, **asdict(explanation), "flips": edits, "tried": tried}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from finetune.evaluation import report
 from finetune.evaluation.report import (
     SUSPECT,
     Analysis,
@@ -46,7 +45,7 @@ def view(study: RunEvaluation, summary: RunSummary, decision: DecisionRule) -> M
     answers = np.count_nonzero(analysis.confusion.sum(axis=0))
     changed_pairs: list[tuple[ExampleRow, float]] = []
     if analysis.order and study.table is not None:
-        examples = report.shown(study, analysis.order.worst)
+        examples = examples_.example_rows(study, analysis.order.worst)
         changed_pairs = list(zip(examples, analysis.order.changes, strict=True))
     return render(
         "evaluation.html",
@@ -303,7 +302,7 @@ def versus(
         sure = any(not score.low <= 0 <= score.high for score in comparison.difference.values())
         same_answers = bool((first.answers == second.answers).all())
         if first.table is not None:
-            examples = report.shown(first, comparison.disagreements[:MOST_DISAGREEMENTS])
+            examples = examples_.example_rows(first, comparison.disagreements[:MOST_DISAGREEMENTS])
             others = [second.analysis.labels[second.answers[example.row]] for example in examples]
             disagreements = list(zip(examples, comparison.first_right, others, strict=False))
     return render(

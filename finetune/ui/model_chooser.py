@@ -19,7 +19,8 @@ from finetune.ui import tab_links
 from finetune.ui.i18n import gettext
 
 if TYPE_CHECKING:
-    from finetune.inference.predictor import ModelCache, Predictor
+    from finetune.inference.model_cache import ModelCache
+    from finetune.inference.predictor import Predictor
 
 
 def empty() -> str:
@@ -93,16 +94,18 @@ class Models:
             NoSuchRun: when it is neither.
             ModelError: when it cannot be loaded, or nobody known asks for one of the Hub.
         """
-        from finetune.inference import predictor
+        from finetune.inference import model_cache
 
         if self._shelf is None:
-            self._shelf = predictor.ModelCache()
+            self._shelf = model_cache.ModelCache()
         device = "cpu" if self._busy() else ""
         if catalog.is_hub_id(name):
             if not store.visitor.may_start:
                 raise ModelError(*owners.NOBODY)
             hub_access.count_checkpoint(store.root, store.visitor.name, str(name))
-            folder, max_length = predictor.fetch_hub_model(str(name), anonymous=owners.is_shared())
+            folder, max_length = model_cache.fetch_hub_model(
+                str(name), anonymous=owners.is_shared()
+            )
             return self._shelf.using(folder, max_length, None, device)
         run = store.get(name)
         paired = service.run_summary(store, run).paired

@@ -86,7 +86,7 @@ def make(store: RunStore, examples: int, classes: int, seed: int) -> Run:
     for step in EVALUATIONS:
         logits = noise.copy()
         logits[np.arange(examples), truth] += step / 200
-        saved_predictions.save_scored(run, step, logits, truth)
+        saved_predictions.save_logits(run, step, logits, truth)
         run.append(
             events.Evaluated(
                 step=step, epoch=step / 100, metrics={"accuracy": 0.5, "f1": 0.5}, seconds=1.0,
@@ -96,7 +96,7 @@ def make(store: RunStore, examples: int, classes: int, seed: int) -> Run:
     saved_predictions.save_examples(run, "validation", texts(examples, truth))
     rows = np.arange(min(examples, 10_000))
     other = logits[rows] + draw.normal(0, 0.3, (len(rows), classes)).astype(np.float32)
-    saved_predictions.save_swapped(
+    saved_predictions.save_swapped_logits(
         run, saved_predictions.SwappedLogits(500, rows, logits[rows], other)
     )
     run.append(events.Finished(step=500, seconds=1.0))
@@ -114,7 +114,7 @@ def texts(examples: int, truth: Any) -> pa.Table:
 
 def measure(store: RunStore) -> dict[str, float]:
     """Seconds and MB of studying both runs and comparing them."""
-    from finetune.evaluation import report
+    from finetune.evaluation import examples, report
     from finetune.inference.decision_rule import DecisionRule
     from finetune.jobs import service
     from finetune.ui import evaluation_view
@@ -124,9 +124,9 @@ def measure(store: RunStore) -> dict[str, float]:
     summary = service.run_summary(store, first)
     study = report.evaluate_run(first, summary)
     drawn = evaluation_view.view(study, summary, DecisionRule())
-    rows = report.select_examples(study, "wrong", search="berlin")
+    rows = examples.select_examples(study, "wrong", search="berlin")
     drawn += evaluation_view.examples(
-        report.shown(study, rows[:20].tolist()), len(rows), 0, [], {}, False
+        examples.example_rows(study, rows[:20].tolist()), len(rows), 0, [], {}, False
     )
     one = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

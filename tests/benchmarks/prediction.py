@@ -171,7 +171,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 def _crowd(sides: Sides, rounds: int, seconds: float) -> None:
     """Print answers a second: fifty clients of `Together`, and the pipeline one by one."""
-    from finetune.inference.scorer import MicroBatcher
+    from finetune.inference.micro_batcher import MicroBatcher
 
     together = MicroBatcher(sides.scorer)
     rates: dict[str, list[float]] = {"pipeline": [], "together": []}
@@ -182,7 +182,10 @@ def _crowd(sides: Sides, rounds: int, seconds: float) -> None:
         )
         rates["together"].append(
             _rate(
-                lambda at: together.ask(*(of[at] for of in sides.texts)), CLIENTS, seconds, threads
+                lambda at: together.submit(*(of[at] for of in sides.texts)).result(),
+                CLIENTS,
+                seconds,
+                threads,
             )
         )
     together.close()

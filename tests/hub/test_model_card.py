@@ -54,12 +54,12 @@ def evaluate(run: Run, labels: list[str] = LABELS) -> None:
     logits = draw.normal(0, 0.1, (40, len(labels))).astype(np.float32)
     answers = np.where(np.arange(40) < 30, truth, (truth + 1) % len(labels))
     logits[np.arange(40), answers] += 2
-    saved_predictions.save_scored(run, 8, logits, truth)
+    saved_predictions.save_logits(run, 8, logits, truth)
     texts = pa.table({"sentence1": [SECRET] * 40, "sentence2": [SECRET] * 40, "label": truth})
     saved_predictions.save_examples(run, "validation", texts)
     other = logits.copy()
     other[:5] = other[:5, ::-1]
-    saved_predictions.save_swapped(
+    saved_predictions.save_swapped_logits(
         run, saved_predictions.SwappedLogits(8, np.arange(40), logits, other)
     )
     run.append(
@@ -199,7 +199,7 @@ def test_limits_say_what_was_measured(store: RunStore, run: Run) -> None:
 def test_a_model_that_learned_nothing_says_so_first(store: RunStore, toy_checkpoint: Path) -> None:
     run = begin(store, toy_checkpoint, prepared())
     truth = (np.arange(40) < 27).astype(np.int64)
-    saved_predictions.save_scored(run, 8, np.full((40, 2), [-1, 1], np.float32), truth)
+    saved_predictions.save_logits(run, 8, np.full((40, 2), [-1, 1], np.float32), truth)
     texts = pa.table({"sentence1": ["a"] * 40, "sentence2": ["b"] * 40, "label": truth})
     saved_predictions.save_examples(run, "validation", texts)
     scores = {"accuracy": 27 / 40, "f1": 54 / 67}

@@ -10,7 +10,7 @@ import pytest
 
 from finetune.errors import DataError, StoreError
 from finetune.inference import decision_rule
-from finetune.inference.decision_rule import DecisionRule
+from finetune.inference.decision_rule import DecisionRule, PredictOptions, decide
 from finetune.metrics import calibration
 from tests.support import toys
 
@@ -59,11 +59,28 @@ def test_a_folder_without_a_model_or_with_nonsense_says_nothing(tmp_path: Path) 
         assert decision_rule.read_rule(tmp_path) == DecisionRule()
 
 
-def test_a_cooled_threshold_answers_as_the_plain_one() -> None:
+@pytest.mark.parametrize("threshold", [0.1, 0.5, 0.83])
+def test_a_temperature_changes_no_answer_of_a_threshold(threshold: float) -> None:
     logits = np.random.default_rng(0).normal(0, 3, (500, 2)).astype(np.float32)
-    for threshold in (0.1, 0.5, 0.83):
-        for temperature in (0.5, 1.0, 2.5):
-            plain = calibration.probabilities(logits)[:, 1] >= threshold
-            cooled = decision_rule.rescale_threshold(threshold, temperature)
-            after = calibration.probabilities(logits, temperature)[:, 1] >= cooled
-            assert (plain != after).mean() < 0.005  # but for rounding at the very edge
+    plain = calibration.probabilities(logits)[:, 1]
+    clear = np.abs(plain - threshold) > 1e-5  # but for rounding at the very edge
+    for temperature in (None, 0.5, 1.0, 2.5):
+        rule = DecisionRule(threshold, temperature, "yes")
+        shares, answers = decide(logits, ["no", "yes"], rule, PredictOptions(False, True, True))
+        expected = calibration.probabilities(logits, temperature or 1.0)
+        np.testing.assert_array_equal(shares, expected)
+        np.testing.assert_array_equal(answers[clear], (plain >= threshold)[clear])
+    other = decide(logits, ["yes", "no"], rule, PredictOptions(threshold=True))[1]
+    assert (other == np.where(1 - plain >= threshold, 0, 1))[clear].mean() > 0.99
+
+
+def test_without_options_the_most_probable_class_is_the_answer() -> None:
+    logits = np.random.default_rng(0).normal(0, 1, (50, 3)).astype(np.float32)
+    rule, names = DecisionRule(0.9, 3.0, "b"), ["a", "b", "c"]
+    for options in (PredictOptions(), PredictOptions(threshold=True)):  # of three classes none
+        shares, answers = decide(logits, names, rule, options)
+        np.testing.assert_array_equal(answers, logits.argmax(axis=1))
+        np.testing.assert_array_equal(shares, calibration.probabilities(logits))
+    both, answers = decide(logits, names, rule, PredictOptions(both_orders=True), logits[::-1])
+    np.testing.assert_allclose(both, both[::-1])
+    np.testing.assert_array_equal(answers, both.argmax(axis=1))

@@ -88,7 +88,7 @@ def test_single_sentences_in_three_classes_go_the_whole_road(
     assert done.prepared.labels == ["calm", "glad", "sad"]
     assert not done.paired
     predictor = Predictor(run.best, config.max_length, done.paired)
-    assert set(predictor.pair("the cat sees a dog .").probabilities) == set(moods)
+    assert set(predictor("the cat sees a dog .").probabilities) == set(moods)
     said = model_card.card_text(run, done, "ada/moods")
     assert "a sentence into one of the classes `calm`, `glad`, `sad`" in said
     assert 'tokenizer("The shop opens at nine.", return_tensors' in said

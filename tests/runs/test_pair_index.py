@@ -173,11 +173,16 @@ def test_what_was_trained_on_is_known_while_the_file_is_judged(
 ) -> None:
     monkeypatch.setattr(files, "WINDOW", 10)
     path = write_csv(tmp_path / "pairs.csv", [HEAD, *labelled(TRAINED)])
-    tally = files.RunningTotals()
+    totals = files.RunningTotals()
     told: list[dict[str, int]] = []
     asked = file_request.check_columns(PredictionRequest(run.id, path.name, ""), path)
     files.predict_file(
-        run, asked, path, tmp_path / "out.csv", lambda *_: told.append(tally.known()), tally=tally
+        run,
+        asked,
+        path,
+        tmp_path / "out.csv",
+        lambda *_: told.append(totals.overlap()),
+        totals=totals,
     )
     assert [one["trained_on"] for one in told] == [10, 20, 30, 40]
 

@@ -21,7 +21,7 @@ from babel.messages.pofile import read_po
 from finetune import config
 from finetune.data import catalog
 from finetune.environment import space
-from finetune.evaluation import baselines, report
+from finetune.evaluation import baselines, examples, report
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
 from finetune.ui import app, checks_view, i18n, run_table_view, run_view
@@ -31,7 +31,7 @@ SOURCE = Path(app.__file__).parent.parent
 KEYWORDS = dict.fromkeys(("_", "_html", "gettext", "gettext_html", "message", "page_text"))
 # Words that `term` is given: lists that are kept elsewhere.
 LISTS: tuple[tuple[str, ...], ...] = (
-    report.WHICH,
+    examples.SELECTIONS,
     report.HISTORIES,
     tuple(run_table_view.HEADS.values()),
     tuple(run_table_view.STATUSES),

@@ -49,7 +49,7 @@ def evaluated(app: App | Evaluation, checkpoint: Path, seed: int, skill: float) 
         logits = draw.normal(0, 1, (60, 2)).astype(np.float32)
         logits[np.arange(60), truth] += skill * step / 16
         logits[5] = [9, 0] if truth[5] else [0, 9]  # surely wrong, each time
-        saved_predictions.save_scored(run, step, logits, truth)
+        saved_predictions.save_logits(run, step, logits, truth)
         run.append(
             events.Evaluated(
                 step=step, epoch=step / 8, seconds=0.1, best=True,

@@ -92,7 +92,10 @@ class Evaluation:
         _note(gettext("Read what it got wrong: the fastest way to know what to do next."))
         with gr.Row(equal_height=True):
             self.which = _dropdown(
-                gettext("examples"), "which", [(name, name) for name in report.WHICH], "wrong"
+                gettext("examples"),
+                "which",
+                [(name, name) for name in examples_.SELECTIONS],
+                "wrong",
             )
             self.label = _dropdown(gettext("true class"), "label", [(gettext("any class"), "")])
             self.history = _dropdown(
@@ -297,14 +300,14 @@ class Evaluation:
                 self.page: 0,
             }
         search = str(search or "")[:200]
-        rows = report.select_examples(study, which, label, history, search, sort)
+        rows = examples_.select_examples(study, which, label, history, search, sort)
         nearest = which == "suspected labels" and not len(rows)
         if nearest:
-            rows = report.nearest_training_pairs(study, label, history, search)
+            rows = examples_.most_doubted_errors(study, label, history, search)
         first = page if 0 <= page < max(1, len(rows)) else 0
         corrected = corrections.read_corrections(run)
         table = evaluation_view.examples(
-            report.shown(study, rows[first : first + evaluation_view.PAGE].tolist()),
+            examples_.example_rows(study, rows[first : first + evaluation_view.PAGE].tolist()),
             len(rows),
             first,
             study.analysis.labels,

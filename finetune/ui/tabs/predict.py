@@ -19,7 +19,8 @@ import gradio as gr
 from finetune import text_hashes
 from finetune.data import catalog
 from finetune.errors import DataError, FinetuneError, NoSuchRun
-from finetune.evaluation import report
+from finetune.evaluation import examples, report
+from finetune.inference.decision_rule import PredictOptions
 from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.ui import answer_view, auth, feedback, model_chooser, tab_links
@@ -28,7 +29,7 @@ from finetune.ui.model_chooser import Models
 from finetune.ui.tabs.predict_file import BatchPart
 
 if TYPE_CHECKING:
-    from finetune.inference.predictor import PredictOptions, Predictor
+    from finetune.inference.predictor import Predictor
 
 EXAMPLES = [
     ["The library opens an hour later on Sundays.", "On Sundays the library opens one hour later."],
@@ -241,7 +242,7 @@ class PredictTab:
             store = auth.visitor_store(self.store, request)
             if run_id and store.get(run_id):
                 with self.loaded.using(store, run_id) as predictor:
-                    predictor.pair("warm", "up")  # the first pass is the slow one
+                    predictor("warm", "up")  # the first pass is the slow one
         except FinetuneError:
             return
 
@@ -259,7 +260,7 @@ class PredictTab:
         was asked."""
         try:
             with self._predictor(request, run_id) as predictor:
-                found = predictor.pair(sentence1, sentence2, _way(both, threshold, calibrated))
+                found = predictor(sentence1, sentence2, _way(both, threshold, calibrated))
         except Exception as error:
             return feedback.show_errors(error), gr.update(visible=False), "", "", ""
         entry = {
@@ -283,7 +284,7 @@ class PredictTab:
         try:
             asked, run_id, (sentence1, sentence2), way = _question(question)
             with self._predictor(request, run_id) as predictor:
-                label, explanation = predictor.why(sentence1, sentence2, way)
+                label, explanation = predictor.explain(sentence1, sentence2, way)
                 found, tried = predictor.flips(sentence1, sentence2, way)
         except Exception as error:
             return feedback.show_errors(error)
@@ -303,14 +304,14 @@ class PredictTab:
             store = auth.visitor_store(self.store, request)
             run = store.get(run_id)
             study = report.evaluate_run(run, service.run_summary(store, run))
-            rows = report.select_examples(study, which)
+            rows = examples.select_examples(study, which)
             if study.table is None or not len(rows):
                 raise DataError(
                     f"There is no validation pair that it gets {which}."
                     if study.table is not None
                     else "The validation pairs of this run were not kept."
                 )
-            one = report.shown(study, [int(random.choice(rows))])[0]
+            one = examples.example_rows(study, [int(random.choice(rows))])[0]
         except NoSuchRun:
             return (
                 gr.skip(),
@@ -354,8 +355,6 @@ def _question(text: str) -> tuple[str, Any, list[str], PredictOptions]:
 
 
 def _way(both: object, threshold: object, calibrated: object) -> PredictOptions:
-    from finetune.inference.predictor import PredictOptions
-
     return PredictOptions(bool(both), bool(threshold), bool(calibrated))
 
 

@@ -1,0 +1,85 @@
+"""Scores pairs that are asked one by one, by many at once, as batches."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+
+from finetune.errors import ModelError
+from finetune.inference.scorer import Row, ScoredPairs, Scorer
+
+_GATHER = 0.002  # seconds in which a crowd may ask again
+
+
+class MicroBatcher:
+    """Scores together what is asked at the same time, up to `most` pairs.
+
+    While one batch is computed, what arrives meanwhile forms the next. Who asks alone waits for
+    nobody; in a crowd those who were just answered have two milliseconds to ask again, or one of
+    them would be a batch alone and all the others wait for it."""
+
+    def __init__(self, scorer: Scorer, most: int = 256) -> None:
+        self._scorer, self._most = scorer, most
+        self._queue: SimpleQueue[tuple[Row, Future[ScoredPairs]] | None] = SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="micro-batcher", daemon=True)
+        self._thread.start()
+
+    def submit(self, sentence1: str, sentence2: str | None = None) -> Future[ScoredPairs]:
+        """The future logits and lengths of one pair, each with one row.
+
+        Raises:
+            ModelError: when it was closed.
+        """
+        answer: Future[ScoredPairs] = Future()
+        with self._closing:
+            if self._closed:
+                raise ModelError("This model is not loaded any more.", "Ask again.")
+            self._queue.put(((sentence1, sentence2), answer))
+        return answer
+
+    def close(self) -> None:
+        """Drains pending requests, then stops."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        crowd, ended = False, False
+        while not ended:
+            waiting = [self._queue.get()]
+            until = time.monotonic() + (_GATHER if crowd else 0.0)
+            with contextlib.suppress(Empty):
+                while len(waiting) < self._most and waiting[-1] is not None:
+                    left = until - time.monotonic()
+                    waiting.append(self._queue.get(left > 0, max(left, 0.0)))
+            ended = waiting[-1] is None
+            requests = [
+                request
+                for request in waiting
+                if request is not None and request[1].set_running_or_notify_cancel()
+            ]
+            crowd = len(requests) > 1
+            if requests:
+                self._answer(requests)
+
+    def _answer(self, requests: list[tuple[Row, Future[ScoredPairs]]]) -> None:
+        """Answer each; where a batch fails each is tried alone, and has its own error."""
+        rows = [row for row, _ in requests]
+        try:
+            scored = ScoredPairs.concatenate(list(self._scorer.stream(rows, self._most)))
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0][1].set_exception(error)
+                return
+            for request in requests:
+                self._answer([request])
+            return
+        for at, (_, answer) in enumerate(requests):
+            answer.set_result(scored[at : at + 1])
