@@ -45,8 +45,8 @@ def build(store: RunStore) -> gr.Blocks:
             gr.HTML(notice)
         train, predict, publish = TrainTab(store), PredictTab(store), PublishTab(store)
         data, runs = DataTab(store), RunsTab(store)
-        predict.remember()
-        data.listen()
+        predict.draw_memory()
+        data.draw_poller()
         # Train is in front: two clicks from the page to a trained model.
         with gr.Tabs(elem_id="tabs", selected="train") as tabs:
             with gr.Tab("Data", id="data") as data_tab:
@@ -62,8 +62,8 @@ def build(store: RunStore) -> gr.Blocks:
         data.wire(train.form)
         # An examination has counted the pairs, or has ended. Not by a change of a `gr.State`, of
         # which Gradio tells nobody where an event is not queued.
-        train.measured(data.pulse.change(**train.costing))
-        Api(store, predict.loaded).wire()
+        train.measured(data.poller.change(**train.costing))
+        Api(store, predict.models).wire()
         quick = feedback.QUICK
         page.load(**train.opening)
         train.measured(page.load(**train.costing))
@@ -82,7 +82,7 @@ def build(store: RunStore) -> gr.Blocks:
             [*what, data.dataset],
             js=train.choosing_default(),
             **quick,
-        ).then(**{**data.asking, "fn": data.on_follow}, **quick)
+        ).then(**{**data.examining, "fn": data.on_form_restored}, **quick)
         loaded = [*restored, train.message]
         train.load.upload(train.on_load, train.load, loaded, **quick)
         runs.clone.click(runs.on_clone, runs.view, [*restored, tabs, runs.message], **quick)
@@ -90,19 +90,16 @@ def build(store: RunStore) -> gr.Blocks:
             runs.evaluation.on_start, runs.view, [*restored, tabs, runs.message],
             show_progress="minimal", concurrency_limit=2, api_visibility="private",
         )  # fmt: skip
-        data_tab.select(**data.asking, **quick)
+        data_tab.select(**data.examining, **quick)
         runs_tab.select(**runs.opening(), **quick)
         train.measured(train_tab.select(**train.costing))
         train_tab.select(train.on_turn, train.runs, train.opening["outputs"], **quick)
-        predict_tab.select(
-            predict.on_open, [predict.run, predict.kept],
-            [predict.run, predict.empty, predict.ask, predict.tried], **quick,
-        ).then(
-            predict.on_warm, predict.run, None,
+        predict_tab.select(**predict.opening, **quick).then(
+            predict.on_warm_up, predict.run, predict.answer,
             concurrency_limit=1, show_progress="hidden", api_visibility="private",
         )  # fmt: skip
-        predict_tab.select(**predict.batch.opening, **quick)
-        publish_tab.select(**publish.opening(), **quick)
+        predict_tab.select(**predict.files.opening, **quick)
+        publish_tab.select(**publish.opening, **quick)
     feedback.refuse_in_one_line(page)
     return page
 

@@ -29,9 +29,6 @@ QUICK: dict[str, Any] = {
 # an earlier choice is answered. Not for events with data, which would be repeated without theirs.
 LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
 
-# What the browser's own answer to an event says of an output that stays: `gr.skip` on the wire.
-KEEP = '{"__type__": "update"}'
-
 # For a `gr.HTML` with controls in it. A value that is drawn anew changes the elements that are
 # there, place by place: a box that somebody has used would go on showing what was chosen in it for
 # another row.
@@ -108,3 +105,8 @@ def warning(text: str) -> Markup:
 def note(text: str) -> Markup:
     """A quiet line."""
     return macro("macros.html", "note")(text)
+
+
+def heading(text: str) -> Markup:
+    """A heading within a tab."""
+    return macro("macros.html", "heading")(text)

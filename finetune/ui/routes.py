@@ -7,7 +7,6 @@ closed, and models, configurations, events and findings have routes that ask who
 from __future__ import annotations
 
 import asyncio
-import html
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -30,7 +29,6 @@ from finetune.jobs import check_jobs, export_jobs, prediction_jobs, service
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import fold_events
 from finetune.ui import auth, i18n, live_updates, sign_in, upload_limits
-from finetune.ui.i18n import gettext
 from finetune.ui.origins import Names, Origins
 
 
@@ -139,26 +137,6 @@ _ANY = ["GET", "POST"]
 def download_link(run: Run, what: str, text: str) -> str:
     """A link that downloads something of a run; `text` is HTML already."""
     return f'<a class="ft-button" href="finetune/runs/{quote(run.id)}/{what}" download>{text}</a>'
-
-
-def findings_link(look_id: str) -> str:
-    """A link that downloads the findings of an examination."""
-    where = f"finetune/examinations/{quote(look_id)}/findings.csv"
-    text = html.escape(gettext("Findings as CSV"))
-    return f'<a class="ft-button" href="{where}" download>{text}</a>'
-
-
-def batch_link(batch_id: str, text: str = "", of: str = "") -> str:
-    """A link that downloads a judged file.
-
-    Args:
-        text: what it says, where not that it is the file with predictions.
-        of: id of the element that names the file, where that is not clear from the place.
-    """
-    where = f"finetune/batches/{quote(batch_id)}/result"
-    text = html.escape(text or gettext("The file with predictions"))
-    named = f' id="{of}-link" aria-labelledby="{of}-link {of}"' if of else ""
-    return f'<a class="ft-button" href="{where}" download{named}>{text}</a>'
 
 
 def _answer(make: Callable[[], Response]) -> Response:

@@ -77,6 +77,6 @@ def may_update(token: gr.OAuthToken | None) -> bool:
     return token is not None and MORE in (token.scope or "").split()
 
 
-def more(text: str) -> str:
-    """A link to the sign-in that may; in a tab of its own, for a Space stands in a frame."""
-    return f'<a class="ft-button" href="{_WIDE[1:]}" target="_blank" rel="noopener">{text}</a>'
+def wider_sign_in() -> str:
+    """The address of the sign-in that may; for a tab of its own, as a Space stands in a frame."""
+    return _WIDE[1:]

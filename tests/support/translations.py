@@ -24,20 +24,24 @@ from finetune.environment import space
 from finetune.evaluation import baselines, report
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
-from finetune.ui import app, checks_view, course_view, i18n, run_table_view, run_view
+from finetune.ui import app, course_view, i18n, run_table_view, run_view
 from finetune.ui.tabs import publish
 
 SOURCE = Path(app.__file__).parent.parent
 KEYWORDS = dict.fromkeys(("_", "_html", "gettext", "gettext_html", "message", "page_text"))
+# What a check of pairs does, in its own words.
+CHECK_PHASES = (
+    "starting", "opening the pairs", "reading train", "reading validation", "reading test",
+    "counting classes, duplicates and leaks", "looking at the texts", "loading the tokenizer",
+    "measuring lengths in tokens",
+)  # fmt: skip
 # Words that `term` is given: lists that are kept elsewhere.
 LISTS: tuple[tuple[str, ...], ...] = (
     report.WHICH,
     report.HISTORIES,
     tuple(run_table_view.HEADS.values()),
     tuple(run_table_view.STATUSES),
-    tuple(checks_view.WORDS.values()),
-    checks_view.HEADS,
-    checks_view.DOINGS,
+    CHECK_PHASES,
     (MAJORITY, baselines.TFIDF, baselines.COSINE),
     # the kinds of pairs
     ("words", "overlap", "number", "number differs", "negation", "negation differs", "name"),
@@ -49,7 +53,6 @@ LISTS: tuple[tuple[str, ...], ...] = (
     course_view.STAGES,
     tuple(one.text for one in course_view.LESSONS.values()),
     tuple(course_view.WHAT.values()),
-    publish.TOKEN,
     # on a Space only
     tuple(space.Space("CPU", True, 0, False).notices()),
     tuple(space.Space("CPU", False, 0, True).notices()),
