@@ -22,10 +22,10 @@ from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import Run, RunStore
 from finetune.ui import auth, push_view
-from finetune.ui.tabs.publish import PublishTab
 from tests.conftest import TOKEN
 from tests.support import toys
 from tests.support.hub import LoopbackHub, Space
+from tests.support.tabs import publish_tab
 from tests.ui.test_app import story
 
 WANTED = PushRequest("ada/pairs")
@@ -265,25 +265,25 @@ class Request:
 def test_the_tab_shows_each_visitor_their_own_push(
     store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tab = publish_tab(store)
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setattr(publish, "stored_token", lambda: TOKEN)
-    tab = PublishTab(store)
     ada: Any = Request(store)
     eve: Any = Request(store)
     run = tuned(auth.visitor_store(store, ada), toy_checkpoint)
-    asked = (run.id, "ada", "pairs", False, "", False, "cpu-basic")
-    assert "no such run" in tab.on_push(eve, *asked, TOKEN)[0]
-    assert "no such run" in tab.on_check(eve, *asked, TOKEN)[0]
-    assert "no such run" in tab.on_cancel(eve, run.id)[2]
+    asked = (run.id, "ada", "pairs", False, "", False, "cpu-basic", None)
+    assert "no such run" in tab.on_push(eve, *asked, TOKEN)[tab.plan]
+    assert "no such run" in tab.on_check(eve, *asked, TOKEN)[tab.plan]
+    assert "no such run" in tab.on_cancel(eve, run.id)[tab.result]
     # On a shared app nobody pushes with its owner's token.
-    assert "not signed in" in tab.on_check(ada, *asked, "")[0]
+    assert "not signed in" in tab.on_check(ada, *asked, "")[tab.plan]
     tab.on_push(ada, *asked, TOKEN)
     mine = auth.visitor_store(store, ada)
     state = ended(tab.pushes, mine, run)
     assert state.pushed is not None, state
     assert state.pushed.verified == Verification(3, 0.0)
     asked_for = gr.EventData(None, {"wait": "+this"})
-    assert "Verified" in tab.on_tick(ada, run.id, asked_for)[2]
+    assert "Verified" in tab.on_tick(ada, run.id, asked_for)[tab.result]
     other = tuned(mine, toy_checkpoint)
     of_other = (other.id, *asked[1:])
     tab.on_push(ada, *of_other, TOKEN)
@@ -291,7 +291,7 @@ def test_the_tab_shows_each_visitor_their_own_push(
     tab.on_check(ada, *of_other, TOKEN)
     tab.on_push(ada, *of_other, TOKEN)
     assert ended(tab.pushes, mine, other).pushed is not None
-    assert tab.on_tick(eve, run.id, asked_for)[2] == ""
+    assert tab.on_tick(eve, run.id, asked_for)[tab.result] == ""
     with pytest.raises(NoSuchRun):
         auth.visitor_store(store, eve).get(run.id)
 

@@ -55,7 +55,7 @@ def tabs(store: RunStore) -> tuple[TrainTab, PredictTab, PublishTab]:
     made = TrainTab(store), PredictTab(store), PublishTab(store)
     with gr.Blocks():
         made[0].draw(form.draw_data())
-        made[1].remember()
+        made[1].draw_memory()
         made[1].draw()
         made[2].draw()
     return made
@@ -344,10 +344,11 @@ def test_another_id_is_no_such_run(
 ) -> None:
     train, predict, publish = tabs
     assert "no such run" in train.on_stop(NOBODY, wrong)[0]
-    assert "no such run" in predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[0]
-    asked = (wrong, "", "name", False, "", False, "", "hub-token")
-    assert "no such run" in publish.on_push(NOBODY, *asked)[0]
-    assert "no such run" in publish.on_check(NOBODY, *asked)[0]
+    answer = predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[predict.answer]
+    assert "no such run" in answer
+    asked = (wrong, "", "name", False, "", False, "", None, "hub-token")
+    assert "no such run" in publish.on_push(NOBODY, *asked)[publish.plan]
+    assert "no such run" in publish.on_check(NOBODY, *asked)[publish.plan]
 
 
 def test_the_default_is_what_can_run(
@@ -363,51 +364,67 @@ def test_the_default_is_what_can_run(
 def test_predicting_through_the_tab(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
 ) -> None:
-    pair = ("the cat sees a dog .", "a cat sees the dog .")
-    answer, why, _, entry, _ = tabs[1].on_ask(NOBODY, finished.id, *pair, False, False, False)
-    assert 'id="label"' in answer
-    assert "not_equivalent" in answer
-    assert why["visible"]
-    kept = json.loads(entry)
-    assert (kept["sentence1"], kept["prediction"], kept["label"]) == (pair[0], "not_equivalent", "")
-    tried = tabs[1].on_tried([kept, kept | {"n": 7, "label": "equivalent"}, "nonsense"])
-    assert "your verdict" in tried
-    assert re.findall(r'data-place="(\d+)"', tried) == ["7", "0"]
+    tab, pair = tabs[1], ("the cat sees a dog .", "a cat sees the dog .")
+    shown = tab.on_ask(NOBODY, finished.id, *pair, False, False, False)
+    assert 'id="label"' in shown[tab.answer]
+    assert "not_equivalent" in shown[tab.answer]
+    assert shown[tab.why]["visible"]
+    entry = json.loads(shown[tab.entry])
+    asked = (entry["sentence1"], entry["prediction"], entry["label"])
+    assert asked == (pair[0], "not_equivalent", "")
+    entries = [entry, entry | {"n": 7, "label": "equivalent"}, "nonsense"]
+    history = tab.on_history(NOBODY, entries)[tab.history]
+    assert "your verdict" in history
+    assert re.findall(r'data-place="(\d+)"', history) == ["7", "0"]
     decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
     for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
-        ways = (False, threshold, False)
-        answer, *_, question = tabs[1].on_ask(NOBODY, finished.id, *pair, *ways)
-        assert f'id="label">{label}<' in answer
-        reasons = tabs[1].on_why(NOBODY, question)  # whatever stands in the boxes by now
+        shown = tab.on_ask(NOBODY, finished.id, *pair, False, threshold, False)
+        assert f'id="label">{label}<' in shown[tab.answer]
+        question = shown[tab.question]
+        # Whatever stands in the boxes by now.
+        reasons = tab.on_why(NOBODY, question)[tab.reasons]
         assert f"Why \u201c{label}\u201d" in reasons
         assert f'data-of="{json.loads(question)["id"]}"' in reasons
-    for wrong in ("", "7", "{}", '{"id": 1, "run": 1, "sentences": ["a"], "ways": []}', None):
-        assert "Nothing was asked yet" in tabs[1].on_why(NOBODY, wrong)  # type: ignore[arg-type]
-    said, why, _, *none = tabs[1].on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
-    assert none == ["", ""]
-    assert "sentence2 is empty" in said
-    assert not why["visible"]
+    for wrong in ("", "7", "{}", '{"id": 1, "run": 1, "sentences": ["a"], "options": []}', None):
+        assert "Nothing was asked yet" in tab.on_why(NOBODY, wrong)[tab.reasons]
+    failed = tab.on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
+    assert failed[tab.question] == failed[tab.entry] == ""
+    assert "sentence2 is empty" in failed[tab.answer]
+    assert not failed[tab.why]["visible"]
+
+
+def test_of_another_model_nothing_was_asked_yet(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    tab = tabs[1]
+    question = tab.on_ask(NOBODY, finished.id, "a cat", "a dog", False, False, False)[tab.question]
+    assert tab.on_other_model(NOBODY, finished.id, question) == gr.skip()  # the chooser was left
+    assert tab.on_other_model(NOBODY, "another", "") == gr.skip()
+    shown = tab.on_other_model(NOBODY, "another", question)
+    assert "The answer appears here" in shown[tab.answer]
+    assert (shown[tab.why]["visible"], shown[tab.reasons]) == (False, "")
 
 
 def test_a_sentence_that_cannot_be_sent_is_kept_as_one_that_can(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
 ) -> None:
     """Half of an emoji, pasted: what is remembered of it must not close the tab for good."""
-    asked = ("the cat \ud83d", "a dog")
-    *_, entry, question = tabs[1].on_ask(NOBODY, finished.id, *asked, False, False, False)
-    assert orjson.dumps(question)
-    kept = json.loads(orjson.dumps(json.loads(entry)))  # as Gradio sends it
-    assert kept["sentence1"] == "the cat ?"
-    former = [kept | {"sentence1": asked[0], "labels": ["\ud800"]}]  # of an older version
-    assert orjson.dumps(tabs[1].on_tried(former))
-    assert orjson.dumps(tabs[1].on_open(NOBODY, None, former)[3])
+    tab, asked = tabs[1], ("the cat \ud83d", "a dog")
+    shown = tab.on_ask(NOBODY, finished.id, *asked, False, False, False)
+    assert orjson.dumps(shown[tab.question])
+    entry = json.loads(orjson.dumps(json.loads(shown[tab.entry])))  # as Gradio sends it
+    assert entry["sentence1"] == "the cat ?"
+    former = [entry | {"sentence1": asked[0], "labels": ["\ud800"]}]  # of an older version
+    for drawn in (tab.on_history(NOBODY, former), tab.on_open(NOBODY, None, former)):
+        assert orjson.dumps(str(drawn[tab.history]))
 
 
 def test_a_typed_classifier_of_the_hub_stays_chosen(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
 ) -> None:
+    tab = tabs[1]
     for chosen, kept in (("ada/judge", "ada/judge"), ("gone", finished.id), (None, finished.id)):
-        assert tabs[1].on_open(NOBODY, chosen, [])[0]["value"] == kept
+        assert tab.on_open(NOBODY, chosen, [])[tab.run]["value"] == kept
 
 
 @pytest.mark.parametrize("second", ["", "a dog ."])
@@ -632,15 +649,13 @@ def test_on_a_space_the_page_signs_in_and_asks_for_no_token() -> None:
     code = textwrap.dedent(
         """
         import gradio as gr
-        from gradio.helpers import special_args
         from finetune.runs.store import RunStore
         from finetune.ui import app
         made = app.build(RunStore("nowhere"))
         names = [type(block).__name__ for block in made.blocks.values()]
         ids = [getattr(block, "elem_id", None) for block in made.blocks.values()]
-        push = next(f.fn for f in made.fns.values() if "on_push_on_space" in repr(f.fn))
-        arguments = special_args(push, ["run", "name", False])[0]
-        print("LoginButton" in names, "token" in ids, arguments[4])
+        push = next(f for f in made.fns.values() if f.name == "on_push")
+        print("LoginButton" in names, "token" in ids, len(push.inputs))
         """
     )
     space = {"SYSTEM": "spaces", "SPACE_ID": "ada/x", "SPACE_HOST": "ada-x.hf.space"}
@@ -652,7 +667,7 @@ def test_on_a_space_the_page_signs_in_and_asks_for_no_token() -> None:
         text=True,
         env={**os.environ, **space, **oauth, "OPENID_PROVIDER_URL": os.environ["HF_ENDPOINT"]},
     )
-    assert done.stdout.strip() == "True False None", done.stderr
+    assert done.stdout.strip() == "True False 7", done.stderr
 
 
 def test_a_path_in_place_of_an_upload_reads_nothing(store: RunStore, tmp_path: Path) -> None:
