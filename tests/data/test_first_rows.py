@@ -12,9 +12,8 @@ import gradio as gr
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import first_rows
+from finetune.data import first_rows, preview
 from finetune.data.check_report import CheckReport, Example
-from finetune.data.preview import Preview
 from finetune.jobs import check, check_jobs
 from finetune.runs import events
 from finetune.runs.store import Run, RunStore
@@ -135,19 +134,22 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
 def test_rows_of_new_pairs_come_in_the_way_that_is_chosen(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    asked: list[object] = []
 
-    def rows(preview: Preview, *values: object, seed: int) -> list[Example]:
-        asked.append((preview.folder.name, *values))
-        return [Example("train", 7, "an owl")]
+    class Owls:
+        def __init__(self, folder: Path) -> None:
+            asked.append(folder.name)
 
-    monkeypatch.setattr(Preview, "__init__", lambda self, folder: setattr(self, "folder", folder))
-    monkeypatch.setattr(Preview, "rows", rows)
+        def rows(self, *values: object, seed: int) -> list[Example]:
+            asked.extend(values)
+            return [Example("train", 7, "an owl")]
+
+    monkeypatch.setattr(preview, "Preview", Owls)
     watched.order, watched.words = "search", "owl"
     known = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
     watched.write("report.json", known.to_json())
     assert "an owl" in watched.tick()[watched.tab.rows]
-    assert asked == [("c", "train", "search", "owl")]
+    assert asked == ["c", "train", "search", "owl"]
 
 
 def test_unclear_columns_are_shown_with_the_first_rows(watched: Watched) -> None:

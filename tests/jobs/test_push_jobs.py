@@ -25,7 +25,7 @@ from finetune.ui import auth, push_view
 from tests.conftest import TOKEN
 from tests.support import toys
 from tests.support.hub import LoopbackHub, Space
-from tests.support.tabs import publish_tab
+from tests.support.tabs import publish_tab, push_form
 from tests.ui.test_app import story
 
 WANTED = PushRequest("ada/pairs")
@@ -271,13 +271,13 @@ def test_the_tab_shows_each_visitor_their_own_push(
     ada: Any = Request(store)
     eve: Any = Request(store)
     run = tuned(auth.visitor_store(store, ada), toy_checkpoint)
-    asked = (run.id, "ada", "pairs", False, "", False, "cpu-basic", None)
-    assert "no such run" in tab.on_push(eve, *asked, TOKEN)[tab.plan]
-    assert "no such run" in tab.on_check(eve, *asked, TOKEN)[tab.plan]
+    asked = push_form(tab, run.id, token=TOKEN)
+    assert "no such run" in tab.on_push(eve, asked, None)[tab.plan]
+    assert "no such run" in tab.on_check(eve, asked, None)[tab.plan]
     assert "no such run" in tab.on_cancel(eve, run.id)[tab.result]
     # On a shared app nobody pushes with its owner's token.
-    assert "not signed in" in tab.on_check(ada, *asked, "")[tab.plan]
-    tab.on_push(ada, *asked, TOKEN)
+    assert "not signed in" in tab.on_check(ada, push_form(tab, run.id), None)[tab.plan]
+    tab.on_push(ada, asked, None)
     mine = auth.visitor_store(store, ada)
     state = ended(tab.pushes, mine, run)
     assert state.pushed is not None, state
@@ -285,11 +285,11 @@ def test_the_tab_shows_each_visitor_their_own_push(
     asked_for = gr.EventData(None, {"wait": "+this"})
     assert "Verified" in tab.on_tick(ada, run.id, asked_for)[tab.result]
     other = tuned(mine, toy_checkpoint)
-    of_other = (other.id, *asked[1:])
-    tab.on_push(ada, *of_other, TOKEN)
+    of_other = push_form(tab, other.id, token=TOKEN)
+    tab.on_push(ada, of_other, None)
     assert ended(tab.pushes, mine, other).error == "ada/pairs exists already."
-    tab.on_check(ada, *of_other, TOKEN)
-    tab.on_push(ada, *of_other, TOKEN)
+    tab.on_check(ada, of_other, None)
+    tab.on_push(ada, of_other, None)
     assert ended(tab.pushes, mine, other).pushed is not None
     assert tab.on_tick(eve, run.id, asked_for)[tab.result] == ""
     with pytest.raises(NoSuchRun):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gradio as gr
 
 from finetune.runs.store import RunStore
@@ -32,3 +34,11 @@ def publish_tab(store: RunStore) -> PublishTab:
     with gr.Blocks():
         tab.draw()
     return tab
+
+
+def push_form(tab: PublishTab, run_id: Any, name: str = "pairs", token: str = "") -> dict[Any, Any]:
+    """What Check and Push are given: a run of ada's, to be pushed under a name."""
+    return {
+        tab.run: run_id, tab.owner: "ada", tab.name: name, tab.private: False, tab.licence: "",
+        tab.demo: False, tab.hardware: "cpu-basic", tab.token: token,
+    }  # fmt: skip

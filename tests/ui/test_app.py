@@ -43,6 +43,7 @@ from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab, _stopping
 from tests.support import toys
+from tests.support.tabs import push_form
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOBODY: Any = None  # who calls a callback from here
@@ -346,9 +347,9 @@ def test_another_id_is_no_such_run(
     assert "no such run" in train.on_stop(NOBODY, wrong)[0]
     answer = predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[predict.answer]
     assert "no such run" in answer
-    asked = (wrong, "", "name", False, "", False, "", None, "hub-token")
-    assert "no such run" in publish.on_push(NOBODY, *asked)[publish.plan]
-    assert "no such run" in publish.on_check(NOBODY, *asked)[publish.plan]
+    asked = push_form(publish, wrong, token="hub-token")
+    assert "no such run" in publish.on_push(NOBODY, asked, None)[publish.plan]
+    assert "no such run" in publish.on_check(NOBODY, asked, None)[publish.plan]
 
 
 def test_the_default_is_what_can_run(

@@ -258,7 +258,7 @@ class DataTab:
             drawn = Drawn(check_id, choices=drawn.choices)
         if end and drawn.end == end:
             return stop
-        updates = {self.progress: checks_view.progress(state), **(stop if end else {})}
+        updates: Updates = {self.progress: checks_view.progress(state), **(stop if end else {})}
         if state.report or (state.partial and not drawn.partial):
             if not end:
                 updates[self.poller] = polling.start_polling()  # Train hears that pairs are counted
@@ -275,7 +275,7 @@ class DataTab:
         report = state.found
         assert report is not None
         link = checks_view.findings_link(report, drawn.check_id) if state.report else ""
-        updates = {
+        updates: Updates = {
             self.overview: checks_view.overview(report, state.glance),
             self.more: gr.update(visible=bool(report.corpus)),
             self.findings: checks_view.findings(report),

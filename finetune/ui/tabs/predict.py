@@ -9,6 +9,7 @@ import json
 import random
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -297,7 +298,7 @@ def _waiting() -> str:
     return feedback.note(text)
 
 
-def _predict_options(values: list[object]) -> PredictOptions:
+def _predict_options(values: Sequence[object]) -> PredictOptions:
     from finetune.inference.predictor import PredictOptions
 
     return PredictOptions(*map(bool, values))

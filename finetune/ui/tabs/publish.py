@@ -16,6 +16,7 @@ from finetune.errors import FinetuneError
 from finetune.hub import curves_picture, model_card, publish
 from finetune.hub.publish import PushRequest
 from finetune.jobs import export_jobs, push_jobs, service
+from finetune.jobs.export_jobs import ExportState
 from finetune.runs.store import Run, RunStore
 from finetune.ui import feedback, model_chooser, polling, push_view, sign_in, tab_links
 from finetune.ui.handlers import Updates, reports_errors_in
@@ -23,6 +24,8 @@ from finetune.ui.i18n import gettext
 
 LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "other")
 HARDWARE = ("cpu-basic", "cpu-upgrade", "t4-small")
+
+Inputs = dict[Any, Any]  # component -> its value
 
 
 @dataclass
@@ -138,7 +141,7 @@ class PublishTab:
         form = [
             self.run, self.owner, self.name, self.private, self.licence, self.demo, self.hardware,
         ]  # fmt: skip
-        form_and_token = [*form, *([self.token] if self.token else [])]
+        push_inputs = {*form, *([self.token] if self.token else [])}  # a set: given as a dict
         self.opening: dict[str, Any] = {
             "fn": self.on_open, "inputs": self.run,
             "outputs": [self.run, self.empty, self.plan, *state],
@@ -146,7 +149,7 @@ class PublishTab:
         self._wire_run(state)
         gr.on(
             [self.licence.change, self.name.blur, self.owner.change],
-            self.on_card_changed, form, self.card, **latest,
+            self.on_card_changed, {*form}, self.card, **latest,
         )  # fmt: skip
         self.demo.change(self.on_demo, self.demo, self.hardware, **latest)
         checked = [self.checked, *form]
@@ -158,13 +161,13 @@ class PublishTab:
         lock = "() => ({__type__: 'update', interactive: %s})"
         self.check.click(None, None, self.run, js=lock % "false", **quick)
         answered = self.check.click(
-            self.on_check, form_and_token, [self.plan, self.owner, self.card],
+            self.on_check, push_inputs, [self.plan, self.owner, self.card],
             concurrency_limit=4, show_progress="minimal", api_visibility="private",
         )  # fmt: skip
         answered.then(None, None, self.run, js=lock % "true", **quick)
         answered.then(self.on_checked, self.run, [self.plan, *state], **quick)
         answered.then(None, checked, [self.checked, self.plan], js="finetune.checked", **quick)
-        self.push.click(self.on_push, form_and_token, [self.plan, *state], **quick)
+        self.push.click(self.on_push, push_inputs, [self.plan, *state], **quick)
         self.cancel.click(self.on_cancel, self.run, state, **quick)
         self.onnx.click(self.on_onnx, self.run, state, **quick)
         self.poller.submit(self.on_tick, self.run, [self.plan, *state], **quick)
@@ -208,13 +211,13 @@ class PublishTab:
         return updates
 
     @reports_errors_in("card")
-    def on_card_changed(self, store: RunStore, run_id: str | None, *form: Any) -> Updates:
+    def on_card_changed(self, store: RunStore, form: Inputs) -> Updates:
         """Another name, owner or licence was chosen: the card says it."""
-        if not run_id:
+        if not form[self.run]:
             return {}
-        request = _push_request(*form)
+        request = self._request(form)
         name = request.name if "/" in request.name else f"your-name/{request.name or 'model'}"
-        return {self.card: self._card(store, store.get(run_id), name, request.licence)}
+        return {self.card: self._card(store, store.get(form[self.run]), name, request.licence)}
 
     def _card(self, store: RunStore, run: Run, name: str, licence: str | None) -> str:
         """The card as Markdown shows it: its picture in place, its front matter as YAML at the
@@ -233,17 +236,12 @@ class PublishTab:
         return {self.hardware: gr.update(visible=bool(demo))}
 
     @reports_errors_in("plan")
-    def on_check(
-        self, store: RunStore, run_id: str | None, owner: str | None, name: str, private: bool,
-        licence: str | None, demo: bool, hardware: str, oauth: gr.OAuthToken | None,
-        typed_token: str = "",
-    ) -> Updates:  # fmt: skip
+    def on_check(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """What a push would do."""
-        run = store.get(run_id)
+        run, token = store.get(form[self.run]), self._token(store, form, oauth)
         self.pushes.forget(store, run)  # what it was refused for may be mended
-        request = _push_request(owner, name, private, licence, demo, hardware)
-        token = self._token(store, oauth, typed_token)
-        plan = publish.plan_push(run, service.run_summary(store, run), request, token)
+        summary = service.run_summary(store, run)
+        plan = publish.plan_push(run, summary, self._request(form), token)
         self.pushes.checked(store, run, plan)
         account = plan.full.split("/")[0]
         owners = dict.fromkeys([*plan.account.namespaces, account])
@@ -262,25 +260,12 @@ class PublishTab:
         return self._state(store, run_id)
 
     @reports_errors_in("plan")
-    def on_push(
-        self, store: RunStore, run_id: str | None, owner: str | None, name: str, private: bool,
-        licence: str | None, demo: bool, hardware: str, oauth: gr.OAuthToken | None,
-        typed_token: str = "",
-    ) -> Updates:  # fmt: skip
+    def on_push(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """Push."""
-        run = store.get(run_id)
-        request = _push_request(owner, name, private, licence, demo, hardware)
-        token = self._token(store, oauth, typed_token)
-        self.pushes.start(store, run, service.run_summary(store, run), request, token)
-        return {self.plan: "", **self._state(store, run_id)}
-
-    def _token(self, store: RunStore, oauth: gr.OAuthToken | None, typed: str) -> str | None:
-        """The visitor's own: of their sign-in on a Space; elsewhere what they typed, or else what
-        is stored on this machine where it is theirs alone."""
-        if sign_in.on_space():
-            return oauth.token if oauth else None
-        stored = publish.stored_token() if store.visitor.alone else None
-        return str(typed or "").strip() or stored
+        run, token = store.get(form[self.run]), self._token(store, form, oauth)
+        summary = service.run_summary(store, run)
+        self.pushes.start(store, run, summary, self._request(form), token)
+        return {self.plan: "", **self._state(store, run.id)}
 
     @reports_errors_in("result")
     def on_cancel(self, store: RunStore, run_id: str | None) -> Updates:
@@ -308,44 +293,43 @@ class PublishTab:
         Args:
             event: of the poller, where this answers it.
         """
-        hidden = gr.update(visible=False)
+        push, export, downloads, has_run = None, ExportState(), "", True
         try:
             run = store.get(run_id)
-            summary = service.run_summary(store, run)
             push = self.pushes.state(store, run)
-            export = export_jobs.export_state(run, summary)
+            export = export_jobs.export_state(run, service.run_summary(store, run))
+            downloads = push_view.downloads(run.id, export)
         except FinetuneError:
-            return {
-                self.push: gr.update(interactive=True, value=gettext("Push to Hub")),
-                self.cancel: hidden,
-                self.result: "",
-                self.poller: polling.polling_value(False, event),
-                self.take_away: hidden,
-                self.downloads: "",
-                self.onnx: hidden,
-            }
+            has_run = False
         running = push is not None and push.status == "running"
         again = push is not None and push.status in ("failed", "cancelled")
-        text = gettext("Try again") if again else gettext("Push to Hub")
         cancelling = push is not None and push.cancelling
+        text = gettext("Try again") if again else gettext("Push to Hub")
+        can_export = has_run and export.file is None
         return {
             self.push: gr.update(interactive=not running, value=text),
             self.cancel: gr.update(visible=running, interactive=not cancelling),
             self.result: push_view.state(push),
             self.poller: polling.polling_value(running or export.running, event),
-            self.take_away: gr.update(visible=True),
-            self.downloads: push_view.downloads(run.id, export),
-            self.onnx: gr.update(visible=export.file is None, interactive=not export.running),
+            self.take_away: gr.update(visible=has_run),
+            self.downloads: downloads,
+            self.onnx: gr.update(visible=can_export, interactive=not export.running),
         }
 
+    def _request(self, form: Inputs) -> PushRequest:
+        """What shall be pushed where; any client can send anything."""
+        name, owner = (str(form[box] or "").strip() for box in (self.name, self.owner))
+        if name and owner and "/" not in name:
+            name = f"{owner}/{name}"
+        licence = str(form[self.licence] or "").strip() or None
+        hardware = str(form[self.hardware] or HARDWARE[0]).strip()
+        private, demo = bool(form[self.private]), bool(form[self.demo])
+        return PushRequest(name, private, licence, demo, hardware)
 
-def _push_request(
-    owner: str | None, name: str, private: bool, licence: str | None, demo: bool, hardware: str
-) -> PushRequest:
-    """What shall be pushed where; any client can send anything."""
-    name, owner = str(name or "").strip(), str(owner or "").strip()
-    if name and owner and "/" not in name:
-        name = f"{owner}/{name}"
-    licence = str(licence or "").strip() or None
-    hardware = str(hardware or HARDWARE[0]).strip()
-    return PushRequest(name, bool(private), licence, bool(demo), hardware)
+    def _token(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> str | None:
+        """The visitor's own: of their sign-in on a Space; elsewhere what they typed, or else what
+        is stored on this machine where it is theirs alone."""
+        if sign_in.on_space():
+            return oauth.token if oauth else None
+        stored = publish.stored_token() if store.visitor.alone else None
+        return str(form[self.token] or "").strip() or stored
