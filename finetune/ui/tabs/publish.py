@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
+from gradio.blocks import Block
 
 from finetune.errors import FinetuneError
 from finetune.hub import curves_picture, model_card, publish
@@ -141,7 +142,8 @@ class PublishTab:
         form = [
             self.run, self.owner, self.name, self.private, self.licence, self.demo, self.hardware,
         ]  # fmt: skip
-        push_inputs = {*form, *([self.token] if self.token else [])}  # a set: given as a dict
+        # As a set: the handler gets a dict.
+        push_inputs: set[Block] = {*form, *([self.token] if self.token else [])}
         self.opening: dict[str, Any] = {
             "fn": self.on_open, "inputs": self.run,
             "outputs": [self.run, self.empty, self.plan, *state],
