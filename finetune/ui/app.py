@@ -43,7 +43,7 @@ def build(store: RunStore) -> gr.Blocks:
             gr.HTML(notice)
         tabs = _Tabs(store)
         tabs.draw()
-        Api(store, tabs.predict.loaded).wire()
+        Api(store, tabs.predict.models).wire()
         tabs.wire_page_load(page)
         tabs.wire_form()
         tabs.wire_selection()
@@ -64,8 +64,8 @@ class _Tabs:
 
     def draw(self) -> None:
         """Draw all tabs, Train in front: two clicks from the page to a trained model."""
-        self.predict.remember()
-        self.data.listen()
+        self.predict.draw_memory()
+        self.data.draw_poller()
         with gr.Tabs(elem_id="tabs", selected="train") as self.tabs:
             with gr.Tab("Data", id="data") as self.data_tab:
                 data_controls = self.data.draw()
@@ -94,37 +94,36 @@ class _Tabs:
             [*default, data.dataset],
             js=train.choosing_default(),
             **quick,
-        ).then(**{**data.asking, "fn": data.on_follow}, **quick)
+        ).then(**{**data.examining, "fn": data.on_form_restored}, **quick)
 
     def wire_form(self) -> None:
         """Fill the form from a file or a run, and keep its costs up to date."""
         train, runs, quick = self.train, self.runs, feedback.QUICK
         # When the pairs were counted. Not on the change of a `gr.State`: Gradio reports that for
         # queued events only.
-        train.measured(self.data.pulse.change(**train.costing))
+        train.measured(self.data.poller.change(**train.costing))
         train.load.upload(train.on_load, train.load, [*self.restored, train.message], **quick)
         outputs = [*self.restored, self.tabs, runs.message]
         runs.clone.click(runs.on_clone, runs.view, outputs, **quick)
+        runs.evaluation.filled = [*self.restored, self.tabs]
         runs.evaluation.start.click(
-            runs.evaluation.on_start, runs.view, outputs,
+            runs.evaluation.on_start, runs.view,
+            [*self.restored, self.tabs, runs.evaluation.message],
             show_progress="minimal", concurrency_limit=2, api_visibility="private",
         )  # fmt: skip
 
     def wire_selection(self) -> None:
         """Bring a tab up to date when it is selected."""
         train, predict, quick = self.train, self.predict, feedback.QUICK
-        self.data_tab.select(**self.data.asking, **quick)
+        self.data_tab.select(**self.data.examining, **quick)
         self.runs_tab.select(**self.runs.opening(), **quick)
         train.measured(self.train_tab.select(**train.costing))
         self.train_tab.select(train.on_turn, train.runs, train.opening["outputs"], **quick)
-        self.predict_tab.select(
-            predict.on_open,
-            [predict.run, predict.kept],
-            [predict.run, predict.empty, predict.ask, predict.tried],
-            **quick,
-        ).then(predict.on_warm, predict.run, None, concurrency_limit=1, **_QUIET)
-        self.predict_tab.select(**predict.batch.opening, **quick)
-        self.publish_tab.select(**self.publish.opening(), **quick)
+        self.predict_tab.select(**predict.opening, **quick).then(
+            predict.on_warm_up, predict.run, predict.answer, concurrency_limit=1, **_QUIET
+        )
+        self.predict_tab.select(**predict.files.opening, **quick)
+        self.publish_tab.select(**self.publish.opening, **quick)
 
 
 def _logo() -> str:

@@ -1,4 +1,4 @@
-"""Where the core's errors meet the page: what a person can mend is said in words, in place.
+"""Errors and messages as HTML, and the options that many events share.
 
 A bug is logged whole and shown as an apology with a reference, never as a traceback.
 """
@@ -18,23 +18,19 @@ from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
 _log = logging.getLogger("finetune.ui")
-# How an event is wired that only reads or notes something: at once, and for this page alone.
+# Options of an event that only reads or notes something: at once, and for this page alone.
 QUICK: dict[str, Any] = {
     "queue": False,
     "show_progress": "hidden",
     "api_visibility": "private",
 }
 
-# How a control is wired: what was chosen last counts. By itself Gradio drops what is chosen while
-# an earlier choice is answered. Not for events with data, which would be repeated without theirs.
+# Options of a control's event: what was chosen last counts. By itself Gradio drops what is chosen
+# while an earlier choice is answered. Not for events with data, which would be repeated without it.
 LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
 
-# What the browser's own answer to an event says of an output that stays: `gr.skip` on the wire.
-KEEP = '{"__type__": "update"}'
-
-# For a `gr.HTML` with controls in it. A value that is drawn anew changes the elements that are
-# there, place by place: a box that somebody has used would go on showing what was chosen in it for
-# another row.
+# `js_on_load` of a `gr.HTML` with controls in it. A new value changes the elements that are there,
+# one by one: a box that somebody has used would go on showing what was chosen for another row.
 AS_DRAWN = """
 watch('value', () => {
   for (const box of element.querySelectorAll('select')) {
@@ -58,7 +54,7 @@ def show_errors(error: Exception) -> Markup:
 
 
 def apology(error: Exception) -> str:
-    """What a person is told of a bug, in plain text; the log is told all of it."""
+    """The text for a bug, with the reference under which the log has its traceback."""
     reference = secrets.token_hex(4)
     _log.error("reference %s", reference, exc_info=error)
     return gettext(
@@ -69,8 +65,8 @@ def apology(error: Exception) -> str:
 
 
 def refuse_in_one_line(page: gr.Blocks) -> None:
-    """See that input which a control does not take costs the log a line, not Gradio's traceback of
-    10 KB: any client can send any value, as often as it likes."""
+    """Log input that a control refuses in one line instead of Gradio's traceback of 10 KB: any
+    client can send any value, as often as it likes."""
     take = page.preprocess_data
 
     async def preprocess_data(block_fn: Any, *values: Any, **options: Any) -> Any:
@@ -89,7 +85,7 @@ def refuse_in_one_line(page: gr.Blocks) -> None:
 
 
 class _Functions(dict[int, Any]):
-    """The page's functions by index; one that is not there is no error of the server's."""
+    """The page's functions by index; 404 for one that is not there."""
 
     def __missing__(self, index: object) -> Any:
         raise HTTPException(404, "There is no such function.")

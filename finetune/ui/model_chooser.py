@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from finetune import owners
 from finetune.data import catalog, checkpoints, hub_access
@@ -15,7 +16,7 @@ from finetune.errors import ModelError
 from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.ui import tab_links
+from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
 if TYPE_CHECKING:
@@ -23,53 +24,44 @@ if TYPE_CHECKING:
     from finetune.inference.predictor import Predictor
 
 
-def empty() -> str:
+def empty() -> Markup:
     """What stands in the place of a model's controls while there is no model."""
-    text = gettext(
-        "There is no tuned model yet. Open the <b>Train</b> tab and press <b>Train</b>; the model "
-        "appears here when the run has ended."
-    )
-    return f'<p class="ft-note">{text}</p>' + tab_links.link_row(
-        tab_links.tab_link("train", gettext("Open Train"))
-    )
+    return macro("model_chooser.html", "empty")()
 
 
-def choices(store: RunStore, chosen: str | None) -> tuple[Any, bool]:
-    """A dropdown's update, the newest model chosen unless `chosen` still is one; and whether
-    there is any. Where several were scored on the same pairs, the best says so."""
-    # Of a run that goes on too: its best so far.
-    known = [(run, service.run_summary(store, run)) for run in store.runs() if run.has_model()]
-    best = _best([summary for _, summary in known])
-    found = []
-    for run, summary in known:
-        score = gettext("not scored")
-        if summary.best:
-            score = f"F1 {summary.best.metrics.get('f1', 0):.3f}"
-            if best.get(_pairs(summary)) is summary:
-                score += f" ({gettext('best on its pairs')})"
-        found.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
-    ids = [run_id for _, run_id in found]
-    value = chosen if chosen in ids else (ids[0] if ids else None)
-    return gr.update(choices=found, value=value, visible=bool(ids)), bool(ids)
+def choices(store: RunStore, chosen: str | None) -> dict[str, Any]:
+    """A dropdown's update: visible if there is a model, the newest chosen unless `chosen` is one.
+
+    Of a run that goes on, its best model so far. Where several were scored on the same pairs, the
+    best says so.
+    """
+    runs = [run for run in store.runs() if run.has_model()]
+    summaries = {run.id: service.run_summary(store, run) for run in runs}
+    best = _best_on_their_pairs(summaries)
+    unscored, leader = gettext("not scored"), gettext("best on its pairs")
+    options = []
+    for run in runs:
+        evaluation = summaries[run.id].best
+        score = f"F1 {evaluation.metrics.get('f1', 0):.3f}" if evaluation else unscored
+        score += f" ({leader})" if run.id in best else ""
+        options.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
+    value = chosen if chosen in summaries else next(iter(summaries), None)
+    return gr.update(choices=options, value=value, visible=bool(runs))
 
 
-def _best(summaries: Sequence[RunSummary]) -> dict[str, RunSummary | None]:
-    """Pairs -> the run with the greatest F1 on them; None where no other was scored on them, or
-    another has as much."""
-    scored: dict[str, list[RunSummary]] = {}
-    for one in summaries:
-        if one.best and _pairs(one):
-            scored.setdefault(_pairs(one), []).append(one)
-    found: dict[str, RunSummary | None] = {}
-    for pairs, ones in scored.items():
-        f1 = [one.best.metrics.get("f1", 0.0) if one.best else 0.0 for one in ones]
-        alone = len(ones) > 1 and f1.count(max(f1)) == 1
-        found[pairs] = ones[f1.index(max(f1))] if alone else None
-    return found
-
-
-def _pairs(summary: RunSummary) -> str:
-    return summary.prepared.fingerprint if summary.prepared else ""
+def _best_on_their_pairs(summaries: Mapping[str, RunSummary]) -> set[str]:
+    """Ids of the runs with a greater F1 than all others that were scored on the same pairs."""
+    scores: dict[str, dict[str, float]] = {}  # fingerprint of the pairs -> run -> F1
+    for run_id, summary in summaries.items():
+        if summary.best and summary.prepared and summary.prepared.fingerprint:
+            f1 = summary.best.metrics.get("f1", 0.0)
+            scores.setdefault(summary.prepared.fingerprint, {})[run_id] = f1
+    best = set()
+    for by_run in scores.values():
+        leaders = [run_id for run_id, f1 in by_run.items() if f1 == max(by_run.values())]
+        if len(by_run) > 1 and len(leaders) == 1:
+            best |= {*leaders}
+    return best
 
 
 @dataclass
@@ -81,7 +73,7 @@ class Models:
     """
 
     store: RunStore
-    _shelf: ModelCache | None = None
+    _cache: ModelCache | None = None
 
     def using(self, store: RunStore, name: str | None) -> AbstractContextManager[Predictor]:
         """The model of a run, or of the Hub, for the time of a `with`.
@@ -92,27 +84,24 @@ class Models:
 
         Raises:
             NoSuchRun: when it is neither.
-            ModelError: when it cannot be loaded, or nobody known asks for one of the Hub.
+            ModelError: when it cannot be loaded, or a visitor without an identity asks for one of
+                the Hub.
         """
+        import torch
+
         from finetune.inference import model_cache
 
-        if self._shelf is None:
-            self._shelf = model_cache.ModelCache()
-        device = "cpu" if self._busy() else ""
+        if self._cache is None:
+            self._cache = model_cache.ModelCache()
+        # A training has the accelerator to itself.
+        training = torch.cuda.is_available() and service.active_run(self.store.everyone)
+        device = "cpu" if training else ""
         if catalog.is_hub_id(name):
             if not store.visitor.may_start:
                 raise ModelError(*owners.NOBODY)
             hub_access.count_checkpoint(store.root, store.visitor.name, str(name))
-            folder, max_length = model_cache.fetch_hub_model(
-                str(name), anonymous=owners.is_shared()
-            )
-            return self._shelf.using(folder, max_length, None, device)
+            folder, max_length = model_cache.fetch_hub_model(str(name), anonymous=owners.is_shared())
+            return self._cache.using(folder, max_length, None, device)
         run = store.get(name)
         paired = service.run_summary(store, run).paired
-        return self._shelf.using(run.best, checkpoints.length_of(run.folder), paired, device)
-
-    def _busy(self) -> bool:
-        """Whether a training has the accelerator, which must not be shared with it."""
-        import torch
-
-        return torch.cuda.is_available() and service.active_run(self.store.everyone) is not None
+        return self._cache.using(run.best, checkpoints.length_of(run.folder), paired, device)

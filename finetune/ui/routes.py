@@ -6,7 +6,6 @@ configurations, events and findings are downloads that ask who comes.
 
 from __future__ import annotations
 
-import html
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -29,7 +28,6 @@ from finetune.jobs import check_jobs, export_jobs, prediction_jobs, service
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import fold_events
 from finetune.ui import auth, i18n, live_updates, sign_in, upload_limits
-from finetune.ui.i18n import gettext
 from finetune.ui.origins import AllowedHosts, OwnOrigin
 
 # Routes of Gradio's that the page does not need: files by their path, links that save the page's
@@ -178,23 +176,3 @@ def _attachment(content: Iterable[str | bytes], name: str) -> Response:
 def download_link(run: Run, kind: str, text: str) -> str:
     """A link to one of a run's downloads; `text` is HTML already."""
     return f'<a class="ft-button" href="finetune/runs/{quote(run.id)}/{kind}" download>{text}</a>'
-
-
-def findings_link(look_id: str) -> str:
-    """A link to the findings of an examination."""
-    address = f"finetune/examinations/{quote(look_id)}/findings.csv"
-    text = html.escape(gettext("Findings as CSV"))
-    return f'<a class="ft-button" href="{address}" download>{text}</a>'
-
-
-def batch_link(batch_id: str, text: str = "", of: str = "") -> str:
-    """A link to a judged file.
-
-    Args:
-        text: "The file with predictions" if empty.
-        of: id of the element that names the file, for screen readers.
-    """
-    address = f"finetune/batches/{quote(batch_id)}/result"
-    text = html.escape(text or gettext("The file with predictions"))
-    labelled = f' id="{of}-link" aria-labelledby="{of}-link {of}"' if of else ""
-    return f'<a class="ft-button" href="{address}" download{labelled}>{text}</a>'

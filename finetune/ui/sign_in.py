@@ -68,6 +68,6 @@ def may_update(token: gr.OAuthToken | None) -> bool:
     return token is not None and MORE in (token.scope or "").split()
 
 
-def more(text: str) -> str:
-    """A link to the wider sign-in; in a new tab, since a Space is shown in a frame."""
-    return f'<a class="ft-button" href="{_MORE_PATH[1:]}" target="_blank" rel="noopener">{text}</a>'
+def wider_sign_in() -> str:
+    """The address of the sign-in that may; for a tab of its own, as a Space stands in a frame."""
+    return _MORE_PATH[1:]

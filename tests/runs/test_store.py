@@ -146,8 +146,8 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     assert whole.title() == "whole"
     assert whole.id in drawn
     assert damaged.id in drawn
-    update, some = model_chooser.choices(store, None)
-    assert some
+    update = model_chooser.choices(store, None)
+    assert update["visible"]
     assert {value for _, value in update["choices"]} == ids
     assert cost.estimate_cost(store, RunConfig()).steps
     assert decision_rule.read_rule(damaged.best) == decision_rule.DecisionRule()

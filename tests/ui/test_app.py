@@ -42,6 +42,7 @@ from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
 from tests.support import toys
+from tests.support.tabs import push_form
 from tests.support.toys import story
 from tests.ui.conftest import Server
 
@@ -59,7 +60,7 @@ def module_tabs(tmp_path_factory: pytest.TempPathFactory) -> Tabs:
     tabs = TrainTab(store), PredictTab(store), PublishTab(store)
     with gr.Blocks():
         tabs[0].draw(form.draw_data())
-        tabs[1].remember()
+        tabs[1].draw_memory()
         tabs[1].draw()
         tabs[2].draw()
     return tabs
@@ -308,10 +309,11 @@ def test_a_run_deleted_while_watched_is_no_error(
 def test_another_id_is_no_such_run(tabs: Tabs, wrong: Any) -> None:
     train, predict, publish = tabs
     assert "no such run" in train.on_stop(NOBODY, wrong)[0]
-    assert "no such run" in predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[0]
-    asked = (wrong, "", "name", False, "", False, "", "hub-token")
-    assert "no such run" in publish.on_push(NOBODY, *asked)[0]
-    assert "no such run" in publish.on_check(NOBODY, *asked)[0]
+    answer = predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[predict.answer]
+    assert "no such run" in answer
+    asked = push_form(publish, wrong, token="hub-token")
+    assert "no such run" in publish.on_push(NOBODY, asked, None)[publish.plan]
+    assert "no such run" in publish.on_check(NOBODY, asked, None)[publish.plan]
 
 
 def test_the_default_is_what_can_run(tabs: Tabs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,48 +324,68 @@ def test_the_default_is_what_can_run(tabs: Tabs, monkeypatch: pytest.MonkeyPatch
         assert ("data-answers" in said) == is_there
 
 
-def test_predicting_through_the_tab(tabs: Tabs, finished: Run) -> None:
-    pair = ("the cat sees a dog .", "a cat sees the dog .")
-    answer, why, _, entry, _ = tabs[1].on_ask(NOBODY, finished.id, *pair, False, False, False)
-    assert 'id="label"' in answer
-    assert "not_equivalent" in answer
-    assert why["visible"]
-    kept = json.loads(entry)
-    assert (kept["sentence1"], kept["prediction"], kept["label"]) == (pair[0], "not_equivalent", "")
-    tried = tabs[1].on_tried([kept, kept | {"n": 7, "label": "equivalent"}, "nonsense"])
-    assert "your verdict" in tried
-    assert re.findall(r'data-place="(\d+)"', tried) == ["7", "0"]
+def test_predicting_through_the_tab(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    tab, pair = tabs[1], ("the cat sees a dog .", "a cat sees the dog .")
+    shown = tab.on_ask(NOBODY, finished.id, *pair, False, False, False)
+    assert 'id="label"' in shown[tab.answer]
+    assert "not_equivalent" in shown[tab.answer]
+    assert shown[tab.why]["visible"]
+    entry = json.loads(shown[tab.entry])
+    asked = (entry["sentence1"], entry["prediction"], entry["label"])
+    assert asked == (pair[0], "not_equivalent", "")
+    entries = [entry, entry | {"n": 7, "label": "equivalent"}, "nonsense"]
+    history = tab.on_history(NOBODY, entries)[tab.history]
+    assert "your verdict" in history
+    assert re.findall(r'data-place="(\d+)"', history) == ["7", "0"]
     decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
     for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
-        ways = (False, threshold, False)
-        answer, *_, question = tabs[1].on_ask(NOBODY, finished.id, *pair, *ways)
-        assert f'id="label">{label}<' in answer
-        reasons = tabs[1].on_why(NOBODY, question)  # whatever stands in the boxes by now
+        shown = tab.on_ask(NOBODY, finished.id, *pair, False, threshold, False)
+        assert f'id="label">{label}<' in shown[tab.answer]
+        question = shown[tab.question]
+        # Whatever stands in the boxes by now.
+        reasons = tab.on_why(NOBODY, question)[tab.reasons]
         assert f"Why \u201c{label}\u201d" in reasons
         assert f'data-of="{json.loads(question)["id"]}"' in reasons
-    for wrong in ("", "7", "{}", '{"id": 1, "run": 1, "sentences": ["a"], "ways": []}', None):
-        assert "Nothing was asked yet" in tabs[1].on_why(NOBODY, wrong)  # type: ignore[arg-type]
-    said, why, _, *none = tabs[1].on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
-    assert none == ["", ""]
-    assert "sentence2 is empty" in said
-    assert not why["visible"]
+    for wrong in ("", "7", "{}", '{"id": 1, "run": 1, "sentences": ["a"], "options": []}', None):
+        assert "Nothing was asked yet" in tab.on_why(NOBODY, wrong)[tab.reasons]
+    failed = tab.on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
+    assert failed[tab.question] == failed[tab.entry] == ""
+    assert "sentence2 is empty" in failed[tab.answer]
+    assert not failed[tab.why]["visible"]
+
+
+def test_of_another_model_nothing_was_asked_yet(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    tab = tabs[1]
+    question = tab.on_ask(NOBODY, finished.id, "a cat", "a dog", False, False, False)[tab.question]
+    assert tab.on_other_model(NOBODY, finished.id, question) == gr.skip()  # the chooser was left
+    assert tab.on_other_model(NOBODY, "another", "") == gr.skip()
+    shown = tab.on_other_model(NOBODY, "another", question)
+    assert "The answer appears here" in shown[tab.answer]
+    assert (shown[tab.why]["visible"], shown[tab.reasons]) == (False, "")
 
 
 def test_a_sentence_that_cannot_be_sent_is_kept_as_one_that_can(tabs: Tabs, finished: Run) -> None:
     """Half of an emoji, pasted: what is remembered of it must not close the tab for good."""
-    asked = ("the cat \ud83d", "a dog")
-    *_, entry, question = tabs[1].on_ask(NOBODY, finished.id, *asked, False, False, False)
-    assert orjson.dumps(question)
-    kept = json.loads(orjson.dumps(json.loads(entry)))  # as Gradio sends it
-    assert kept["sentence1"] == "the cat ?"
-    former = [kept | {"sentence1": asked[0], "labels": ["\ud800"]}]  # of an older version
-    assert orjson.dumps(tabs[1].on_tried(former))
-    assert orjson.dumps(tabs[1].on_open(NOBODY, None, former)[3])
+    tab, asked = tabs[1], ("the cat \ud83d", "a dog")
+    shown = tab.on_ask(NOBODY, finished.id, *asked, False, False, False)
+    assert orjson.dumps(shown[tab.question])
+    entry = json.loads(orjson.dumps(json.loads(shown[tab.entry])))  # as Gradio sends it
+    assert entry["sentence1"] == "the cat ?"
+    former = [entry | {"sentence1": asked[0], "labels": ["\ud800"]}]  # of an older version
+    for drawn in (tab.on_history(NOBODY, former), tab.on_open(NOBODY, None, former)):
+        assert orjson.dumps(str(drawn[tab.history]))
 
 
-def test_a_typed_classifier_of_the_hub_stays_chosen(tabs: Tabs, finished: Run) -> None:
+def test_a_typed_classifier_of_the_hub_stays_chosen(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    tab = tabs[1]
     for chosen, kept in (("ada/judge", "ada/judge"), ("gone", finished.id), (None, finished.id)):
-        assert tabs[1].on_open(NOBODY, chosen, [])[0]["value"] == kept
+        assert tab.on_open(NOBODY, chosen, [])[tab.run]["value"] == kept
 
 
 @pytest.mark.parametrize("second", ["", "a dog ."])

@@ -48,14 +48,14 @@ def finished(store: RunStore, checkpoint: Path, f1: float = 0.8, **values: objec
 
 def test_the_model_that_is_best_on_its_pairs_says_so(store: RunStore, toy_checkpoint: Path) -> None:
     finished(store, toy_checkpoint, 0.90)
-    alike = model_chooser.choices(store, None)[0]["choices"]
+    alike = model_chooser.choices(store, None)["choices"]
     assert "best" not in alike[0][0]  # of one alone nothing is said
     finished(store, toy_checkpoint, 0.85)
-    offered = model_chooser.choices(store, None)[0]
+    offered = model_chooser.choices(store, None)
     said = [label.split(" \u00b7 ")[1] for label, _ in offered["choices"]]
     assert sorted(said) == ["F1 0.850", "F1 0.900 (best on its pairs)"]
     finished(store, toy_checkpoint, 0.90)  # as good: none is the best
-    said = [label for label, _ in model_chooser.choices(store, None)[0]["choices"]]
+    said = [label for label, _ in model_chooser.choices(store, None)["choices"]]
     assert not any("best" in label for label in said)
 
 

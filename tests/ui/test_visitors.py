@@ -32,10 +32,11 @@ from finetune.ui import auth
 from finetune.ui.api import Api
 from finetune.ui.model_chooser import Models
 from finetune.ui.tabs import data, runs
-from finetune.ui.tabs.predict import PredictTab
 from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub
+from tests.support.tabs import data_tab, predict_tab
+from tests.support.toys import story
 from tests.ui.conftest import Server
 
 NAME = "Adas-secret-name"
@@ -227,16 +228,16 @@ def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
     store: RunStore, ada: str, bob: str, upload: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "start_job", lambda *values: None)
-    tab, values = data.DataTab(store), RunConfig()
+    tab, values = data_tab(store), RunConfig()
     bundled, hers = examined(store, values.dataset), examined(store, upload)
 
     def choose(secret: str, former: Run, dataset: str) -> Any:
         wanted = values.changed(dataset=dataset)
-        asked = [getattr(wanted, name) for name in data.LOOKED_AT]
+        asked = [getattr(wanted, name) for name in data.CHECKED_FIELDS]
         return tab.on_examine(asks(secret), former.id, *asked)
 
     try:
-        assert choose(ada, bundled[0], upload)[0] == hers[0].id
+        assert choose(ada, bundled[0], upload)[tab.check_id] == hers[0].id
         choose(bob, bundled[0], "glue/mrpc")
         choose(bob, hers[0], "glue/mrpc")  # whose id he cannot know, and sends
         assert [one.poll() for one in (bundled[1], hers[1])] == [None, None]
@@ -258,23 +259,24 @@ def test_nobody_causes_no_fetch_from_the_hub(
     monkeypatch.setattr(
         background, "start_job", lambda *values: pytest.fail("a process was started")
     )
-    models, tab = Models(store), data.DataTab(store)
-    api, ask = Api(store, models), PredictTab(store)
-    ask.loaded = models
+    models, tab = Models(store), data_tab(store)
+    api, ask = Api(store, models), predict_tab(store)
+    ask.models = models
     nobody, refused = asks("x" * 43), "keeps no cookies"
     for act in (api.predict, api.explain):
         with pytest.raises(gr.Error, match=refused):
             act(nobody, "ada/classifier", "a", "b")
-    assert refused in ask.on_ask(nobody, "ada/classifier", "a", "b", False, False, False)[0]
-    question = '{"id": "x", "run": "ada/classifier", "sentences": ["a", "b"], "ways": [0, 0, 0]}'
-    assert refused in ask.on_why(nobody, question)
+    answered = ask.on_ask(nobody, "ada/classifier", "a", "b", False, False, False)
+    assert refused in answered[ask.answer]
+    question = '{"id": "x", "run": "ada/classifier", "sentences": ["a", "b"], "options": [0, 0, 0]}'
+    assert refused in ask.on_why(nobody, question)[ask.reasons]
     for values in (
         {"dataset": "ada/pairs"}, {"dataset": "glue/mrpc"}, {"checkpoint": "ada/bert"}, {},
     ):  # fmt: skip
         wanted = RunConfig().changed(**values)
-        asked = [getattr(wanted, name) for name in data.LOOKED_AT]
+        asked = [getattr(wanted, name) for name in data.CHECKED_FIELDS]
         for look in (tab.on_examine, tab.on_examine_again):
-            assert refused in look(nobody, "", *asked)[1]
+            assert refused in look(nobody, "", *asked)[tab.message]
     # Whether the Hub answers at all may be asked for anybody, and by another test's worker.
     assert [one for one in hub.requests if one[1] != "/"] == []
 

@@ -1,7 +1,7 @@
 """The Data tab: choose pairs from anywhere, see what was read and what is wrong with it.
 
-The examination is a process of its own; a pulse shows how far it is. What is chosen here are
-fields of the same form that Train sends.
+A process of its own checks the pairs, and the page asks how far it is. What is chosen here are
+fields of the form that Train sends.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import contextlib
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from finetune import uploads
 from finetune.config import (
     BUNDLED_DATASET,
     DATA_FIELDS,
@@ -25,22 +25,38 @@ from finetune.config import (
     RunConfig,
     is_upload,
 )
-from finetune.data import preview
+from finetune import uploads
 from finetune.data.check_report import CheckReport
-from finetune.errors import DataError, StoreError
+from finetune.errors import DataError, FinetuneError, StoreError
 from finetune.jobs import check_jobs
-from finetune.jobs.check_jobs import CheckState
 from finetune.runs.store import RunStore
-from finetune.ui import auth, checks_view, feedback, form, polling, routes, tab_links, upload_limits
+from finetune.ui import checks_view, feedback, form, polling, tab_links, upload_limits
+from finetune.ui.handlers import Updates, handler
 from finetune.ui.i18n import gettext
 
-LOOKED_AT = (*DATA_FIELDS, "checkpoint", "max_length")
+CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
 # What belongs to one source and means nothing to another.
-OF_SOURCE = (*SOURCE_FIELDS[1:], "positive_label")
-WAYS = [("first", "first"), ("random", "random"), ("one class", "class"), ("search", "search")]
+CLEARED_FIELDS = (*SOURCE_FIELDS[1:], "positive_label")
+CHOSEN_COLUMNS = ("sentence1_column", "sentence2_column", "label_column", "positive_label")
+
+Choices = list[tuple[str, str]]  # label, value
 
 
-_NOTHING_ASKED = (gr.skip(), gr.skip(), gr.skip())
+@dataclass(frozen=True)
+class Drawn:
+    """What of a check is on the page.
+
+    Args:
+        check_id: whose rows and findings are shown.
+        end: tells one end of this check from another; empty while it goes on.
+        partial: whether the rows are those of a check that still measured lengths.
+        choices: what the choosers of columns and the positive class offer.
+    """
+
+    check_id: str = ""
+    end: str = ""
+    partial: bool = False
+    choices: tuple[Choices, ...] = ()
 
 
 @dataclass
@@ -48,77 +64,94 @@ class DataTab:
     """The tab's controls and what its events do.
 
     Args:
-        store: where runs, uploads and examinations are.
+        store: where runs, uploads and checks are.
     """
 
     store: RunStore
 
-    def listen(self) -> None:
-        """What asks how far an examination is; outside the tabs, for Train tells its end too."""
-        self.pulse = polling.polling_element(1)
+    def draw_poller(self) -> None:
+        """What asks how far a check is; outside the tabs, for Train listens to it too."""
+        self.poller = polling.polling_element(1)
 
     def draw(self) -> dict[str, gr.components.Component]:
-        """Lay out the tab inside the current `gr.Tab`, after `listen`; the form's controls drawn
-        here."""
-        self.look = gr.State("")
-        self.seen = gr.State("")
-        gr.HTML(feedback.note("Bring sentence pairs, and see what is in them before you train."))
+        """Lay out the tab inside the current `gr.Tab`, after `draw_poller`; the form's controls
+        drawn here."""
+        self.check_id, self.drawn = gr.State(""), gr.State(Drawn())
+        gr.HTML(
+            feedback.note(
+                gettext("Bring sentence pairs, and see what is in them before you train.")
+            )
+        )
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 controls = self._draw_choice()
             with gr.Column(scale=3, min_width=320):
-                self._draw_view()
+                self._draw_report()
         return controls
 
     def _draw_choice(self) -> dict[str, gr.components.Component]:
         self.dataset = gr.Dropdown(
-            form.datasets(), value=BUNDLED_DATASET, label="Pairs", elem_id="pairs",
-            info="One offered here, or a Hub dataset as owner/name.", allow_custom_value=True,
+            form.datasets(), value=BUNDLED_DATASET, label=gettext("Pairs"), elem_id="pairs",
+            info=gettext("One offered here, or a Hub dataset as owner/name."),
+            allow_custom_value=True,
         )  # fmt: skip
-        with gr.Accordion("Your own files", open=False, elem_id="own-files"):
+        labels = {
+            "train": gettext("train file"),
+            "validation": gettext("validation file (optional)"),
+            "test": gettext("test file (optional)"),
+        }
+        with gr.Accordion(gettext("Your own files"), open=False, elem_id="own-files"):
             gr.HTML(
                 feedback.note(
-                    "CSV, TSV, JSONL, JSON or Parquet, also as .gz. Without a validation file a "
-                    "part of the training file is cut off for it."
+                    gettext(
+                        "CSV, TSV, JSONL, JSON or Parquet, also as .gz. Without a validation file "
+                        "a part of the training file is cut off for it."
+                    )
                 )
             )
-            self.files = {
-                split: gr.File(
-                    label=f"{split} file" + (" (optional)" if split != "train" else ""),
-                    height=92, elem_id=f"{split}-file", elem_classes="ft-file",
-                    file_types=[*uploads.ENDINGS, ".gz"],
+            self.files = [
+                gr.File(
+                    label=labels[split], height=92, elem_id=f"{split}-file",
+                    elem_classes="ft-file", file_types=[*uploads.ENDINGS, ".gz"],
                 )
                 for split in uploads.SPLITS
-            }  # fmt: skip
+            ]  # fmt: skip
         controls = form.draw_data()
-        self.examine = gr.Button("Examine", variant="primary", elem_id="examine")
+        self.examine = gr.Button(gettext("Examine"), variant="primary", elem_id="examine")
         self.message = gr.HTML(elem_id="data-message", elem_classes="ft-if-said")
         return controls
 
-    def _draw_view(self) -> None:
+    def _draw_report(self) -> None:
         self.progress = gr.HTML(elem_id="look-progress", elem_classes="ft-if-filled")
         self.overview = gr.HTML(
             checks_view.empty(), elem_id="overview", js_on_load=tab_links.SCRIPT
         )
         with gr.Column(visible=False) as self.more:
-            gr.HTML('<h2 class="ft-h">Findings</h2>')
+            gr.HTML(feedback.heading(gettext("Findings")))
             self.findings = gr.HTML(elem_id="findings")
-            self.sheet = gr.HTML(elem_id="findings-csv")
-            gr.HTML('<h2 class="ft-h">Rows</h2>')
+            self.findings_csv = gr.HTML(elem_id="findings-csv")
+            gr.HTML(feedback.heading(gettext("Rows")))
             with gr.Row(equal_height=True):
-                self.split = gr.Dropdown([], label="split", elem_id="rows-split", min_width=110)
-                self.way = gr.Dropdown(
-                    WAYS, value="first", label="which", elem_id="rows-way", min_width=110
-                )
-                self.klass = gr.Dropdown(
-                    [], label="class", elem_id="rows-class", min_width=110, visible=False
-                )
-                self.word = gr.Textbox(
-                    label="with the words", elem_id="rows-search", min_width=140, max_lines=1,
-                    visible=False,
-                )  # fmt: skip
-                self.again = gr.Button("Others", elem_id="rows-again", min_width=90, visible=False)
+                self._draw_row_choice()
             self.rows = gr.HTML(elem_id="rows")
+
+    def _draw_row_choice(self) -> None:
+        orders = [
+            (gettext("first"), "first"), (gettext("random"), "random"),
+            (gettext("one class"), "class"), (gettext("search"), "search"),
+        ]  # fmt: skip
+        self.split = gr.Dropdown([], label=gettext("split"), elem_id="rows-split", min_width=110)
+        self.order = gr.Dropdown(
+            orders, value="first", label=gettext("which"), elem_id="rows-way", min_width=110
+        )
+        self.label = gr.Dropdown(
+            [], label=gettext("class"), elem_id="rows-class", min_width=110, visible=False
+        )
+        self.words = gr.Textbox(
+            label=gettext("with the words"), elem_id="rows-search", min_width=140, max_lines=1,
+            visible=False,
+        )  # fmt: skip
+        self.again = gr.Button(gettext("Others"), elem_id="rows-again", min_width=90, visible=False)
 
     def wire(self, controls: dict[str, Any]) -> None:
         """Connect the events.
@@ -126,306 +159,232 @@ class DataTab:
         Args:
             controls: the whole form, by field name; `dataset` is drawn twice and kept the same.
         """
-        quick = feedback.QUICK
-        asked = [self.look, self.message, self.pulse]
-        of_source = [controls[name] for name in OF_SOURCE]
-        view = [self.seen, self.progress, self.overview, self.more, self.findings, self.sheet]
-        view += [self.split, self.klass, *(controls[name] for name in _CHOSEN), self.rows]
-        view += [self.pulse]
-        inputs = [self.look, *(controls[name] for name in LOOKED_AT)]
-        self.asking: dict[str, Any] = {"fn": self.on_examine, "inputs": inputs, "outputs": asked}
-        for here, there in (
-            (self.dataset, controls["dataset"]),
-            (controls["dataset"], self.dataset),
-        ):
-            chosen = here.input(
-                None, [here, there], [there, *of_source], js=_other_pairs(), **quick
+        quick, latest = feedback.QUICK, feedback.LATEST
+        self.datasets = [controls["dataset"], self.dataset]
+        self.cleared = {controls[name]: getattr(RunConfig(), name) for name in CLEARED_FIELDS}
+        self.columns = [controls[name] for name in CHOSEN_COLUMNS]
+        self.examining: dict[str, Any] = {
+            "fn": self.on_examine,
+            "inputs": [self.check_id, *(controls[name] for name in CHECKED_FIELDS)],
+            "outputs": [self.check_id, self.message, self.poller],
+        }
+        blank = json.dumps(list(self.cleared.values()))
+        for chooser, other in (self.datasets, self.datasets[::-1]):
+            chooser.input(
+                None, [chooser, other], [other, *self.cleared],
+                js=f"(pairs, other) => finetune.otherPairs(pairs, other, {blank})", **quick,
+            ).then(**self.examining, **latest)  # fmt: skip
+        for file in self.files:
+            uploaded = [self.message, *self.datasets, *self.cleared]
+            file.upload(self.on_upload, self.files, uploaded, **latest).then(
+                **self.examining, **latest
             )
-            chosen.then(**self.asking, **feedback.LATEST)
-        files = list(self.files.values())
-        kept = [self.message, controls["dataset"], self.dataset, *of_source]
-        for file in files:
-            brought = file.upload(self.on_upload, files, kept, **feedback.LATEST)
-            brought.then(**self.asking, **feedback.LATEST)
         # One event for all: answers to several may come in another order than they were asked in.
-        changed = [_changed(controls[name]) for name in DATA_FIELDS[1:]]
-        gr.on(changed, **self.asking, **feedback.LATEST)
-        self.examine.click(self.on_examine_again, inputs, asked, **quick)
-        asks = [self.look, self.seen, self.way, self.word]
-        self.pulse.submit(self.on_tick, asks, view, **quick)
-        which = [self.look, self.split, self.way, self.klass, self.word]
-        self.way.input(
-            self.on_way, self.way, [self.klass, self.word, self.again], **feedback.LATEST
-        )
+        changes = [_chosen_event(controls[name]) for name in DATA_FIELDS[1:]]
+        gr.on(changes, **self.examining, **latest)
+        self.examine.click(**{**self.examining, "fn": self.on_examine_again}, **quick)
+        self.poller.submit(
+            self.on_tick,
+            [self.check_id, self.drawn, self.order, self.words],
+            [self.message, self.poller, self.drawn, self.progress, self.overview, self.more,
+             self.findings, self.findings_csv, self.split, self.label, self.rows, *self.columns],
+            **quick,
+        )  # fmt: skip
+        self.order.input(self.on_order, self.order, [self.label, self.words, self.again], **latest)
         gr.on(
-            [
-                self.split.input,
-                self.way.input,
-                self.klass.input,
-                self.word.submit,
-                self.again.click,
-            ],
+            [self.split.input, self.order.input, self.label.input, self.words.submit,
+             self.again.click],
             self.on_rows,
-            which,
-            self.rows,
-            trigger_mode="always_last",
-            concurrency_limit=4,
-            show_progress="hidden",
+            [self.check_id, self.split, self.order, self.label, self.words],
+            [self.rows, self.message],
+            trigger_mode="always_last", concurrency_limit=4, show_progress="hidden",
             api_visibility="private",
-        )
+        )  # fmt: skip
 
-    def on_upload(self, request: gr.Request, *paths: str | None) -> list[Any]:
+    @handler
+    def on_upload(self, store: RunStore, *paths: str | None) -> Updates:
         """Files came: they are kept, and become the chosen pairs."""
-        given = {split: path for split, path in zip(uploads.SPLITS, paths, strict=True) if path}
-        blank = RunConfig()
-        try:
-            if "train" not in given:
-                raise DataError("The training file is missing.", "Choose it too.")
-            store = auth.visitor_store(self.store, request)
-            name = _keep(store, given)
-        except Exception as error:
-            return [feedback.show_errors(error), *([gr.skip()] * (2 + len(OF_SOURCE)))]
-        offered = form.datasets(store, name)
-        # Two updates: Gradio empties the one it has used.
-        updates = [gr.update(choices=offered, value=name) for _ in range(2)]
-        return ["", *updates, *(getattr(blank, name) for name in OF_SOURCE)]
+        files = {split: path for split, path in zip(uploads.SPLITS, paths, strict=True) if path}
+        if "train" not in files:
+            raise DataError("The training file is missing.", "Choose it too.")
+        name = _keep(store, files)
+        choices = form.datasets(store, name)
+        # An update for each: Gradio empties the one it has used.
+        chosen = {chooser: gr.update(choices=choices, value=name) for chooser in self.datasets}
+        return {self.message: "", **chosen, **self.cleared}
 
-    def on_examine(self, request: gr.Request, former: str, *values: Any) -> tuple[Any, Any, Any]:
-        """Look at the chosen pairs, or show what was found before."""
-        return self._examine(request, former, values, again=False)
+    @handler
+    def on_examine(self, store: RunStore, former_id: str, *values: Any) -> Updates:
+        """Check the chosen pairs, or show what a former check of them found."""
+        return self._examine(store, former_id, values)
 
-    def on_follow(self, request: gr.Request, former: str, *values: Any) -> tuple[Any, Any, Any]:
-        """The form changed by itself: look again where somebody has looked."""
-        return self._examine(request, former, values, again=False) if former else _NOTHING_ASKED
+    @handler
+    def on_form_restored(self, store: RunStore, former_id: str, *values: Any) -> Updates:
+        """The form changed by itself: check again where pairs were checked."""
+        return self._examine(store, former_id, values) if former_id else {}
 
-    def on_examine_again(
-        self, request: gr.Request, former: str, *values: Any
-    ) -> tuple[Any, Any, Any]:
-        """Examine was pressed: look anew."""
-        return self._examine(request, former, values, again=True)
+    @handler
+    def on_examine_again(self, store: RunStore, former_id: str, *values: Any) -> Updates:
+        """Examine was pressed: check anew."""
+        return self._examine(store, former_id, values, again=True)
 
     def _examine(
-        self, request: gr.Request, former: str, values: tuple[Any, ...], again: bool
-    ) -> tuple[Any, Any, Any]:
-        try:
-            store = auth.visitor_store(self.store, request)
-            chosen = RunConfig.from_dict(dict(zip(LOOKED_AT, values, strict=True)))
-            wanted = check_jobs.check_folder(store, chosen)
-            if former not in ("", wanted.id):
-                _let_go(store, former)
-            return check_jobs.start_check(store, chosen, again).id, "", polling.start_polling()
-        except Exception as error:
-            return gr.skip(), feedback.show_errors(error), gr.skip()
+        self, store: RunStore, former_id: str, values: tuple[Any, ...], again: bool = False
+    ) -> Updates:
+        config = RunConfig.from_dict(dict(zip(CHECKED_FIELDS, values, strict=True)))
+        if former_id not in ("", check_jobs.check_folder(store, config).id):
+            _abandon(store, former_id)
+        check = check_jobs.start_check(store, config, again)
+        return {
+            self.check_id: check.id,
+            self.message: "",
+            self.poller: polling.start_polling(),
+        }
 
+    @handler
     def on_tick(
-        self,
-        request: gr.Request,
-        look_id: str,
-        seen: str,
-        way: str,
-        word: str,
+        self, store: RunStore, check_id: str, drawn: Drawn, order: str, words: str,
         event: gr.EventData,
-    ) -> list[Any]:
-        """How far the examination is, and once what it found; its rows as others were chosen."""
-        nothing = [gr.skip()] * (9 + len(_CHOSEN))
-        enough = polling.stop_polling(event)
-        if not look_id:
-            return [*nothing, enough]
+    ) -> Updates:  # fmt: skip
+        """How far the check is, and what it found, drawn once."""
+        stop = {self.poller: polling.stop_polling(event)}
         try:
-            folder = check_jobs.get_check(auth.visitor_store(self.store, request), look_id)
+            check = check_jobs.get_check(store, check_id)
         except DataError:
-            return [*nothing, enough]
-        now = f"{look_id} {_written(folder.folder / 'report.json')}"
-        if now == seen:
-            return [*nothing, enough]
-        look = check_jobs.check_state(folder)
-        if look.report is None:
-            now = f"{look_id} {_PARTLY * (look.partial is not None)}{look.error}"
-            if look.error and now == seen:
-                return [*nothing, enough]
-            beat = enough if look.error else gr.skip()
-            if look.partial is None or _same_rows(seen, look_id):
-                # Seen is what was drawn: the choosers still offer what the former pairs have.
-                changes = [
-                    now if look.error else gr.skip(), checks_view.progress(look), *nothing[2:]
-                ]  # fmt: skip
-                if look.error and look.partial is None:
-                    changes[2:4] = ["", gr.update(visible=False)]
-                return [*changes, beat]
-            beat = (
-                enough if look.error else polling.start_polling()
-            )  # Train hears that pairs are counted
-        else:
-            beat = enough
-        former = self._report(request, _drawn(seen))
-        drawn = self._show(request, look_id, look, former, way, word)
-        if _same_rows(seen, look_id):  # drawn already, and somebody may have chosen others
-            drawn[5:] = nothing[6:]
-        return [now, *drawn, beat]
+            return stop
+        state = check_jobs.check_state(check)
+        end = _report_time(check.folder) if state.report else state.error
+        if drawn.check_id != check_id or (drawn.end and not end):  # other pairs, or checked anew
+            drawn = Drawn(check_id, choices=drawn.choices)
+        if end and drawn.end == end:
+            return stop
+        updates: Updates = {self.progress: checks_view.progress(state), **(stop if end else {})}
+        if state.report or (state.partial and not drawn.partial):
+            if not end:
+                updates[self.poller] = polling.start_polling()  # Train hears that pairs are counted
+            return updates | self._report(store, state, replace(drawn, end=end), order, words)
+        if end and not state.partial:
+            updates |= {self.overview: "", self.more: gr.update(visible=False)}
+        return updates | {self.drawn: replace(drawn, end=end)}
 
-    def _report(self, request: gr.Request, look_id: str) -> CheckReport | None:
-        try:
-            return check_jobs.check_state(
-                check_jobs.get_check(auth.visitor_store(self.store, request), look_id)
-            ).found
-        except DataError:
-            return None
+    def _report(
+        self, store: RunStore, state: check_jobs.CheckState, drawn: Drawn, order: str, words: str
+    ) -> Updates:
+        """What is known of the pairs. Rows and choosers that were drawn of the same check, while it
+        still measured lengths, are left alone: somebody may have chosen others since."""
+        report = state.found
+        assert report is not None
+        link = checks_view.findings_link(report, drawn.check_id) if state.report else ""
+        updates: Updates = {
+            self.overview: checks_view.overview(report, state.glance),
+            self.more: gr.update(visible=bool(report.corpus)),
+            self.findings: checks_view.findings(report),
+            self.findings_csv: link,
+        }
+        if drawn.partial:
+            return updates | {self.drawn: replace(drawn, partial=False)}
+        split, label = next(iter(report.read), None), next(iter(report.labels), None)
+        choices = _column_choices(report)
+        updates |= {
+            self.drawn: replace(drawn, partial=not state.report, choices=choices),
+            self.split: gr.update(choices=list(report.read), value=split),
+            self.label: gr.update(choices=report.labels, value=label),
+            self.rows: self._rows(store, report, split or "", order, label, words),
+        }
+        # A chooser that offers the same as before may be being typed into: an update would take
+        # that away.
+        for chooser, now, before in zip_longest(self.columns, choices, drawn.choices):
+            if now != before:
+                updates[chooser] = gr.update(choices=now)
+        return updates
 
-    def _show(
-        self,
-        request: gr.Request,
-        look_id: str,
-        look: CheckState,
-        former: CheckReport | None,
-        way: str,
-        word: str,
-    ) -> list[Any]:
-        assert look.found is not None
-        report = look.found
-        splits = list(report.read)
-        first, label = (next(iter(names), None) for names in (splits, report.labels))
-        rows = ""
-        if report.corpus:
-            rows = self.on_rows(request, look_id, first or "", way, label, word)
-        return [
-            checks_view.progress(look),
-            checks_view.overview(report, look.glance),
-            gr.update(visible=bool(report.corpus)),
-            checks_view.findings(report),
-            routes.findings_link(look_id) if report.findings and look.report else "",
-            gr.update(choices=splits, value=first),
-            gr.update(choices=report.labels, value=label),
-            *_choices(report, former),
-            rows,
-        ]
+    def on_order(self, order: str) -> Updates:
+        """Rows are to be chosen in another way: the control it needs."""
+        needed = {self.label: "class", self.words: "search", self.again: "random"}
+        return {control: gr.update(visible=order == name) for control, name in needed.items()}
 
-    def on_way(self, way: str) -> tuple[Any, Any, Any]:
-        """Another way of choosing rows: the control it needs."""
-        return tuple(gr.update(visible=way == name) for name in ("class", "search", "random"))  # type: ignore[return-value]
-
+    @handler
     def on_rows(
-        self,
-        request: gr.Request,
-        look_id: str,
-        split: str,
-        way: str,
-        klass: str | None,
-        word: str,
-    ) -> str:
-        """Rows of a split as a table."""
+        self, store: RunStore, check_id: str, split: str, order: str, label: str | None, words: str
+    ) -> Updates:
+        """Other rows were chosen."""
+        report = check_jobs.check_state(check_jobs.get_check(store, check_id)).found
+        if report is None:
+            return {self.rows: ""}
+        return {self.rows: self._rows(store, report, split, order, label, words)}
+
+    def _rows(
+        self, store: RunStore, report: CheckReport, split: str, order: str, label: str | None,
+        words: str,
+    ) -> str:  # fmt: skip
+        if not report.corpus:
+            return ""
+        from finetune.data import preview
+
+        sought = label if order == "class" else words
         try:
-            report = check_jobs.check_state(
-                check_jobs.get_check(auth.visitor_store(self.store, request), look_id)
-            ).found
-            if report is None or not report.corpus:
-                return ""
-            what = klass if way == "class" else word
-            seed = _draws()
-            folder = self.store.root / "data" / report.corpus
-            found = preview.preview_rows(folder, split, way, what or "", seed=seed)
-        except Exception as error:
+            folder = store.root / "data" / report.corpus
+            seed = secrets.randbelow(2**31)
+            rows = preview.preview_rows(folder, split, order, sought or "", seed=seed)
+        except FinetuneError as error:
             return feedback.show_errors(error)
-        return checks_view.table(
-            found, bool(report.columns.get("sentence2")), gettext("Rows of {split}", split=split)
-        )
+        paired = bool(report.columns.get("sentence2"))
+        return checks_view.rows(rows, paired, gettext("Rows of {split}", split=split))
 
 
-def _keep(store: RunStore, given: Mapping[str, str]) -> str:
+def _keep(store: RunStore, files: Mapping[str, str]) -> str:
     """The name of uploaded files that the store keeps from now on.
 
     Args:
-        given: split -> path, as the browser was told it.
+        files: split -> path, as Gradio gave it to the browser.
 
     Raises:
-        DataError: as `incoming.path` and `Uploads.add`.
+        DataError: as `upload_limits.path` and `Uploads.add`.
     """
-    visitor = store.visitor
-    files = {split: upload_limits.path(visitor, path) for split, path in given.items()}
+    received = {split: upload_limits.path(store.visitor, path) for split, path in files.items()}
     try:
-        name = store.uploads.add(files, {split: Path(path).name for split, path in given.items()})
+        name = store.uploads.add(received, {split: Path(p).name for split, p in files.items()})
     except DataError:
-        for path in given.values():
+        for path in files.values():
             upload_limits.drop(path)
         raise
-    for split, where in store.uploads.files(name).items():
-        upload_limits.kept(given[split], where)
+    for split, kept in store.uploads.files(name).items():
+        upload_limits.kept(files[split], kept)
     return name
 
 
-_CHOSEN = ("sentence1_column", "sentence2_column", "label_column", "positive_label")
-
-
-_PARTLY = "partly "  # what is seen of an examination that still measures lengths
-
-
-def _let_go(store: RunStore, former: str) -> None:
-    """End the examination that was looked at before, where nobody else can wait for it: of an
-    upload only its owner asks, of other pairs every visitor."""
+def _abandon(store: RunStore, check_id: str) -> None:
+    """End a former check where nobody else can wait for it: of an upload only its owner asks, of
+    other pairs every visitor."""
     with contextlib.suppress(DataError, StoreError):  # it is gone, or was never theirs
-        folder = check_jobs.get_check(store, former)
-        if is_upload(folder.config().dataset):
-            check_jobs.abandon_check(folder)
+        check = check_jobs.get_check(store, check_id)
+        if is_upload(check.config().dataset):
+            check_jobs.abandon_check(check)
 
 
-def _drawn(seen: str) -> str:
-    """The examination that the choosers on the page are of; empty where one failed before that."""
-    look_id, _, state = seen.partition(" ")
-    return look_id if state.startswith(_PARTLY) or state.isdigit() else ""
-
-
-def _same_rows(seen: str, look_id: str) -> bool:
-    """Whether the rows and the choosers on the page are of this examination."""
-    return seen.startswith(f"{look_id} {_PARTLY}")
-
-
-def _other_pairs() -> str:
-    """What the browser does when other pairs were chosen: the same in both choosers, nothing left
-    of the former source. Gradio tells of a choice also when a chooser is merely left: then the
-    other chooser says the same already, and what was typed stays."""
-    blank = json.dumps([getattr(RunConfig(), name) for name in OF_SOURCE])
-    stay = ", ".join([feedback.KEEP] * (1 + len(OF_SOURCE)))
-    return f"(here, there) => here === there ? [{stay}] : [here, ...{blank}]"
-
-
-def _changed(control: Any) -> Any:
+def _chosen_event(control: Any) -> Any:
     """The event of a control that means a choice, not a letter typed."""
     chosen = isinstance(control, (gr.Dropdown, gr.Checkbox))
     return control.input if chosen else control.submit
 
 
-def _written(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0
+def _report_time(folder: Path) -> str:
+    with contextlib.suppress(OSError):
+        return str((folder / "report.json").stat().st_mtime_ns)
+    return ""
 
 
-def _choices(report: CheckReport, former: CheckReport | None = None) -> list[Any]:
-    """What the column and class choosers offer once the source is known; the value stays.
-
-    A chooser that offers the same as after the `former` examination is left alone: a person may
-    be typing into it, and an update would take that away.
-    """
-    before = _offered(former) if former else [None] * len(_CHOSEN)
-    return [
-        gr.skip() if now == then else gr.update(choices=now)
-        for now, then in zip(_offered(report), before, strict=True)
-    ]
-
-
-def _offered(report: CheckReport) -> list[list[tuple[str, str]]]:
-    usable = [name for name, reason in report.choices.items() if not reason]
-    offered = []
-    for what in ("sentence1", "sentence2", "label"):
-        guessed = report.columns.get(what) or gettext("none found")
-        none = [(NO_COLUMN, NO_COLUMN)] if what == "sentence2" else []
-        names = [(name, name) for name in usable]
-        offered.append([(gettext("guessed: {name}", name=guessed), ""), *none, *names])
-    last = gettext("default: {name}", name=report.positive_label or gettext("the second"))
+def _column_choices(report: CheckReport) -> tuple[Choices, ...]:
+    """What the choosers of columns and the positive class offer once the source is known."""
+    usable = [(name, name) for name, reason in report.choices.items() if not reason]
+    choices: list[Choices] = []
+    for role in ("sentence1", "sentence2", "label"):
+        guess = report.columns.get(role) or gettext("none found")
+        none = [(NO_COLUMN, NO_COLUMN)] if role == "sentence2" else []
+        choices.append([(gettext("guessed: {name}", name=guess), ""), *none, *usable])
+    binary = len(report.labels) == 2
+    default = gettext("default: {name}", name=report.positive_label or gettext("the second"))
     if len(report.labels) > 2:
-        last = gettext("macro F1 over all classes")
-    classes = [(name, name) for name in report.labels] if len(report.labels) == 2 else []
-    offered.append([(last, ""), *classes])
-    return offered
-
-
-def _draws() -> int:
-    """A new seed each time the person asks for other random rows."""
-    return secrets.randbelow(2**31)
+        default = gettext("macro F1 over all classes")
+    classes = [(name, name) for name in report.labels] if binary else []
+    return (*choices, [(default, ""), *classes])

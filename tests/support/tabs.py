@@ -1,0 +1,44 @@
+"""Tabs that are drawn on a page of their own, so that a test can call their handlers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from finetune.runs.store import RunStore
+from finetune.ui import form
+from finetune.ui.tabs.data import DataTab
+from finetune.ui.tabs.predict import PredictTab
+from finetune.ui.tabs.publish import PublishTab
+
+
+def data_tab(store: RunStore) -> DataTab:
+    tab = DataTab(store)
+    with gr.Blocks():
+        tab.draw_poller()
+        tab.wire(form.draw(tab.draw()))
+    return tab
+
+
+def predict_tab(store: RunStore) -> PredictTab:
+    tab = PredictTab(store)
+    with gr.Blocks():
+        tab.draw_memory()
+        tab.draw()
+    return tab
+
+
+def publish_tab(store: RunStore) -> PublishTab:
+    tab = PublishTab(store)
+    with gr.Blocks():
+        tab.draw()
+    return tab
+
+
+def push_form(tab: PublishTab, run_id: Any, name: str = "pairs", token: str = "") -> dict[Any, Any]:
+    """What Check and Push are given: a run of ada's, to be pushed under a name."""
+    return {
+        tab.run: run_id, tab.owner: "ada", tab.name: name, tab.private: False, tab.licence: "",
+        tab.demo: False, tab.hardware: "cpu-basic", tab.token: token,
+    }  # fmt: skip
