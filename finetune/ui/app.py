@@ -69,7 +69,8 @@ def build(store: RunStore) -> gr.Blocks:
         train.measured(page.load(**train.costing))
         what = [train.form["dataset"], train.form["checkpoint"]]
         restored = [*train.form.values(), data.dataset]
-        page.load(train.on_restore, train.kept, restored, **quick).then(
+        train.filled, runs.filled = restored, [*restored, tabs]
+        page.load(train.on_restore, train.kept, [*restored, train.message], **quick).then(
             train.on_hub,
             None,
             train.hub,

@@ -3,45 +3,51 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any
 
 import gradio as gr
 
-from finetune.runs.store import RunStore
 from finetune.ui import auth, feedback
 
-P = ParamSpec("P")
 Updates = dict[Any, Any]  # component -> its new value or `gr.update`; others stay as they are
+Handler = Callable[..., Updates]
 
 
-class Tab(Protocol):
-    """What a tab has for its handlers: all runs, and the component that shows errors."""
+def handler(method: Handler) -> Handler:
+    """Make a method of a tab a Gradio event handler; errors are shown in the tab's `message`.
 
-    store: RunStore
-    message: gr.HTML
+    The method gets the visitor's own store, then the inputs and whatever Gradio fills in by type
+    (`gr.EventData`, `gr.OAuthToken`). It returns updates by component.
+    """
+    return reports_errors_in("message")(method)
 
 
-T = TypeVar("T", bound=Tab)
+def reports_errors_in(component: str) -> Callable[[Handler], Handler]:
+    """As `handler`, for a method whose errors are shown elsewhere than in the tab's `message`.
 
-
-def handler(
-    method: Callable[Concatenate[T, RunStore, P], Updates],
-) -> Callable[..., Updates]:
-    """Make a method a Gradio event handler.
-
-    The method gets the visitor's own store, then the inputs; it returns updates by component. The
-    tab's `message` must be among the event's outputs: an error is shown there in words, and
-    everything else stays as it is.
+    Args:
+        component: the tab's attribute with it; it must be among the event's outputs. On an error
+            everything else stays as it is.
     """
 
-    def handle(self: T, request: gr.Request, *inputs: Any) -> Updates:
-        try:
-            return method(self, auth.visitor_store(self.store, request), *inputs)  # type: ignore[call-arg, arg-type]
-        except Exception as error:
-            return {self.message: feedback.show_errors(error)}
+    def decorate(method: Handler) -> Handler:
+        @functools.wraps(method)
+        def handle(self: Any, request: gr.Request, *inputs: Any) -> Updates:
+            try:
+                updates = method(self, auth.visitor_store(self.store, request), *inputs)
+            except Exception as error:
+                updates = {getattr(self, component): feedback.show_errors(error)}
+            return updates or gr.skip()  # Gradio takes no empty dict
 
-    functools.update_wrapper(handle, method)
-    del handle.__wrapped__  # type: ignore[attr-defined]  # Gradio reads the signature
-    handle.__annotations__ = {"request": gr.Request}
-    return handle
+        # Gradio reads the signature, and finds in it by their types what it fills in itself.
+        signature = inspect.signature(method)
+        owner, store, *inputs = signature.parameters.values()
+        parameters = [owner, store.replace(name="request"), *inputs]
+        special = {n: h for n, h in method.__annotations__.items() if str(h).startswith("gr.")}
+        handle.__annotations__ = {"request": gr.Request, **special}
+        handle.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return handle
+
+    return decorate

@@ -24,7 +24,7 @@ from finetune.environment import space
 from finetune.evaluation import baselines, report
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
-from finetune.ui import app, checks_view, course_view, i18n, run_table_view, run_view
+from finetune.ui import app, checks_view, course_view, i18n
 from finetune.ui.tabs import publish
 
 SOURCE = Path(app.__file__).parent.parent
@@ -33,8 +33,6 @@ KEYWORDS = dict.fromkeys(("_", "_html", "gettext", "gettext_html", "message", "p
 LISTS: tuple[tuple[str, ...], ...] = (
     report.WHICH,
     report.HISTORIES,
-    tuple(run_table_view.HEADS.values()),
-    tuple(run_table_view.STATUSES),
     tuple(checks_view.WORDS.values()),
     checks_view.HEADS,
     checks_view.DOINGS,
@@ -42,10 +40,7 @@ LISTS: tuple[tuple[str, ...], ...] = (
     # the kinds of pairs
     ("words", "overlap", "number", "number differs", "negation", "negation differs", "name"),
     ("class", "yes", "no"),
-    tuple(run_view.PHASES.values()),
-    tuple(run_view.SAVES.values()),
-    tuple(run_view.ENDINGS.values()),
-    run_view.STARTS,
+    ("loading PyTorch", "finding the largest batch that fits"),  # what a start is about
     course_view.STAGES,
     tuple(one.text for one in course_view.LESSONS.values()),
     tuple(course_view.WHAT.values()),

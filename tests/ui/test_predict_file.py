@@ -28,8 +28,7 @@ from finetune.ui import auth, form
 from finetune.ui.tabs import predict_file
 from finetune.ui.tabs.data import DataTab
 from finetune.ui.tabs.predict_file import BatchPart
-from finetune.ui.tabs.train import TrainTab
-from tests.ui.test_app import NOBODY
+from tests.ui.test_app import NOBODY, draw_train
 
 SCORES = {"accuracy": [0.9, 0.85, 0.95], "f1": [0.8, 0.7, 0.9]}
 APART = {"accuracy": [0.6, 0.4, 0.8], "f1": [0.5, 0.3, 0.7]}
@@ -259,12 +258,13 @@ def offers(update: Any) -> dict[str, str]:
 
 
 def test_what_was_uploaded_is_offered_after_a_reload(store: RunStore, tmp_path: Path) -> None:
-    tab = TrainTab(store)
+    tab = draw_train(store)
+    choosers = (tab.form["dataset"], tab.filled[-1])
     old = bring(store, tmp_path, "old.csv", age=3600)
     new = bring(store, tmp_path, "new.csv", age=60)
     opened = tab.on_restore(NOBODY, None)
-    assert opened.count(gr.skip()) == len(form.NAMES) - 1
-    for update in (opened[form.NAMES.index("dataset")], opened[-1]):
+    assert set(opened) == set(choosers)
+    for update in opened.values():
         assert "value" not in update
         found = offers(update)
         assert list(found) == [new, old]
@@ -272,7 +272,7 @@ def test_what_was_uploaded_is_offered_after_a_reload(store: RunStore, tmp_path: 
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.stat().st_mtime))
         assert found[new] == f"Your files: new.csv \u00b7 44 B \u00b7 {when}"
     assert bring(store, tmp_path, "old.csv") == old  # brought again: the newest
-    assert list(offers(tab.on_restore(NOBODY, None)[-1])) == [old, new]
+    assert list(offers(tab.on_restore(NOBODY, None)[choosers[0]])) == [old, new]
 
 
 def test_at_most_ten_uploads_are_offered_and_the_chosen_one(
@@ -293,14 +293,15 @@ def test_an_upload_that_has_just_gone_is_not_offered(store: RunStore, tmp_path: 
 
 def test_anothers_uploads_are_not_offered(store: RunStore, shared: None, tmp_path: Path) -> None:
     name = bring(of(store, ADA), tmp_path, "hers.csv")
-    tabs = TrainTab(store), DataTab(store)
-    assert list(offers(tabs[0].on_restore(ADA, None)[-1])) == [name]
+    tabs = draw_train(store), DataTab(store)
+    pairs = tabs[0].filled[-1]
+    assert list(offers(tabs[0].on_restore(ADA, None)[pairs])) == [name]
     for other in (BOB, NOBODY):
-        assert tabs[0].on_restore(other, None) == [gr.skip()] * (len(form.NAMES) + 1)
+        assert list(offers(tabs[0].on_restore(other, None)[pairs])) == []
         kept = RunConfig(dataset=name).to_dict()
         assert "hers" not in str(tabs[0].on_restore(other, kept))
     his = bring(of(store, BOB), tmp_path, "his.csv")
-    assert list(offers(tabs[0].on_restore(BOB, None)[-1])) == [his]
+    assert list(offers(tabs[0].on_restore(BOB, None)[pairs])) == [his]
     sent = tabs[1].on_upload(BOB, str(tmp_path / "hers.csv"), None, None)  # which he did not bring
     assert "not here any more" in sent[0]
     signed_in = store.seen_by(Visitor(("user:ada", *of(store, ADA).visitor.names)))
