@@ -96,9 +96,10 @@ def _headline(summary: RunSummary, queue_place: tuple[int, int]) -> str:
         return gettext(SAVES[summary.detail])
     phase = gettext(PHASES.get(summary.phase, summary.phase))
     detail = summary.detail if summary.phase in {"download", "tokenise", "start"} else ""
+    text = gettext(detail)
     if pairs := re.fullmatch(r"(\d+) pairs", detail):
-        return f"{phase} {gettext('{n:,} pairs', n=int(pairs[1]))}"
-    return f"{phase} {gettext(detail)}".strip()
+        text = gettext("{n:,} pairs", n=int(pairs[1]))
+    return f"{phase} {text}".strip()
 
 
 def _best_baseline(summary: RunSummary, metric: str) -> float | None:

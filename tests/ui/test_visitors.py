@@ -608,9 +608,8 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
         hidden = tab.on_everybody(who, runs.blank(), chosen, {}, "", wanted)
         assert NAME not in str(hidden)
         view = {**runs.blank(), "everybody": wanted, "opened": hers.id}
-        seen = (view, chosen, {}, "")
-        assert NOTHING in tab.on_stop(who, *seen)[tab.message]
-        assert NOTHING in tab.on_confirm(who, *seen, hers.id)[tab.message]
+        assert NOTHING in tab.on_stop(who, view, chosen, {}, "")[tab.message]
+        assert NOTHING in tab.on_confirm(who, view, chosen, {}, "", hers.id)[tab.message]
     view = everybodys(root, waiting)
     assert view["opened"] == waiting.id
     theirs = {**view, "opened": hers.id}

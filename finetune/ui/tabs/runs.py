@@ -41,9 +41,8 @@ _TICKING = threading.Lock()
 
 def blank() -> View:
     """Nothing opened, the newest first; an admin may ask for everybody's."""
-    return {
-        "by": "created", "descending": True, "opened": "", "comparing": False, "everybody": False,
-    }  # fmt: skip
+    view = {"by": "created", "descending": True, "opened": "", "comparing": False}
+    return view | {"everybody": False}
 
 
 @dataclass
@@ -69,11 +68,8 @@ class RunsTab:
         self.sent = gr.State({})  # by part of the page: a hash of what it was made from
         self.doomed = gr.State("")  # id of the run that the question is about
         self.pulse = polling.polling_element(1.5, polling.ALWAYS)
-        gr.HTML(
-            feedback.note(
-                gettext("Every run: the queue, the history, one in full, several compared.")
-            )
-        )
+        text = gettext("Every run: the queue, the history, one in full, several compared.")
+        gr.HTML(feedback.note(text))
         with gr.Row(equal_height=True):
             self.filter = gr.Textbox(
                 label=gettext("Find"),
@@ -84,10 +80,10 @@ class RunsTab:
                 False, label=gettext("Everybody's runs"), visible=False, elem_id="runs-everybody",
                 scale=1, min_width=150,
             )  # fmt: skip
+            text = gettext("Compare")
             self.compare = gr.Button(
-                gettext("Compare"), elem_id="compare-runs", interactive=False, scale=1,
-                min_width=130,
-            )  # fmt: skip
+                text, elem_id="compare-runs", interactive=False, scale=1, min_width=130
+            )
         self.table = gr.HTML(
             feedback.note(gettext("Reading the runs.")),
             elem_id="runs-table",
@@ -134,16 +130,14 @@ class RunsTab:
                     label=gettext("Tags"), info=gettext("With commas between."), max_lines=1,
                     elem_id="run-tags",
                 )  # fmt: skip
-                self.note = gr.Textbox(
-                    label=gettext("Note"), lines=2, max_lines=8, elem_id="run-note"
-                )
+                text = gettext("Note")
+                self.note = gr.Textbox(label=text, lines=2, max_lines=8, elem_id="run-note")
                 # The id of the run that these three were filled in for.
                 self.described = gr.HTML("", html_template="", elem_classes="ft-pulse")
                 self.save = gr.Button(
                     gettext("Save name, tags and note"), elem_id="run-save", size="sm"
                 )
-                title = gettext("Configuration")
-                with gr.Accordion(title, open=False, elem_id="run-config-fold"):
+                with gr.Accordion(gettext("Configuration"), open=False, elem_id="run-config-fold"):
                     self.config = gr.HTML(elem_id="run-config")
                 title = gettext("Checkpoints")
                 with gr.Accordion(title, open=False, elem_id="run-checkpoints-fold"):
@@ -171,14 +165,10 @@ class RunsTab:
         self.everybody.input(self.on_everybody, [*seen, self.everybody], everything, **quick)
         self.pulse.submit(self.on_tick, seen, ticking, **quick)
         self.filter.change(self.on_tick, seen, ticking, trigger_mode="always_last", **quick)
-        for button, act in (
-            (self.resume, self.on_resume),
-            (self.stop, self.on_stop),
-            (self.cancel, self.on_stop),
-            (self.discard, self.on_discard),
-            (self.front, self.on_front),
-        ):
-            button.click(act, seen, ticking, **quick)
+        self.resume.click(self.on_resume, seen, ticking, **quick)
+        gr.on([self.stop.click, self.cancel.click], self.on_stop, seen, ticking, **quick)
+        self.discard.click(self.on_discard, seen, ticking, **quick)
+        self.front.click(self.on_front, seen, ticking, **quick)
         self.save.click(self.on_save, [*seen, *description], ticking, **quick)
         self.delete.click(
             self.on_delete, self.view,
@@ -243,10 +233,8 @@ class RunsTab:
         at, named, full = data.get("at"), data.get("runs"), bool(data.get("full"))
         if not isinstance(at, int | float) or not isinstance(named, list):
             return {}
-        visible, runs = _visible(store, {"everybody": True}), []
-        for name in named[: compare_view.MOST]:
-            with contextlib.suppress(NoSuchRun):  # deleted meanwhile, by another page
-                runs.append(visible.get(str(name)).id)
+        # Unchecked: only those that are listed are ever looked at.
+        runs = [str(name)[:100] for name in named[: compare_view.MOST]]
         with _TICKING:
             if at <= ticked["at"]:
                 return {}
