@@ -70,14 +70,11 @@ class TrainTab:
         """
         # In the visitor's browser; the server reads it only to fill the form again.
         self.kept = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
-        gr.HTML(
-            feedback.note(
-                gettext(
-                    "Choose pairs and a pretrained checkpoint, press Train, and watch it learn "
-                    "whether two sentences mean the same."
-                )
-            )
+        text = gettext(
+            "Choose pairs and a pretrained checkpoint, press Train, and watch it learn whether two "
+            "sentences mean the same."
         )
+        gr.HTML(feedback.note(text))
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self.preset = gr.Dropdown(
@@ -99,15 +96,11 @@ class TrainTab:
     def _draw_several(self) -> None:
         title = gettext("Several runs: seeds and a grid")
         with gr.Accordion(title, open=False, elem_id="several"):
-            gr.HTML(
-                feedback.note(
-                    gettext(
-                        "They wait in the queue and run one after the other. Runs that differ by "
-                        "the seed alone are one group, with mean and standard deviation, under "
-                        "Runs."
-                    )
-                )
+            text = gettext(
+                "They wait in the queue and run one after the other. Runs that differ by the seed "
+                "alone are one group, with mean and standard deviation, under Runs."
             )
+            gr.HTML(feedback.note(text))
             seeds = gr.Number(
                 1, step=1, label="seeds", elem_id="seeds", min_width=165,
                 info=gettext("The same run so many times, with seed, seed + 1 and so on."),
@@ -207,7 +200,11 @@ class TrainTab:
             text = gettext(
                 "What Train will take is told once the form is right: {wrong}.", wrong=wrong
             )
-            return {self.costs: feedback.note(text), self.planned: ""}
+            several = any(values[1:_SEVERAL]) or values[0] != 1
+            return {
+                self.costs: feedback.note(text),
+                self.planned: feedback.show_errors(error) if several else "",
+            }
         grid = None
         if len(estimates) > 1:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
