@@ -163,11 +163,6 @@ def read(values: Sequence[Any]) -> RunConfig:
     return RunConfig.from_dict(dict(zip(NAMES, values, strict=True)))
 
 
-def values(config: RunConfig) -> list[Any]:
-    """What the controls show for a configuration, in the order of `NAMES`."""
-    return list(config.to_dict().values())
-
-
 def filled(store: RunStore, config: RunConfig) -> list[Any]:
     """Updates that put a configuration into the controls and into Data's chooser of pairs.
 

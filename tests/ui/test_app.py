@@ -50,12 +50,17 @@ ONE_RUN = (1, "", "", "")  # neither seeds nor a grid
 MARKUP = "<script>alert(1)</script>"
 
 
+def form_values(config: RunConfig) -> list[Any]:
+    """What the form's controls show for a configuration."""
+    return list(config.to_dict().values())
+
+
 def draw_train(store: RunStore) -> TrainTab:
     """The Train tab on a page of its own, with Data's chooser of pairs."""
     tab = TrainTab(store)
     with gr.Blocks():
         tab.draw(form.draw_data())
-        tab.filled = [*tab.form.values(), gr.Dropdown()]
+        tab.filled = [*tab.form_values(), gr.Dropdown()]
     return tab
 
 
@@ -106,18 +111,18 @@ def test_the_form_draws_every_field() -> None:
     for name, control in controls.items():
         assert control.label == name
         assert control.info == config.knobs()[name].help
-    assert form.read(form.values(RunConfig())) == RunConfig()
+    assert form.read([control.value for control in controls.values()]) == RunConfig()
 
 
 def test_the_form_reads_what_it_shows() -> None:
     chosen = RunConfig(learning_rate=3e-4, num_train_epochs=7, lr_scheduler_type="cosine")
-    assert form.read(form.values(chosen)) == chosen
+    assert form.read(form_values(chosen)) == chosen
 
 
 def test_a_wrong_form_names_the_fields_and_starts_nothing(
     tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
 ) -> None:
-    values = form.values(RunConfig())
+    values = form_values(RunConfig())
     values[form.NAMES.index("learning_rate")] = None
     values[form.NAMES.index("num_train_epochs")] = 0
     message = tabs[0].on_start(NOBODY, *ONE_RUN, *values)[tabs[0].message]
@@ -129,14 +134,14 @@ def test_a_wrong_form_names_the_fields_and_starts_nothing(
 
 def costs(train: TrainTab, config: RunConfig) -> str:
     """What Train shows of a form's costs."""
-    return str(train.on_costs(NOBODY, *ONE_RUN, *form.values(config))[train.costs])
+    return str(train.on_costs(NOBODY, *ONE_RUN, *form_values(config))[train.costs])
 
 
 def test_lengths_follow_the_checkpoint(
     tabs: tuple[TrainTab, PredictTab, PublishTab], toy_checkpoint: Path
 ) -> None:
     config = RunConfig(checkpoint=str(toy_checkpoint), max_length=64)
-    values = form.values(config)
+    values = form_values(config)
     assert "A part of the pairs is measured now." in costs(tabs[0], config)
     tabs[0].on_measure(NOBODY, *ONE_RUN, *values)
     assert "max_length 64 cuts" in costs(tabs[0], config)
@@ -147,7 +152,7 @@ def test_lengths_follow_the_checkpoint(
 def test_seeds_and_a_grid_are_counted_before_they_are_queued(
     tabs: tuple[TrainTab, PredictTab, PublishTab],
 ) -> None:
-    train, values = tabs[0], form.values(RunConfig())
+    train, values = tabs[0], form_values(RunConfig())
     for several, words in (
         (ONE_RUN, ""),
         ((3.0, "", "", ""), "Train queues 3 runs."),
@@ -238,7 +243,7 @@ def test_a_form_once_trained_with_is_kept_in_the_browser(
         service, "start_runs", lambda store, configs, groups: [store.create(one) for one in configs]
     )
     train = tabs[0]
-    kept = train.on_start(NOBODY, *ONE_RUN, *form.values(chosen))[train.kept]
+    kept = train.on_start(NOBODY, *ONE_RUN, *form_values(chosen))[train.kept]
     restored = train.on_restore(NOBODY, kept)
     for chooser in (train.form["dataset"], train.filled[-1]):
         assert restored[chooser]["value"] == chosen.dataset
