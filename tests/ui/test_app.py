@@ -60,7 +60,7 @@ def draw_train(store: RunStore) -> TrainTab:
     tab = TrainTab(store)
     with gr.Blocks():
         tab.draw(form.draw_data())
-        tab.filled = [*tab.form_values(), gr.Dropdown()]
+        tab.filled = [*tab.form.values(), gr.Dropdown()]
     return tab
 
 
