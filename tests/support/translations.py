@@ -24,7 +24,7 @@ from finetune.environment import space
 from finetune.evaluation import baselines, report
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
-from finetune.ui import app, course_view, i18n, run_table_view, run_view
+from finetune.ui import app, course_view, i18n
 from finetune.ui.tabs import publish
 
 SOURCE = Path(app.__file__).parent.parent
@@ -39,17 +39,12 @@ CHECK_PHASES = (
 LISTS: tuple[tuple[str, ...], ...] = (
     report.WHICH,
     report.HISTORIES,
-    tuple(run_table_view.HEADS.values()),
-    tuple(run_table_view.STATUSES),
     CHECK_PHASES,
     (MAJORITY, baselines.TFIDF, baselines.COSINE),
     # the kinds of pairs
     ("words", "overlap", "number", "number differs", "negation", "negation differs", "name"),
     ("class", "yes", "no"),
-    tuple(run_view.PHASES.values()),
-    tuple(run_view.SAVES.values()),
-    tuple(run_view.ENDINGS.values()),
-    run_view.STARTS,
+    ("loading PyTorch", "finding the largest batch that fits"),  # what a start is about
     course_view.STAGES,
     tuple(one.text for one in course_view.LESSONS.values()),
     tuple(course_view.WHAT.values()),

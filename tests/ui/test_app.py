@@ -53,13 +53,26 @@ Tabs = tuple[TrainTab, PredictTab, PublishTab]
 MARKUP = "<script>alert(1)</script>"
 
 
+def form_values(config: RunConfig) -> list[Any]:
+    """What the form's controls show for a configuration."""
+    return [getattr(config, name) for name in form.NAMES]
+
+
+def draw_train(store: RunStore) -> TrainTab:
+    """The Train tab on a page of its own, with Data's chooser of pairs."""
+    tab = TrainTab(store)
+    with gr.Blocks():
+        tab.draw(form.draw_data())
+        tab.filled = [*tab.form.values(), gr.Dropdown()]
+    return tab
+
+
 @pytest.fixture(scope="module")
 def module_tabs(tmp_path_factory: pytest.TempPathFactory) -> Tabs:
     """Tabs over a folder of runs; drawing them takes as long as many a test."""
     store = RunStore(tmp_path_factory.mktemp("tabs") / "runs")
-    tabs = TrainTab(store), PredictTab(store), PublishTab(store)
+    tabs = draw_train(store), PredictTab(store), PublishTab(store)
     with gr.Blocks():
-        tabs[0].draw(form.draw_data())
         tabs[1].draw_memory()
         tabs[1].draw()
         tabs[2].draw()
@@ -84,31 +97,61 @@ def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
     for name, control in controls.items():
         assert control.label == name
         assert control.info == config.knobs()[name].help
+    assert form.read([control.value for control in controls.values()]) == RunConfig()
+
+
+def test_the_form_reads_what_it_shows() -> None:
     chosen = RunConfig(learning_rate=3e-4, num_train_epochs=7, lr_scheduler_type="cosine")
-    for values in (RunConfig(), chosen):
-        assert form.read(form.values(values)) == values
+    assert form.read(form_values(chosen)) == chosen
 
 
-def test_a_wrong_form_names_the_fields_and_starts_nothing(tabs: Tabs, store: RunStore) -> None:
-    values = form.values(RunConfig())
+def test_a_wrong_form_names_the_fields_and_starts_nothing(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], store: RunStore
+) -> None:
+    values = form_values(RunConfig())
     values[form.NAMES.index("learning_rate")] = None
     values[form.NAMES.index("num_train_epochs")] = 0
-    said = tabs[0].on_start(NOBODY, *ONE_RUN, *values)[0]
-    assert 'role="alert"' in said
-    assert "learning_rate" in said
-    assert "num_train_epochs" in said
+    message = tabs[0].on_start(NOBODY, *ONE_RUN, *values)[tabs[0].message]
+    assert 'role="alert"' in message
+    assert "learning_rate" in message
+    assert "num_train_epochs" in message
     assert store.runs() == []
 
 
-def test_lengths_follow_the_checkpoint(tabs: Tabs, toy_checkpoint: Path) -> None:
-    train = tabs[0]
-    values = form.values(RunConfig(checkpoint=str(toy_checkpoint), max_length=64))
-    assert "A part of the pairs is measured now." in train.on_costs(NOBODY, *ONE_RUN, *values)
-    train.on_measure(NOBODY, *ONE_RUN, *values)
-    assert "max_length 64 cuts" in train.on_costs(NOBODY, *ONE_RUN, *values)
-    wrong = form.values(RunConfig())
-    wrong[form.NAMES.index("learning_rate")] = None
-    train.on_measure(NOBODY, *ONE_RUN, *wrong)  # nothing to measure, and nothing is said
+def costs(train: TrainTab, config: RunConfig) -> str:
+    """What Train shows of a form's costs."""
+    return str(train.on_costs(NOBODY, *ONE_RUN, *form_values(config))[train.costs])
+
+
+def test_lengths_follow_the_checkpoint(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], toy_checkpoint: Path
+) -> None:
+    config = RunConfig(checkpoint=str(toy_checkpoint), max_length=64)
+    values = form_values(config)
+    assert "A part of the pairs is measured now." in costs(tabs[0], config)
+    tabs[0].on_measure(NOBODY, *ONE_RUN, *values)
+    assert "max_length 64 cuts" in costs(tabs[0], config)
+    values[form.NAMES.index("learning_rate")] = None
+    assert tabs[0].on_measure(NOBODY, *ONE_RUN, *values) == gr.skip()
+
+
+def test_seeds_and_a_grid_are_counted_before_they_are_queued(
+    tabs: tuple[TrainTab, PredictTab, PublishTab],
+) -> None:
+    train, values = tabs[0], form_values(RunConfig())
+    for several, words in (
+        (ONE_RUN, ""),
+        ((3.0, "", "", ""), "Train queues 3 runs."),
+        ((2, "1e-5, 2e-5", "", ""), "Train queues 4 runs in 2 groups."),
+        ((None, "1e-5, 2e-5", "8, 16", ""), "Train queues 4 runs."),
+    ):
+        planned = train.on_costs(NOBODY, *several, *values)[train.planned]
+        assert words in planned
+        assert bool(planned) == bool(words)
+    wrong = train.on_costs(NOBODY, 0, "high", "", "", *values)
+    for shown in (wrong[train.planned], wrong[train.costs]):
+        assert "from 1 to 100, got 0" in shown
+        assert "got &#39;high&#39;" in shown
 
 
 def test_the_command_starts_the_same_from_where_the_page_keeps_it(
@@ -120,16 +163,15 @@ def test_the_command_starts_the_same_from_where_the_page_keeps_it(
     file = tmp_path / "tickets.csv"
     file.write_text("sentence1,sentence2,label\na,b,0\n")
     upload = store.uploads.add({"train": file})
-    values = form.values(RunConfig(dataset=upload, seed=7))
-    said = html.unescape(tabs[0].on_costs(NOBODY, *ONE_RUN, *values))
-    line = shlex.split(said.split("<code>")[1].split("</code>")[0])
+    shown = html.unescape(costs(tabs[0], RunConfig(dataset=upload, seed=7)))
+    line = shlex.split(shown.split("<code>")[1].split("</code>")[0])
     assert line[4:] == [
         "--runs", str(store.root.resolve()),
         "--train_file", str(store.uploads.files(upload)["train"].resolve()), "--seed", "7",
     ]  # fmt: skip
     monkeypatch.setenv("FINETUNE_VISITORS", "1")  # where is then nobody's business
-    said = tabs[0].on_costs(NOBODY, *ONE_RUN, *form.values(RunConfig(seed=7)))
-    assert "<code>python -m finetune train --seed 7</code>" in said
+    shown = costs(tabs[0], RunConfig(seed=7))
+    assert "<code>python -m finetune train --seed 7</code>" in shown
 
 
 def test_a_run_that_waits_to_go_on_can_be_stopped(tabs: Tabs, store: RunStore) -> None:
@@ -137,10 +179,10 @@ def test_a_run_that_waits_to_go_on_can_be_stopped(tabs: Tabs, store: RunStore) -
     for event in [*story()[:-2], events.Stopped(step=8, seconds=1.0)]:
         run.append(event)
     run.request_stop()
-    stop = tabs[0].on_turn(NOBODY, run.id)[2]
-    assert not stop["interactive"]
+    train = tabs[0]
+    assert not train.on_turn(NOBODY, run.id)[train.stop]["interactive"]
     Queue(store.root).add(run.id)
-    assert tabs[0].on_turn(NOBODY, run.id)[2]["interactive"]
+    assert train.on_turn(NOBODY, run.id)[train.stop]["interactive"]
 
 
 def test_a_run_that_learned_nothing_does_not_look_like_a_success(store: RunStore) -> None:
@@ -193,17 +235,23 @@ def test_a_form_once_trained_with_is_kept_in_the_browser(
     monkeypatch.setattr(
         service, "start_runs", lambda store, configs, groups: [store.create(one) for one in configs]
     )
-    kept = tabs[0].on_start(NOBODY, *ONE_RUN, *form.values(chosen))[1]
-    restored = dict(zip((*form.NAMES, "pairs"), tabs[0].on_restore(NOBODY, kept), strict=True))
-    assert restored.pop("pairs") == restored["dataset"]
-    assert restored["dataset"]["value"] == chosen.dataset
-    restored["dataset"] = chosen.dataset
-    assert list(restored.values()) == form.values(chosen)
+    train = tabs[0]
+    kept = train.on_start(NOBODY, *ONE_RUN, *form_values(chosen))[train.kept]
+    restored = train.on_restore(NOBODY, kept)
+    for chooser in (train.form["dataset"], train.filled[-1]):
+        assert restored[chooser]["value"] == chosen.dataset
+    for name, value in chosen.to_dict().items():
+        assert name == "dataset" or restored[train.form[name]] == value
 
 
 @pytest.mark.parametrize("kept", [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}])
-def test_what_cannot_be_restored_leaves_the_form(tabs: Tabs, kept: Any) -> None:
-    assert tabs[0].on_restore(NOBODY, kept) == [gr.skip()] * (len(form.NAMES) + 1)
+def test_what_cannot_be_restored_leaves_the_form(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], kept: Any
+) -> None:
+    train = tabs[0]
+    restored = train.on_restore(NOBODY, kept)
+    assert set(restored) == {train.form["dataset"], train.filled[-1]}
+    assert not [update for update in restored.values() if "value" in update]
 
 
 def marks(told: dict[str, tuple[str, str]]) -> dict[str, str]:
@@ -290,30 +338,33 @@ def test_who_looks_at_a_run_that_has_ended_asks_more_seldom(
         assert live_updates.Pace().wait(run) == wait
 
 
-def test_opening_the_page_finds_the_newest_run(tabs: Tabs, finished: Run) -> None:
-    chooser, watched, stop, resume = tabs[0].on_open(NOBODY)
-    assert chooser["value"] == watched == finished.id
-    assert not stop["interactive"]
-    assert not resume["visible"]
+def test_opening_the_page_finds_the_newest_run(
+    tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
+) -> None:
+    train = tabs[0]
+    shown = train.on_open(NOBODY)
+    assert shown[train.runs]["value"] == shown[train.live] == finished.id
+    assert not shown[train.stop]["interactive"]
+    assert not shown[train.resume]["visible"]
 
 
 def test_a_run_deleted_while_watched_is_no_error(
     tabs: Tabs, finished: Run, store: RunStore
 ) -> None:
     store.delete(finished)
-    assert tabs[0].on_turn(NOBODY, finished.id)[1] == ""
-    assert "no such run" in tabs[0].on_stop(NOBODY, finished.id)[0]
+    train = tabs[0]
+    assert train.on_turn(NOBODY, finished.id)[train.live] == ""
+    assert "no such run" in train.on_stop(NOBODY, finished.id)[train.message]
 
 
 @pytest.mark.parametrize("wrong", ["../x", "/etc/passwd", "x" * 10**6, 7, None])
 def test_another_id_is_no_such_run(tabs: Tabs, wrong: Any) -> None:
     train, predict, publish = tabs
-    assert "no such run" in train.on_stop(NOBODY, wrong)[0]
-    answer = predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[predict.answer]
-    assert "no such run" in answer
-    asked = push_form(publish, wrong, token="hub-token")
-    assert "no such run" in publish.on_push(NOBODY, asked, None)[publish.plan]
-    assert "no such run" in publish.on_check(NOBODY, asked, None)[publish.plan]
+    assert "no such run" in train.on_stop(NOBODY, wrong)[train.message]
+    assert "no such run" in predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[0]
+    asked = (wrong, "", "name", False, "", False, "", "hub-token")
+    assert "no such run" in publish.on_push(NOBODY, *asked)[0]
+    assert "no such run" in publish.on_check(NOBODY, *asked)[0]
 
 
 def test_the_default_is_what_can_run(tabs: Tabs, monkeypatch: pytest.MonkeyPatch) -> None:

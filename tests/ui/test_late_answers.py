@@ -15,12 +15,11 @@ from finetune.config import RunConfig
 from finetune.evaluation import corrections, saved_predictions
 from finetune.inference import decision_rule
 from finetune.runs.store import Run, RunStore
+from finetune.ui.tabs.evaluate import Evaluation
 from finetune.ui.tabs.runs import RunsTab, blank
-from finetune.ui.tabs.train import TrainTab
 from tests.evaluation.test_report import evaluated, sure
 from tests.support import toys
-from tests.support.toys import story
-from tests.ui.test_app import NOBODY
+from tests.ui.test_app import NOBODY, draw_train, story
 
 CHOSEN: dict[str, Any] = {"at": -1.0, "runs": [], "full": False}
 ASKS = ("all", "", "", "row", "", 0)
@@ -38,8 +37,10 @@ def told(**values: Any) -> gr.EventData:
     return gr.EventData(None, values)
 
 
-def skipped(one: Any) -> bool:
-    return isinstance(one, dict) and one == gr.skip()
+def open_run(tab: RunsTab, run: Run, at: Any = 1.0, view: Any = None) -> Any:
+    """The answer to a click on a run in the table."""
+    event = told(do="open", what=run.id, at=at)
+    return tab.on_table(NOBODY, event, view or blank(), CHOSEN, {}, "")
 
 
 @pytest.fixture
@@ -55,44 +56,39 @@ def test_what_is_deleted_is_what_was_asked_about(
     for run in pair:
         for event in story():
             run.append(event)
-    _, question, doomed = tab.on_delete(NOBODY, {**blank(), "opened": first.id})
-    assert "first" in question
+    asked = tab.on_delete(NOBODY, {**blank(), "opened": first.id})
+    assert "first" in asked[tab.question]
     now = {**blank(), "opened": second.id}  # by the time of the click another one was opened
-    view, *_ = tab.on_sure(NOBODY, now, CHOSEN, {}, "", doomed)
+    updates = tab.on_confirm(NOBODY, now, CHOSEN, {}, "", asked[tab.doomed])
     assert [run.id for run in store.runs()] == [second.id]
-    assert view["opened"] == second.id
-    *_, message = tab.on_sure(NOBODY, now, CHOSEN, {}, "", "")
-    assert "no such run" in message
+    assert updates[tab.view]["opened"] == second.id
+    assert "no such run" in tab.on_confirm(NOBODY, now, CHOSEN, {}, "", "")[tab.message]
 
 
 def test_a_name_is_saved_for_the_run_it_was_filled_in_for(
     tab: RunsTab, pair: tuple[Run, Run]
 ) -> None:
     first, second = pair
-    now = {**blank(), "opened": second.id}
-    assert tab.on_save(NOBODY, now, "a name", "a, b", "a note", first.id) == ""
+    opened = open_run(tab, second)
+    assert opened[tab.described] == second.id
+    described = ("a name", "a, b", "a note", first.id)
+    saved = tab.on_save(NOBODY, opened[tab.view], CHOSEN, {}, "", *described)
+    assert saved[tab.message] == ""
     assert (first.about().name, first.about().note) == ("a name", "a note")
     assert second.about().note == ""
-    filled = tab._said(tab.store, now)
-    assert filled[-1] == second.id
 
 
 def test_of_two_clicks_the_later_one_counts(tab: RunsTab, pair: tuple[Run, Run]) -> None:
     first, second = pair
-    view = tab.on_table(
-        NOBODY, blank(), CHOSEN, {}, "", told(do="open", what=second.id, at=7.0)
-    )[0]  # fmt: skip
+    view = open_run(tab, second, 7.0)[tab.view]
     assert view["opened"] == second.id
     for at in (6.0, None, "8"):  # it was clicked before, and is answered after
-        late = told(do="open", what=first.id, at=at)
-        found = tab.on_table(NOBODY, view, CHOSEN, {}, "", late)
-        assert all(map(skipped, found))
-    again = tab.on_table(NOBODY, view, CHOSEN, {}, "", told(do="open", what=first.id, at=8.0))
-    assert again[0]["opened"] == first.id
+        assert open_run(tab, first, at, view) == gr.skip()
+    assert open_run(tab, first, 8.0, view)[tab.view]["opened"] == first.id
 
 
 def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
-    tab: RunsTab, store: RunStore, toy_checkpoint: Path
+    store: RunStore, toy_checkpoint: Path
 ) -> None:
     labels = [0, 1] * 20
     runs = []
@@ -107,39 +103,41 @@ def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
         runs.append(run)
     drawn, opened = runs
     view = {**blank(), "opened": opened.id}
-    part = tab.evaluation
-    drawing = part.on_part(NOBODY, {**blank(), "opened": drawn.id}, "Evaluation", *ASKS)
-    assert f'data-run="{drawn.id}"' in drawing[part.body]
-    click = told(do="label", what="3", label="no", run=drawn.id)
-    updates = part.on_table(NOBODY, click, view, *ASKS)
-    assert updates[part.message] == ""
+    made = Evaluation(store)
+    body = made._shown(NOBODY, {**blank(), "opened": drawn.id})[0]
+    assert f'data-run="{drawn.id}"' in body
+    table, *_, message = made.on_table(
+        NOBODY, view, *ASKS, told(do="label", what="3", label="no", run=drawn.id)
+    )
+    assert message == ""
     assert corrections.read_corrections(drawn) == {3: "no"}
     assert corrections.read_corrections(opened) == {}
-    assert f'data-run="{opened.id}"' in updates[part.table]
-    part.on_choice(NOBODY, told(do="save", what="0.7", run=drawn.id), view)
+    assert f'data-run="{opened.id}"' in table
+    made.on_choice(NOBODY, view, told(do="save", what="0.7", run=drawn.id))
     assert decision_rule.read_rule(drawn.best).threshold == 0.7
     assert decision_rule.read_rule(opened.best).threshold is None
-    refused = part.on_choice(NOBODY, told(do="save", what="0.7", run="../x"), view)
-    assert "no such run" in refused[part.message]
+    other = made.on_choice(NOBODY, view, told(do="save", what="0.7", run="../x"))
+    assert "no such run" in other[0]
 
 
-def test_a_later_drawing_of_the_errors_says_so(tab: RunsTab, store: RunStore) -> None:
+def test_a_later_drawing_of_the_errors_says_so(store: RunStore) -> None:
     labels = [0, 1] * 5
     run, _ = evaluated(store, {9: sure(labels)}, labels, 9)
-    view, part = {**blank(), "opened": run.id}, tab.evaluation
+    view = {**blank(), "opened": run.id}
+    made = Evaluation(store)
     began = time.time()
-    tables = [part.on_filter(NOBODY, view, *ASKS)[part.table] for _ in range(2)]
-    stamps = [int(table.split('data-at="')[1].split('"')[0]) for table in tables]
+    stamps = [int(made.on_again(NOBODY, view, *ASKS)[0].split('data-at="')[1].split('"')[0])
+              for _ in range(2)]  # fmt: skip
     assert began * 1e6 - 1 <= stamps[0] < stamps[1] <= time.time() * 1e6  # microseconds
 
 
 def test_the_chooser_of_a_run_is_not_set_by_its_own_answer(
     store: RunStore, pair: tuple[Run, Run]
 ) -> None:
-    made = TrainTab(store)
-    chooser, run, *_ = made.on_watch(NOBODY, pair[0].id)
-    assert skipped(chooser)
-    assert run == pair[0].id
-    chooser, run, *_ = made.on_watch(NOBODY, "gone")
-    assert chooser["value"] == run
-    assert run in {one.id for one in pair}
+    train = draw_train(store)
+    updates = train.on_watch(NOBODY, pair[0].id)
+    assert train.runs not in updates
+    assert updates[train.live] == pair[0].id
+    updates = train.on_watch(NOBODY, "gone")
+    assert updates[train.runs]["value"] == updates[train.live]
+    assert updates[train.live] in {run.id for run in pair}

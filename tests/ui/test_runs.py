@@ -20,7 +20,7 @@ from finetune.jobs import run_table
 from finetune.jobs.queue import Queue
 from finetune.runs import events
 from finetune.runs.store import Run, RunStore
-from finetune.ui import auth, compare_view, model_chooser
+from finetune.ui import auth, compare_view, model_chooser, run_table_view
 from finetune.ui.tabs import runs
 from tests.support import toys
 from tests.support.browser import App, choose, fill, fill_toy, press_train
@@ -65,7 +65,7 @@ def table(store: RunStore, find: str = "") -> str:
     with gr.Blocks():
         tab.draw()
     chosen = {"at": -1.0, "runs": [], "full": False}
-    return str(tab.on_tick(NOBODY, runs.blank(), chosen, {}, find)[1])
+    return str(tab.on_tick(NOBODY, runs.blank(), chosen, {}, find)[tab.table])
 
 
 def test_a_filter_hides_members_and_changes_no_group(store: RunStore, toy_checkpoint: Path) -> None:
@@ -92,7 +92,7 @@ def test_the_whole_table_is_known_to_be_whole(
     assert "data-whole" in whole
     assert "3 runs" in whole
     assert "data-whole" not in table(store, "last")
-    monkeypatch.setattr(runs, "SHOWN", 1)  # the group, which is the newest
+    monkeypatch.setattr(run_table_view, "MAX_ROWS", 1)  # the group, which is the newest
     part = table(store)
     assert "data-whole" not in part
     assert "3 runs, the first 2 shown" in part

@@ -578,26 +578,27 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
 
     def everybodys(who: gr.Request, opened: Run, wanted: bool = True) -> dict[str, Any]:
         view = {**runs.blank(), "opened": opened.id}
-        return dict(tab.on_everybody(who, view, chosen, {}, "", wanted)[0])
+        return dict(tab.on_everybody(who, view, chosen, {}, "", wanted)[tab.view])
 
     shown = tab.on_everybody(root, runs.blank(), chosen, {}, "", True)
-    assert NAME in shown[2]
-    assert hers.about().owner[8:16] in shown[2]  # whose it is
+    assert NAME in shown[tab.table]
+    assert hers.about().owner[8:16] in shown[tab.table]  # whose it is
     for who, wanted in ((bob, True), (root, False)):
         hidden = tab.on_everybody(who, runs.blank(), chosen, {}, "", wanted)
         assert NAME not in str(hidden)
         view = {**runs.blank(), "everybody": wanted, "opened": hers.id}
-        assert NOTHING in tab.on_stop(who, view)
-        assert NOTHING in tab.on_sure(who, view, chosen, {}, "", hers.id)[-1]
+        assert NOTHING in tab.on_stop(who, view, chosen, {}, "")[tab.message]
+        assert NOTHING in tab.on_confirm(who, view, chosen, {}, "", hers.id)[tab.message]
     view = everybodys(root, waiting)
     assert view["opened"] == waiting.id
-    assert NOTHING in tab.on_resume(root, {**view, "opened": hers.id})  # that is its owner's
-    assert tab.on_stop(root, view) == ""
+    theirs = {**view, "opened": hers.id}
+    assert NOTHING in tab.on_resume(root, theirs, chosen, {}, "")[tab.message]  # its owner's to do
+    assert tab.on_stop(root, view, chosen, {}, "")[tab.message] == ""
     assert service.run_summary(store, waiting).status == "stopped"
     view = everybodys(root, hers)
-    assert tab.on_sure(root, view, chosen, {}, "", hers.id)[-1] == ""
+    assert tab.on_confirm(root, view, chosen, {}, "", hers.id)[tab.message] == ""
     assert [run.id for run in store.runs()] == [waiting.id]
-    boxes = [tab.on_open(who, runs.blank(), chosen, {}, "")[-1] for who in (root, bob)]
+    boxes = [tab.on_open(who, runs.blank(), chosen, {}, "")[tab.everybody] for who in (root, bob)]
     assert [box["visible"] for box in boxes] == [True, False]
 
 

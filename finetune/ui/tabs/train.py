@@ -1,6 +1,6 @@
-"""The Train tab: the form, Train and Stop, and the live view of a run.
+"""The Train tab: the form, what a run will cost, Train and Stop, and the live view of a run.
 
-The page drives nothing: it reads the run folder twice a second (`live`), so a reload, a second
+Training does not depend on the page: `live_updates` reads the run folder, so a reload, a second
 browser or a restarted app shows the same.
 """
 
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
-from finetune import config
+from finetune import config as run_config
 from finetune.config import DATA_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.environment import hub_connection
@@ -22,352 +24,355 @@ from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.jobs import cost, service
 from finetune.jobs.cost import Estimate
 from finetune.runs import grids
+from finetune.runs.grids import PlannedRun
 from finetune.runs.store import Run, RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import auth, cost_view, feedback, form, live_updates, upload_limits
+from finetune.ui import cost_view, feedback, form, live_updates, upload_limits
+from finetune.ui.cost_view import GridCost
+from finetune.ui.handlers import Updates, handler, reports_errors_in
 from finetune.ui.i18n import gettext
+
+_SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before the form's
+_CHOOSER_RUNS = 50  # all are in the Runs tab
+_MAX_JSON = 2**20  # bytes of a configuration
+_DEFAULT_RUNS = Path(__file__).resolve().parent.parent.parent.parent / "runs"  # of the terminal
+_ANSWERS = "data-answers"  # marks what `on_hub` shows where the Hub answers
+# Chooses what can run, once the Hub has answered; whoever has chosen meanwhile, or trained before,
+# keeps it. In the browser: an answer of the server's would come after what is chosen meanwhile.
+_DEFAULT = """(hub, kept, dataset, checkpoint) => {
+  const [blank, better] = %s;
+  const free = !kept && dataset === blank[0] && checkpoint === blank[1];
+  const [pairs, base] = free && hub.includes('%s') ? better : [dataset, checkpoint];
+  return [pairs, base, pairs];
+}"""
 
 
 @dataclass
 class TrainTab:
-    """The tab's controls and what its events do.
+    """The tab's controls and event handlers.
 
-    Args:
-        store: where runs are.
+    Attributes:
+        store: of all runs.
+        filled: the form's controls and Data's chooser of pairs, which `on_load` and `on_restore`
+            update; set by the page.
     """
 
     store: RunStore
 
-    def draw(self, drawn: dict[str, gr.components.Component]) -> None:
+    def __post_init__(self) -> None:
+        self.filled: list[Any] = []
+
+    def draw(self, drawn: form.Controls) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events.
 
         Args:
             drawn: the form's controls that another tab has drawn.
         """
-        # In the visitor's browser, unread by the server but to fill the form again.
+        # In the visitor's browser; the server reads it only to fill the form again.
         self.kept = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
-        gr.HTML(
-            feedback.note(
-                "Choose pairs and a pretrained checkpoint, press Train, and watch it learn whether "
-                "two sentences mean the same."
-            )
+        text = gettext(
+            "Choose pairs and a pretrained checkpoint, press Train, and watch it learn whether two "
+            "sentences mean the same."
         )
+        gr.HTML(feedback.note(text))
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self.preset = gr.Dropdown(
-                    list(config.PRESETS),
-                    value=config.DEFAULT_PRESET,
-                    label="Preset",
-                    info="Sets the hyperparameters below; the pairs and the checkpoint stay.",
+                    list(run_config.PRESETS),
+                    value=run_config.DEFAULT_PRESET,
+                    label=gettext("Preset"),
+                    info=gettext(
+                        "Sets the hyperparameters below; the pairs and the checkpoint stay."
+                    ),
                     elem_id="preset",
                 )
                 self.form = form.draw(drawn)
                 self._draw_several()
                 self.hub = gr.HTML(elem_id="hub-status")
             with gr.Column(scale=3, min_width=320):
-                self._draw_buttons()
-                self._draw_view()
+                self._draw_run()
         self._wire()
 
     def _draw_several(self) -> None:
-        with gr.Accordion("Several runs: seeds and a grid", open=False, elem_id="several"):
-            gr.HTML(
-                feedback.note(
-                    "They wait in the queue and run one after the other. Runs that differ by the "
-                    "seed alone are one group, with mean and standard deviation, under Runs."
-                )
+        title = gettext("Several runs: seeds and a grid")
+        with gr.Accordion(title, open=False, elem_id="several"):
+            text = gettext(
+                "They wait in the queue and run one after the other. Runs that differ by the seed "
+                "alone are one group, with mean and standard deviation, under Runs."
             )
-            self.seeds = gr.Number(
+            gr.HTML(feedback.note(text))
+            seeds = gr.Number(
                 1, step=1, label="seeds", elem_id="seeds", min_width=165,
-                info="The same run so many times, with seed, seed + 1 and so on.",
+                info=gettext("The same run so many times, with seed, seed + 1 and so on."),
             )  # fmt: skip
-            self.grid = [
+            grid = [
                 gr.Textbox(
-                    label=f"{name} values", info="With commas between; empty for the form's own.",
-                    max_lines=1, elem_id=f"grid-{name}", min_width=165,
+                    label=f"{name} values", elem_id=f"grid-{name}", max_lines=1, min_width=165,
+                    info=gettext("With commas between; empty for the form's own."),
                 )
                 for name in grids.GRID
             ]  # fmt: skip
+            self.several: list[Any] = [seeds, *grid]
             self.planned = gr.HTML(elem_id="planned")
         self.load = gr.UploadButton(
-            "Load a configuration (JSON)", elem_id="load-config", size="sm", variant="secondary",
-            file_types=[".json"],
+            gettext("Load a configuration (JSON)"), elem_id="load-config", size="sm",
+            variant="secondary", file_types=[".json"],
         )  # fmt: skip
 
-    def _draw_buttons(self) -> None:
+    def _draw_run(self) -> None:
         with gr.Row():
-            self.start = gr.Button("Train", variant="primary", elem_id="train")
-            self.stop = gr.Button("Stop", variant="stop", elem_id="stop", interactive=False)
-            self.resume = gr.Button("Resume", elem_id="resume", visible=False)
+            self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
+            self.stop = gr.Button(
+                gettext("Stop"), variant="stop", elem_id="stop", interactive=False
+            )
+            self.resume = gr.Button(gettext("Resume"), elem_id="resume", visible=False)
         self.message = gr.HTML(elem_id="train-message", elem_classes="ft-if-said")
-        # Their place is kept, so that nothing moves when the answer comes, in whatever language.
-        pairs = Estimate(steps=cost.count_steps(RunConfig(), catalog.DATASETS[0].pairs))
+        # The costs' place is kept, so that nothing moves when they come, in whatever language.
+        bundled = Estimate(steps=cost.count_steps(RunConfig(), catalog.DATASETS[0].pairs))
         self.costs = gr.HTML(
-            cost_view.cost_placeholder(pairs, RunConfig()),
+            cost_view.cost_placeholder(bundled, RunConfig()),
             elem_id="costs",
             js_on_load=cost_view.SCRIPT,
         )
-
-    def _draw_view(self) -> None:
         self.runs = gr.Dropdown(
-            [],
-            label="Run",
-            elem_id="run",
-            interactive=True,
-            visible=False,
+            [], label=gettext("Run"), elem_id="run", interactive=True, visible=False,
             allow_custom_value=True,
-        )
+        )  # fmt: skip
         self.live = live_updates.view(empty=True)
 
     def _wire(self) -> None:
-        # What shows which run it is, and what can be done with it.
-        shown = [self.runs, self.live, self.stop, self.resume]
-        quick = feedback.QUICK
-        preset = [self.form[name] for name in config.preset(config.DEFAULT_PRESET)]
+        quick, latest = feedback.QUICK, feedback.LATEST
+        shown = [self.message, self.runs, self.live, self.stop, self.resume]
+        preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # One that is chosen again, too; not when its chooser is merely left, as `input` would.
-        again = [self.preset.change, self.preset.select]
-        gr.on(again, None, self.preset, preset, js=form.choosing_preset(), **quick)
-        several: list[Any] = [self.seeds, *self.grid]
-        self.start.click(
-            self.on_start,
-            [*several, *self.form.values()],
-            [self.message, self.kept, *shown],
-            **quick,
-        )
-        for control in several:
-            control.change(
-                self.on_several, [*several, *self.form.values()], self.planned,
-                **feedback.LATEST,
-            )  # fmt: skip
-        self.stop.click(self.on_stop, self.runs, [self.message, *shown], **quick)
-        self.resume.click(self.on_resume, self.runs, [self.message, *shown], **quick)
-        # Another run was chosen, or the one that is watched has turned.
-        self.runs.input(self.on_watch, self.runs, shown, **feedback.LATEST)
-        self.live.submit(self.on_turn, self.runs, shown, **feedback.LATEST)
-        asked: list[Any] = [*several, *self.form.values()]
+        chosen = [self.preset.change, self.preset.select]
+        gr.on(chosen, None, self.preset, preset, js=form.choosing_preset(), **quick)
+        values = [*self.several, *self.form.values()]
+        self.start.click(self.on_start, values, [*shown, self.kept], **quick)
+        self.stop.click(self.on_stop, self.runs, shown, **quick)
+        self.resume.click(self.on_resume, self.runs, shown, **quick)
+        self.runs.input(self.on_watch, self.runs, shown, **latest)
+        self.live.submit(self.on_turn, self.runs, shown, **latest)  # the run's state has changed
+        self.opening = {"fn": self.on_open, "inputs": None, "outputs": shown, **quick}
         self.costing: dict[str, Any] = {
-            "fn": self.on_costs, "inputs": asked, "outputs": self.costs, **feedback.LATEST
+            "fn": self.on_costs, "inputs": values, "outputs": [self.costs, self.planned], **latest
         }  # fmt: skip
-        judged = [name for name, knob in config.knobs().items() if knob.usual]
-        read = [name for name in dict.fromkeys((*cost.READ, *judged)) if name in self.form]
-        others = [control.change for control in several]
         # With other pairs or another checkpoint the lengths are others: measured after the answer.
         sources = {*DATA_FIELDS, "checkpoint"}
-        measured = [self.form[name].change for name in read if name in sources]  # type: ignore[attr-defined]
-        told = [self.form[name].change for name in read if name not in sources]  # type: ignore[attr-defined]
-        gr.on([*told, *others, self.live.submit], **self.costing)
+        judged = [name for name, knob in run_config.knobs().items() if knob.usual]
+        measured: list[Any] = []
+        estimated = [control.change for control in self.several]
+        for name in dict.fromkeys((*cost.INPUT_FIELDS, *judged)):
+            events = measured if name in sources else estimated
+            events.append(self.form[name].change)  # type: ignore[attr-defined]
+        gr.on([*estimated, self.live.submit], **self.costing)
         self.measured(gr.on(measured, **self.costing))
-        self.opening = {"fn": self.on_open, "inputs": None, "outputs": shown, **quick}
 
-    def on_start(
-        self, request: gr.Request, seeds: Any, rates: str, batches: str, epochs: str, *values: Any
-    ) -> tuple[Any, ...]:
-        """Train was pressed: runs start or wait in the queue, or the form's problems are named."""
+    def measured(self, event: Any) -> None:
+        """After an event that estimated the costs of other pairs: measure, and estimate again what
+        is then in the form, which may be another by now."""
+        event.then(**{**self.costing, "fn": self.on_measure}).then(**self.costing)
+
+    @handler
+    def on_start(self, store: RunStore, *values: Any) -> Updates:
+        """Start the runs of the form, or queue them."""
+        planned = _plan(values)
+        runs = service.start_runs(
+            store, [run.config for run in planned], [run.group for run in planned]
+        )
+        waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
+        text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
+        if waiting == 1:
+            text = gettext("1 run waits in the queue; see Runs.")
+        return self._shown(store, runs[0]) | {
+            self.message: feedback.note(text) if waiting else "",
+            self.kept: form.read(values[_SEVERAL:]).to_dict(),
+        }
+
+    @reports_errors_in("costs")
+    def on_costs(self, store: RunStore, *values: Any) -> Updates:
+        """Show what a click on Train will take, and how many runs it makes."""
         try:
-            store = auth.visitor_store(self.store, request)
-            chosen = form.read(values)
-            planned = self._plan(chosen, seeds, rates, batches, epochs)
-            made = service.start_runs(
-                store, [one.config for one in planned], [one.group for one in planned]
-            )
-        except Exception as error:
-            return feedback.show_errors(error), *([gr.skip()] * 5)
-        waiting = sum(service.queue_place(store, run)[0] > 0 for run in made)
-        said = ""
-        if waiting:
-            text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
-            said = feedback.note(
-                gettext("1 run waits in the queue; see Runs.") if waiting == 1 else text
-            )
-        return said, chosen.to_dict(), *self._shown(store, made[0])
-
-    def _plan(
-        self, chosen: RunConfig, seeds: Any, rates: str, batches: str, epochs: str
-    ) -> list[grids.PlannedRun]:
-        count = int(seeds) if isinstance(seeds, float) and seeds.is_integer() else seeds
-        grid = dict(zip(grids.GRID, (rates, batches, epochs), strict=True))
-        return grids.plan_runs(chosen, 1 if count is None else count, grid)
-
-    def on_several(self, seeds: Any, rates: str, batches: str, epochs: str, *values: Any) -> str:
-        """Seeds or values were changed: how many runs that makes."""
-        try:
-            planned = self._plan(form.read(values), seeds, rates, batches, epochs)
-        except Exception as error:
-            return feedback.show_errors(error)
-        if len(planned) == 1:
-            return ""
-        told = {"n": len(planned), "groups": len({one.group for one in planned} - {""})}
-        if told["groups"] > 1:
-            return feedback.note(gettext("Train queues {n} runs in {groups} groups.", **told))
-        return feedback.note(gettext("Train queues {n} runs.", **told))
-
-    def on_costs(
-        self, request: gr.Request, seeds: Any, rates: str, batches: str, epochs: str, *values: Any
-    ) -> str:
-        """The form was changed: what a click on Train will take."""
-        try:
-            chosen = form.read(values)
-            planned = self._plan(chosen, seeds, rates, batches, epochs)
-            store = auth.visitor_store(self.store, request)
-            found = [cost.estimate_cost(store, one.config) for one in planned]
+            planned = _plan(values)
+            estimates = [cost.estimate_cost(store, run.config) for run in planned]
         except ConfigError as error:
             wrong = "; ".join(f"{name} {text}" for name, text in error.problems.items())
-            return feedback.note(
-                gettext(
-                    "What Train will take is told once the form is right: {wrong}.", wrong=wrong
-                )
+            text = gettext(
+                "What Train will take is told once the form is right: {wrong}.", wrong=wrong
             )
-        except Exception as error:
-            return feedback.show_errors(error)
-        together = None
-        if len(found) > 1:
-            times = [one.time.seconds for one in found if one.time is not None]
-            together = cost_view.GridCost(
-                len(found), sum(times) if len(times) == len(found) else None
-            )
-        files: dict[str, str] = {}
-        if is_upload(chosen.dataset):
-            with contextlib.suppress(DataError):  # gone: Train says so
-                files = store.uploads.file_names(chosen.dataset)
-                if store.visitor.alone:  # else the place is nobody's business
-                    kept = store.uploads.files(chosen.dataset)
-                    files = {split: str(path.resolve()) for split, path in kept.items()}
-        root = store.root.resolve()
-        own = store.visitor.alone and root != _RUNS
-        return cost_view.costs(
-            found[0], planned[0].config, together, files, str(root) if own else ""
-        )
+            several = any(values[1:_SEVERAL]) or values[0] != 1
+            return {
+                self.costs: feedback.note(text),
+                self.planned: feedback.show_errors(error) if several else "",
+            }
+        grid = None
+        if len(estimates) > 1:
+            seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
+            known = len(seconds) == len(estimates)
+            grid = GridCost(len(estimates), sum(seconds) if known else None)
+        config, root = planned[0].config, store.root.resolve()
+        folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
+        files = _files(store, config.dataset)
+        return {
+            self.costs: cost_view.costs(estimates[0], config, grid, files, folder),
+            self.planned: _planned_note(planned),
+        }
 
-    def measured(self, told: Any) -> None:
-        """After the costs of other pairs were told: measure them, and tell again what is then in
-        the form, which may be another by now."""
-        told.then(**{**self.costing, "fn": self.on_measure, "outputs": None}).then(**self.costing)
+    @reports_errors_in("costs")
+    def on_measure(self, store: RunStore, *values: Any) -> Updates:
+        """Measure the token lengths of a part of the chosen pairs, where that is quick."""
+        with contextlib.suppress(FinetuneError):  # shown by `on_costs`
+            cost.measure_token_lengths(store, _plan(values)[0].config)
+        return {}
 
-    def on_measure(self, request: gr.Request, *asked: Any) -> None:
-        """Other pairs or another checkpoint were chosen: what a part of the pairs tells of their
-        lengths, where that is quick and nobody has measured it."""
-        with contextlib.suppress(Exception):  # said by `on_costs`
-            chosen = self._plan(form.read(asked[_SEVERAL:]), *asked[:_SEVERAL])[0].config
-            cost.measure_token_lengths(auth.visitor_store(self.store, request), chosen)
+    @handler
+    def on_load(self, store: RunStore, path: str | None) -> Updates:
+        """Fill the form from an uploaded configuration."""
+        if not path:
+            return {}
+        text = _read(upload_limits.path(store.visitor, path))
+        upload_limits.drop(path)
+        updates = form.filled(store, RunConfig.from_json(text))
+        note = gettext("The configuration is in the form. Press Train to start it.")
+        return dict(zip(self.filled, updates, strict=True)) | {self.message: feedback.note(note)}
 
-    def on_load(self, request: gr.Request, path: str | None) -> list[Any]:
-        """A configuration was brought as JSON: it fills the form, or what is wrong is said."""
-        try:
-            if not path:
-                return [gr.skip()] * (len(form.NAMES) + 2)
-            store = auth.visitor_store(self.store, request)
-            text = _text(upload_limits.path(store.visitor, path))
-            upload_limits.drop(path)
-            return [
-                *form.filled(store, RunConfig.from_json(text)),
-                feedback.note(
-                    gettext("The configuration is in the form. Press Train to start it.")
-                ),
-            ]
-        except Exception as error:
-            return [gr.skip()] * (len(form.NAMES) + 1) + [feedback.show_errors(error)]
+    @handler
+    def on_restore(self, store: RunStore, kept: object) -> Updates:
+        """Fill the form as it was when Train was last pressed in this browser, and offer uploads.
 
-    def on_restore(self, request: gr.Request, kept: object) -> list[Any]:
-        """The form as it was when Train was last pressed in this browser, and Data's chooser; both
-        choosers of pairs offer what this visitor has brought."""
-        try:
-            if isinstance(kept, dict) and kept:
-                return form.filled(
-                    auth.visitor_store(self.store, request), RunConfig.from_dict(kept)
-                )
-        except FinetuneError:
-            pass  # of another version, or gone: the defaults serve better than half a form
-        return form.offered(auth.visitor_store(self.store, request))
+        Where it is of another version, or its upload is gone, the defaults stay.
+        """
+        if isinstance(kept, dict) and kept:
+            with contextlib.suppress(FinetuneError):
+                updates = form.filled(store, RunConfig.from_dict(kept))
+                return dict(zip(self.filled, updates, strict=True))
+        choices = form.datasets(store)
+        choosers = (self.form["dataset"], self.filled[-1])
+        return {chooser: gr.update(choices=choices) for chooser in choosers}
 
-    def on_stop(self, request: gr.Request, run_id: str | None) -> tuple[Any, ...]:
-        """Stop was pressed: the worker saves and ends at its next step."""
-        store = auth.visitor_store(self.store, request)
-        try:
-            run = store.get(run_id)
-            service.stop_run(store, run)
-        except Exception as error:
-            return feedback.show_errors(error), *([gr.skip()] * 4)
-        return feedback.note(_stopping(service.run_summary(store, run))), *self._shown(store, run)
+    @handler
+    def on_stop(self, store: RunStore, run_id: str | None) -> Updates:
+        """Ask the run to save and end at its next step."""
+        run = store.get(run_id)
+        service.stop_run(store, run)
+        text = _stopping(service.run_summary(store, run))
+        return self._shown(store, run) | {self.message: feedback.note(text)}
 
-    def on_resume(self, request: gr.Request, run_id: str | None) -> tuple[Any, ...]:
-        """Resume was pressed: the run goes on from its last checkpoint, in its turn."""
-        store = auth.visitor_store(self.store, request)
-        try:
-            run = store.get(run_id)
-            service.resume_run(store, run)
-        except Exception as error:
-            return feedback.show_errors(error), *([gr.skip()] * 4)
-        return "", *self._shown(store, run)
+    @handler
+    def on_resume(self, store: RunStore, run_id: str | None) -> Updates:
+        """The run goes on from its last checkpoint, in its turn."""
+        run = store.get(run_id)
+        service.resume_run(store, run)
+        return self._shown(store, run) | {self.message: ""}
 
-    def on_open(self, request: gr.Request) -> tuple[Any, ...]:
+    @handler
+    def on_open(self, store: RunStore) -> Updates:
         """The page was opened: show the run that is training, else the newest."""
-        return self.on_turn(request, None)
+        return self._watch(store, None)
 
-    def on_watch(self, request: gr.Request, run_id: str | None) -> tuple[Any, ...]:
-        """Another run was chosen. The chooser itself is left alone: by now it may say a third."""
-        chooser, run, *rest = self.on_turn(request, run_id)
-        return gr.skip() if run == run_id else chooser, run, *rest
+    @handler
+    def on_turn(self, store: RunStore, run_id: str | None) -> Updates:
+        """The tab was opened, or the run's state has changed."""
+        return self._watch(store, run_id)
 
-    def on_turn(self, request: gr.Request, run_id: str | None) -> tuple[Any, ...]:
-        """The page was opened, or the run's state has turned: what can be done with it."""
-        store = auth.visitor_store(self.store, request)
+    @handler
+    def on_watch(self, store: RunStore, run_id: str | None) -> Updates:
+        """Another run was chosen. The chooser itself is left alone: by now it may show a third."""
+        updates = self._watch(store, run_id)
+        if updates[self.live] == run_id:
+            del updates[self.runs]
+        return updates
+
+    def _watch(self, store: RunStore, run_id: str | None) -> Updates:
         try:
             run: Run | None = store.get(run_id)
         except NoSuchRun:
             run = service.active_run(store) or next(iter(store.runs()), None)
-        return (
-            self._shown(store, run) if run else (gr.update(visible=False), "", *([gr.skip()] * 2))
-        )
+        if run is None:
+            return {self.runs: gr.update(visible=False), self.live: ""}
+        return self._shown(store, run)
 
-    def _shown(self, store: RunStore, run: Run) -> tuple[Any, ...]:
+    def _shown(self, store: RunStore, run: Run) -> Updates:
         """The run chooser, the run to watch, Stop and Resume."""
         summary = service.run_summary(store, run)
         # One that waits to go on has still the file that stopped it before.
-        asked = run.stop_requested() and summary.status != "waiting"
-        stoppable = summary.status not in ENDED and not asked
-        return (
-            self._choices(store, run.id),
-            run.id,
-            gr.update(interactive=stoppable),
-            gr.update(visible=summary.status in service.RESUMABLE),
-        )
+        stopping = run.stop_requested() and summary.status != "waiting"
+        choices = [_choice(store, listed) for listed in store.runs()[:_CHOOSER_RUNS]]
+        return {
+            self.runs: gr.update(choices=choices, value=run.id, visible=True),
+            self.live: run.id,
+            self.stop: gr.update(interactive=summary.status not in ENDED and not stopping),
+            self.resume: gr.update(visible=summary.status in service.RESUMABLE),
+        }
 
-    def on_hub(self) -> str:
-        """Ask the Hub, after the page is there, and say what can be used."""
+    def on_hub(self) -> Markup:
+        """Whether the Hub answers, and what can be used then; asked once the page is there."""
         if hub_connection.hub_is_reachable():
             text = gettext("The Hub answers: its datasets and checkpoints can be used.")
-            return f"<div {_ANSWERS}>{feedback.note(text)}</div>"
-        text = gettext(
-            "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
-            "this disk can be used: the bundled pairs and checkpoint need no network."
+            return Markup(f"<div {_ANSWERS}>{{}}</div>").format(feedback.note(text))
+        return feedback.note(
+            gettext(
+                "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
+                "this disk can be used: the bundled pairs and checkpoint need no network."
+            )
         )
-        return feedback.note(text)
 
     def choosing_default(self) -> str:
-        """What the browser does once `on_hub` has answered: from the Hub's line, the form kept and
+        """JavaScript that runs once `on_hub` has answered: from the Hub's line, the form kept and
         the choices of pairs and checkpoint to those two, and Data's chooser."""
         blank = RunConfig()
         known = [(blank.dataset, blank.checkpoint), catalog.default_choice(True)]
         return _DEFAULT % (json.dumps(known), _ANSWERS)
 
-    def _choices(self, store: RunStore, chosen: str) -> Any:
-        """The run chooser, newest first."""
-        choices = []
-        for run in store.runs()[:_OFFERED]:
-            summary = service.run_summary(store, run)
-            when = f"{run.id[:4]}-{run.id[4:6]}-{run.id[6:8]} {run.id[9:11]}:{run.id[11:13]}"
-            score = f", F1 {summary.best.metrics.get('f1', 0):.3f}" if summary.best else ""
-            choices.append(
-                (
-                    f"{run.title()} \u00b7 {when} \u00b7 {gettext(summary.status)}{score}",
-                    run.id,
-                )
-            )
-        return gr.update(choices=choices, value=chosen, visible=True)
+
+def _plan(values: Sequence[Any]) -> list[PlannedRun]:
+    """The runs of a click on Train.
+
+    Raises:
+        ConfigError: naming every value that cannot be used.
+    """
+    seeds, *grid = values[:_SEVERAL]
+    seeds = int(seeds) if isinstance(seeds, float) and seeds.is_integer() else seeds
+    config = form.read(values[_SEVERAL:])
+    return grids.plan_runs(
+        config, 1 if seeds is None else seeds, dict(zip(grids.GRID, grid, strict=True))
+    )
+
+
+def _planned_note(planned: Sequence[PlannedRun]) -> str:
+    runs, groups = len(planned), len({run.group for run in planned} - {""})
+    if runs == 1:
+        return ""
+    if groups > 1:
+        return feedback.note(
+            gettext("Train queues {n} runs in {groups} groups.", n=runs, groups=groups)
+        )
+    return feedback.note(gettext("Train queues {n} runs.", n=runs))
+
+
+def _files(store: RunStore, dataset: str) -> dict[str, str]:
+    """Split -> file of an upload: with its folder only where that is the visitor's own machine."""
+    if not is_upload(dataset):
+        return {}
+    try:
+        if store.visitor.alone:
+            files = store.uploads.files(dataset)
+            return {split: str(path.resolve()) for split, path in files.items()}
+        return store.uploads.file_names(dataset)
+    except DataError:  # gone: Train says so
+        return {}
+
+
+def _choice(store: RunStore, run: Run) -> tuple[str, str]:
+    """A run in the chooser: its label and its id."""
+    summary = service.run_summary(store, run)
+    when = f"{run.id[:4]}-{run.id[4:6]}-{run.id[6:8]} {run.id[9:11]}:{run.id[11:13]}"
+    score = f", F1 {summary.best.metrics.get('f1', 0):.3f}" if summary.best else ""
+    return f"{run.title()} \u00b7 {when} \u00b7 {gettext(summary.status)}{score}", run.id
 
 
 def _stopping(summary: RunSummary) -> str:
-    """What the end that was asked for will leave."""
+    """What will be left of a run that was asked to stop."""
     if summary.best is not None:
         return gettext("Stopping: the best model is kept.")
     if summary.step or summary.phase == "train":
@@ -378,29 +383,12 @@ def _stopping(summary: RunSummary) -> str:
     return gettext("Stopping: training has not begun, so there is no model to keep.")
 
 
-_RUNS = Path(__file__).resolve().parent.parent.parent.parent / "runs"  # where a terminal puts them
-_ANSWERS = "data-answers"  # marks what `on_hub` says where the Hub answers
-# Chooses what can run, once the Hub has answered; who has chosen meanwhile, or trained before,
-# keeps it. In the browser: an answer of the server's would come after what is chosen meanwhile.
-_DEFAULT = """(said, kept, dataset, checkpoint) => {
-  const [blank, better] = %s;
-  const free = !kept && dataset === blank[0] && checkpoint === blank[1];
-  const [pairs, base] = free && said.includes('%s') ? better : [dataset, checkpoint];
-  return [pairs, base, pairs];
-}"""
-
-
-def _text(path: Path) -> str:
-    """A configuration as text.
+def _read(path: Path) -> str:
+    """The text of a configuration.
 
     Raises:
         ConfigError: when it is too long to be one.
     """
-    if path.stat().st_size > _MOST_JSON:
+    if path.stat().st_size > _MAX_JSON:
         raise ConfigError({"config.json": "has more than 1 MB; choose a run's own"})
     return path.read_text(encoding="utf-8-sig", errors="replace")
-
-
-_OFFERED = 50  # runs in the chooser; all are under Runs
-_MOST_JSON = 2**20
-_SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before the form's

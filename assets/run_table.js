@@ -1,0 +1,45 @@
+// The table of runs: `js_on_load` of its gr.HTML, which knows `element`, `props`, `trigger`, `watch`.
+// A click or a tick is sent with a number that grows: requests may arrive in any order.
+let sent = performance.now(); // above what an earlier drawing of this page may have counted to
+element.addEventListener('click', (event) => {
+  const part = event.target.closest('button[data-do]');
+  if (part) trigger('click', {do: part.dataset.do, what: part.dataset.what, at: sent += 1});
+});
+
+// The boxes are this page's own: a table that is drawn anew is ticked as the old one was.
+const ticked = new Set();
+element.addEventListener('change', (event) => {
+  const box = event.target.closest('input[data-do=choose]');
+  if (!box) return;
+  const full = box.checked && ticked.size >= props.most;
+  if (full) box.checked = false;
+  else if (box.checked) ticked.add(box.dataset.what);
+  else ticked.delete(box.dataset.what);
+  trigger('select', {runs: [...ticked], full, at: sent += 1});
+});
+watch('value', () => {
+  const listed = new Set();
+  for (const box of element.querySelectorAll('input[data-do=choose]')) {
+    listed.add(box.dataset.what);
+    box.checked = ticked.has(box.dataset.what);
+  }
+  if (element.querySelector('[data-whole]'))
+    for (const run of ticked) if (!listed.has(run)) ticked.delete(run);
+});
+
+// Keeps the keyboard's focus and the place scrolled to when the table is drawn anew.
+let focused = null, left = 0;
+const selector = (part) => part && part.dataset && part.dataset.do
+  ? `[data-do="${part.dataset.do}"][data-what="${part.dataset.what}"]` : null;
+element.addEventListener('focusin', (event) => { focused = selector(event.target); });
+element.addEventListener('focusout', (event) => { if (event.relatedTarget) focused = null; });
+element.addEventListener('scroll', (event) => { left = event.target.scrollLeft || 0; }, true);
+watch('value', () => {
+  const box = element.querySelector('.ft-runs');
+  if (box) box.scrollLeft = left;
+  const now = document.activeElement;
+  // Lost, or in the row that came into the place of the one it was in.
+  const lost = !now || now === document.body || (element.contains(now) && selector(now) !== focused);
+  const part = focused && lost ? element.querySelector(focused) : null;
+  if (part) part.focus({preventScroll: true});
+});
