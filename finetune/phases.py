@@ -27,7 +27,10 @@ class Phase(StrEnum):
     PREDICT = "predict"
     EXPORT = "export"
     CHECK_HUB = "check_hub"  # who pushes, and what is there
+    READ_FILES = "read_files"
+    CREATE_REPOSITORY = "create_repository"
     UPLOAD = "upload"
+    COMMIT = "commit"
     COMMITTED = "committed"
     VERIFY = "verify"  # loads the pushed model back to compare
     CREATE_DEMO = "create_demo"

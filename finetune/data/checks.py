@@ -16,14 +16,16 @@ from finetune.data.row_checks import RowChecks, text_findings
 from finetune.data.splits import SplitRows
 from finetune.errors import ConfigError, DataError, ModelError
 from finetune.metrics import classification
+from finetune.phases import Phase
 
-ProgressCallback = Callable[[str, int, int], None]  # activity, done, total (0: unknown)
+# Phase, the split it reads, rows done, rows in all (0: unknown)
+ProgressCallback = Callable[[Phase, str, int, int], None]
 
 
 def check_pairs(
     config: RunConfig,
     root: Path,
-    progress: ProgressCallback = lambda activity, done, total: None,
+    progress: ProgressCallback = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
     """Read the pairs that a configuration asks for and report what is wrong with them.
@@ -40,11 +42,11 @@ def check_pairs(
     start = time.monotonic()
     try:
         dataset = dataset_cache.read_dataset(
-            config, root, lambda split, rows: progress(f"reading {split}", rows, 0)
+            config, root, lambda split, rows: progress(Phase.READ_ROWS, split, rows, 0)
         )
     except DataError as error:
         return _report_columns(config, root, error)
-    progress("counting classes, duplicates and leaks", 0, 0)
+    progress(Phase.COUNT_ROWS, "", 0, 0)
     everything = config.changed(drop_duplicates=False, drop_leaked=False)
     all_rows = splits.assign_rows(dataset, everything)
     assigned = splits.assign_rows(dataset, config, all_rows.hashes)

@@ -18,6 +18,7 @@ from finetune.data.dataset_cache import CachedDataset
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, some
 from finetune.metrics import classification, intervals
+from finetune.phases import Phase
 from finetune.text_hashes import Integers
 
 MAX_EXAMPLES = 5  # of a finding
@@ -319,7 +320,7 @@ class RowChecks:
 
 
 def text_findings(
-    dataset: CachedDataset, progress: Callable[[str, int, int], None]
+    dataset: CachedDataset, progress: Callable[[Phase, str, int, int], None]
 ) -> Iterator[Finding]:
     """Findings of `_PATTERNS`, in one pass over the Arrow batches."""
     counts = [0] * len(_PATTERNS)
@@ -334,7 +335,7 @@ def text_findings(
                 examples[index] += [(split, start + int(row)) for row in rows[:MAX_EXAMPLES]]
             start += len(batch)
             done += len(batch)
-            progress("looking at the texts", done, total)
+            progress(Phase.READ_TEXTS, "", done, total)
     for index, (kind, severity, _, title, action) in enumerate(_PATTERNS):
         if counts[index]:
             shown = _examples(dataset, examples[index][:MAX_EXAMPLES])

@@ -20,6 +20,7 @@ from finetune import hub_errors
 from finetune.config import RunConfig
 from finetune.data import checkpoints, tables
 from finetune.data.check_report import TokenLengths
+from finetune.phases import Phase
 
 if TYPE_CHECKING:
     from finetune.data.splits import SplitRows
@@ -37,7 +38,7 @@ _lock = threading.Lock()
 
 
 def check_lengths(
-    assigned: SplitRows, config: RunConfig, progress: Callable[[str, int, int], None]
+    assigned: SplitRows, config: RunConfig, progress: Callable[[Phase, str, int, int], None]
 ) -> TokenLengths:
     """Measure the training rows, or a random sample, with the checkpoint's own tokenizer.
 
@@ -55,14 +56,14 @@ def check_lengths(
     origin, rows = assigned.rows["train"]
     if not len(rows):
         return TokenLengths(note="There is no row to measure.")
-    progress("loading the tokenizer", 0, 0)
+    progress(Phase.LOAD_TOKENIZER, "", 0, 0)
     try:
         path = checkpoints.resolve_checkpoint(config.checkpoint)
         tokenizer = hub_errors.retried(lambda: AutoTokenizer.from_pretrained(path))
     except Exception as error:  # the libraries raise whatever their readers do
         return TokenLengths(note=_missing_note(config.checkpoint, error))
     checkpoints.check_tokenizer(config.checkpoint, tokenizer)
-    progress("measuring lengths in tokens", 0, 0)
+    progress(Phase.MEASURE_LENGTHS, "", 0, 0)
     sample = rows
     if len(rows) > CHECKED_ROWS:
         rng = np.random.default_rng(config.data_seed)

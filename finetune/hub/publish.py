@@ -25,6 +25,7 @@ from finetune.hub.demo import DemoPlan
 from finetune.hub.push_plan import PushPlan, PushRequest, prepare_push
 from finetune.hub.upload import ProgressCallback, PushProgress, Upload
 from finetune.hub.verify import Verification
+from finetune.phases import Phase
 from finetune.runs.run import Run, default_title
 from finetune.runs.summary import RunSummary
 
@@ -126,7 +127,7 @@ def push_run(
         local = verify.score_saved_model(run, summary)
         title = run.about().name or default_title(model_card.public_config(run.config()))
         commit = upload.carry_out(f"Fine-tuned with Finetune: {title}"[:200])
-    report(progress := replace(upload.progress, doing="loading it back to compare"))
+    report(progress := replace(upload.progress, phase=Phase.VERIFY))
     pushed = Pushed(f"{hub_connection.hub_endpoint()}/{plan.full}", commit, upload.created)
     if verified:
         comparison = verify.verify_push(run, summary, plan.full, commit, token, stopped, local)
@@ -134,7 +135,7 @@ def push_run(
     if plan.demo and stopped():
         return replace(pushed, demo_problem="You cancelled before it was made.")
     if plan.demo:
-        report(replace(progress, doing="making the demo Space"))
+        report(replace(progress, phase=Phase.CREATE_DEMO))
         space = DemoPlan(plan.demo, plan.demo_exists, plan.hardware, plan.billed)
         length = checkpoints.length_of(run.folder)
         texts = demo.demo_files(plan.full, summary.paired, length, plan.licence)

@@ -14,6 +14,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from finetune.errors import Cancelled, PublishError
 from finetune.hub.client import HubClient, may_still_arrive
 from finetune.hub.push_plan import Files, PushPlan, head_commit
+from finetune.phases import Phase
 
 _SMALL = 2**20  # bytes, up to which a file is read at once rather than streamed
 
@@ -23,7 +24,7 @@ class PushProgress:
     """How far a push is.
 
     Args:
-        doing: what it does now.
+        phase: what it does now.
         sent: bytes sent, or there already.
         total: bytes in all; 0 while unknown.
         there: bytes that the Hub had from before.
@@ -31,7 +32,7 @@ class PushProgress:
         created: whether the push made it.
     """
 
-    doing: str = "checking"
+    phase: Phase = Phase.CHECK_HUB
     sent: int = 0
     total: int = 0
     there: int = 0
@@ -100,7 +101,7 @@ class Upload:
     ) -> None:
         self._hub, self._plan, self._report = hub, plan, report
         self.created = False
-        self.progress = PushProgress("reading the files", 0, plan.size, full=plan.full)
+        self.progress = PushProgress(Phase.READ_FILES, 0, plan.size, full=plan.full)
         report(self.progress)
         self._parent = plan.head
         self._large: dict[str, _CountedFile] = {}
@@ -148,7 +149,7 @@ class Upload:
         if self._plan.exists:
             return
         api, full = self._hub.api, self._plan.full
-        self._tell(f"making {full}")
+        self._tell(Phase.CREATE_REPOSITORY)
         self._hub.call(
             f"Creating {full}",
             lambda: api.create_repo(full, private=self._plan.private),
@@ -162,7 +163,7 @@ class Upload:
         self._parent = head_commit(info)
 
     def _send(self) -> None:
-        self._tell("sending the files")
+        self._tell(Phase.UPLOAD)
         self._hub.call(
             f"Sending the files to {self._plan.full}",
             lambda: self._hub.api.preupload_lfs_files(
@@ -174,7 +175,7 @@ class Upload:
         self.progress = replace(self.progress, there=there, sent=self._plan.size)
 
     def _commit(self, message: str) -> str:
-        self._tell("committing")
+        self._tell(Phase.COMMIT)
         plan = self._plan
         operations: list[Any] = [*self._additions, *map(CommitOperationDelete, plan.removed)]
         self._hub.check_stopped()  # the last moment: a commit cannot be taken back
@@ -195,11 +196,11 @@ class Upload:
                 f"{error.fact} The commit may still arrive.",
                 "Look into the repository in a minute, and push again if it has not arrived.",
             ) from None
-        self._tell("committed")
+        self._tell(Phase.COMMITTED)
         return str(commit.oid)
 
-    def _tell(self, doing: str) -> None:
-        self.progress = replace(self.progress, doing=doing, created=self.created)
+    def _tell(self, phase: Phase) -> None:
+        self.progress = replace(self.progress, phase=phase, created=self.created)
         self._report(self.progress)
 
     def _beat(self) -> int:
@@ -207,5 +208,5 @@ class Upload:
         sent = sum(file.sent for file in self._large.values())
         if sent > self.progress.sent:
             self.progress = replace(self.progress, sent=sent)
-            self._tell(self.progress.doing)
+            self._tell(self.progress.phase)
         return sent

@@ -229,7 +229,7 @@ def check_job(folder: JobFolder) -> int:
 def check_config(
     config: RunConfig,
     root: Path,
-    on_progress: Callable[[str, int, int], None],
+    on_progress: Callable[[Phase, str, int, int], None],
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
     """The report on a configuration's pairs; asks the Hub only where it answers.
@@ -253,17 +253,19 @@ class _EventProgress:
     """Progress as events, a few a second at most."""
 
     def __init__(self, job: JobFolder) -> None:
-        self._job, self._phase, self._last = job, "", 0.0
+        self._job, self._last = job, 0.0
+        self._current: tuple[Phase, str] | None = None
 
-    def __call__(self, phase: str, done: int, total: int) -> None:
+    def __call__(self, phase: Phase, detail: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if phase == self._phase and now - self._last < 0.3:
+        is_new = (phase, detail) != self._current
+        if not is_new and now - self._last < 0.3:
             return
-        if phase != self._phase:
-            self._job.append(events.PhaseStarted(phase=Phase.READ_ROWS, detail=phase))
+        if is_new:
+            self._job.append(events.PhaseStarted(phase=phase, detail=detail))
         if done:
             self._job.append(events.Progressed(done=done, total=total))
-        self._phase, self._last = phase, now
+        self._current, self._last = (phase, detail), now
 
 
 def _on_time_limit(number: int, frame: FrameType | None) -> None:
@@ -289,7 +291,7 @@ def main(arguments: list[str] | None = None) -> int:
         chosen = RunConfig.from_dict(
             arguments_given(args) | uploads.upload_from_arguments(args, root)
         )
-        report = check_config(chosen, root, lambda phase, done, total: None)
+        report = check_config(chosen, root, lambda phase, detail, done, total: None)
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2

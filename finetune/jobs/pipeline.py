@@ -118,7 +118,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     tokenizer, classifier = _load_model(config, accelerator, pairs)
     stop.check()
     # 4. The batches
-    yield PhaseStarted(phase=Phase.TOKENIZE, detail=f"{len(pairs.splits['train'])} pairs")
+    yield PhaseStarted(phase=Phase.TOKENIZE, detail=str(len(pairs.splits["train"])))
     batches = _build_batches(config, accelerator, pairs, tokenizer, classifier)
     stop.check()
     if config.auto_find_batch_size:

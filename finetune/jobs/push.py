@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
 import time
 import traceback
@@ -132,6 +133,12 @@ def cancel_push(run: Run) -> None:
         _folder(run).request_stop()
 
 
+def forget_failed_push(run: Run) -> None:
+    """Drop a push that came to nothing: somebody looks anew whether it can be done."""
+    if push_state(run).status in ("failed", "stopped", "interrupted"):
+        shutil.rmtree(_folder(run).folder, ignore_errors=True)
+
+
 def _folder(run: Run) -> JobFolder:
     return JobFolder(run.folder / "pushes" / "latest")
 
@@ -147,14 +154,14 @@ def push_job(job: JobFolder) -> int:
     request = PushRequest(**job.request["push"])
     approved = set(job.request["approved"])
     last = 0.0
-    phase = ""
+    phase: Phase | None = None
 
     def on_progress(progress: PushProgress) -> None:
         nonlocal last, phase
-        if progress.doing != phase or time.monotonic() - last > 0.3:
+        if progress.phase != phase or time.monotonic() - last > 0.3:
             text = json.dumps(dataclasses.asdict(progress))
             write_atomically(job.folder / "progress.json", text)
-            phase, last = progress.doing, time.monotonic()
+            phase, last = progress.phase, time.monotonic()
 
     def work() -> events.Event:
         summary = RunStore(run.folder.parent).summary(run)

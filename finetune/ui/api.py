@@ -19,8 +19,8 @@ from gradio.events import api as endpoint
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, PublishError
 from finetune.inference.file_request import COLUMNS, PredictionRequest
-from finetune.jobs import prediction_jobs, run_table, service
-from finetune.jobs.prediction_jobs import PredictionJob
+from finetune.jobs import predict, run_table, service
+from finetune.jobs.predict import PredictionJob
 from finetune.runs.store import RunStore
 from finetune.ui import auth, feedback, upload_limits
 from finetune.ui.model_chooser import Models
@@ -181,7 +181,7 @@ class Api:
                 label_column or "", bool(both_orders), bool(threshold), bool(calibrated),
             )  # fmt: skip
             path = upload_limits.path(store.visitor, file)
-            job = prediction_jobs.start_prediction(store, prediction, path)
+            job = predict.start_prediction(store, prediction, path)
             upload_limits.kept(file, job.input)
             return _batch(job)
 
@@ -198,7 +198,7 @@ class Api:
             there are at least 30; of these `validated_on` are the pairs the model was chosen by.
         """
         with self._store_of(request) as store:
-            return _batch(prediction_jobs.get_prediction(store, batch_id))
+            return _batch(predict.get_prediction(store, batch_id))
 
     def cancel_batch(self, request: gr.Request, batch_id: str) -> dict:
         """End a batch; what is judged by then is kept.
@@ -207,8 +207,8 @@ class Api:
             batch_id: as predict_batch gives it.
         """
         with self._store_of(request) as store:
-            job = prediction_jobs.get_prediction(store, batch_id)
-            prediction_jobs.cancel_prediction(job)
+            job = predict.get_prediction(store, batch_id)
+            predict.cancel_prediction(job)
             return _batch(job)
 
     def publish(
@@ -298,7 +298,7 @@ class Api:
 
 
 def _batch(job: PredictionJob) -> dict:
-    state = prediction_jobs.prediction_state(job)
+    state = predict.prediction_state(job)
     return {
         "id": job.id,
         "status": state.status,

@@ -36,7 +36,7 @@ def visitor_store(store: RunStore, request: Any) -> RunStore:
     Args:
         request: Gradio's or Starlette's; None in a direct call.
     """
-    return store.seen_by(request_visitor(store, request))
+    return store.for_visitor(request_visitor(store, request))
 
 
 def request_visitor(store: RunStore, request: Any) -> Visitor:

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from finetune.data.check_report import CheckReport, Example
 from finetune.data.preview import FirstRows
-from finetune.jobs.check_jobs import CheckState
+from finetune.jobs.check import CheckState
 from finetune.messages import message
 from finetune.ui.html import macro
 

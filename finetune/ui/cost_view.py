@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import psutil
 from markupsafe import Markup
 
+from finetune import arguments
 from finetune import config as run_config
 from finetune.config import RunConfig
 from finetune.environment import devices
@@ -73,7 +74,7 @@ def costs(
             for name, knob in run_config.knobs().items()
             if knob.usual and not knob.usual[0] <= getattr(config, name) <= knob.usual[1]
         ],
-        command="" if grid else run_arguments.command(config, files, runs_folder),
+        command="" if grid else arguments.command(config, files, runs_folder),
         duration=duration,
         rough_duration=_rough_duration,
         memory_size=_memory_size,

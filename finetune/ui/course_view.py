@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from finetune.phases import Phase
 from finetune.runs.events import FirstBatch
 from finetune.runs.summary import RunSummary
 from finetune.ui.html import render
 
-_PHASES = ("start", "checkpoint", "tokenise", "train", "evaluate", "save")
 _ENDINGS = ("waiting", "finished", "stopped", "failed", "interrupted")
+_MOMENTS = {
+    Phase.FIND_BATCH_SIZE: "fit",
+    Phase.TOKENIZE: "tokenise",
+    Phase.TRAIN: "train",
+    Phase.EVALUATE: "evaluate",
+    Phase.BASELINES: "baselines",
+    Phase.BOTH_ORDERS: "orders",
+    Phase.SAVE_MODEL: "save",
+    Phase.SAVE_UNSCORED_MODEL: "unscored",
+    Phase.SAVE_CHECKPOINT: "keep",
+}
 
 
 def moment(summary: RunSummary, dataset: str = "") -> str:
@@ -20,22 +31,9 @@ def moment(summary: RunSummary, dataset: str = "") -> str:
     """
     if summary.status in _ENDINGS:
         return summary.status
-    match summary.phase, summary.detail:
-        case "start", "finding the largest batch that fits":
-            return "fit"
-        case "download", detail:
-            return "data" if detail == dataset else "checkpoint"
-        case "evaluate", "the baselines":
-            return "baselines"
-        case "evaluate", "both orders of the sentences":
-            return "orders"
-        case "save", "a checkpoint":
-            return "keep"
-        case "save", "the model as it is":
-            return "unscored"
-        case phase, _ if phase in _PHASES:
-            return phase
-    return "start"
+    if summary.phase == Phase.DOWNLOAD:
+        return "data" if summary.detail == dataset else "checkpoint"
+    return _MOMENTS.get(Phase(summary.phase), "start") if summary.phase else "start"
 
 
 def lesson(moment: str) -> Markup:

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from finetune.evaluation import examples as run_examples
+from finetune.evaluation.examples import ExampleRow
 from finetune.evaluation.report import (
     SUSPECT,
     Analysis,
-    ExampleRow,
     PairedComparison,
     RunEvaluation,
 )
 from finetune.evaluation.slices import TESTED, Slice
 from finetune.inference.decision_rule import DecisionRule
-from finetune.jobs.background import JobProgress
 from finetune.metrics import intervals
 from finetune.metrics.calibration import Reliability
 from finetune.metrics.classification import Curve, thin_curve
-from finetune.runs.summary import RunSummary
+from finetune.runs.summary import JobState, RunSummary
 from finetune.ui import charts
 from finetune.ui.charts import Series
 from finetune.ui.html import macro, measure, render, short
@@ -45,7 +45,7 @@ def view(study: RunEvaluation, summary: RunSummary, decision: DecisionRule) -> M
     answers = np.count_nonzero(analysis.confusion.sum(axis=0))
     changed_pairs: list[tuple[ExampleRow, float]] = []
     if analysis.order and study.table is not None:
-        examples = examples_.example_rows(study, analysis.order.worst)
+        examples = run_examples.example_rows(study, analysis.order.worst)
         changed_pairs = list(zip(examples, analysis.order.changes, strict=True))
     return render(
         "evaluation.html",
@@ -302,7 +302,9 @@ def versus(
         sure = any(not score.low <= 0 <= score.high for score in comparison.difference.values())
         same_answers = bool((first.answers == second.answers).all())
         if first.table is not None:
-            examples = examples_.example_rows(first, comparison.disagreements[:MOST_DISAGREEMENTS])
+            examples = run_examples.example_rows(
+                first, comparison.disagreements[:MOST_DISAGREEMENTS]
+            )
             others = [second.analysis.labels[second.answers[example.row]] for example in examples]
             disagreements = list(zip(examples, comparison.first_right, others, strict=False))
     return render(
@@ -316,7 +318,7 @@ def versus(
 
 
 def test_set(
-    summary: RunSummary, study: RunEvaluation | None, job: JobProgress, has_test: bool
+    summary: RunSummary, study: RunEvaluation | None, job: JobState, has_test: bool
 ) -> Markup:
     """The sealed test set, or its scores and how often it was opened.
 

@@ -209,7 +209,7 @@ def _control(name: str) -> gr.components.Component:
         return gr.Dropdown([(unset, "")], allow_custom_value=True, **common)
     if knob.choices:
         return gr.Dropdown(list(knob.choices), **common)
-    kind = run_config.field_type(name)
+    kind = knob.kind
     if kind is bool:
         return gr.Checkbox(**common)
     if kind is str:

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from finetune.ui.i18n import gettext, gettext_html
+from finetune.ui.phases import phase_text
 
 FOLDER = Path(__file__).resolve().parent / "templates"
 
@@ -28,7 +29,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"_": gettext, "_html": gettext_html}
+    made.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text)
     made.filters |= {
         "fixed": fixed,
         "count": count,

@@ -18,7 +18,8 @@ import gradio as gr
 
 from finetune.errors import StoreError
 from finetune.jobs import service
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import charts, course_view, feedback, i18n, run_view, tab_links, theme
 from finetune.ui.i18n import gettext
@@ -162,8 +163,8 @@ def _draw(store: RunStore, run: Run, parts: Parts) -> None:
         ),
         "lesson": (moment, lambda: course_view.lesson(moment)),
         "batch": (
-            f"{summary.peeked.time if summary.peeked else 0}",
-            lambda: course_view.first_batch(summary.peeked),
+            f"{summary.first_batch.time if summary.first_batch else 0}",
+            lambda: course_view.first_batch(summary.first_batch),
         ),
         "log": (str(run.log_size()), run.log_tail),
         **{name: ("", lambda text=text: text) for name, text in _labels().items()},

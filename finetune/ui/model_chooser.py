@@ -100,7 +100,9 @@ class Models:
             if not store.visitor.may_start:
                 raise ModelError(*owners.NOBODY)
             hub_access.count_checkpoint(store.root, store.visitor.name, str(name))
-            folder, max_length = model_cache.fetch_hub_model(str(name), anonymous=owners.is_shared())
+            folder, max_length = model_cache.fetch_hub_model(
+                str(name), anonymous=owners.is_shared()
+            )
             return self._cache.using(folder, max_length, None, device)
         run = store.get(name)
         paired = service.run_summary(store, run).paired

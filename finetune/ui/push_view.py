@@ -5,8 +5,8 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from finetune.hub.push_plan import PushPlan
-from finetune.jobs.export_jobs import ExportState
-from finetune.jobs.push_jobs import PushState
+from finetune.jobs.export import ExportState
+from finetune.jobs.push import PushState
 from finetune.ui.html import macro
 
 
@@ -15,9 +15,9 @@ def plan(plan: PushPlan) -> Markup:
     return macro("push.html", "plan")(plan)
 
 
-def state(state: PushState | None) -> Markup:
+def state(state: PushState) -> Markup:
     """How far a push is, or what became of it; empty where there is none."""
-    return macro("push.html", "state")(state) if state else Markup()
+    return macro("push.html", "state")(state)
 
 
 def may_write_more(address: str) -> Markup:

@@ -24,8 +24,9 @@ from starlette.routing import Route
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
-from finetune.jobs import check_jobs, export_jobs, prediction_jobs, service
-from finetune.runs.store import Run, RunStore
+from finetune.jobs import check, export, predict, service
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
 from finetune.ui import auth, i18n, live_updates, sign_in, upload_limits
 from finetune.ui.origins import AllowedHosts, OwnOrigin
@@ -51,7 +52,7 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
         "/finetune/watch/{run_id}": ("GET", _watch),
         "/finetune/runs/{run_id}/{kind}": ("GET", _run_download),
         "/finetune/batches/{batch_id}/result": ("GET", _batch_result),
-        "/finetune/examinations/{look_id}/findings.csv": ("GET", _findings),
+        "/finetune/checks/{check_id}/findings.csv": ("GET", _findings),
     }
     closed = [f"{prefix}/{path}" for prefix in ("/gradio_api", "") for path in _CLOSED]
     routes = [Route(path, _not_found, methods=["GET", "POST"]) for path in closed]
@@ -121,7 +122,7 @@ def _run_download(store: RunStore, request: Request) -> Response:
         case "script.zip":
             return _attachment(script_bundle.script_zip(run, mine), f"{run.id}-script.zip")
         case "onnx.zip":
-            onnx = export_jobs.export_zip(run, service.run_summary(mine, run))
+            onnx = export.export_zip(run, service.run_summary(mine, run))
             return _attachment(onnx, f"{run.id}-onnx.zip")
         case "events.csv":
             return _attachment(downloads.events_csv(run), f"{run.id}-events.csv")
@@ -136,10 +137,10 @@ def _run_download(store: RunStore, request: Request) -> Response:
 
 def _findings(store: RunStore, request: Request) -> Response:
     mine = auth.visitor_store(store, request)
-    check = check_jobs.get_check(mine, request.path_params["look_id"])
-    report = check_jobs.check_state(check).report
+    job = check.get_check(mine, request.path_params["check_id"])
+    report = check.check_state(job).report
     if report is None:
-        raise StoreError("There is no such examination.", "Press Examine.")
+        raise StoreError("There is no such check.", "Press Examine.")
     # The mark at the beginning tells Excel that it is UTF-8.
     return _attachment(["\ufeff" + report.as_csv()], "findings.csv")
 
@@ -147,10 +148,10 @@ def _findings(store: RunStore, request: Request) -> Response:
 def _batch_result(store: RunStore, request: Request) -> Response:
     """A judged file, as far as it is written."""
     mine = auth.visitor_store(store, request)
-    batch = prediction_jobs.get_prediction(mine, request.path_params["batch_id"])
+    batch = predict.get_prediction(mine, request.path_params["batch_id"])
     if batch.result is None:
         raise StoreError("There is no result yet.", "Wait for the first rows.")
-    stem = batch.asked().file.partition(".")[0][:80]
+    stem = batch.prediction_request().file.partition(".")[0][:80]
     return _attachment(_read(batch.result), f"{stem or 'pairs'}-predicted{batch.result.suffix}")
 
 

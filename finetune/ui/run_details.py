@@ -13,7 +13,8 @@ from finetune.config import RunConfig
 from finetune.errors import NoSuchRun, StoreError
 from finetune.evaluation import report
 from finetune.jobs import run_table, service
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import compare_view, evaluation_view, feedback, routes
 from finetune.ui.compare_view import Compared

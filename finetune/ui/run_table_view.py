@@ -15,7 +15,8 @@ from finetune import owners
 from finetune.jobs import run_table
 from finetune.jobs.run_table import RunGroup, RunRow
 from finetune.messages import message
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import theme
 from finetune.ui.html import render
 from finetune.ui.run_view import duration
@@ -90,7 +91,7 @@ def is_everybodys(store: RunStore) -> bool:
 
 def _owner(store: RunStore, run_id: str) -> list[str]:
     """The owner's user name, or the beginning of their browser's; empty if nobody's."""
-    kind, _, name = Run(store.root / run_id).about().owner.partition(":")
+    kind, _, name = Run(store.root / run_id).owner.partition(":")
     return [name if kind == "user" else f"{kind} {name[:8]}"] if name else []
 
 

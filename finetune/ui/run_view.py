@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 
 from markupsafe import Markup
 
 from finetune.jobs import run_table
 from finetune.messages import message
-from finetune.runs.store import Run
+from finetune.runs.run import Run
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui.html import render
 from finetune.ui.i18n import gettext
+from finetune.ui.phases import phase_text
 
-PHASES = {
-    "": message("Starting the worker"),
-    "start": message("Starting"),
-    "download": message("Loading"),
-    "tokenise": message("Tokenising"),
-    "train": message("Training"),
-    "evaluate": message("Evaluating"),
-    "save": message("Saving the best model"),
-}
-# What is saved, where it is not the best model.
-SAVES = {
-    "a checkpoint": message("Saving a checkpoint"),
-    "the model as it is": message("Saving the model as it is"),
-}
 ENDINGS = {
     "finished": message("Finished"),
     "stopped": message("Stopped"),
@@ -92,14 +78,8 @@ def _headline(summary: RunSummary, queue_place: tuple[int, int]) -> str:
         return gettext("Waiting, no. {place} of {n} in the queue", place=place, n=waiting)
     if summary.status in ENDINGS:
         return gettext(ENDINGS[summary.status])
-    if summary.phase == "save" and summary.detail in SAVES:
-        return gettext(SAVES[summary.detail])
-    phase = gettext(PHASES.get(summary.phase, summary.phase))
-    detail = summary.detail if summary.phase in {"download", "tokenise", "start"} else ""
-    text = gettext(detail)
-    if pairs := re.fullmatch(r"(\d+) pairs", detail):
-        text = gettext("{n:,} pairs", n=int(pairs[1]))
-    return f"{phase} {text}".strip()
+    text = phase_text(summary.phase, summary.detail)
+    return text[:1].upper() + text[1:]
 
 
 def _best_baseline(summary: RunSummary, metric: str) -> float | None:

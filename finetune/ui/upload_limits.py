@@ -78,7 +78,7 @@ class _Quota:
         if not store.visitor.alone:
             limits = Limits.of_environment()
             self._own = limits.upload_bytes - store.uploads.needed()
-            self._everyone = limits.all_upload_bytes - store.brought_bytes()
+            self._everyone = limits.all_upload_bytes - store.uploaded_bytes()
 
     def check(self, size: int) -> None:
         """Raise `_TooMuch` when so many bytes more are too many."""

@@ -33,7 +33,6 @@ from finetune.hub import client, model_card, publish, push_plan, verify
 from finetune.hub.push_plan import PushRequest
 from finetune.hub.upload import PushProgress
 from finetune.inference.scorer import Scorer
-from finetune.jobs import push as push_jobs
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -545,14 +544,14 @@ def test_the_token_is_nowhere_afterwards(
         hub.faults.clear()
         hub.fail("", path, 403, ALWAYS)
         request = PushRequest("pairs", demo=True)
-        push_jobs.start_push(store, run, request, marked, push_jobs.Approvals())
-        while push_jobs.push_state(run).running:
+        push.start_push(store, run, request, marked, push.Approvals())
+        while push.push_state(run).running:
             for one in psutil.Process().children(True):
                 with contextlib.suppress(psutil.Error):  # it has ended meanwhile
                     arguments.append(" ".join(one.cmdline()))
             arguments += map(repr, threading.enumerate())
             time.sleep(0.02)
-        state = push_jobs.push_state(run)
+        state = push.push_state(run)
         said += [repr(state), push_view.state(state)]
     assert state.status == "finished"
     assert marked in hub.tokens_seen

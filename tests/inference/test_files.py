@@ -22,10 +22,11 @@ from finetune.inference import decision_rule, file_request, files
 from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.predictor import Predictor
-from finetune.jobs import prediction_jobs, workers
+from finetune.jobs import predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from tests.jobs.test_service import until
 from tests.support import toys
 
@@ -171,9 +172,7 @@ def test_a_file_of_another_shape_than_the_models(store: RunStore, run: Run, tmp_
     path = write_csv(tmp_path / "x.csv", [("sentence1", "label"), ("the cat", "equivalent")])
     for second in ("", file_request.NONE):
         with pytest.raises(DataError, match=r"no column of x\.csv is chosen as sentence2: it has"):
-            prediction_jobs.start_prediction(
-                store, PredictionRequest(run.id, "x.csv", "", second), path
-            )
+            predict.start_prediction(store, PredictionRequest(run.id, "x.csv", "", second), path)
     pairs = write_csv(tmp_path / "y.csv", [("sentence1", "sentence2"), ("the cat", "a dog")])
     alone = file_request.check_columns(
         PredictionRequest(run.id, "y.csv", "", "sentence2"), pairs, paired=False
@@ -293,16 +292,16 @@ def test_a_cancel_is_heard_between_the_first_windows(run: Run, tmp_path: Path) -
 def test_a_file_that_cannot_be_meant_is_refused(store: RunStore, run: Run, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "x.csv", [("one", "two", "three", "four"), ("a", "b", "c", "d")])
     with pytest.raises(DataError, match=r"No column of x\.csv is clearly the first sentence"):
-        prediction_jobs.start_prediction(store, PredictionRequest(run.id, "x.csv", ""), path)
+        predict.start_prediction(store, PredictionRequest(run.id, "x.csv", ""), path)
     with pytest.raises(DataError, match="no column 'five'"):
-        prediction_jobs.start_prediction(store, PredictionRequest(run.id, "x.csv", "five"), path)
+        predict.start_prediction(store, PredictionRequest(run.id, "x.csv", "five"), path)
     (tmp_path / "image.csv").write_bytes(b"\x89PNG\r\n")
     with pytest.raises(DataError, match="PNG"):
-        prediction_jobs.start_prediction(
+        predict.start_prediction(
             store, PredictionRequest(run.id, "image.csv", ""), tmp_path / "image.csv"
         )
     with pytest.raises(JobError, match="no model"):
-        prediction_jobs.start_prediction(
+        predict.start_prediction(
             store, PredictionRequest(store.create(RunConfig()).id, "x.csv", "one"), path
         )
 
@@ -313,13 +312,10 @@ def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Pa
     lines += [(f"the cat {n} .", "a dog .", "no" if n % 2 else "equivalent") for n in range(300)]
     path = write_csv(tmp_path / "mine.csv", lines)
     asked = PredictionRequest(run.id, "mine.csv", "text a", "text b", "is_same")
-    made = prediction_jobs.start_prediction(store, asked, path)
-    assert (
-        prediction_jobs.prediction_state(prediction_jobs.get_prediction(store, made.id)).status
-        == "running"
-    )
-    until(lambda: prediction_jobs.prediction_state(made).status != "running", 60)
-    found = prediction_jobs.prediction_state(made)
+    made = predict.start_prediction(store, asked, path)
+    assert predict.prediction_state(predict.get_prediction(store, made.id)).status == "running"
+    until(lambda: predict.prediction_state(made).status != "running", 60)
+    found = predict.prediction_state(made)
     assert found.error == ""
     assert (found.status, found.done, len(found.head)) == ("finished", 300, 100)
     assert found.report["labelled"] == 150
@@ -329,21 +325,21 @@ def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Pa
     # Another visitor has no such batch.
     for other in (Visitor(names=("b",)), Visitor(names=())):
         with pytest.raises(DataError, match="no such batch"):
-            prediction_jobs.get_prediction(store.seen_by(other), made.id)
+            predict.get_prediction(store.for_visitor(other), made.id)
     for wrong in ("../x", "", None, 7, "x" * 10**6, made.id + "/../" + made.id):
         with pytest.raises(DataError, match="no such batch"):
-            prediction_jobs.get_prediction(store, wrong)
+            predict.get_prediction(store, wrong)
 
 
 @pytest.mark.slow
 def test_a_cancelled_batch_keeps_what_is_judged(store: RunStore, run: Run, tmp_path: Path) -> None:
     lines = [("sentence1", "sentence2"), *((f"the cat {n} .", "a dog .") for n in range(120_000))]
     path = write_csv(tmp_path / "long.csv", lines)
-    made = prediction_jobs.start_prediction(store, PredictionRequest(run.id, "long.csv", ""), path)
-    until(lambda: prediction_jobs.prediction_state(made).done > 0, 60)
-    prediction_jobs.cancel_prediction(made)
-    until(lambda: prediction_jobs.prediction_state(made).status != "running", 30)
-    found = prediction_jobs.prediction_state(made)
+    made = predict.start_prediction(store, PredictionRequest(run.id, "long.csv", ""), path)
+    until(lambda: predict.prediction_state(made).done > 0, 60)
+    predict.cancel_prediction(made)
+    until(lambda: predict.prediction_state(made).status != "running", 30)
+    found = predict.prediction_state(made)
     assert found.status == "stopped"
     assert made.result is not None
     kept = len(made.result.read_text().splitlines()) - 1
@@ -357,11 +353,11 @@ def test_a_visitor_has_bounds(
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "0")
     path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
     visitor = Visitor(names=("browser:ada",))
-    mine = store.seen_by(visitor).create(RunConfig(max_length=32))
+    mine = store.for_visitor(visitor).create(RunConfig(max_length=32))
     toys.copy_model(run.best, mine.best)
     with pytest.raises(DataError, match="a visitor may bring 0 MB"):
-        prediction_jobs.start_prediction(
-            store.seen_by(visitor), PredictionRequest(mine.id, "x.csv", ""), path
+        predict.start_prediction(
+            store.for_visitor(visitor), PredictionRequest(mine.id, "x.csv", ""), path
         )
 
 
@@ -370,7 +366,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
 ) -> None:
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
     monkeypatch.setattr(workers, "spawn_worker", lambda *values: None)
-    ada, other = (store.seen_by(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
+    ada, other = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
     mine = ada.create(RunConfig(max_length=32))
     toys.copy_model(run.best, mine.best)
 
@@ -378,11 +374,9 @@ def test_what_is_judged_counts_with_what_is_uploaded(
         rows = [("sentence1", "sentence2", "label"), (name * kilobytes * 1024, "b", "1")]
         return write_csv(tmp_path / f"{name}.csv", rows)
 
-    def judge(name: str, kilobytes: int) -> prediction_jobs.PredictionJob:
+    def judge(name: str, kilobytes: int) -> predict.PredictionJob:
         path = write(name, kilobytes)
-        return prediction_jobs.start_prediction(
-            ada, PredictionRequest(mine.id, path.name, ""), path
-        )
+        return predict.start_prediction(ada, PredictionRequest(mine.id, path.name, ""), path)
 
     first, second = judge("a", 300), judge("b", 300)
     os.utime(first.folder / "asked.json", (0, 0))
@@ -392,12 +386,12 @@ def test_what_is_judged_counts_with_what_is_uploaded(
     ada.create(RunConfig(dataset=ada.uploads.add({"train": write("d", 300)})))
     with pytest.raises(DataError, match=r"These files have 0\.8 MB"):
         judge("e", 800)
-    assert {one.id for one in prediction_jobs.newest_predictions(ada)} == {
+    assert {one.id for one in predict.newest_predictions(ada)} == {
         first.id,
         second.id,
     }  # in vain, so none goes
     third = judge("f", 300)
-    assert {one.id for one in prediction_jobs.newest_predictions(ada)} == {second.id, third.id}
+    assert {one.id for one in predict.newest_predictions(ada)} == {second.id, third.id}
 
 
 def test_others_start_while_a_file_is_copied(
@@ -405,7 +399,7 @@ def test_others_start_while_a_file_is_copied(
 ) -> None:
     monkeypatch.setattr(workers, "spawn_worker", lambda *values: None)
     path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
-    ada, bob = (store.seen_by(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
+    ada, bob = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
     for visitor in (ada, bob):
         toys.copy_model(run.best, visitor.create(RunConfig(max_length=32)).best)
     left = store.root / "batches" / ".new-of-an-app-that-was-killed"
@@ -416,28 +410,22 @@ def test_others_start_while_a_file_is_copied(
     def slow(source: Path, target: Path) -> None:
         if not copied:
             copied.append(target)
-            with workers.store_lock(store):
-                assert (
-                    prediction_jobs.newest_predictions(store) == []
-                )  # what is not whole is not shown
+            with background.store_lock(store):
+                assert predict.newest_predictions(store) == []  # what is not whole is not shown
             with pytest.raises(JobError, match="1 batch is going on"):
-                prediction_jobs.start_prediction(
+                predict.start_prediction(
                     ada, PredictionRequest(ada.runs()[0].id, "x.csv", ""), path
                 )
-            prediction_jobs.start_prediction(
-                bob, PredictionRequest(bob.runs()[0].id, "x.csv", ""), path
-            )
+            predict.start_prediction(bob, PredictionRequest(bob.runs()[0].id, "x.csv", ""), path)
         real(source, target)
 
     monkeypatch.setattr(shutil, "copyfile", slow)
-    made = prediction_jobs.start_prediction(
-        ada, PredictionRequest(ada.runs()[0].id, "x.csv", ""), path
-    )
+    made = predict.start_prediction(ada, PredictionRequest(ada.runs()[0].id, "x.csv", ""), path)
     assert copied[0].parent != made.folder
     assert made.input.read_bytes() == path.read_bytes()
-    assert len(prediction_jobs.newest_predictions(store)) == 2
+    assert len(predict.newest_predictions(store)) == 2
     assert {one.name for one in (store.root / "batches").iterdir()} == {
-        one.id for one in prediction_jobs.newest_predictions(store)
+        one.id for one in predict.newest_predictions(store)
     }
 
 
@@ -450,5 +438,5 @@ def test_a_file_that_cannot_be_copied_leaves_nothing(
     monkeypatch.setattr(shutil, "copyfile", full)
     path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
     with pytest.raises(StoreError, match="the disk is full"):
-        prediction_jobs.start_prediction(store, PredictionRequest(run.id, "x.csv", ""), path)
+        predict.start_prediction(store, PredictionRequest(run.id, "x.csv", ""), path)
     assert list((store.root / "batches").iterdir()) == []

@@ -20,7 +20,8 @@ from finetune.inference import decision_rule, file_request, files, model_cache
 from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.model_cache import ModelCache
 from finetune.inference.predictor import MAX_CHARACTERS, Prediction, Predictor
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.training import model
 from finetune.ui.model_chooser import Models
 from tests.support import toys

@@ -17,7 +17,8 @@ from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 
 from finetune.jobs import scheduler, workers
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 from tests.ui.conftest import Server

@@ -35,14 +35,14 @@ from finetune.inference import decision_rule
 from finetune.jobs import service
 from finetune.jobs.queue import Queue
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
 from finetune.ui import answer_view, app, charts, feedback, form, live_updates, run_view
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
 from tests.support import toys
-from tests.support.tabs import push_form
 from tests.support.toys import story
 from tests.ui.conftest import Server
 

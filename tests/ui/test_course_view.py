@@ -10,7 +10,8 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary, fold_events
 from finetune.ui import course_view, live_updates, run_view
 
@@ -139,4 +140,4 @@ def test_the_live_view_draws_the_batch_once(
 
 def test_a_run_of_an_older_version_has_no_batch() -> None:
     summary = fold_events([events.Started(device="CPU"), events.PhaseStarted(phase="train")])
-    assert summary.peeked is None
+    assert summary.first_batch is None

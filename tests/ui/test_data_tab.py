@@ -14,9 +14,10 @@ import pytest
 from finetune.config import RunConfig
 from finetune.data import first_rows, preview
 from finetune.data.check_report import CheckReport, Example
-from finetune.jobs import check, check_jobs
+from finetune.jobs import check
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui.tabs.data import Drawn
 from tests.support.tabs import data_tab
 from tests.support.translations import CHECK_PHASES
@@ -80,7 +81,7 @@ class Watched:
     def __init__(self, store: RunStore) -> None:
         self.tab, self.drawn = data_tab(store), Drawn()
         self.order, self.words = "first", ""
-        self.check = check_jobs.check_folder(store, RunConfig())
+        self.check = check.check_folder(store, RunConfig())
         self.check.folder.mkdir(parents=True)
         self.write("config.json", RunConfig().to_json())
 
@@ -106,7 +107,7 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     watched.check.append(events.PhaseStarted(phase="examine", detail="reading train"))
     watched.check.append(events.Progressed(done=50_000))
     rows = first_rows.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])])
-    watched.write(check_jobs.GLANCE, rows.to_json())
+    watched.write(check.GLANCE, rows.to_json())
     first = watched.tick()
     assert set(first) == {tab.progress}
     assert "reading train: 50,000 rows" in first[tab.progress]
@@ -115,7 +116,7 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     known = CheckReport(
         "x", corpus="c", labels=["a", "b"], columns={"sentence2": "q"}, read={"train": 9}
     )
-    watched.write(check_jobs.PARTIAL, known.to_json())
+    watched.write(check.PARTIAL, known.to_json())
     watched.check.append(events.PhaseStarted(phase="examine", detail="loading the tokenizer"))
     second = watched.tick()
     assert {tab.overview, tab.findings, tab.rows, tab.split, *tab.columns} <= set(second)
@@ -154,7 +155,7 @@ def test_rows_of_new_pairs_come_in_the_way_that_is_chosen(
 
 def test_unclear_columns_are_shown_with_the_first_rows(watched: Watched) -> None:
     glance = first_rows.FirstRows("a.csv", ["p"], [(2, ["<script>"])])
-    watched.write(check_jobs.GLANCE, glance.to_json())
+    watched.write(check.GLANCE, glance.to_json())
     watched.write("report.json", CheckReport("a.csv", choices={"p": "", "q": ""}).to_json())
     shown = watched.tick()[watched.tab.overview]
     assert "First rows of a.csv" in shown
@@ -166,7 +167,7 @@ def test_unclear_columns_are_shown_with_the_first_rows(watched: Watched) -> None
 
 def test_what_needs_no_tokenizer_stays_when_the_rest_fails(watched: Watched) -> None:
     tab = watched.tab
-    watched.write(check_jobs.PARTIAL, CheckReport("x", read={"train": 9}).to_json())
+    watched.write(check.PARTIAL, CheckReport("x", read={"train": 9}).to_json())
     watched.check.append(events.Failed(error="It is over.", remedy="Press Examine."))
     shown = watched.tick()
     assert "It is over." in shown[tab.progress]
@@ -192,7 +193,7 @@ def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
     """Somebody may be typing into it."""
     watched.write("report.json", CheckReport("x", labels=["a", "b"], read={"train": 9}).to_json())
     assert set(watched.tab.columns) <= set(watched.tick())
-    other = check_jobs.check_folder(store, RunConfig(max_train_samples=7))
+    other = check.check_folder(store, RunConfig(max_train_samples=7))
     watched.check.folder.rename(other.folder)
     watched.check = other
     watched.write("config.json", RunConfig(max_train_samples=7).to_json())
@@ -220,14 +221,14 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
         monkeypatch.setattr(signal, name, lambda *given: None)
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the examination sets them
         monkeypatch.setenv(name, "1")
-    place = check_jobs.check_folder(store, RunConfig())
+    place = check.check_folder(store, RunConfig())
     place.folder.mkdir(parents=True)
     assert check.carry_out(place, RunConfig(), store.root) == 0
     told = [one.detail for one in place.tail()[0] if isinstance(one, events.PhaseStarted)]
     assert told == [one for one in CHECK_PHASES if one != "starting"]
-    found = check_jobs.check_state(Run(place.folder))
+    found = check.check_state(Run(place.folder))
     assert found.report is not None
-    partial = CheckReport.from_dict(json.loads((place.folder / check_jobs.PARTIAL).read_text()))
+    partial = CheckReport.from_dict(json.loads((place.folder / check.PARTIAL).read_text()))
     assert partial.splits == found.report.splits
     assert partial.lengths.bins == []
     assert "once the tokenizer is loaded" in partial.lengths.note

@@ -16,7 +16,8 @@ from finetune.config import RunConfig
 from finetune.evaluation import saved_predictions
 from finetune.inference import decision_rule
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui.tabs.evaluate import Evaluation
 from tests.support import toys
 from tests.support.browser import App

@@ -15,7 +15,6 @@ from finetune.config import RunConfig
 from finetune.evaluation import corrections, saved_predictions
 from finetune.inference import decision_rule
 from finetune.runs.store import Run, RunStore
-from finetune.ui.tabs.evaluate import Evaluation
 from finetune.ui.tabs.runs import RunsTab, blank
 from tests.evaluation.test_report import evaluated, sure
 from tests.support import toys
@@ -88,7 +87,7 @@ def test_of_two_clicks_the_later_one_counts(tab: RunsTab, pair: tuple[Run, Run])
 
 
 def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
-    store: RunStore, toy_checkpoint: Path
+    tab: RunsTab, store: RunStore, toy_checkpoint: Path
 ) -> None:
     labels = [0, 1] * 20
     runs = []
@@ -103,31 +102,29 @@ def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
         runs.append(run)
     drawn, opened = runs
     view = {**blank(), "opened": opened.id}
-    made = Evaluation(store)
-    body = made._shown(NOBODY, {**blank(), "opened": drawn.id})[0]
-    assert f'data-run="{drawn.id}"' in body
-    table, *_, message = made.on_table(
-        NOBODY, view, *ASKS, told(do="label", what="3", label="no", run=drawn.id)
-    )
-    assert message == ""
+    part = tab.evaluation
+    drawing = part.on_part(NOBODY, {**blank(), "opened": drawn.id}, "Evaluation", *ASKS)
+    assert f'data-run="{drawn.id}"' in drawing[part.body]
+    click = told(do="label", what="3", label="no", run=drawn.id)
+    updates = part.on_table(NOBODY, click, view, *ASKS)
+    assert updates[part.message] == ""
     assert corrections.read_corrections(drawn) == {3: "no"}
     assert corrections.read_corrections(opened) == {}
-    assert f'data-run="{opened.id}"' in table
-    made.on_choice(NOBODY, view, told(do="save", what="0.7", run=drawn.id))
+    assert f'data-run="{opened.id}"' in updates[part.table]
+    part.on_choice(NOBODY, told(do="save", what="0.7", run=drawn.id), view)
     assert decision_rule.read_rule(drawn.best).threshold == 0.7
     assert decision_rule.read_rule(opened.best).threshold is None
-    other = made.on_choice(NOBODY, view, told(do="save", what="0.7", run="../x"))
-    assert "no such run" in other[0]
+    refused = part.on_choice(NOBODY, told(do="save", what="0.7", run="../x"), view)
+    assert "no such run" in refused[part.message]
 
 
-def test_a_later_drawing_of_the_errors_says_so(store: RunStore) -> None:
+def test_a_later_drawing_of_the_errors_says_so(tab: RunsTab, store: RunStore) -> None:
     labels = [0, 1] * 5
     run, _ = evaluated(store, {9: sure(labels)}, labels, 9)
-    view = {**blank(), "opened": run.id}
-    made = Evaluation(store)
+    view, part = {**blank(), "opened": run.id}, tab.evaluation
     began = time.time()
-    stamps = [int(made.on_again(NOBODY, view, *ASKS)[0].split('data-at="')[1].split('"')[0])
-              for _ in range(2)]  # fmt: skip
+    tables = [part.on_filter(NOBODY, view, *ASKS)[part.table] for _ in range(2)]
+    stamps = [int(table.split('data-at="')[1].split('"')[0]) for table in tables]
     assert began * 1e6 - 1 <= stamps[0] < stamps[1] <= time.time() * 1e6  # microseconds
 
 

@@ -20,7 +20,8 @@ from starlette.testclient import TestClient
 
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import auth, origins
 from tests.ui.conftest import Server
 

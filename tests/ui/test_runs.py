@@ -19,7 +19,8 @@ from finetune.config import RunConfig
 from finetune.jobs import run_table
 from finetune.jobs.queue import Queue
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import auth, compare_view, model_chooser, run_table_view
 from finetune.ui.tabs import runs
 from tests.support import toys
@@ -384,7 +385,7 @@ def test_two_browsers_never_see_each_others_runs(
     press_train(hers)  # a folder of the server's own is nobody's checkpoint here
     expect(hers.locator("#train-message [role=alert]")).to_contain_text("on this machine's disk")
     browser_of_ada = auth.identities(app.store).owner(secret["ada"])
-    mine = app.store.seen_by(owners.identify(browser=browser_of_ada))
+    mine = app.store.for_visitor(owners.identify(browser=browser_of_ada))
     run = mine.create(RunConfig(checkpoint="ada/toy", num_train_epochs=400,
                                 max_length=48, name="Adas pairs"))  # fmt: skip
     Queue(app.store.root).add(run.id)

@@ -82,7 +82,7 @@ def test_a_visitor_signs_in_pushes_and_asks_for_more(
 ) -> None:
     """The least makes a new repository; one made elsewhere takes a second sign-in."""
     hub.add_repo("ada/elsewhere")
-    ada = app.store.seen_by(Visitor(("user:ada",)))
+    ada = app.store.for_visitor(Visitor(("user:ada",)))
     toys.finished_run(ada, toy_checkpoint)
     context = browser.new_context()
     page = context.new_page()

@@ -24,10 +24,11 @@ from finetune.config import RunConfig
 from finetune.data import hub_access
 from finetune.errors import DataError, ModelError, NoSuchRun, StoreError
 from finetune.identities import Identities
-from finetune.jobs import background, check_jobs, scheduler, service, workers
+from finetune.jobs import background, check, scheduler, service, workers
 from finetune.jobs.queue import Queue
 from finetune.owners import Visitor
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import auth
 from finetune.ui.api import Api
 from finetune.ui.model_chooser import Models
@@ -36,7 +37,6 @@ from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 from tests.support.tabs import data_tab, predict_tab
-from tests.support.toys import story
 from tests.ui.conftest import Server
 
 NAME = "Adas-secret-name"
@@ -159,10 +159,10 @@ def test_an_address_is_issued_so_many_identities(
 def test_who_signs_in_keeps_what_the_browser_had(shared: None, ada: str, store: RunStore) -> None:
     before = auth.visitor_store(store, asks(ada)).create(RunConfig())
     browser = auth.identities(store).owner(ada)
-    both = store.seen_by(owners.identify(user="ada", browser=browser))
+    both = store.for_visitor(owners.identify(user="ada", browser=browser))
     after = both.create(RunConfig())
     assert {run.id for run in both.runs()} == {before.id, after.id}
-    elsewhere = store.seen_by(owners.identify(user="ada"))  # another browser, signed in
+    elsewhere = store.for_visitor(owners.identify(user="ada"))  # another browser, signed in
     assert [run.id for run in elsewhere.runs()] == [after.id]
     assert ada not in (before.folder / "about.json").read_text()
 
@@ -197,26 +197,26 @@ def test_an_upload_is_its_owners(
         lambda: his.uploads.files(upload),
         lambda: his.uploads.file_names(upload),
         lambda: service.start_run(his, RunConfig(dataset=upload)),
-        lambda: check_jobs.start_check(his, RunConfig(dataset=upload)),
+        lambda: check.start_check(his, RunConfig(dataset=upload)),
     ):
         with pytest.raises(DataError, match="There is no upload"):
             act()
     same = his.uploads.add({"train": tmp_path / "hers.csv"})
     assert same != upload  # the name of what another has cannot be found by having it too
-    look = check_jobs.check_folder(hers, RunConfig(dataset=upload))
+    look = check.check_folder(hers, RunConfig(dataset=upload))
     look.folder.mkdir(parents=True)
     (look.folder / "config.json").write_text(RunConfig(dataset=upload).to_json())
-    assert check_jobs.get_check(hers, look.id).id == look.id
+    assert check.get_check(hers, look.id).id == look.id
     with pytest.raises(DataError):
-        check_jobs.get_check(his, look.id)
+        check.get_check(his, look.id)
 
 
 def examined(store: RunStore, dataset: str) -> tuple[Run, subprocess.Popen[bytes]]:
     """An examination that is going on."""
-    folder = check_jobs.check_folder(store, RunConfig(dataset=dataset))
+    folder = check.check_folder(store, RunConfig(dataset=dataset))
     folder.folder.mkdir(parents=True)
     (folder.folder / "config.json").write_text(RunConfig(dataset=dataset).to_json())
-    lock = workers.hold(folder.lock_file)
+    lock = hold_lock(folder.lock_file)
     assert lock is not None
     process = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
     os.close(lock)
@@ -469,7 +469,7 @@ def test_no_endpoint_shows_or_changes_anothers_run(
     assert {p: p.stat().st_mtime_ns for p in hers.folder.rglob("*")} == before
     others = [run for run in store.runs() if run.id != hers.id]
     his_name = auth.visitor_store(store, asks(bob)).visitor.name
-    assert {run.about().owner for run in others} <= {his_name}  # an empty config is a whole one
+    assert {run.owner for run in others} <= {his_name}  # an empty config is a whole one
     assert workers.worker_process(hers) is None
 
 
@@ -582,7 +582,7 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
 
     shown = tab.on_everybody(root, runs.blank(), chosen, {}, "", True)
     assert NAME in shown[tab.table]
-    assert hers.about().owner[8:16] in shown[tab.table]  # whose it is
+    assert hers.owner[8:16] in shown[tab.table]  # whose it is
     for who, wanted in ((bob, True), (root, False)):
         hidden = tab.on_everybody(who, runs.blank(), chosen, {}, "", wanted)
         assert NAME not in str(hidden)
@@ -656,7 +656,7 @@ def test_runs_and_examinations_are_counted_before_they_fetch(
     command = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 1
     assert "ada/pairs has 0 MB. A visitor may fetch 0 MB" in store.summary(run).error
-    look = check_jobs.start_check(mine, run.config())
-    until(lambda: not check_jobs.check_state(look).running)
-    assert "A visitor may fetch 0 MB" in check_jobs.check_state(look).error
+    look = check.start_check(mine, run.config())
+    until(lambda: not check.check_state(look).running)
+    assert "A visitor may fetch 0 MB" in check.check_state(look).error
     assert not [one for one in hub.requests if "train.csv" in str(one)]

@@ -17,6 +17,7 @@ from typing import Any
 
 import gradio as gr
 
+from finetune import uploads
 from finetune.config import (
     BUNDLED_DATASET,
     DATA_FIELDS,
@@ -25,10 +26,9 @@ from finetune.config import (
     RunConfig,
     is_upload,
 )
-from finetune import uploads
 from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, FinetuneError, StoreError
-from finetune.jobs import check_jobs
+from finetune.jobs import check
 from finetune.runs.store import RunStore
 from finetune.ui import checks_view, feedback, form, polling, tab_links, upload_limits
 from finetune.ui.handlers import Updates, handler
@@ -232,11 +232,11 @@ class DataTab:
         self, store: RunStore, former_id: str, values: tuple[Any, ...], again: bool = False
     ) -> Updates:
         config = RunConfig.from_dict(dict(zip(CHECKED_FIELDS, values, strict=True)))
-        if former_id not in ("", check_jobs.check_folder(store, config).id):
+        if former_id not in ("", check.check_folder(store, config).id):
             _abandon(store, former_id)
-        check = check_jobs.start_check(store, config, again)
+        job = check.start_check(store, config, again)
         return {
-            self.check_id: check.id,
+            self.check_id: job.id,
             self.message: "",
             self.poller: polling.start_polling(),
         }
@@ -249,11 +249,11 @@ class DataTab:
         """How far the check is, and what it found, drawn once."""
         stop = {self.poller: polling.stop_polling(event)}
         try:
-            check = check_jobs.get_check(store, check_id)
+            job = check.get_check(store, check_id)
         except DataError:
             return stop
-        state = check_jobs.check_state(check)
-        end = _report_time(check.folder) if state.report else state.error
+        state = check.check_state(job)
+        end = _report_time(job.folder) if state.report else state.error
         if drawn.check_id != check_id or (drawn.end and not end):  # other pairs, or checked anew
             drawn = Drawn(check_id, choices=drawn.choices)
         if end and drawn.end == end:
@@ -268,15 +268,15 @@ class DataTab:
         return updates | {self.drawn: replace(drawn, end=end)}
 
     def _report(
-        self, store: RunStore, state: check_jobs.CheckState, drawn: Drawn, order: str, words: str
+        self, store: RunStore, state: check.CheckState, drawn: Drawn, order: str, words: str
     ) -> Updates:
         """What is known of the pairs. Rows and choosers that were drawn of the same check, while it
         still measured lengths, are left alone: somebody may have chosen others since."""
-        report = state.found
+        report = state.latest
         assert report is not None
         link = checks_view.findings_link(report, drawn.check_id) if state.report else ""
         updates: Updates = {
-            self.overview: checks_view.overview(report, state.glance),
+            self.overview: checks_view.overview(report, state.first_rows),
             self.more: gr.update(visible=bool(report.corpus)),
             self.findings: checks_view.findings(report),
             self.findings_csv: link,
@@ -308,7 +308,7 @@ class DataTab:
         self, store: RunStore, check_id: str, split: str, order: str, label: str | None, words: str
     ) -> Updates:
         """Other rows were chosen."""
-        report = check_jobs.check_state(check_jobs.get_check(store, check_id)).found
+        report = check.check_state(check.get_check(store, check_id)).latest
         if report is None:
             return {self.rows: ""}
         return {self.rows: self._rows(store, report, split, order, label, words)}
@@ -357,9 +357,9 @@ def _abandon(store: RunStore, check_id: str) -> None:
     """End a former check where nobody else can wait for it: of an upload only its owner asks, of
     other pairs every visitor."""
     with contextlib.suppress(DataError, StoreError):  # it is gone, or was never theirs
-        check = check_jobs.get_check(store, check_id)
-        if is_upload(check.config().dataset):
-            check_jobs.abandon_check(check)
+        job = check.get_check(store, check_id)
+        if is_upload(job.config().dataset):
+            check.abandon_check(job)
 
 
 def _chosen_event(control: Any) -> Any:

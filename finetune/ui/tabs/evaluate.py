@@ -12,17 +12,20 @@ from markupsafe import Markup
 
 from finetune.errors import FinetuneError, JobError
 from finetune.evaluation import corrections, report
+from finetune.evaluation import examples as run_examples
 from finetune.evaluation.report import RunEvaluation
 from finetune.inference import decision_rule
-from finetune.jobs import evaluation_jobs, service
-from finetune.jobs.evaluation_jobs import EvaluationKind
+from finetune.jobs import evaluate, service
+from finetune.jobs.evaluate import EvaluationKind
 from finetune.messages import message
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import evaluation_view, feedback, form, polling, routes, theme
 from finetune.ui.handlers import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
+from finetune.ui.phases import phase_text
 
 View = dict[str, Any]
 PROGRESS, EVALUATION, ERRORS = PARTS = (
@@ -94,7 +97,7 @@ class Evaluation:
             self.which = _dropdown(
                 gettext("examples"),
                 "which",
-                [(name, name) for name in examples_.SELECTIONS],
+                [(name, name) for name in run_examples.SELECTIONS],
                 "wrong",
             )
             self.label = _dropdown(gettext("true class"), "label", [(gettext("any class"), "")])
@@ -208,7 +211,7 @@ class Evaluation:
         return self._measure(store, view["opened"], "test")
 
     def _measure(self, store: RunStore, run_id: str, kind: EvaluationKind) -> Updates:
-        evaluation_jobs.start_evaluation(store, store.get(run_id), kind)
+        evaluate.start_evaluation(store, store.get(run_id), kind)
         return {**self._evaluation(store, run_id), self.message: ""}
 
     @handler
@@ -254,13 +257,16 @@ class Evaluation:
                 self.polling: polling.polling_value(False, event),
             }
         ended = summary.status in ENDED
-        orders = evaluation_jobs.evaluation_state(run, "orders")
-        test = evaluation_jobs.evaluation_state(run, "test")
+        orders = evaluate.evaluation_state(run, "orders")
+        test = evaluate.evaluation_state(run, "test")
         unmeasured = study.analysis.order is None and summary.paired and ended
         body = evaluation_view.view(study, summary, decision_rule.read_rule(run.best))
         body += macro(_TEXT, "drawing_of")(run.id)
         if orders.running:
-            text = gettext("Measuring both orders: {doing} \u2026", doing=gettext(orders.doing))
+            text = gettext(
+                "Measuring both orders: {doing} \u2026",
+                doing=phase_text(orders.phase, orders.detail),
+            )
             body += feedback.note(text)
         elif orders.error:
             body += feedback.show_errors(JobError(orders.error, orders.remedy))
@@ -300,14 +306,14 @@ class Evaluation:
                 self.page: 0,
             }
         search = str(search or "")[:200]
-        rows = examples_.select_examples(study, which, label, history, search, sort)
+        rows = run_examples.select_examples(study, which, label, history, search, sort)
         nearest = which == "suspected labels" and not len(rows)
         if nearest:
-            rows = examples_.most_doubted_errors(study, label, history, search)
+            rows = run_examples.most_doubted_errors(study, label, history, search)
         first = page if 0 <= page < max(1, len(rows)) else 0
         corrected = corrections.read_corrections(run)
         table = evaluation_view.examples(
-            examples_.example_rows(study, rows[first : first + evaluation_view.PAGE].tolist()),
+            run_examples.example_rows(study, rows[first : first + evaluation_view.PAGE].tolist()),
             len(rows),
             first,
             study.analysis.labels,

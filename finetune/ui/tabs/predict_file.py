@@ -18,8 +18,8 @@ from finetune import uploads
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.inference import file_request
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
-from finetune.jobs import prediction_jobs
-from finetune.jobs.prediction_jobs import PredictionJob, PredictionState
+from finetune.jobs import predict
+from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
 from finetune.ui import feedback, polling, upload_limits
 from finetune.ui.handlers import Updates, handler
@@ -62,7 +62,7 @@ class FilePredictions:
                 "CSV, TSV, JSONL, JSON or Parquet, also as .gz. The same file comes back with the "
                 "prediction, the probability of each class and whether the model was trained on "
                 "the row; with a label column its scores too. "
-                f"The last {prediction_jobs.KEPT} are kept."
+                f"The last {predict.KEPT} are kept."
             )
         )
         labels = {
@@ -113,8 +113,8 @@ class FilePredictions:
     def on_open(self, store: RunStore, job_id: str) -> Updates:
         """The tab was opened: what is kept; after a reload one that goes on is shown again."""
         updates: Updates = {self.kept: kept(store)}
-        for job in [] if job_id else prediction_jobs.newest_predictions(store):
-            if prediction_jobs.prediction_state(job).status == "running":
+        for job in [] if job_id else predict.newest_predictions(store):
+            if predict.prediction_state(job).status == "running":
                 updates |= self._chosen(store, job) | {self.fold: gr.update(open=True)}
                 break
         return updates
@@ -123,7 +123,7 @@ class FilePredictions:
     def on_kept(self, store: RunStore, event: gr.EventData) -> Updates:
         """One of those kept was chosen: it is shown as it was."""
         data = event._data if isinstance(event._data, dict) else {}
-        return self._chosen(store, prediction_jobs.get_prediction(store, data.get("what")))
+        return self._chosen(store, predict.get_prediction(store, data.get("what")))
 
     @handler
     def on_file(self, store: RunStore, path: str | None) -> Updates:
@@ -153,14 +153,14 @@ class FilePredictions:
             bool(both), bool(threshold), bool(calibrated),
         )  # fmt: skip
         received = upload_limits.path(store.visitor, path)
-        job = prediction_jobs.start_prediction(store, request, received)
+        job = predict.start_prediction(store, request, received)
         upload_limits.kept(path, job.input)
         return {**self._chosen(store, job), self.kept: kept(store)}
 
     @handler
     def on_cancel(self, store: RunStore, job_id: str) -> Updates:
         """It shall end; what is predicted by then is kept."""
-        prediction_jobs.cancel_prediction(prediction_jobs.get_prediction(store, job_id))
+        predict.cancel_prediction(predict.get_prediction(store, job_id))
         text = gettext("Cancelling: what is judged by then is kept.")
         return {self.message: feedback.note(text)}
 
@@ -172,8 +172,8 @@ class FilePredictions:
             self.poller: polling.stop_polling(event),
         }
         try:
-            job = prediction_jobs.get_prediction(store, job_id)
-            state = prediction_jobs.prediction_state(job)
+            job = predict.get_prediction(store, job_id)
+            state = predict.prediction_state(job)
             drawn = {self.view: view(store, job, state)}
         except FinetuneError as error:
             return {self.view: feedback.show_errors(error), **stop}
@@ -183,7 +183,7 @@ class FilePredictions:
 
     def _chosen(self, store: RunStore, job: PredictionJob) -> Updates:
         """What the page shows of one from now on."""
-        state = prediction_jobs.prediction_state(job)
+        state = predict.prediction_state(job)
         running = state.status == "running"
         return {
             self.job_id: job.id,
@@ -207,23 +207,23 @@ def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
 
 def _summary(store: RunStore, job: PredictionJob) -> dict[str, Any]:
     """Id, file, model and time of one."""
-    request = job.asked()
+    request = job.prediction_request()
     try:
         model = store.get(request.run).title()
     except NoSuchRun:
         model = gettext("a deleted run")
-    return {"id": job.id, "file": request.file, "model": model, "when": when(job.when)}
+    return {"id": job.id, "file": request.file, "model": model, "when": when(job.created)}
 
 
 def kept(store: RunStore) -> Markup:
     """The visitor's predicted files as a table, the newest first; empty where there are none."""
     listed = []
-    for job in prediction_jobs.newest_predictions(store)[: prediction_jobs.KEPT]:
+    for job in predict.newest_predictions(store)[: predict.KEPT]:
         try:
             summary = _summary(store, job)
         except FinetuneError:  # it has just made room, or is damaged
             continue
-        state = prediction_jobs.prediction_state(job)
+        state = predict.prediction_state(job)
         rows = 0 if state.status == "running" else int(state.report.get("rows", state.done))
         status = gettext("cancelled") if state.status == "stopped" else gettext(state.status)
         result = bool(rows and job.result)

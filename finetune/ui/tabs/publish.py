@@ -14,11 +14,13 @@ import gradio as gr
 from gradio.blocks import Block
 
 from finetune.errors import FinetuneError
-from finetune.hub import curves_picture, model_card, publish
+from finetune.hub import client, curves_picture, model_card, push_plan
 from finetune.hub.push_plan import PushRequest
-from finetune.jobs import export_jobs, push_jobs, service
-from finetune.jobs.export_jobs import ExportState
-from finetune.runs.store import Run, RunStore
+from finetune.jobs import export, push, service
+from finetune.jobs.export import ExportState
+from finetune.jobs.push import Approvals, PushState
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import feedback, model_chooser, polling, push_view, sign_in, tab_links
 from finetune.ui.handlers import Updates, reports_errors_in
 from finetune.ui.i18n import gettext
@@ -38,7 +40,7 @@ class PublishTab:
     """
 
     store: RunStore
-    pushes: push_jobs.PushRegistry = field(default_factory=push_jobs.PushRegistry)
+    approvals: Approvals = field(default_factory=Approvals)
 
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
@@ -241,10 +243,10 @@ class PublishTab:
     def on_check(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """What a push would do."""
         run, token = store.get(form[self.run]), self._token(store, form, oauth)
-        self.pushes.forget(store, run)  # what it was refused for may be mended
+        push.forget_failed_push(run)  # what it was refused for may be mended
         summary = service.run_summary(store, run)
         plan = push_plan.plan_push(run, summary, self._request(form), token)
-        self.pushes.checked(store, run, plan)
+        self.approvals.add(store, run, plan)
         account = plan.full.split("/")[0]
         owners = dict.fromkeys([*plan.account.namespaces, account])
         drawn = push_view.plan(plan)
@@ -265,21 +267,20 @@ class PublishTab:
     def on_push(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """Push."""
         run, token = store.get(form[self.run]), self._token(store, form, oauth)
-        summary = service.run_summary(store, run)
-        self.pushes.start(store, run, summary, self._request(form), token)
+        push.start_push(store, run, self._request(form), token, self.approvals)
         return {self.plan: "", **self._state(store, run.id)}
 
     @reports_errors_in("result")
     def on_cancel(self, store: RunStore, run_id: str | None) -> Updates:
         """The push shall end."""
-        self.pushes.cancel(store, store.get(run_id))
+        push.cancel_push(store.get(run_id))
         return self._state(store, run_id)
 
     @reports_errors_in("downloads")
     def on_onnx(self, store: RunStore, run_id: str | None) -> Updates:
         """The model shall be exported."""
         run = store.get(run_id)
-        export_jobs.start_export(store, run, service.run_summary(store, run))
+        export.start_export(store, run, service.run_summary(store, run))
         return self._state(store, run_id)
 
     @reports_errors_in("plan")
@@ -295,27 +296,25 @@ class PublishTab:
         Args:
             event: of the poller, where this answers it.
         """
-        push, export, downloads, has_run = None, ExportState(), "", True
+        pushed, exported, downloads, has_run = PushState("none"), ExportState("none"), "", True
         try:
             run = store.get(run_id)
-            push = self.pushes.state(store, run)
-            export = export_jobs.export_state(run, service.run_summary(store, run))
-            downloads = push_view.downloads(run.id, export)
+            pushed = push.push_state(run)
+            exported = export.export_state(run, service.run_summary(store, run))
+            downloads = push_view.downloads(run.id, exported)
         except FinetuneError:
             has_run = False
-        running = push is not None and push.status == "running"
-        again = push is not None and push.status in ("failed", "cancelled")
-        cancelling = push is not None and push.cancelling
+        again = pushed.status in ("failed", "stopped", "interrupted")
         text = gettext("Try again") if again else gettext("Push to Hub")
-        can_export = has_run and export.file is None
+        can_export = has_run and exported.file is None
         return {
-            self.push: gr.update(interactive=not running, value=text),
-            self.cancel: gr.update(visible=running, interactive=not cancelling),
-            self.result: push_view.state(push),
-            self.poller: polling.polling_value(running or export.running, event),
+            self.push: gr.update(interactive=not pushed.running, value=text),
+            self.cancel: gr.update(visible=pushed.running, interactive=not pushed.cancelling),
+            self.result: push_view.state(pushed),
+            self.poller: polling.polling_value(pushed.running or exported.running, event),
             self.take_away: gr.update(visible=has_run),
             self.downloads: downloads,
-            self.onnx: gr.update(visible=can_export, interactive=not export.running),
+            self.onnx: gr.update(visible=can_export, interactive=not exported.running),
         }
 
     def _request(self, form: Inputs) -> PushRequest:

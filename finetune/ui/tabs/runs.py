@@ -17,7 +17,8 @@ import gradio as gr
 from finetune.errors import JobError, NoSuchRun
 from finetune.jobs import run_table, service
 from finetune.runs import metadata
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import (
     compare_view,
     feedback,

@@ -25,7 +25,8 @@ from finetune.jobs import cost, service
 from finetune.jobs.cost import Estimate
 from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import cost_view, feedback, form, live_updates, upload_limits
 from finetune.ui.cost_view import GridCost
