@@ -22,6 +22,7 @@ from finetune.data import tables
 from finetune.errors import DataError, StoreError
 from finetune.inference import files as batch
 from finetune.jobs import background, train
+from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -143,7 +144,7 @@ def test_a_judged_file_on_a_full_disk_is_said(full: Path, tmp_path: Path) -> Non
             write([{"sentence1": "a" * MANY}])
         return events.Finished(step=0, seconds=0.0)
 
-    assert background.carry_out(place, "start", work) == 1
+    assert background.carry_out(place, Phase.START, work) == 1
     last = place.tail()[0][-1]
     assert isinstance(last, events.Failed)
     assert (last.error, last.remedy[:15]) == (

@@ -16,7 +16,7 @@ from typing import Any
 from finetune import config
 from finetune.config import RunConfig
 from finetune.environment import devices
-from finetune.jobs import cost
+from finetune.jobs import memory as estimate
 from tests.benchmarks import machine, memory
 
 CASES: dict[str, dict[str, Any]] = {
@@ -50,7 +50,7 @@ def peak(chosen: RunConfig) -> float:
 
 def main() -> None:
     argparse.ArgumentParser(prog="tests.benchmarks.cost", description=__doc__).parse_args()
-    shape = cost.read_shape(RunConfig().checkpoint)
+    shape = estimate.read_shape(RunConfig().checkpoint)
     if shape is None or devices.list_accelerators():
         raise SystemExit("Needs the bundled checkpoint, and no GPU.")
     print(machine.described())
@@ -58,7 +58,7 @@ def main() -> None:
     worst = 1.0
     for name, values in CASES.items():
         chosen = RunConfig(**SHORT).changed(**values)
-        found = cost.estimate_memory(chosen, shape, half=cost.uses_half_precision(chosen))
+        found = estimate.estimate_memory(chosen, shape, half=devices.computes_bf16())
         assert found is not None
         real = peak(chosen)
         told = found.total / 2**20

@@ -30,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from finetune.training import accelerator as engine
 from tests.benchmarks import machine
 
 BATCH, RATE, SEED, MAX_LENGTH = 8, 5e-5, 42, 128
@@ -99,7 +100,7 @@ def _prepared(folder: Path, train_file: Path | None, chosen: Any) -> tuple[Any, 
         model.choose_attention(
             chosen.attn_implementation,
             torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-            accelerator.choose_precision(chosen.mixed_precision) == "bf16",
+            engine.choose_precision(chosen.mixed_precision) == "bf16",
             chosen.max_length,
         ),
     )
@@ -153,8 +154,8 @@ def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
         "max_steps": WARM + steps, "logging_steps": 10, "eval_steps": 10 * steps,
     }  # fmt: skip
     chosen = RunConfig(seed=SEED).changed(**values, max_eval_samples=8)
-    accelerator = accelerator.make_accelerator(chosen)
-    accelerator.keep_freed_memory()
+    accelerator = engine.make_accelerator(chosen)
+    engine.keep_freed_memory()
     pairs, _, classifier, batches = _prepared(folder, train_file, chosen)
     stream = loop.fit(chosen, accelerator, classifier, batches, metrics.AccuracyAndF1(pairs.labels))
     times = {
@@ -187,7 +188,7 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
     if not same_model:
         chosen = chosen.changed(**PRESETS["As the course"])
     pairs, tokenizer, model, _ = _prepared(folder, train_file, chosen)
-    half = accelerator.choose_precision("auto") == "bf16"
+    half = engine.choose_precision("auto") == "bf16"
     moments: dict[int, float] = {}
 
     class Clock(TrainerCallback):  # type: ignore[misc]
@@ -220,8 +221,8 @@ def utilisation(
 
     chosen = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
     chosen = chosen.changed(torch_compile=compiled)
-    accelerator = accelerator.make_accelerator(chosen)
-    accelerator.keep_freed_memory()
+    accelerator = engine.make_accelerator(chosen)
+    engine.keep_freed_memory()
     _, _, model, batches = _prepared(folder, train_file, chosen)
     model, optimizer, loader = accelerator.prepare(
         model, optimizers.build_optimizer(model, chosen), batches.train

@@ -18,6 +18,7 @@ from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import dataset_cache, sources, splits
 from finetune.data.columns import LabelEncoder, guess_columns, positive_class
 from finetune.errors import DataError
+from finetune.jobs import terminal
 from finetune.uploads import Uploads
 
 Row = tuple[object, ...]

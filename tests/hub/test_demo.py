@@ -20,6 +20,7 @@ from finetune.hub import demo, publish, push_plan
 from finetune.hub.client import default_sleep_time
 from finetune.hub.push_plan import PushRequest
 from finetune.hub.upload import PushProgress
+from finetune.phases import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import push_view
@@ -87,7 +88,7 @@ def test_a_cancel_after_the_push_makes_none(store: RunStore, run: Run, hub: Loop
     seen: list[PushProgress] = []
     done = publish.push_run(
         run, store.summary(run), PushRequest("pairs", demo=True), PRO, seen.append,
-        lambda: bool(seen) and seen[-1].doing.startswith("loading it back"),
+        lambda: bool(seen) and seen[-1].phase == Phase.VERIFY,
     )  # fmt: skip
     assert done.commit == hub.repos["model", "ada/pairs"].head
     assert done.demo_problem == "You cancelled before it was made."

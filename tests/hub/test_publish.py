@@ -33,6 +33,8 @@ from finetune.hub import client, model_card, publish, push_plan, verify
 from finetune.hub.push_plan import PushRequest
 from finetune.hub.upload import PushProgress
 from finetune.inference.scorer import Scorer
+from finetune.jobs import push as push_job
+from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -288,7 +290,7 @@ def test_another_commit_in_between_is_not_written_over(
     run.append(events.Finished(step=8, seconds=9.0))
 
     def report(progress: PushProgress) -> None:
-        if progress.doing == "committing" and len(repo.commits) == 1:
+        if progress.phase == Phase.COMMIT and len(repo.commits) == 1:
             repo.commit("from elsewhere", {"README.md": b"theirs"})
 
     with pytest.raises(PublishError, match=r"412.*Someone else committed in between"):
@@ -305,7 +307,7 @@ def test_of_a_late_commit_and_a_new_one_only_one_is_made(
     gate = hub.hold(COMMIT)
 
     def report(progress: PushProgress) -> None:
-        if progress.doing == "committing":
+        if progress.phase == Phase.COMMIT:
             monkeypatch.setattr(client, "PATIENCE", 0.2)
 
     with pytest.raises(PublishError, match=r"The commit may still arrive\. Look into the repo"):
@@ -446,7 +448,7 @@ def test_what_was_pushed_is_loaded_back_and_compared(
     assert push(store, run, verified=True, private=True).verified == verify.Verification(20, 0.0)
 
     def report(progress: PushProgress) -> None:
-        if progress.doing.startswith("loading it back"):
+        if progress.phase == Phase.VERIFY:
             files = hub.repos["model", "ada/pairs"].files
             tensors = safetensors.numpy.load(files["model.safetensors"])
             tensors["classifier.bias"] += 1e-3 * np.array([1, -1], np.float32)
@@ -544,14 +546,14 @@ def test_the_token_is_nowhere_afterwards(
         hub.faults.clear()
         hub.fail("", path, 403, ALWAYS)
         request = PushRequest("pairs", demo=True)
-        push.start_push(store, run, request, marked, push.Approvals())
-        while push.push_state(run).running:
+        push_job.start_push(store, run, request, marked, push_job.Approvals())
+        while push_job.push_state(run).running:
             for one in psutil.Process().children(True):
                 with contextlib.suppress(psutil.Error):  # it has ended meanwhile
                     arguments.append(" ".join(one.cmdline()))
             arguments += map(repr, threading.enumerate())
             time.sleep(0.02)
-        state = push.push_state(run)
+        state = push_job.push_state(run)
         said += [repr(state), push_view.state(state)]
     assert state.status == "finished"
     assert marked in hub.tokens_seen

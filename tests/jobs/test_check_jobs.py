@@ -16,14 +16,13 @@ from finetune.config import RunConfig
 from finetune.data import checks
 from finetune.errors import DataError, JobError
 from finetune.jobs import check, service, workers
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.support import toys
 
 HEAD = "sentence1,sentence2,label"
 
 
-def wait(folder: Run, seconds: float = 60) -> check.CheckState:
+def wait(folder: check.CheckJob, seconds: float = 60) -> check.CheckState:
     end = time.monotonic() + seconds
     while (state := check.check_state(folder)).running:
         assert time.monotonic() < end, state

@@ -12,8 +12,9 @@ from accelerate.state import AcceleratorState
 
 from finetune.config import RunConfig
 from finetune.data import splits
-from finetune.jobs import train
+from finetune.jobs import pipeline, train
 from finetune.runs import events
+from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop, metrics, model
 
 
@@ -32,7 +33,7 @@ def stream(
 ) -> tuple[Iterator[events.Event], torch.nn.Module]:
     """The events of a run as they happen, and the model that it trains."""
     AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
-    accelerator = accelerator.make_accelerator(config)
+    accelerator = engine.make_accelerator(config)
     _, classifier, batches = prepared(config, pairs)
     metric, hooks_ = metrics.AccuracyAndF1(pairs.labels), loop.Hooks(**hooks)
     return loop.fit(config, accelerator, classifier, batches, metric, hooks_, resume), classifier

@@ -21,38 +21,25 @@ from babel.messages.pofile import read_po
 from finetune import config
 from finetune.data import catalog
 from finetune.environment import space
-from finetune.evaluation import baselines, report
+from finetune.evaluation import baselines, examples, report
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
-from finetune.ui import app, course_view, i18n
+from finetune.ui import app, i18n
 from finetune.ui.tabs import publish
 
 SOURCE = Path(app.__file__).parent.parent
 KEYWORDS = dict.fromkeys(("_", "_html", "gettext", "gettext_html", "message", "page_text"))
-# What a check of pairs does, in its own words.
-CHECK_PHASES = (
-    "starting", "opening the pairs", "reading train", "reading validation", "reading test",
-    "counting classes, duplicates and leaks", "looking at the texts", "loading the tokenizer",
-    "measuring lengths in tokens",
-)  # fmt: skip
-# Words that `term` is given: lists that are kept elsewhere.
+# Lists of texts that are kept elsewhere.
 LISTS: tuple[tuple[str, ...], ...] = (
-    report.WHICH,
+    examples.SELECTIONS,
     report.HISTORIES,
-    CHECK_PHASES,
     (MAJORITY, baselines.TFIDF, baselines.COSINE),
     # the kinds of pairs
     ("words", "overlap", "number", "number differs", "negation", "negation differs", "name"),
     ("class", "yes", "no"),
-    ("loading PyTorch", "finding the largest batch that fits"),  # what a start is about
-    course_view.STAGES,
-    tuple(one.text for one in course_view.LESSONS.values()),
-    tuple(course_view.WHAT.values()),
     # on a Space only
     tuple(space.Space("CPU", True, 0, False).notices()),
     tuple(space.Space("CPU", False, 0, True).notices()),
-    # what a push does
-    ("checking", "committing", "committed", "loading it back to compare", "making the demo Space"),
 )
 # Texts that stay as they are: names of fields, which are the same in code, files and papers.
 NAMES = {

@@ -16,6 +16,7 @@ from finetune.evaluation import test_set
 from finetune.jobs import train
 from finetune.runs import events
 from finetune.runs.store import RunStore
+from finetune.training import accelerator as engine
 from finetune.training import batch_size
 from tests.support.training import prepared, work_in_this_process
 
@@ -46,7 +47,7 @@ def test_the_largest_that_fits_is_found_and_the_step_stays(
     toy_config: RunConfig, toy_pairs: splits.Pairs, small_device: list[int]
 ) -> None:
     chosen = toy_config.changed(per_device_train_batch_size=12)
-    accelerator = accelerator.make_accelerator(chosen)
+    accelerator = engine.make_accelerator(chosen)
     _, classifier, batches = prepared(chosen, toy_pairs)
     before, weights = torch.get_rng_state(), [p.clone() for p in classifier.parameters()]
     found = batch_size.find_batch_size(chosen, accelerator, classifier, batches)
@@ -64,7 +65,7 @@ def test_one_pair_too_many_is_said(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(BertForSequenceClassification, "forward", never)
-    accelerator = accelerator.make_accelerator(toy_config)
+    accelerator = engine.make_accelerator(toy_config)
     _, classifier, batches = prepared(toy_config, toy_pairs)
     with pytest.raises(TrainingError, match=r"Not even one pair of \d+ tokens fits .* max_length"):
         batch_size.find_batch_size(toy_config, accelerator, classifier, batches)

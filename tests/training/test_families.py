@@ -6,8 +6,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,21 @@ import datasets
 import pytest
 import torch
 import transformers
+from accelerate.utils import set_seed
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
-from finetune import config
-from finetune.config import BUNDLED_CHECKPOINT, RunConfig
+from finetune.config import BUNDLED_CHECKPOINT, PRESETS, RunConfig
+from finetune.config import preset as preset_values
 from finetune.data import catalog, checkpoints, checks, splits
 from finetune.errors import ConfigError, ModelError
 from finetune.hub import onnx
 from finetune.inference.predictor import Predictor
-from finetune.jobs import cost, service
+from finetune.jobs import cost, service, train
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.training import dataloaders, model
 from tests.support import toys
-from tests.training.test_hyperparameters import fit, losses, prepared
+from tests.support.training import fit, losses, prepared, work_in_this_process
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SMALL: dict[str, Any] = {
@@ -84,18 +83,35 @@ def answers_as(tuned: Any, tokenizer: Any, saved: Path) -> None:
     assert found == pytest.approx(wanted.tolist(), abs=1e-4)
 
 
+def trains_and_answers(config: RunConfig, pairs: splits.Pairs, folder: Path) -> None:
+    """See that a configuration trains, and that its saved model answers as the trained one."""
+    happened, tuned = fit(config, pairs)
+    assert isinstance(happened[-1], events.Finished)
+    assert losses(happened)
+    set_seed(config.seed)  # the new layers as they were drawn
+    tokenizer, before, _ = prepared(config.changed(use_lora=False), pairs)
+    assert tokenizer.pad_token is not None
+    merged = model.merged_model(tuned)
+    # The new layers are trained whole, under LoRA as well.
+    start = dict(before.named_parameters())
+    new = [name for name in start if not name.startswith(before.base_model_prefix)]
+    assert new
+    for name in new:
+        assert not torch.equal(merged.get_parameter(name), start[name]), name
+    model.save_model(merged, tokenizer, folder)
+    answers_as(tuned, tokenizer, folder)
+
+
+@pytest.mark.parametrize("use_lora", [False, True], ids=["whole", "LoRA"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_trains_and_answers(
-    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
+    family: str, use_lora: bool, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    folder = write(tmp_path / family, family)
-    chosen = toy_config.changed(checkpoint=str(folder), max_steps=4, max_length=32)
-    stream, tuned = fit(chosen, toy_pairs)
-    assert isinstance(stream[-1], events.Finished)
-    tokenizer, _, _ = prepared(chosen, toy_pairs)
-    assert tokenizer.pad_token is not None
-    model.save_model(model.merged_model(tuned), tokenizer, tmp_path / "best")
-    answers_as(tuned, tokenizer, tmp_path / "best")
+    config = toy_config.changed(
+        checkpoint=str(write(tmp_path / family, family)), use_lora=use_lora, max_steps=3,
+        max_eval_samples=8,
+    )  # fmt: skip
+    trains_and_answers(config, toy_pairs, tmp_path / "best")
 
 
 # The architecture of each checkpoint that is offered.
@@ -108,48 +124,21 @@ OFFERED = {
 
 
 def test_every_offered_checkpoint_is_of_a_family_tried_here() -> None:
-    assert list(OFFERED) == [one.name for one in catalog.CHECKPOINTS]
+    assert list(OFFERED) == [offered.name for offered in catalog.CHECKPOINTS]
     assert set(OFFERED.values()) <= FAMILIES.keys()
 
 
 @pytest.mark.parametrize(
-    ("preset", "family"), itertools.product(config.PRESETS, dict.fromkeys(OFFERED.values()))
+    ("preset", "family"), itertools.product(PRESETS, dict.fromkeys(OFFERED.values()))
 )
 def test_every_preset_trains_and_answers(
     preset: str, family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    folder = write(tmp_path / family, family)
-    chosen = toy_config.changed(**config.preset(preset)).changed(
-        checkpoint=str(folder), max_steps=2, max_length=32, mixed_precision="no"
-    )
-    stream, tuned = fit(chosen, toy_pairs)
-    assert isinstance(stream[-1], events.Finished)
-    assert losses(stream)
-    tokenizer, _, _ = prepared(chosen, toy_pairs)
-    model.save_model(model.merged_model(tuned), tokenizer, tmp_path / "best")
-    answers_as(tuned, tokenizer, tmp_path / "best")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_lora_trains_the_new_layers_whole(
-    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    chosen = toy_config.changed(
-        checkpoint=str(write(tmp_path / family, family)), use_lora=True, max_steps=2, max_length=32
-    )
-    tokenizer, before, _ = prepared(chosen.changed(use_lora=False), toy_pairs)
-    new = {
-        name: one.clone()
-        for name, one in before.named_parameters()
-        if not name.startswith(before.base_model_prefix)
-    }
-    _, tuned = fit(chosen, toy_pairs)
-    after = model.merged_model(tuned)
-    assert new
-    for name, one in after.named_parameters():
-        assert name not in new or not torch.equal(one, new[name]), name
-    model.save_model(after, tokenizer, tmp_path / "best")
-    answers_as(tuned, tokenizer, tmp_path / "best")
+    config = toy_config.changed(**preset_values(preset)).changed(
+        checkpoint=str(write(tmp_path / family, family)), max_steps=2, max_length=32,
+        mixed_precision="no",
+    )  # fmt: skip
+    trains_and_answers(config, toy_pairs, tmp_path / "best")
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Llama", "Bert"])
@@ -218,39 +207,30 @@ def test_what_roberta_reads_is_said_everywhere(
     """65 of its 66 positions are for text; a text as long as that is trained on and answered."""
     folder = write(tmp_path / "roberta", "Roberta")
     store = RunStore(tmp_path / "runs")
-    files = {one.stem: one for one in toy_pairs_folder.glob("*.csv")}
-    dataset = store.uploads.add(files)
+    dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})
     long = toy_config.changed(checkpoint=str(folder), dataset=dataset, max_length=66, max_steps=2)
-    words = r"max_length is 66, but .*roberta reads at most 65 tokens; lower it"
+    words = r"max_length is 66, but .*roberta reads at most 65 tokens"
     for ask in (service.start_run, cost.estimate_cost):
         with pytest.raises(ConfigError, match=words):
             ask(store, long)
     with pytest.raises(ConfigError, match=words):
         model.load_classifier(str(folder), ["no", "yes"], 66)
-    (found,) = checks.check_pairs(long, store.root).blocked
-    assert re.search("max_length is 66, but .*roberta reads at most 65 tokens", found.title)
+    (blocked,) = checks.check_pairs(long, store.root).blocked
+    assert re.search(words, blocked.title)
     fits = long.changed(max_length=65)
     assert not checks.check_pairs(fits, store.root).blocked
-    assert cost.estimate_cost(store, fits).memory
-    longest = "the cat sees a dog . " * 20
-    pairs = dataclasses.replace(
-        toy_pairs,
-        splits={
-            name: datasets.Dataset.from_dict(
-                {"sentence1": [longest] * 8, "sentence2": [longest] * 8, "label": [0, 1] * 4}
-            )
-            for name in ("train", "validation")
-        },
-    )
-    stream, tuned = fit(fits, pairs)
-    assert isinstance(stream[-1], events.Finished)
-    tokenizer, _, _ = prepared(fits, pairs)
+    longest = ["the cat sees a dog . " * 20] * 8
+    rows = {"sentence1": longest, "sentence2": longest, "label": [0, 1] * 4}
+    split = datasets.Dataset.from_dict(rows)
+    pairs = dataclasses.replace(toy_pairs, splits={"train": split, "validation": split})
+    happened, tuned = fit(fits, pairs)
+    assert isinstance(happened[-1], events.Finished)
     # A run of the version that said 66.
     run = store.create(long)
-    model.save_model(tuned, tokenizer, run.best)
+    model.save_model(tuned, prepared(fits, pairs)[0], run.best)
     assert checkpoints.length_of(run.folder) == 65
     answer = Predictor(run.best, checkpoints.length_of(run.folder), precision="fp32")(
-        longest, "cat"
+        longest[0], "cat"
     )
     assert answer.tokens == 65
     onnx.export_onnx(run.best, tmp_path / "model.onnx", 65)
@@ -280,7 +260,9 @@ def test_a_checkpoint_without_its_tokenizer_is_refused(
         assert f"The tokenizer of {folder} knows no words" in blocked.title
 
 
-def test_a_tokenizer_of_another_language_is_refused(tmp_path: Path, toy_config: RunConfig) -> None:
+def test_a_tokenizer_of_another_language_is_refused(
+    tmp_path: Path, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Most of the text is its unknown token; here and there a word is known."""
     folder = write(tmp_path / "bert", "Bert")
     pairs = tmp_path / "pairs.csv"
@@ -296,7 +278,8 @@ def test_a_tokenizer_of_another_language_is_refused(tmp_path: Path, toy_config: 
     (blocked,) = checks.check_pairs(chosen, store.root).blocked
     assert re.search(words, blocked.title)
     run = store.create(chosen)
-    subprocess.run([sys.executable, "-m", "finetune", "train", "--run", str(run.folder)])
+    work_in_this_process(monkeypatch)
+    assert train.carry_out_run(run, lambda event: None) == 1
     failed = store.summary(run)
     assert failed.status == "failed"
     assert re.search(words, failed.error)
@@ -313,9 +296,9 @@ def test_more_tokens_than_embeddings_are_said(
     known.save_pretrained(folder)
     chosen = toy_config.changed(checkpoint=str(folder))
     tokenizer, classifier, batches = prepared(chosen, toy_pairs)
-    dataloaders.check(batches, tokenizer, str(folder), 26)
+    dataloaders.check_tokens(batches, tokenizer, str(folder), 26)
     with pytest.raises(ModelError, match=r"bert makes token 25, and its weights know 20, from 0"):
-        dataloaders.check(
+        dataloaders.check_tokens(
             batches, tokenizer, str(folder), len(classifier.get_input_embeddings().weight)
         )
     predictor = Predictor(folder, 32)

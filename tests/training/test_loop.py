@@ -17,6 +17,7 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, Trainer, Trai
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import TrainingError
+from finetune.phases import Phase
 from finetune.runs import events, summary
 from finetune.training import dataloaders, loop, metrics, model
 from finetune.training.optimizer import build_optimizer
@@ -208,17 +209,13 @@ def test_a_stop_before_an_evaluation_keeps_the_present_model(
         toy_config.changed(logging_steps=5), toy_pairs, should_stop=stop_after(6),
         save_best=lambda step, model, weights: saved.append(step),
     )  # fmt: skip
-    end = [
-        (event.kind, getattr(event, "detail", getattr(event, "step", None)))
-        for event in happened[-4:]
-    ]
-    assert end == [
-        ("entered", loop.UNSCORED), ("saved", 7), ("entered", loop.CHECKPOINT), ("stopped", 7)
-    ]  # fmt: skip
+    end = [getattr(event, "phase", getattr(event, "step", None)) for event in happened[-4:]]
+    assert end == [Phase.SAVE_UNSCORED_MODEL, 7, Phase.SAVE_CHECKPOINT, 7]
+    assert isinstance(happened[-1], events.Stopped)
     assert saved == [7]
     assert evaluations(happened) == []
     shown = [summary.fold_events(happened[: count + 1]) for count in range(len(happened))]
-    saving = [run_view.announcement(state) for state in shown if state.phase == "save"]
+    saving = [run_view.announcement(state) for state in shown if state.phase.startswith("save")]
     assert len(saving) >= 2
     assert not [text for text in saving if "best" in text]
     assert "Saving a checkpoint" in saving[-2]
@@ -234,9 +231,9 @@ def test_a_stop_after_an_evaluation_keeps_the_best(
         save_best=lambda step, model, weights: saved.append(step),
     )  # fmt: skip
     assert [event.step for event in evaluations(happened)] == [8] == saved
-    details = [e.detail for e in happened if isinstance(e, events.PhaseStarted)]
-    assert details[-1] == loop.CHECKPOINT
-    assert loop.UNSCORED not in details
+    phases = [event.phase for event in happened if isinstance(event, events.PhaseStarted)]
+    assert phases[-1] == Phase.SAVE_CHECKPOINT
+    assert Phase.SAVE_UNSCORED_MODEL not in phases
     ended = summary.fold_events(happened)
     assert ended.saved_step == 8
     assert isinstance(happened[-1], events.Stopped)

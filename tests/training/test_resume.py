@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import JobError
-from finetune.jobs import service, train, workers
+from finetune.jobs import pipeline, service, train, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -187,7 +187,7 @@ def recorded(
     def save_best(step: int, best: Any, weights: Any) -> None:
         model.save_model(best, tokenizer, run.folder / "best", weights, step)
 
-    train._note_earlier_life(run)
+    train._note_killed_worker(run)
     run.rewind(next(reversed(run.checkpoints()), None))
     worker = Worker(config, pairs, run, stop, save_best=save_best, save_predictions=scored)
     for event in worker:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from finetune.config import RunConfig
+from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary, fold_events
-from finetune.ui import course_view, live_updates, run_view
+from finetune.ui import course_view, live_updates
 
 MARKUP = "<script>alert(1)</script>"
 BATCH = events.FirstBatch(
@@ -30,7 +31,7 @@ BATCH = events.FirstBatch(
 
 
 def test_every_phase_and_every_ending_has_a_lesson() -> None:
-    running = [RunSummary(status="running", phase=phase) for phase in ("", *run_view.PHASES)]
+    running = [RunSummary(status="running", phase=phase) for phase in ("", *Phase)]
     ended = [RunSummary(status=status) for status in (*ENDED, "waiting")]  # type: ignore[arg-type]
     for summary in (*running, *ended):
         drawn = course_view.lesson(course_view.moment(summary))
@@ -125,7 +126,7 @@ def test_the_live_view_draws_the_batch_once(
     adopt(run)
     first = live_updates.changes(store, run, {})
     assert first["batch"][1] == ""
-    run.append(events.PhaseStarted(phase="train"))
+    run.append(events.PhaseStarted(phase=Phase.TRAIN))
     run.append(BATCH)
     seen = {name: mark for name, (mark, _) in first.items()}
     second = live_updates.changes(store, run, seen)
@@ -139,5 +140,5 @@ def test_the_live_view_draws_the_batch_once(
 
 
 def test_a_run_of_an_older_version_has_no_batch() -> None:
-    summary = fold_events([events.Started(device="CPU"), events.PhaseStarted(phase="train")])
+    summary = fold_events([events.Started(device="CPU"), events.PhaseStarted(phase=Phase.TRAIN)])
     assert summary.first_batch is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import signal
 from pathlib import Path
@@ -12,15 +11,14 @@ import gradio as gr
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import first_rows, preview
+from finetune.data import preview
 from finetune.data.check_report import CheckReport, Example
 from finetune.jobs import check
+from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui.tabs.data import Drawn
 from tests.support.tabs import data_tab
-from tests.support.translations import CHECK_PHASES
 from tests.ui.test_app import NOBODY
 
 
@@ -28,48 +26,6 @@ def upload(store: RunStore, folder: Path, name: str, contents: bytes) -> RunConf
     path = folder / name
     path.write_bytes(contents)
     return RunConfig(dataset=store.uploads.add({"train": path}))
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.csv.gz"])
-def test_the_first_rows_are_those_of_the_file(store: RunStore, tmp_path: Path, name: str) -> None:
-    cells = [("one", "two", "1"), ("<b>", "", "0"), *((f"s{n}", "t", "1") for n in range(20))]
-    mark = "\t" if "tsv" in name else ","
-    text = "\n".join(mark.join(row) for row in [("p", "q", "r"), *cells])
-    if "json" in name:
-        records = [dict(zip("pqr", row, strict=True)) for row in cells]
-        text = "\n".join(map(json.dumps, records)) if "jsonl" in name else json.dumps(records)
-    contents = text.encode()
-    contents = gzip.compress(contents) if name.endswith(".gz") else contents
-    found = first_rows.read_first_rows(upload(store, tmp_path, name, contents), store.root)
-    assert found is not None
-    assert (found.source, found.columns, found.more) == (name, ["p", "q", "r"], 0)
-    assert [row for _, row in found.rows] == [list(row) for row in cells[: first_rows.ROWS]]
-    assert first_rows.FirstRows.from_dict(json.loads(found.to_json())) == found
-
-
-def test_a_wide_file_with_long_cells_is_cut(store: RunStore, tmp_path: Path) -> None:
-    head = ",".join(f"c{n}" for n in range(40))
-    row = ",".join(["x" * 1000] * 40)
-    found = first_rows.read_first_rows(
-        upload(store, tmp_path, "a.csv", f"{head}\n{row}\n".encode()), store.root
-    )
-    assert found is not None
-    assert (len(found.columns), found.more) == (first_rows.COLUMNS, 40 - first_rows.COLUMNS)
-    assert {len(cell) for _, cells in found.rows for cell in cells} == {
-        first_rows.MAX_CELL_CHARACTERS
-    }
-
-
-def test_what_is_no_file_here_or_cannot_be_read_has_none(store: RunStore, tmp_path: Path) -> None:
-    bundled = first_rows.read_first_rows(RunConfig(), store.root)
-    assert bundled is not None
-    assert bundled.columns[:2] == ["sentence1", "sentence2"]
-    for chosen in (
-        RunConfig(dataset="glue/mrpc"),
-        RunConfig(dataset="upload/" + "0" * 24),
-        upload(store, tmp_path, "a.parquet", b"nonsense"),
-    ):
-        assert first_rows.read_first_rows(chosen, store.root) is None
 
 
 ASKED = gr.EventData(None, {"wait": "+this"})
@@ -104,10 +60,10 @@ def watched(store: RunStore) -> Watched:
 
 def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     tab = watched.tab
-    watched.check.append(events.PhaseStarted(phase="examine", detail="reading train"))
+    watched.check.append(events.PhaseStarted(phase=Phase.READ_ROWS, detail="train"))
     watched.check.append(events.Progressed(done=50_000))
-    rows = first_rows.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])])
-    watched.write(check.GLANCE, rows.to_json())
+    rows = preview.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])])
+    watched.write("first_rows.json", rows.to_json())
     first = watched.tick()
     assert set(first) == {tab.progress}
     assert "reading train: 50,000 rows" in first[tab.progress]
@@ -116,8 +72,8 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     known = CheckReport(
         "x", corpus="c", labels=["a", "b"], columns={"sentence2": "q"}, read={"train": 9}
     )
-    watched.write(check.PARTIAL, known.to_json())
-    watched.check.append(events.PhaseStarted(phase="examine", detail="loading the tokenizer"))
+    watched.write("partial.json", known.to_json())
+    watched.check.append(events.PhaseStarted(phase=Phase.LOAD_TOKENIZER))
     second = watched.tick()
     assert {tab.overview, tab.findings, tab.rows, tab.split, *tab.columns} <= set(second)
     assert ("guessed: q", "") in second[tab.columns[1]]["choices"]
@@ -137,15 +93,11 @@ def test_rows_of_new_pairs_come_in_the_way_that_is_chosen(
 ) -> None:
     asked: list[object] = []
 
-    class Owls:
-        def __init__(self, folder: Path) -> None:
-            asked.append(folder.name)
+    def owls(folder: Path, *values: object, seed: int) -> list[Example]:
+        asked.extend([folder.name, *values])
+        return [Example("train", 7, "an owl")]
 
-        def rows(self, *values: object, seed: int) -> list[Example]:
-            asked.extend(values)
-            return [Example("train", 7, "an owl")]
-
-    monkeypatch.setattr(preview, "Preview", Owls)
+    monkeypatch.setattr(preview, "preview_rows", owls)
     watched.order, watched.words = "search", "owl"
     known = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
     watched.write("report.json", known.to_json())
@@ -154,8 +106,8 @@ def test_rows_of_new_pairs_come_in_the_way_that_is_chosen(
 
 
 def test_unclear_columns_are_shown_with_the_first_rows(watched: Watched) -> None:
-    glance = first_rows.FirstRows("a.csv", ["p"], [(2, ["<script>"])])
-    watched.write(check.GLANCE, glance.to_json())
+    glance = preview.FirstRows("a.csv", ["p"], [(2, ["<script>"])])
+    watched.write("first_rows.json", glance.to_json())
     watched.write("report.json", CheckReport("a.csv", choices={"p": "", "q": ""}).to_json())
     shown = watched.tick()[watched.tab.overview]
     assert "First rows of a.csv" in shown
@@ -167,7 +119,7 @@ def test_unclear_columns_are_shown_with_the_first_rows(watched: Watched) -> None
 
 def test_what_needs_no_tokenizer_stays_when_the_rest_fails(watched: Watched) -> None:
     tab = watched.tab
-    watched.write(check.PARTIAL, CheckReport("x", read={"train": 9}).to_json())
+    watched.write("partial.json", CheckReport("x", read={"train": 9}).to_json())
     watched.check.append(events.Failed(error="It is over.", remedy="Press Examine."))
     shown = watched.tick()
     assert "It is over." in shown[tab.progress]
@@ -221,15 +173,20 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
         monkeypatch.setattr(signal, name, lambda *given: None)
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the examination sets them
         monkeypatch.setenv(name, "1")
-    place = check.check_folder(store, RunConfig())
-    place.folder.mkdir(parents=True)
-    assert check.carry_out(place, RunConfig(), store.root) == 0
-    told = [one.detail for one in place.tail()[0] if isinstance(one, events.PhaseStarted)]
-    assert told == [one for one in CHECK_PHASES if one != "starting"]
-    found = check.check_state(Run(place.folder))
-    assert found.report is not None
-    partial = CheckReport.from_dict(json.loads((place.folder / check.PARTIAL).read_text()))
-    assert partial.splits == found.report.splits
+    job = check.check_folder(store, RunConfig())
+    job.folder.mkdir(parents=True)
+    job.describe_job("check", "", RunConfig().to_dict())
+    assert check.check_job(job) == 0
+    started = [event for event in job.tail()[0] if isinstance(event, events.PhaseStarted)]
+    assert [(event.phase, event.detail) for event in started] == [
+        (Phase.START, ""), (Phase.READ_ROWS, "train"), (Phase.READ_ROWS, "validation"),
+        (Phase.READ_ROWS, "test"), (Phase.COUNT_ROWS, ""), (Phase.READ_TEXTS, ""),
+        (Phase.LOAD_TOKENIZER, ""), (Phase.MEASURE_LENGTHS, ""),
+    ]  # fmt: skip
+    state = check.check_state(job)
+    assert state.report is not None
+    partial = CheckReport.from_dict(json.loads((job.folder / "partial.json").read_text()))
+    assert partial.splits == state.report.splits
     assert partial.lengths.bins == []
     assert "once the tokenizer is loaded" in partial.lengths.note
-    assert found.report.lengths.rows == 1746
+    assert state.report.lengths.rows == 1746

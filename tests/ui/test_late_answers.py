@@ -14,11 +14,13 @@ import pytest
 from finetune.config import RunConfig
 from finetune.evaluation import corrections, saved_predictions
 from finetune.inference import decision_rule
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui.tabs.runs import RunsTab, blank
 from tests.evaluation.test_report import evaluated, sure
 from tests.support import toys
-from tests.ui.test_app import NOBODY, draw_train, story
+from tests.support.toys import story
+from tests.ui.test_app import NOBODY, draw_train
 
 CHOSEN: dict[str, Any] = {"at": -1.0, "runs": [], "full": False}
 ASKS = ("all", "", "", "row", "", 0)

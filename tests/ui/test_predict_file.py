@@ -19,17 +19,17 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.inference.file_request import PredictionRequest
-from finetune.jobs import prediction_jobs
-from finetune.jobs.prediction_jobs import PredictionJob, PredictionState
+from finetune.jobs import predict
+from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.owners import Visitor
 from finetune.runs import events
-from finetune.runs.store import Run, RunStore
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.ui import auth, form
 from finetune.ui.tabs import predict_file
 from finetune.ui.tabs.predict_file import FilePredictions
-from finetune.ui.tabs.train import TrainTab
 from tests.support.tabs import data_tab, predict_tab
-from tests.ui.test_app import NOBODY
+from tests.ui.test_app import NOBODY, draw_train
 
 SCORES = {"accuracy": [0.9, 0.85, 0.95], "f1": [0.8, 0.7, 0.9]}
 APART = {"accuracy": [0.6, 0.4, 0.8], "f1": [0.5, 0.3, 0.7]}
@@ -91,12 +91,10 @@ def lay(
     """A job as its process leaves it, or while it goes on."""
     made = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
     made.folder.mkdir(parents=True)
-    asked = PredictionRequest(
-        run.id, file, "sentence1", "sentence2", "label", owner=store.visitor.name
-    )
-    (made.folder / "asked.json").write_text(json.dumps(asdict(asked)))
+    request = PredictionRequest(run.id, file, "sentence1", "sentence2", "label")
+    made.describe_job("predict", store.visitor.name, asdict(request))
     then = time.time() - age
-    os.utime(made.folder / "asked.json", (then, then))
+    os.utime(made.folder / "job.json", (then, then))
     (made.folder / "result.csv").write_text("sentence1,prediction\na,no\n")
     (made.folder / "head.json").write_text(json.dumps({"rows": [{"sentence1": "the first row"}]}))
     made.append(events.Progressed(done=7, total=408))
@@ -134,7 +132,7 @@ def job(store: RunStore) -> PredictionJob:
 def test_a_file_that_was_trained_on_is_not_scored_without_a_word(
     store: RunStore, job: PredictionJob
 ) -> None:
-    state = PredictionState("finished", 408, 408, report=dict(REPORT))
+    state = PredictionState("finished", done=408, total=408, report=dict(REPORT))
     shown = predict_file.view(store, job, state)
     assert "312 of 408 rows were trained on: their scores say nothing of new pairs." in shown
     assert "6 of 408 rows are validation pairs of the run" in shown
@@ -168,10 +166,14 @@ def test_of_new_rows_and_of_an_old_run_nothing_is_said(
 
 def test_it_is_said_while_the_file_is_predicted(store: RunStore, job: PredictionJob) -> None:
     report = {"rows": 20, "trained_on": 5, "validated_on": 0}
-    shown = predict_file.view(store, job, PredictionState("running", 20, 408, report=report))
+    shown = predict_file.view(
+        store, job, PredictionState("running", done=20, total=408, report=report)
+    )
     assert "20 of about 408 rows" in shown
     assert "5 of 20 rows were trained on" in shown
-    assert "trained on" not in predict_file.view(store, job, PredictionState("running", 20, 408))
+    assert "trained on" not in predict_file.view(
+        store, job, PredictionState("running", done=20, total=408)
+    )
 
 
 def test_markup_in_a_file_is_shown(store: RunStore) -> None:
@@ -193,7 +195,7 @@ def test_what_is_kept_is_listed_the_newest_first(store: RunStore, tab: FilePredi
     old = lay(store, run, "old.csv", age=7200, rows=12)
     new = lay(store, run, "<b>.csv", age=3600)
     listed = tab.on_open(NOBODY, "")[tab.kept]
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(new.when))
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(new.created))
     assert Cells(listed).rows[1:] == [
         ["<b>.csv", "ours", "408", when, "finished", "Download"],
         ["old.csv", "ours", "12", Cells(listed).rows[2][3], "finished", "Download"],
@@ -264,11 +266,11 @@ def test_anothers_results_are_neither_listed_nor_shown(
 
 def test_of_each_visitors_the_oldest_make_room(store: RunStore) -> None:
     run = store.create(RunConfig())
-    for n in range(prediction_jobs.KEPT + 2):
+    for n in range(predict.KEPT + 2):
         lay(store, run, f"{n}.csv", age=100 - n)
     files = [row[0] for row in Cells(predict_file.kept(store)).rows[1:]]
-    newest = prediction_jobs.KEPT + 1
-    assert files == [f"{newest - n}.csv" for n in range(prediction_jobs.KEPT)]
+    newest = predict.KEPT + 1
+    assert files == [f"{newest - n}.csv" for n in range(predict.KEPT)]
 
 
 # -- uploads -------------------------------------------------------------------------------------
@@ -288,12 +290,13 @@ def offers(update: Any) -> dict[str, str]:
 
 
 def test_what_was_uploaded_is_offered_after_a_reload(store: RunStore, tmp_path: Path) -> None:
-    tab = TrainTab(store)
+    tab = draw_train(store)
+    choosers = (tab.form["dataset"], tab.filled[-1])
     old = bring(store, tmp_path, "old.csv", age=3600)
     new = bring(store, tmp_path, "new.csv", age=60)
     opened = tab.on_restore(NOBODY, None)
-    assert opened.count(gr.skip()) == len(form.NAMES) - 1
-    for update in (opened[form.NAMES.index("dataset")], opened[-1]):
+    assert set(opened) == set(choosers)
+    for update in opened.values():
         assert "value" not in update
         found = offers(update)
         assert list(found) == [new, old]
@@ -301,7 +304,7 @@ def test_what_was_uploaded_is_offered_after_a_reload(store: RunStore, tmp_path: 
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.stat().st_mtime))
         assert found[new] == f"Your files: new.csv \u00b7 44 B \u00b7 {when}"
     assert bring(store, tmp_path, "old.csv") == old  # brought again: the newest
-    assert list(offers(tab.on_restore(NOBODY, None)[-1])) == [old, new]
+    assert list(offers(tab.on_restore(NOBODY, None)[choosers[0]])) == [old, new]
 
 
 def test_at_most_ten_uploads_are_offered_and_the_chosen_one(
@@ -322,16 +325,17 @@ def test_an_upload_that_has_just_gone_is_not_offered(store: RunStore, tmp_path: 
 
 def test_anothers_uploads_are_not_offered(store: RunStore, shared: None, tmp_path: Path) -> None:
     name = bring(of(store, ADA), tmp_path, "hers.csv")
-    train, data = TrainTab(store), data_tab(store)
-    assert list(offers(train.on_restore(ADA, None)[-1])) == [name]
+    tabs = draw_train(store), data_tab(store)
+    pairs = tabs[0].filled[-1]
+    assert list(offers(tabs[0].on_restore(ADA, None)[pairs])) == [name]
     for other in (BOB, NOBODY):
-        assert train.on_restore(other, None) == [gr.skip()] * (len(form.NAMES) + 1)
+        assert list(offers(tabs[0].on_restore(other, None)[pairs])) == []
         kept = RunConfig(dataset=name).to_dict()
-        assert "hers" not in str(train.on_restore(other, kept))
+        assert "hers" not in str(tabs[0].on_restore(other, kept))
     his = bring(of(store, BOB), tmp_path, "his.csv")
-    assert list(offers(train.on_restore(BOB, None)[-1])) == [his]
-    sent = data.on_upload(BOB, str(tmp_path / "hers.csv"), None, None)  # which he did not bring
-    assert set(sent) == {data.message}
-    assert "not here any more" in sent[data.message]
-    signed_in = store.seen_by(Visitor(("user:ada", *of(store, ADA).visitor.names)))
+    assert list(offers(tabs[0].on_restore(BOB, None)[pairs])) == [his]
+    sent = tabs[1].on_upload(BOB, str(tmp_path / "hers.csv"), None, None)  # which he did not bring
+    assert set(sent) == {tabs[1].message}
+    assert "not here any more" in sent[tabs[1].message]
+    signed_in = store.for_visitor(Visitor(("user:ada", *of(store, ADA).visitor.names)))
     assert name in offers({"choices": form.datasets(signed_in)})

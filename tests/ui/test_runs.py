@@ -18,6 +18,7 @@ from finetune import owners
 from finetune.config import RunConfig
 from finetune.jobs import run_table
 from finetune.jobs.queue import Queue
+from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -334,7 +335,7 @@ def test_a_run_of_a_hundred_thousand_steps_is_drawn_thinned(app: App, page: Page
     ]
     for event in story()[:2]:
         run.append(event)
-    run.append(events.PhaseStarted(phase="train"))
+    run.append(events.PhaseStarted(phase=Phase.TRAIN))
     with run.events_file.open("a") as file:
         file.write("\n".join(lines) + "\n")
     run.append(events.Finished(step=100_000, seconds=9.0))

@@ -27,6 +27,7 @@ from finetune.identities import Identities
 from finetune.jobs import background, check, scheduler, service, workers
 from finetune.jobs.queue import Queue
 from finetune.owners import Visitor
+from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth
@@ -205,17 +206,17 @@ def test_an_upload_is_its_owners(
     assert same != upload  # the name of what another has cannot be found by having it too
     look = check.check_folder(hers, RunConfig(dataset=upload))
     look.folder.mkdir(parents=True)
-    (look.folder / "config.json").write_text(RunConfig(dataset=upload).to_json())
+    look.describe_job("check", "", RunConfig(dataset=upload).to_dict())
     assert check.get_check(hers, look.id).id == look.id
     with pytest.raises(DataError):
         check.get_check(his, look.id)
 
 
-def examined(store: RunStore, dataset: str) -> tuple[Run, subprocess.Popen[bytes]]:
+def examined(store: RunStore, dataset: str) -> tuple[check.CheckJob, subprocess.Popen[bytes]]:
     """An examination that is going on."""
     folder = check.check_folder(store, RunConfig(dataset=dataset))
     folder.folder.mkdir(parents=True)
-    (folder.folder / "config.json").write_text(RunConfig(dataset=dataset).to_json())
+    folder.describe_job("check", "", RunConfig(dataset=dataset).to_dict())
     lock = hold_lock(folder.lock_file)
     assert lock is not None
     process = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
@@ -227,11 +228,11 @@ def examined(store: RunStore, dataset: str) -> tuple[Run, subprocess.Popen[bytes
 def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
     store: RunStore, ada: str, bob: str, upload: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "start_job", lambda *values: None)
+    monkeypatch.setattr(background, "start_job", lambda *values, **options: None)
     tab, values = data_tab(store), RunConfig()
     bundled, hers = examined(store, values.dataset), examined(store, upload)
 
-    def choose(secret: str, former: Run, dataset: str) -> Any:
+    def choose(secret: str, former: check.CheckJob, dataset: str) -> Any:
         wanted = values.changed(dataset=dataset)
         asked = [getattr(wanted, name) for name in data.CHECKED_FIELDS]
         return tab.on_examine(asks(secret), former.id, *asked)

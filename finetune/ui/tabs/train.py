@@ -163,7 +163,8 @@ class TrainTab:
         judged = [name for name, knob in run_config.knobs().items() if knob.usual]
         measured: list[Any] = []
         estimated = [control.change for control in self.several]
-        for name in dict.fromkeys((*cost.INPUT_FIELDS, *judged)):
+        names = dict.fromkeys((*cost.INPUT_FIELDS, *judged))
+        for name in filter(self.form.__contains__, names):
             events = measured if name in sources else estimated
             events.append(self.form[name].change)  # type: ignore[attr-defined]
         gr.on([*estimated, self.live.submit], **self.costing)
