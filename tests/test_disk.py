@@ -148,5 +148,5 @@ def test_a_judged_file_on_a_full_disk_is_said(full: Path, tmp_path: Path) -> Non
     last = place.tail()[0][-1]
     assert isinstance(last, events.Failed)
     assert (last.error, last.remedy[:15]) == (
-        "What was made cannot be written: the disk is full.", "Free some space"
+        "A file of the job cannot be written: the disk is full.", "Free some space"
     )  # fmt: skip

@@ -137,7 +137,8 @@ def _notices(store: RunStore) -> list[str]:
     current = space.current_space(store.root)
     if current is None:
         return []
-    hardware = f"{page_text('Hardware')}: {html.escape(current.hardware)}"
+    label = page_text("Hardware")
+    hardware = f"{label}: {html.escape(current.hardware)}"
     warnings = [feedback.warning(text) for text in current.notices()]
     return [f'<p class="ft-facts" id="hardware">{hardware}</p>', *warnings]
 

@@ -10,7 +10,7 @@ from finetune.runs.summary import RunSummary
 from finetune.ui.html import render
 
 _ENDINGS = ("waiting", "finished", "stopped", "failed", "interrupted")
-_MOMENTS = {
+_MOMENTS: dict[str, str] = {
     Phase.FIND_BATCH_SIZE: "fit",
     Phase.TOKENIZE: "tokenise",
     Phase.TRAIN: "train",
@@ -33,7 +33,7 @@ def moment(summary: RunSummary, dataset: str = "") -> str:
         return summary.status
     if summary.phase == Phase.DOWNLOAD:
         return "data" if summary.detail == dataset else "checkpoint"
-    return _MOMENTS.get(Phase(summary.phase), "start") if summary.phase else "start"
+    return _MOMENTS.get(summary.phase, "start")
 
 
 def lesson(moment: str) -> Markup:

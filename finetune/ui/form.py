@@ -176,7 +176,8 @@ def filled(store: RunStore, config: RunConfig) -> list[Any]:
     choices = datasets(store, config.dataset)
     # Two updates: Gradio empties the one it has used.
     dataset, pairs = (gr.update(choices=choices, value=config.dataset) for _ in range(2))
-    return [*(config.to_dict() | {"dataset": dataset}).values(), pairs]
+    values = config.to_dict() | {"dataset": dataset}
+    return [*(values[name] for name in NAMES), pairs]
 
 
 def _draw_in_pairs(names: Sequence[str]) -> Controls:

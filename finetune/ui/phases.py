@@ -49,5 +49,6 @@ def phase_text(phase: str, detail: str = "") -> str:
         return gettext(READING.get(detail, detail))
     text = gettext(TEXTS.get(phase, phase))
     if phase == Phase.TOKENIZE and detail:
-        return f"{text} {gettext('{n:,} pairs', n=int(detail))}"
+        pairs = gettext("{n:,} pairs", n=int(detail))
+        return f"{text} {pairs}"
     return f"{text} {detail}" if phase == Phase.DOWNLOAD else text

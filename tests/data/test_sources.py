@@ -342,7 +342,7 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
     def examined() -> str:
         folder = check.check_folder(store, config)
         folder.folder.mkdir(parents=True)
-        (folder.folder / "config.json").write_text(config.to_json())
+        folder.describe_job("check", "", config.to_dict())
         report = checks.check_pairs(config, store.root, lambda *_: None)
         (folder.folder / "report.json").write_text(report.to_json())
         return folder.id
@@ -350,7 +350,7 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
     by_owner = examined()
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     mine = store.for_visitor(owners.identify(browser="browser:ada"))
-    with pytest.raises(DataError, match="There is no such examination"):
+    with pytest.raises(DataError, match="There is no such check"):
         check.get_check(mine, by_owner)
     assert check.check_state(check.check_folder(mine, config)).report is None
     assert cost.estimate_cost(mine, config).steps is None

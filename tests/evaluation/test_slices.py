@@ -22,7 +22,7 @@ NAMES = ["no", "yes"]
 
 @pytest.fixture(autouse=True)
 def warnings_are_errors() -> None:
-    warnings.simplefilter("error")
+    warnings.simplefilter("error", RuntimeWarning)
 
 
 def pair(first: str, second: str) -> dict[str, float]:

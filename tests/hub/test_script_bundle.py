@@ -329,7 +329,7 @@ def test_a_bundle_comes_in_pieces_without_torch(store: RunStore, tmp_path: Path)
         "from finetune.runs.store import RunStore\n"
         f"store = RunStore({str(store.root)!r})\n"
         f"run = store.create(RunConfig(dataset={config.dataset!r}))\n"
-        "dataset_cache.ensure(run.config(), store.root)\n"
+        "dataset_cache.ensure_cached(run.config(), store.root)\n"
         "pairs = splits.load_pairs(run.config(), store.root)\n"
         "run.append(events.Started(device='CPU'))\n"
         "run.append(events.Prepared(\n"

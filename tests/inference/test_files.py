@@ -322,10 +322,10 @@ def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Pa
     assert len(made.result.read_text().splitlines()) == 301
     # Another visitor has no such batch.
     for other in (Visitor(names=("b",)), Visitor(names=())):
-        with pytest.raises(DataError, match="no such batch"):
+        with pytest.raises(DataError, match="no such prediction"):
             predict.get_prediction(store.for_visitor(other), made.id)
     for wrong in ("../x", "", None, 7, "x" * 10**6, made.id + "/../" + made.id):
-        with pytest.raises(DataError, match="no such batch"):
+        with pytest.raises(DataError, match="no such prediction"):
             predict.get_prediction(store, wrong)
 
 
@@ -363,7 +363,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
     store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
-    monkeypatch.setattr(workers, "spawn_worker", lambda *values: None)
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, lock, stdin: os.close(lock))
     ada, other = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
     mine = ada.create(RunConfig(max_length=32))
     toys.copy_model(run.best, mine.best)
@@ -377,7 +377,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
         return predict.start_prediction(ada, PredictionRequest(mine.id, path.name, ""), path)
 
     first, second = judge("a", 300), judge("b", 300)
-    os.utime(first.folder / "asked.json", (0, 0))
+    os.utime(first.folder / "job.json", (0, 0))
     with pytest.raises(DataError, match=r"what you had judged 0\.6 MB; a visitor may have 1 MB"):
         ada.uploads.add({"train": write("c", 600)})
     assert other.uploads.add({"train": write("c", 600)})  # another's share is another's
@@ -395,7 +395,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
 def test_others_start_while_a_file_is_copied(
     store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "spawn_worker", lambda *values: None)
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, lock, stdin: os.close(lock))
     path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
     ada, bob = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
     for visitor in (ada, bob):

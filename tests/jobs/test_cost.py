@@ -346,9 +346,10 @@ def test_another_checkpoints_lengths_are_measured_from_a_part_of_the_pairs(
     other = tmp_path / "other"
     shutil.copytree(toy_checkpoint, other)
     report = checks.check_pairs(toy, store.root)
-    folder = check.check_folder(store, toy).folder
+    job = check.check_folder(store, toy)
+    folder = job.folder
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(toy.to_json())
+    job.describe_job("check", "", toy.to_dict())
     (folder / "report.json").write_text(report.to_json())
     assert not cost.measure_token_lengths(store, toy)  # examined
     chosen = toy.changed(checkpoint=str(other), max_length=report.lengths.longest - 1)

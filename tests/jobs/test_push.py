@@ -14,7 +14,7 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, JobError, PublishError
-from finetune.hub import publish, push_plan
+from finetune.hub import publish, push_plan, verify
 from finetune.hub.client import Account
 from finetune.hub.publish import Pushed
 from finetune.hub.push_plan import PushPlan, PushRequest
@@ -47,7 +47,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
             return KINDS[job.kind].carry_out(job)
 
     monkeypatch.setattr(workers, "spawn_worker", carry_out)
-    monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
+    monkeypatch.setattr(verify, "verify_push", lambda *_: Verification(0, 0.0))
 
 
 def tuned(store: RunStore, checkpoint: Path) -> Run:

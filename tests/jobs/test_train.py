@@ -94,7 +94,7 @@ def spin_counts(words: list[str]) -> set[str]:
     return set(re.findall(r"GOMP_SPINCOUNT = '(\w+)'", done.stderr))
 
 
-@pytest.mark.parametrize("program", ["check", "evaluate", "predict_file", "train", "warm_worker"])
+@pytest.mark.parametrize("program", ["check", "evaluate", "predict", "train"])
 def test_every_program_that_computes_sets_it_before_torch(
     program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

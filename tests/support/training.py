@@ -57,6 +57,6 @@ def evaluations(happened: list[events.Event]) -> list[events.Evaluated]:
 
 def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `jobs.train.carry_out_run` leave the test's process as it was."""
-    monkeypatch.setattr(train, "_set_environment", lambda config: None)
+    monkeypatch.setattr(pipeline, "_set_environment", lambda config: None)
     monkeypatch.setattr(train, "keep_memory", lambda: None)
     monkeypatch.setattr(pipeline.StopSwitch, "install", lambda self: None)

@@ -225,7 +225,7 @@ def test_stop_says_what_it_will_keep(
     run = store.create(RunConfig())
     for event in story()[:events_so_far]:
         run.append(event)
-    assert words in tabs[0].on_stop(NOBODY, run.id)[0]
+    assert words in tabs[0].on_stop(NOBODY, run.id)[tabs[0].message]
 
 
 def test_a_form_once_trained_with_is_kept_in_the_browser(
@@ -240,8 +240,8 @@ def test_a_form_once_trained_with_is_kept_in_the_browser(
     restored = train.on_restore(NOBODY, kept)
     for chooser in (train.form["dataset"], train.filled[-1]):
         assert restored[chooser]["value"] == chosen.dataset
-    for name, value in chosen.to_dict().items():
-        assert name == "dataset" or restored[train.form[name]] == value
+    for name in form.NAMES:
+        assert name == "dataset" or restored[train.form[name]] == getattr(chosen, name)
 
 
 @pytest.mark.parametrize("kept", [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}])
@@ -361,10 +361,11 @@ def test_a_run_deleted_while_watched_is_no_error(
 def test_another_id_is_no_such_run(tabs: Tabs, wrong: Any) -> None:
     train, predict, publish = tabs
     assert "no such run" in train.on_stop(NOBODY, wrong)[train.message]
-    assert "no such run" in predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[0]
-    asked = (wrong, "", "name", False, "", False, "", "hub-token")
-    assert "no such run" in publish.on_push(NOBODY, *asked)[0]
-    assert "no such run" in publish.on_check(NOBODY, *asked)[0]
+    answer = predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[predict.answer]
+    assert "no such run" in answer
+    asked = push_form(publish, wrong)
+    for handler in (publish.on_push, publish.on_check):
+        assert "no such run" in handler(NOBODY, asked, None)[publish.plan]
 
 
 def test_the_default_is_what_can_run(tabs: Tabs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -617,9 +618,9 @@ def test_on_a_space_the_page_signs_in_and_asks_for_no_token(
     blocks = app.build(store)
     assert any(isinstance(block, gr.LoginButton) for block in blocks.blocks.values())
     assert "token" not in [block.elem_id for block in blocks.blocks.values()]
-    push = next(fn.fn for fn in blocks.fns.values() if "on_push_on_space" in repr(fn.fn))
+    push = next(fn.fn for fn in blocks.fns.values() if fn.name == "on_push")
     assert push is not None
-    assert special_args(push, ["run", "name", False])[0][4] is None  # nobody has signed in
+    assert special_args(push, [{}])[0][-1] is None  # nobody has signed in
 
 
 def test_a_path_in_place_of_an_upload_reads_nothing(server: Server, tmp_path: Path) -> None:

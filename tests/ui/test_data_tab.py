@@ -16,6 +16,7 @@ from finetune.data.check_report import CheckReport, Example
 from finetune.jobs import check
 from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.job_folder import hold_lock
 from finetune.runs.store import RunStore
 from finetune.ui.tabs.data import Drawn
 from tests.support.tabs import data_tab
@@ -39,7 +40,8 @@ class Watched:
         self.order, self.words = "first", ""
         self.check = check.check_folder(store, RunConfig())
         self.check.folder.mkdir(parents=True)
-        self.write("config.json", RunConfig().to_json())
+        self.check.describe_job("check", "", RunConfig().to_dict())
+        hold_lock(self.check.lock_file)  # as its worker, to the end of the tests
 
     def tick(self) -> dict[Any, Any]:
         """The parts of the page that change."""

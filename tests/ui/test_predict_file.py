@@ -23,6 +23,7 @@ from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.owners import Visitor
 from finetune.runs import events
+from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth, form
@@ -98,6 +99,8 @@ def lay(
     (made.folder / "result.csv").write_text("sentence1,prediction\na,no\n")
     (made.folder / "head.json").write_text(json.dumps({"rows": [{"sentence1": "the first row"}]}))
     made.append(events.Progressed(done=7, total=408))
+    if not ended:
+        hold_lock(made.lock_file)  # as its worker, to the end of the tests
     if ended:
         (made.folder / "report.json").write_text(json.dumps(REPORT | report))
         made.append(events.Finished(step=0, seconds=2.0))
@@ -204,7 +207,7 @@ def test_what_is_kept_is_listed_the_newest_first(store: RunStore, tab: FilePredi
     assert f'data-what="{new.id}"' in listed
     store.delete(run)
     assert Cells(predict_file.kept(store)).rows[1][1] == "a deleted run"
-    (old.folder / "asked.json").write_text("{}")
+    (old.folder / "job.json").write_text('{"owner": "browser:x"}')
     assert "old.csv" not in predict_file.kept(store)
     assert predict_file.kept(RunStore(store.root / "empty")) == ""
 
@@ -221,7 +224,7 @@ def test_a_kept_result_is_shown_again(tab: FilePredictions, job: PredictionJob) 
 def test_what_is_no_job_is_not_shown(tab: FilePredictions, what: Any) -> None:
     shown = tab.on_kept(NOBODY, click(what))
     assert set(shown) == {tab.message}
-    assert "no such batch" in shown[tab.message]
+    assert "no such prediction" in shown[tab.message]
 
 
 def test_after_a_reload_one_that_goes_on_has_its_progress_and_its_cancel(
@@ -255,9 +258,9 @@ def test_anothers_results_are_neither_listed_nor_shown(
         assert tab.on_open(other, "") == {tab.kept: ""}
         assert tab.on_open(other, made.id) == {tab.kept: ""}
         shown = tab.on_kept(other, click(made.id))
-        assert "no such batch" in shown[tab.message]
+        assert "no such prediction" in shown[tab.message]
         assert "hers" not in str(shown)
-        assert "no such batch" in tab.on_tick(other, made.id, TICK)[tab.view]
+        assert "no such prediction" in tab.on_tick(other, made.id, TICK)[tab.view]
     # Nor is the model's name told to who has the file, but not the run.
     borrowed = lay(of(store, BOB), hers.runs()[0], "his.csv")
     assert "hers-alone" not in predict_file.kept(of(store, BOB))

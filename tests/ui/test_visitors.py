@@ -184,7 +184,7 @@ def test_a_store_shows_a_visitor_their_own(store: RunStore, ada: str, bob: str, 
     with pytest.raises(NoSuchRun):
         his.get(hers.id)
     assert his.everyone.get(hers.id).id == hers.id
-    (hers.folder / "about.json").write_text("{}")  # damaged: nobody's, and not everybody's
+    (hers.folder / "job.json").write_text("{}")  # damaged: nobody's, and not everybody's
     for secret in (ada, bob):
         assert auth.visitor_store(store, asks(secret)).runs() == []
 
