@@ -12,7 +12,7 @@ from accelerate.state import AcceleratorState
 
 from finetune.config import RunConfig
 from finetune.data import splits
-from finetune.jobs import pipeline, train
+from finetune.jobs import pipeline
 from finetune.runs import events
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop, metrics, model
@@ -58,5 +58,5 @@ def evaluations(happened: list[events.Event]) -> list[events.Evaluated]:
 def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `jobs.train.carry_out_run` leave the test's process as it was."""
     monkeypatch.setattr(pipeline, "_set_environment", lambda config: None)
-    monkeypatch.setattr(train, "keep_memory", lambda: None)
+    monkeypatch.setattr(engine, "keep_freed_memory", lambda: None)
     monkeypatch.setattr(pipeline.StopSwitch, "install", lambda self: None)

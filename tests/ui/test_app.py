@@ -43,6 +43,7 @@ from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
 from tests.support import toys
+from tests.support.tabs import push_form
 from tests.support.toys import story
 from tests.ui.conftest import Server
 
