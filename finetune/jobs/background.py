@@ -73,7 +73,9 @@ def start_job(
     try:
         with store_lock(store):
             if job.is_alive():
-                return
+                if job_state(job).running:
+                    return
+                workers.kill_worker(job)  # it has said its last word, and is just leaving
             running = _running(store, kind)
             if len(running) >= KINDS[kind].limit:
                 raise JobError(f"{len(running)} {KINDS[kind].busy}.", "Try again in a minute.")

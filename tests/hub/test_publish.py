@@ -555,7 +555,7 @@ def test_the_token_is_nowhere_afterwards(
             time.sleep(0.02)
         state = push_job.push_state(run)
         said += [repr(state), push_view.state(state)]
-    assert state.status == "finished"
+    assert state.status == "finished", state.error
     assert marked in hub.tokens_seen
     printed = capfd.readouterr()
     said += [caplog.text, printed.out, printed.err, *hub.targets, *arguments, str(os.environ)]
