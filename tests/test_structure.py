@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,33 @@ def test_imports_point_down() -> None:
     tool = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([tool], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_packages_import_only_the_public_modules_of_others() -> None:
+    """Those that the other package's `__all__` lists, and of them no private name."""
+    folder = ROOT / "finetune"
+    packages = {path.parent.name: path for path in folder.glob("*/__init__.py")}
+    public = {}
+    for name, path in packages.items():
+        (listed,) = (
+            node.value for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)
+        )
+        public[name] = set(ast.literal_eval(listed))
+    wrong = []
+    for path in sorted(folder.rglob("*.py")):
+        own = path.relative_to(folder).parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("finetune."):
+                continue
+            _, package, *module = str(node.module).split(".")
+            if package not in packages or package == own:
+                continue
+            names = [alias.name for alias in node.names]
+            modules = module[:1] or names
+            private = [name for name in names if name.startswith("_")]
+            if private or not set(modules) <= public[package]:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.module} {names}")
+    assert wrong == []
 
 
 def test_light_modules_load_no_torch() -> None:

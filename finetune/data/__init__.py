@@ -1,1 +1,17 @@
 """Pairs of any source, checked and split. `root` is everywhere the folder of `RunStore.root`."""
+
+__all__ = [
+    "catalog",
+    "check_report",
+    "checkpoints",
+    "checks",
+    "columns",
+    "dataset_cache",
+    "hub_access",
+    "preview",
+    "safe_csv",
+    "splits",
+    "table_files",
+    "tables",
+    "token_lengths",
+]

@@ -1,1 +1,3 @@
 """How good a model is, how sure that is, and where it fails."""
+
+__all__ = ["corrections", "examples", "report", "saved_predictions", "slices", "test_set"]

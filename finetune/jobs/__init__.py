@@ -1,1 +1,16 @@
 """Background processes: the queue, the scheduler, the workers and each kind of job."""
+
+__all__ = [
+    "check",
+    "cost",
+    "evaluate",
+    "export",
+    "predict",
+    "push",
+    "run_table",
+    "scheduler",
+    "service",
+    "steps",
+    "terminal",
+    "train",
+]

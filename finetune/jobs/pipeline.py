@@ -100,11 +100,10 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     accelerator = engine.make_accelerator(config, run.folder)
     if accelerator.device.type == "cpu":
         engine.keep_freed_memory()
-    versions = {"python": platform.python_version()}
     yield events.Started(
         device=engine.device_name(accelerator),
         processes=accelerator.num_processes,
-        versions=versions | {name: version(name) for name in LIBRARIES},
+        versions=_versions(),
     )
     checkpoint = _latest_checkpoint(run, accelerator)
     stop.check()
@@ -135,11 +134,10 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     gc.collect()
     gc.freeze()  # what the imports made stays, and is not looked through again at every step
     hooks = _hooks(run, tokenizer, stop, accelerator, pairs)
-    finished = None
+    finished = None  # said when the loop has let go of its model
     for event in _fit(run, config, accelerator, classifier, batches, pairs, hooks, checkpoint):
-        if isinstance(event, events.Finished):
-            finished = event  # said when the loop has let go of its model
-        else:
+        finished = event if isinstance(event, events.Finished) else None
+        if finished is None:
             tracker(event)
             yield event
     # 6. What is measured of the kept model
@@ -150,6 +148,10 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         tracker(finished)
         yield finished
     accelerator.end_training()
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
 
 
 def _set_environment(config: RunConfig) -> None:

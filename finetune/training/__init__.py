@@ -1,1 +1,13 @@
 """The training loop and what it needs: model, batches, several processes, trackers."""
+
+__all__ = [
+    "accelerator",
+    "batch_size",
+    "dataloaders",
+    "distributed",
+    "first_batch",
+    "loop",
+    "metrics",
+    "model",
+    "trackers",
+]

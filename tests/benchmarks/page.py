@@ -205,7 +205,7 @@ def app(store: RunStore) -> Iterator[tuple[psutil.Process, str]]:
     )  # fmt: skip
     try:
         deadline = time.monotonic() + 120
-        while not (_answers(port) and (store.root / ".spare" / "ready").exists()):
+        while not (_answers(port) and (store.root / ".warm" / "ready").exists()):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("the app did not start")
             time.sleep(0.1)

@@ -209,6 +209,7 @@ def test_a_stream_is_in_order_and_reads_two_windows_ahead_at_most(scorer: Scorer
     assert taken == 160
 
 
+@pytest.mark.long
 def test_windows_of_long_texts_are_shorter(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the texts, no more is tokenised at once than a million characters."""
     sizes: list[int] = []

@@ -16,7 +16,7 @@ from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices
-from finetune.jobs import check, cost, memory, pipeline
+from finetune.jobs import check, cost, memory, pipeline, steps
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -57,7 +57,7 @@ def examined(
 def measured(store: RunStore, chosen: RunConfig, rate: float = 50.0, **changed: Any) -> Run:
     """A run of a configuration that was timed."""
     run = store.create(chosen)
-    found = cost.count_steps(chosen, 100)
+    found = steps.count_steps(chosen, 100)
     run.append(events.Started(device=changed.pop("device", "CPU (2 threads)")))
     run.append(
         events.Prepared(
@@ -115,7 +115,7 @@ def test_evaluations_are_counted_as_the_loop_makes_them(
     for values in ({}, {"eval_steps": 3}, {"eval_steps": 5, "max_steps": 11}):
         chosen = toy_config.changed(**values)  # type: ignore[arg-type]
         stream, _ = fit(chosen, toy_pairs)
-        assert cost.count_steps(chosen, 64).evaluations == len(evaluations(stream))
+        assert steps.count_steps(chosen, 64).evaluations == len(evaluations(stream))
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
@@ -123,7 +123,7 @@ def test_evaluations_are_counted_as_the_loop_makes_them(
 def test_processes_share_the_batches_as_in_the_worker(processes: int, pairs: int) -> None:
     chosen = RunConfig(num_processes=processes, gradient_accumulation_steps=3)
     shared = -(-pairs // chosen.per_device_train_batch_size) / processes
-    found = cost.count_steps(chosen, pairs)
+    found = steps.count_steps(chosen, pairs)
     assert (found.per_epoch, found.total) == loop.count_steps(chosen, -int(-shared // 1))
 
 
@@ -331,13 +331,13 @@ def test_padding_is_counted_as_the_batches_have_it() -> None:
     mixed = TokenLengths([(10, 11, 50), (50, 51, 50)], rows=100, of=100, longest=50)
     plain = RunConfig(group_by_length=False, pad_to_multiple_of=0, per_device_train_batch_size=2)
     # Of two draws three in four have a long one.
-    assert cost.padded_tokens(mixed, plain) == pytest.approx(0.25 * 10 + 0.75 * 50)
-    assert cost.padded_tokens(mixed, plain.changed(group_by_length=True)) == pytest.approx(30)
-    assert cost.padded_tokens(mixed, plain.changed(max_length=20)) == pytest.approx(17.5)
-    assert cost.padded_tokens(mixed, plain.changed(padding="max_length")) == 128
+    assert steps.padded_tokens(mixed, plain) == pytest.approx(0.25 * 10 + 0.75 * 50)
+    assert steps.padded_tokens(mixed, plain.changed(group_by_length=True)) == pytest.approx(30)
+    assert steps.padded_tokens(mixed, plain.changed(max_length=20)) == pytest.approx(17.5)
+    assert steps.padded_tokens(mixed, plain.changed(padding="max_length")) == 128
     eights = plain.changed(pad_to_multiple_of=8)
-    assert cost.padded_tokens(mixed, eights) == pytest.approx(0.25 * 16 + 0.75 * 56)
-    assert cost.padded_tokens(TokenLengths(), plain) == 0
+    assert steps.padded_tokens(mixed, eights) == pytest.approx(0.25 * 16 + 0.75 * 56)
+    assert steps.padded_tokens(TokenLengths(), plain) == 0
 
 
 def test_another_checkpoints_lengths_are_measured_from_a_part_of_the_pairs(

@@ -73,6 +73,7 @@ def test_help_answers_without_torch() -> None:
     assert "| torch" not in done.stderr
 
 
+@pytest.mark.long
 def test_threads_that_wait_sleep_unless_a_person_says_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -106,6 +107,7 @@ def test_every_program_that_computes_sets_it_before_torch(
     assert os.environ["GOMP_SPINCOUNT"] == "3000"
 
 
+@pytest.mark.long
 def test_no_signed_address_stands_in_the_log(
     hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +258,7 @@ def _until(condition: object, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
     store: RunStore, hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

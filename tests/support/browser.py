@@ -75,7 +75,7 @@ class App:
                     child.kill()
                     child.wait(10)
         for path in self.store.root.iterdir():
-            while path.is_dir() and path.name != ".spare":  # the app may just write there
+            while path.is_dir() and path.name != ".warm":  # the app may just write there
                 shutil.rmtree(path, ignore_errors=True)
 
 

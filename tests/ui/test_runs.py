@@ -366,6 +366,7 @@ def shared_app(tmp_path: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
     made.end()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_browsers_never_see_each_others_runs(
     shared_app: App, browser: Browser, hub: LoopbackHub, toy_checkpoint: Path
