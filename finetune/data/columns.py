@@ -99,13 +99,13 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
             raise DataError(
                 f"The column {column!r} {reason}.", f"Choose another one as {role}_column."
             )
-        elif not column and role != "sentence2":
-            noun = "label" if role == "label" else "sentences"
+        chosen[role] = column
+    for role, noun in (("label", "label"), ("sentence1", "sentences")):
+        if not chosen[role]:
             raise DataError(
                 f"No column of {source} is clearly the {noun}: it has {some(list(columns))}.",
                 f"Choose it as {role}_column.",
             )
-        chosen[role] = column
     used = [column for column in chosen.values() if column]
     if len(set(used)) < len(used):
         raise DataError(

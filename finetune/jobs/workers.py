@@ -159,8 +159,9 @@ def adopt_worker(job: JobFolder, pid: int) -> None:
 
 
 def _start_time(pid: int) -> float:
+    """Seconds from the machine's start to the process's: a clock that is set changes nothing."""
     try:
-        return float(psutil.Process(pid).create_time())
+        return float(psutil.Process(pid).create_time() - psutil.boot_time())
     except psutil.Error:
         return 0.0
 
@@ -172,8 +173,7 @@ def worker_process(job: JobFolder) -> psutil.Process | None:
     if not isinstance(pid, int) or not isinstance(started, float) or not job.is_alive():
         return None
     try:
-        process = psutil.Process(pid)
-        return process if abs(process.create_time() - started) < 1 else None
+        return psutil.Process(pid) if abs(_start_time(pid) - started) < 1 else None
     except (psutil.Error, ValueError, OverflowError):
         return None
 
