@@ -105,10 +105,12 @@ def test_dataset_and_checkpoint_are_both_fetched(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_two_epochs_of_the_bundled_checkpoint_learn_the_real_mrpc(
-    glue: Path, hub: LoopbackHub, store: RunStore, processes: list[int]
-) -> None:
+    glue: Path, hub: LoopbackHub, store: RunStore, processes: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("OMP_NUM_THREADS")  # of the toys
     hub.add_repo("nyu-mll/glue", "dataset", glue)
     run = service.start_run(store, RunConfig(dataset="glue/mrpc", num_train_epochs=2))
     worker = workers.worker_process(run)
