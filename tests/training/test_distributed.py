@@ -140,6 +140,7 @@ def test_a_killed_launcher_leaves_no_process_behind(
     launcher.kill()
     until(lambda: not any(_lives(one) for one in ranks), 30)
     until(lambda: service.run_summary(store, run).status in ("failed", "interrupted"), 60)
+    until(lambda: not run.is_alive(), 60)  # no app is there to look again
     service.resume_run(store, run)
     at = service.run_summary(store, run).step
     until(lambda: service.run_summary(store, run).step > at, 90)
