@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "one class": ("a.csv", (HEAD + "a cat,a dog,1\nan owl,a fox,1\n").encode(), "one class, '1'"),
     "no label": ("a.csv", b"sentence1,sentence2,note,more\na,b,c,d\n", "clearly the label"),
     "no sentences": ("a.csv", b"label,p,q,r\n1,b,c,d\n", "clearly the sentences"),
-    "one column": ("a.csv", b"sentence1\na cat\na dog\n", "clearly the sentences"),
+    "one column": ("a.csv", b"sentence1\na cat\na dog\n", "clearly the label"),
     "labels of NaN": ("a.csv", (HEAD + "a,b,NaN\nc,d,nan\n").encode(), "No row"),
     "scores": (
         "a.csv", (HEAD + "a b,c,0.5\nd,e,1.25\nf,g,2.75\n").encode(),

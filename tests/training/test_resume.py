@@ -279,7 +279,7 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
         yield from recorded(run.config(), toy_pairs, run, {}, lambda seen: stop())
 
     work_in_this_process(monkeypatch)
-    monkeypatch.setattr(train, "train_events", lose_the_folder)
+    monkeypatch.setattr(pipeline, "train_events", lose_the_folder)
     assert train.carry_out_run(run, lambda event: None) == 0
     assert not run.folder.exists()
     printed = capsys.readouterr()
