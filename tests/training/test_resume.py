@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import JobError
-from finetune.jobs import pipeline, service, train, workers
+from finetune.jobs import pipeline, service, terminal, train, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -280,7 +280,7 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
 
     work_in_this_process(monkeypatch)
     monkeypatch.setattr(pipeline, "train_events", lose_the_folder)
-    assert train.carry_out_run(run, lambda event: None) == 0
+    assert train.carry_out_run(run, terminal.LogLines()) == 0
     assert not run.folder.exists()
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err
