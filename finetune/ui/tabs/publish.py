@@ -308,7 +308,7 @@ class PublishTab:
         text = gettext("Try again") if again else gettext("Push to Hub")
         can_export = has_run and exported.file is None
         return {
-            self.push: gr.update(interactive=not pushed.running, value=text),
+            self.push: gr.update(interactive=has_run and not pushed.running, value=text),
             self.cancel: gr.update(visible=pushed.running, interactive=not pushed.cancelling),
             self.result: push_view.state(pushed),
             self.poller: polling.polling_value(pushed.running or exported.running, event),
