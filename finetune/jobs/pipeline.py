@@ -10,11 +10,9 @@ import dataclasses
 import gc
 import os
 import platform
-import signal
 from collections.abc import Callable, Generator
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from finetune import disk, logs, owners
@@ -22,6 +20,7 @@ from finetune.config import RunConfig, too_many_steps
 from finetune.data import catalog
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, StoreError
+from finetune.jobs.stop_switch import StopSwitch
 from finetune.owners import Limits
 from finetune.phases import Phase
 from finetune.runs import events
@@ -41,48 +40,6 @@ LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "hug
 _RESUME = " and press Resume: nothing saved is lost"
 
 
-class Terminated(BaseException):
-    """A signal came; not an `Exception`, so that no library swallows it on the way out."""
-
-
-class StopSwitch:
-    """Whether this run shall end: its STOP file, a SIGTERM, or Ctrl-C in a terminal.
-
-    Before training a signal ends the work where it stands, for a download cannot be asked to;
-    once the loop runs, it is only noted and the loop ends itself after its step. A second signal
-    does not wait for that.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._signalled = False
-        self._parent = os.getppid()
-        self.looping = False
-
-    def install(self) -> None:
-        signal.signal(signal.SIGTERM, self._on_signal)
-        signal.signal(signal.SIGINT, self._on_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        again, self._signalled = self._signalled, True
-        if again or not self.looping:
-            raise Terminated
-
-    def __call__(self) -> bool:
-        if not distributed.is_single_process() and os.getppid() != self._parent:
-            raise Terminated  # the launcher was killed, and nobody else would end its processes
-        return self._signalled or self._run.stop_requested() or not self._run.exists()
-
-    def check(self) -> None:
-        """Between two phases.
-
-        Raises:
-            Terminated: when a stop was asked for.
-        """
-        if self():
-            raise Terminated
-
-
 def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     """The whole run as events: prepare, train, save.
 
@@ -100,11 +57,8 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     accelerator = engine.make_accelerator(config, run.folder)
     if accelerator.device.type == "cpu":
         engine.keep_freed_memory()
-    yield events.Started(
-        device=engine.device_name(accelerator),
-        processes=accelerator.num_processes,
-        versions=_versions(),
-    )
+    name, count = engine.device_name(accelerator), accelerator.num_processes
+    yield events.Started(device=name, processes=count, versions=_versions())
     checkpoint = _latest_checkpoint(run, accelerator)
     stop.check()
     tracker = trackers.Tracker(accelerator, config, run.public_title())
@@ -128,11 +82,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     pairs = dataclasses.replace(pairs, splits={}, numbers={})  # unmaps the texts
     yield _prepared(run, config, accelerator, pairs, classifier, batches)
     # 5. The loop
-    if distributed.is_main_process():
-        run.rewind(checkpoint)
-    stop.looping = True
-    gc.collect()
-    gc.freeze()  # what the imports made stays, and is not looked through again at every step
+    _begin_loop(run, checkpoint, stop)
     hooks = _hooks(run, tokenizer, stop, accelerator, pairs)
     finished = None  # said when the loop has let go of its model
     for event in _fit(run, config, accelerator, classifier, batches, pairs, hooks, checkpoint):
@@ -148,6 +98,14 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         tracker(finished)
         yield finished
     accelerator.end_training()
+
+
+def _begin_loop(run: Run, checkpoint: Path | None, stop: StopSwitch) -> None:
+    if distributed.is_main_process():
+        run.rewind(checkpoint)
+    stop.looping = True
+    gc.collect()
+    gc.freeze()  # what the imports made stays, and is not looked through again at every step
 
 
 def _versions() -> dict[str, str]:

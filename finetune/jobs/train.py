@@ -21,8 +21,8 @@ from finetune.data import catalog
 from finetune.environment import caches
 from finetune.errors import FinetuneError, StoreError
 from finetune.jobs import check, pipeline, scheduler, workers
-from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.queue import Queue
+from finetune.jobs.stop_switch import StopSwitch, Terminated
 from finetune.jobs.terminal import LogLines, TerminalBar
 from finetune.runs import events
 from finetune.runs.events import Event

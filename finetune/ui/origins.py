@@ -4,8 +4,8 @@ A browser sends requests for any page it shows, with the visitor's cookies. The 
 refuses those of other origins, and those to a host name that is not the app's, which may be a
 foreign page's (DNS rebinding). Programs send no Origin and are not affected.
 
-Starlette's TrustedHostMiddleware knows neither ports nor IPv6; its CORSMiddleware, and Gradio's,
-only withhold the answer after the request was carried out.
+Starlette's middleware does not fit: TrustedHostMiddleware compares names without their ports and
+IPv6 brackets; CORSMiddleware, as Gradio's, carries a request out and then withholds the answer.
 
 Sources: https://developer.mozilla.org/docs/Web/HTTP/Reference/Headers/Origin,
 https://developer.mozilla.org/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site.

@@ -24,7 +24,7 @@ from finetune import config
 from finetune.config import RunConfig
 from finetune.errors import DataError, StoreError
 from finetune.hub import script_bundle
-from finetune.jobs import pipeline
+from finetune.jobs import pipeline, stop_switch
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -50,7 +50,7 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
     def carry_out(config: RunConfig) -> Run:
         run = store.create(config.changed(mixed_precision="no"))
-        for event in pipeline.train_events(run, pipeline.StopSwitch(run)):
+        for event in pipeline.train_events(run, stop_switch.StopSwitch(run)):
             run.append(event)
         return run
 

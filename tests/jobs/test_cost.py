@@ -16,7 +16,7 @@ from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices
-from finetune.jobs import check, cost, memory, pipeline, steps
+from finetune.jobs import check, cost, memory, pipeline, steps, stop_switch
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -97,7 +97,7 @@ def test_the_steps_are_those_the_run_takes(
     chosen = toy.changed(**CONFIGURATIONS[name])
     examined(store, toy, rows=64)
     run = store.create(chosen)
-    stream = pipeline.train_events(run, pipeline.StopSwitch(run))
+    stream = pipeline.train_events(run, stop_switch.StopSwitch(run))
     prepared = next(one for one in stream if isinstance(one, events.Prepared))
     stream.close()
     found = cost.estimate_cost(store, chosen).steps

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import JobError
-from finetune.jobs import pipeline, service, terminal, train, workers
+from finetune.jobs import pipeline, service, stop_switch, terminal, train, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -270,7 +270,7 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
         store.delete(run)
         return folder
 
-    def lose_the_folder(run: Run, stop: pipeline.StopSwitch) -> Iterator[events.Event]:
+    def lose_the_folder(run: Run, stop: stop_switch.StopSwitch) -> Iterator[events.Event]:
         stop.looping = True
         if writes == "save_best":
             monkeypatch.setattr(model, "save_model", save_into_nothing)
