@@ -21,8 +21,6 @@ class Phase(StrEnum):
     SAVE_CHECKPOINT = "save_checkpoint"
     READ_ROWS = "read_rows"  # of a split
     COUNT_ROWS = "count_rows"  # classes, duplicates and leaks
-    READ_TEXTS = "read_texts"
-    LOAD_TOKENIZER = "load_tokenizer"
     MEASURE_LENGTHS = "measure_lengths"  # in tokens
     PREDICT = "predict"
     EXPORT = "export"

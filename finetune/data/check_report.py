@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,21 +30,6 @@ class Example:
     note: str = ""  # what is wrong with it, where the finding's title does not say
 
 
-def example_of(
-    row: Mapping[str, Any], split: str, labels: Sequence[str], characters: int
-) -> Example:
-    """The example of a row of a cached dataset.
-
-    Args:
-        labels: names of the classes.
-        characters: of a sentence, at most.
-    """
-    texts = {name: row.get(name) or "" for name in ("sentence1", "sentence2")}
-    short = {name: shorten(text, characters) for name, text in texts.items()}
-    label = labels[row["label"]] if row["label"] >= 0 else ""
-    return Example(split, row["line"], label=label, **short)
-
-
 def shorten(text: str, characters: int) -> str:
     """A text of at most so many characters, the last one an ellipsis where more are left out."""
     return text if len(text) <= characters else text[: characters - 1] + "\u2026"
@@ -54,7 +39,7 @@ def shorten(text: str, characters: int) -> str:
 class Finding:
     """Something a person should know before training."""
 
-    kind: str  # an identifier, such as `leakage-exact`
+    kind: str  # an identifier, such as `leakage`
     severity: Severity
     title: str
     count: int  # rows concerned

@@ -12,7 +12,7 @@ import numpy as np
 from finetune.config import RunConfig
 from finetune.data import checkpoints, columns, dataset_cache, sources, splits, token_lengths
 from finetune.data.check_report import CheckReport, Finding, SplitSummary, TokenLengths
-from finetune.data.row_checks import RowChecks, text_findings
+from finetune.data.row_checks import row_findings
 from finetune.data.splits import SplitRows
 from finetune.errors import ConfigError, DataError, ModelError
 from finetune.metrics import classification
@@ -20,6 +20,7 @@ from finetune.phases import Phase
 
 # Phase, the split it reads, rows done, rows in all (0: unknown)
 ProgressCallback = Callable[[Phase, str, int, int], None]
+_SEVERITIES = ("blocks", "warns", "notes")
 
 
 def check_pairs(
@@ -49,23 +50,22 @@ def check_pairs(
     progress(Phase.COUNT_ROWS, "", 0, 0)
     everything = config.changed(drop_duplicates=False, drop_leaked=False)
     all_rows = splits.assign_rows(dataset, everything)
+    findings = list(row_findings(config, all_rows))
     assigned = splits.assign_rows(dataset, config, all_rows.hashes)
-    findings = list(RowChecks(config, all_rows).findings())
-    findings += text_findings(dataset, progress)
     report = _report(assigned, config, findings)
     on_partial(replace(report, seconds=time.monotonic() - start))
-    lengths = _check_lengths(assigned, config, progress, findings)
+    progress(Phase.MEASURE_LENGTHS, "", 0, 0)
+    lengths, length_findings = _check_lengths(assigned, config)
     return replace(
         report,
         lengths=lengths,
-        findings=_by_severity(findings),
+        findings=_by_severity([*report.findings, *length_findings]),
         seconds=time.monotonic() - start,
     )
 
 
 def _by_severity(findings: list[Finding]) -> list[Finding]:
-    order = ("blocks", "warns", "notes")
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+    return sorted(findings, key=lambda finding: _SEVERITIES.index(finding.severity))
 
 
 def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckReport:
@@ -89,17 +89,17 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
 def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> CheckReport:
     """The report without lengths; what blocks training is added to the findings."""
     dataset, counts = assigned.dataset, assigned.class_counts()
-    try:
-        positive = columns.positive_class(dataset.labels, config.positive_label)
-    except DataError as error:
-        findings.append(Finding("positive", "blocks", error.fact, 0, error.remedy))
-        positive = min(1, len(dataset.labels) - 1)
-    findings += [
+    blocks = [
         Finding("impossible", "blocks", text, 0, "Training is not possible with these rows.")
         for text in assigned.blocks
     ]
+    try:
+        positive = columns.positive_class(dataset.labels, config.positive_label)
+    except DataError as error:
+        blocks.append(Finding("positive", "blocks", error.fact, 0, error.remedy))
+        positive = min(1, len(dataset.labels) - 1)
     majority, fingerprint = {}, ""
-    if not any(finding.severity == "blocks" for finding in findings):
+    if not blocks:
         commonest = int(np.argmax(counts["train"]))
         majority = classification.constant_answer_scores(counts["validation"], commonest, positive)
         fingerprint = assigned.fingerprint(positive)
@@ -118,26 +118,25 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         ],
         majority=majority,
         lengths=TokenLengths(note="They are measured once the tokenizer is loaded."),
-        findings=_by_severity(findings),
+        findings=_by_severity([*blocks, *findings]),
         notes=dataset.notes,
         fingerprint=fingerprint,
     )
 
 
-def _check_lengths(
-    assigned: SplitRows, config: RunConfig, progress: ProgressCallback, findings: list[Finding]
-) -> TokenLengths:
-    """The lengths of the training rows; what is wrong with them is added to the findings."""
+def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, list[Finding]]:
+    """The lengths of the training rows, and what is wrong with them."""
+    findings = []
     try:
         checkpoints.check_length(config.checkpoint, config.max_length)
     except ConfigError as error:
         action = "Training would fail at a long row."
         findings.append(Finding("too_long", "blocks", error.fact, 0, action))
     try:
-        lengths = token_lengths.check_lengths(assigned, config, progress)
+        lengths = token_lengths.check_lengths(assigned, config)
     except ModelError as error:
         findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
-        return TokenLengths(note=f"The lengths are missing. {error.fact}")
+        lengths = TokenLengths(note=f"The lengths are missing. {error.fact}")
     if lengths.cut > 0:
         findings.append(
             Finding(
@@ -147,4 +146,4 @@ def _check_lengths(
                 f"Their ends are cut off; the longest has {lengths.longest} tokens.",
             )
         )  # fmt: skip
-    return lengths
+    return lengths, findings

@@ -1,7 +1,6 @@
-"""Rows of a source as Arrow files on disk, with hashes of their sentences, read only once.
+"""Rows of a source on disk, read only once: texts as Arrow files, labels and hashes as arrays.
 
-Rows are written in bounded memory. What compares rows (duplicates, leakage, groups) compares the
-hashes and needs no texts.
+What compares rows (duplicates, leakage, groups) compares the hashes and needs no texts.
 """
 
 from __future__ import annotations
@@ -11,31 +10,33 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from datasets import ClassLabel, Dataset, Features, Value
+import pyarrow.compute as pc
+from datasets import ClassLabel, Dataset
 from filelock import FileLock
 from numpy.typing import NDArray
 
 from finetune import disk, json_files, owners, text_hashes
 from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, sources
+from finetune.data.check_report import Example, shorten
 from finetune.data.columns import Columns, LabelEncoder, choose_columns
+from finetune.data.table_files import Row
 from finetune.environment import child_process
 from finetune.errors import DataError, some
 from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
-_VERSION = 2  # of the files; those of another version are written anew
-_BATCH_ROWS = 10_000
-_BATCH_CHARACTERS = 2**24  # a batch ends before `_BATCH_ROWS` where its texts are long
+_VERSION = 3  # of the files; those of another version are written anew
+_BATCH_ROWS, _BATCH_CHARACTERS = 10_000, 2**24  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
-_HASH_COLUMNS = ("label", "exact", "first", "second")
 
 ProgressCallback = Callable[[str, int], None]  # a split, and how many of its rows are read
 
@@ -45,6 +46,7 @@ class RowHashes:
     """Labels and hashes of a split's rows, each of shape (rows,); 0 for a missing sentence."""
 
     label: Integers  # class index; -1 where there is none
+    line: Integers  # in the source, from 1
     exact: Integers  # of the texts as they are
     first: Integers  # of the normalized sentences
     second: Integers
@@ -70,7 +72,7 @@ class RowHashes:
 
 @dataclass(frozen=True)
 class CachedDataset:
-    """The rows of a source on disk: an Arrow file a split, and `dataset.json` with these fields."""
+    """The rows of a source on disk: two files a split, and `dataset.json` with these fields."""
 
     folder: Path
     source: str  # its name, as shown to the user
@@ -93,40 +95,38 @@ class CachedDataset:
     def sentence_columns(self) -> list[str]:
         return ["sentence1", "sentence2"] if self.paired else ["sentence1"]
 
+    def texts(self, split: str) -> Dataset:
+        """The sentences of a split, memory-mapped."""
+        return Dataset.from_file(str(self.folder / f"{split}.arrow"))
+
     def split(self, name: str) -> Dataset:
-        """One split, memory-mapped."""
-        return Dataset.from_file(str(self.folder / f"{name}.arrow"))
+        """The sentences and labels of a split."""
+        labels = self.hashes(name).label
+        return self.texts(name).add_column("label", labels, feature=ClassLabel(names=self.labels))
 
-    def hashes(self) -> dict[str, RowHashes]:
-        """Labels and hashes of every split."""
-        return {name: self._hashes(name) for name in self.rows}
+    def hashes(self, split: str) -> RowHashes:
+        return RowHashes(*np.load(self.folder / f"{split}.npy"))
 
-    def _hashes(self, name: str) -> RowHashes:
-        columns = {key: np.empty(self.rows[name], np.int64) for key in _HASH_COLUMNS}
-        start = 0
-        for batch in self.batches(name):
-            for key, values in columns.items():
-                values[start : start + len(batch)] = batch.column(key).to_numpy()
-            start += len(batch)
-        return RowHashes(**columns)
+    def search(self, split: str, pattern: str, ignore_case: bool = False) -> Integers:
+        """The rows of a split with a sentence that matches an RE2 pattern."""
+        masks = [
+            pc.match_substring_regex(column, pattern, ignore_case=ignore_case).fill_null(False)
+            for column in self.texts(split).with_format("arrow")[:].columns
+        ]
+        return np.flatnonzero(np.any([mask.to_numpy() for mask in masks], axis=0))
 
-    def batches(self, name: str) -> Iterator[pa.RecordBatch]:
-        """One split in order, a batch at a time.
-
-        Not memory-mapped, as mapped pages would count as this process's memory.
-        """
-        path = str(self.folder / f"{name}.arrow")
-        with pa.OSFile(path) as file, pa.ipc.open_stream(file) as stream:
-            yield from stream
-
-    def select(self, name: str, rows: Integers) -> Iterator[pa.RecordBatch]:
-        """The rows of ascending indices, a batch at a time."""
-        start = 0
-        for batch in self.batches(name):
-            low, high = np.searchsorted(rows, (start, start + len(batch)))
-            if high > low:
-                yield batch.take(pa.array(rows[low:high] - start))
-            start += len(batch)
+    def examples_of(self, split: str, rows: Iterable[int], characters: int) -> list[Example]:
+        """Rows of a split for a person to look at, each sentence cut to so many characters."""
+        texts, keys = self.texts(split), self.hashes(split)
+        return [
+            Example(
+                split,
+                int(keys.line[row]),
+                label=self.labels[keys.label[row]] if keys.label[row] >= 0 else "",
+                **{name: shorten(text or "", characters) for name, text in texts[row].items()},
+            )
+            for row in map(int, rows)
+        ]
 
 
 def read_dataset(
@@ -145,19 +145,19 @@ def read_dataset(
             return cached
         source = sources.open_source(config, root)
         columns = choose_columns(source.columns, source.name, config)
-        partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-        partial.mkdir()
+        unfinished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+        unfinished.mkdir()
         try:
-            dataset = _Writer(partial, source, columns, progress).write()
+            dataset = _write(unfinished, source, columns, progress)
             values = {key: value for key, value in asdict(dataset).items() if key != "folder"}
             text = json.dumps(values, ensure_ascii=False)
-            (partial / "dataset.json").write_text(text, encoding="utf-8")
+            (unfinished / "dataset.json").write_text(text, encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
-            os.replace(partial, folder)
+            os.replace(unfinished, folder)
         except OSError as error:
             raise disk.failure(f"What was read, in {root},", error, DataError) from error
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
     return replace(dataset, folder=folder)
 
 
@@ -210,129 +210,86 @@ def load_cached(folder: Path) -> CachedDataset | None:
         return None
 
 
-class _Writer:
-    """Writes the rows of a source as Arrow files.
+def _write(
+    folder: Path, source: sources.Source, columns: Columns, progress: ProgressCallback
+) -> CachedDataset:
+    class_names = source.class_names(columns.label)
+    encoder = LabelEncoder(columns.label, class_names or [])
+    examples: dict[str, list[tuple[int, str]]] = {}
+    unreadable: dict[str, int] = {}
+    numbers: dict[str, Integers] = {}  # split -> the rows of `RowHashes`
 
-    The final numbers of the classes are known after all rows are read, so each file is written
-    twice: with the numbers of first appearance, then with the final ones.
+    def count_bad_row(split: str, line: int, reason: str) -> None:
+        unreadable[split] += 1
+        if len(examples[split]) < MAX_BAD_ROWS:
+            examples[split].append((line, reason))
+
+    for split in source.splits:
+        examples[split], unreadable[split] = [], 0
+        rows = source.rows(split, columns, partial(count_bad_row, split))
+        path = folder / f"{split}.arrow"
+        numbers[split] = _write_texts(path, rows, columns, encoder, partial(progress, split))
+    # Classes are numbered as they came; their final order is known once all are read.
+    order = list(range(len(encoder.names))) if class_names else encoder.order()
+    final_codes = np.full(len(order) + 1, -1, np.int64)  # the last entry maps -1 to -1
+    final_codes[order] = np.arange(len(order))
+    for split, values in numbers.items():
+        values[0] = final_codes[values[0]]
+        np.save(folder / f"{split}.npy", values)
+    notes = list(source.notes)
+    if merged := sorted(encoder.merged):
+        notes.append(f"Labels that differ in case only are one class: {some(merged)}.")
+    return CachedDataset(
+        folder=folder,
+        source=source.name,
+        revision=source.revision,
+        choices=source.columns,
+        columns=columns,
+        labels=[encoder.names[code] for code in order],
+        rows={split: values.shape[1] for split, values in numbers.items()},
+        unreadable=unreadable,
+        examples=examples,
+        notes=notes,
+        splits=source.splits,
+        named_labels=class_names is not None,
+    )
+
+
+def _write_texts(
+    path: Path,
+    rows: Iterator[Row],
+    columns: Columns,
+    encoder: LabelEncoder,
+    progress: Callable[[int], None],
+) -> Integers:
+    """Write the sentences of rows as an Arrow stream, in bounded memory.
+
+    Returns:
+        Their labels, lines and hashes as `RowHashes` has them, of shape (5, rows).
     """
+    numbers = array("q")
+    schema = pa.schema([(f"sentence{n}", pa.string()) for n, _ in enumerate(columns.sentences, 1)])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        batch: list[list[str | None]] = []
+        characters = 0
 
-    def __init__(
-        self, folder: Path, source: sources.Source, columns: Columns, progress: ProgressCallback
-    ) -> None:
-        self._folder, self._source, self._columns = folder, source, columns
-        self._progress = progress
-        self._class_names = source.class_names(columns.label)
-        self._labels = LabelEncoder(columns.label, self._class_names or [])
-        self._unreadable: dict[str, int] = {}
-        self._examples: dict[str, list[tuple[int, str]]] = {}
-        self._labelled_rows = 0
-        self._copies = [0] * len(columns.sentences)  # rows whose label is the sentence's text
+        def write_batch() -> None:
+            texts = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
+            stream.write_batch(pa.record_batch(texts, schema=schema))
+            progress(len(numbers) // 5)
+            batch.clear()
 
-    def write(self) -> CachedDataset:
-        rows = {split: self._write_rows(split) for split in self._source.splits}
-        for column, copies in zip(self._columns.sentences, self._copies, strict=True):
-            if self._labelled_rows and copies == self._labelled_rows:
-                raise DataError(
-                    f"The label column {self._columns.label!r} has the text of {column!r} in "
-                    "every row.",
-                    "Choose another one as label_column.",
-                )
-        order = range(len(self._labels.names)) if self._class_names else self._labels.order()
-        labels = [self._labels.names[code] for code in order]
-        final_codes = np.full(len(labels) + 1, -1, np.int64)  # the last entry maps -1 to -1
-        final_codes[list(order)] = np.arange(len(labels))
-        for split in rows:
-            self._write_labels(split, labels, final_codes)
-        notes = list(self._source.notes)
-        if merged := sorted(self._labels.merged):
-            notes.append(f"Labels that differ in case only are one class: {some(merged)}.")
-        return CachedDataset(
-            folder=self._folder,
-            source=self._source.name,
-            revision=self._source.revision,
-            choices=self._source.columns,
-            columns=self._columns,
-            labels=labels,
-            rows=rows,
-            unreadable=self._unreadable,
-            examples=self._examples,
-            notes=notes,
-            splits=self._source.splits,
-            named_labels=self._class_names is not None,
-        )
-
-    def _schema(self, label: Any) -> pa.Schema:
-        number, text = Value("int64"), Value("string")
-        texts = {f"sentence{n}": text for n, _ in enumerate(self._columns.sentences, 1)}
-        numbers = {"label": label, "line": number, **dict.fromkeys(_HASH_COLUMNS[1:], number)}
-        return Features(**texts, **numbers).arrow_schema
-
-    def _write_rows(self, split: str) -> int:
-        """Write texts, hashes and labels by first appearance; the number of rows."""
-        self._unreadable[split], self._examples[split] = 0, []
-
-        def count_bad_row(line: int, reason: str) -> None:
-            self._unreadable[split] += 1
-            if len(self._examples[split]) < MAX_BAD_ROWS:
-                self._examples[split].append((line, reason))
-
-        schema = self._schema(Value("int64"))
-        total = 0
-        with (
-            pa.OSFile(str(self._folder / f"{split}.raw"), "wb") as file,
-            pa.ipc.new_stream(file, schema) as stream,
-        ):
-            rows = self._source.rows(split, self._columns, count_bad_row)
-            for batch in _batches(map(self._row, rows)):
-                columns = zip(*batch, strict=True)
-                arrays = [
-                    pa.array(column, item.type)
-                    for column, item in zip(columns, schema, strict=True)
-                ]
-                stream.write_batch(pa.record_batch(arrays, schema=schema))
-                total += len(batch)
-                self._progress(split, total)
-        return total
-
-    def _row(self, row: tuple[int, list[Any]]) -> tuple[Any, ...]:
-        line, cells = row
-        texts = [text_hashes.clean_sentence(cell) for cell in cells[:-1]]
-        label = self._labels.code(cells[-1])
-        if label >= 0:
-            self._labelled_rows += 1
-            if (label_text := text_hashes.clean_sentence(cells[-1])) in texts:
-                self._copies[texts.index(label_text)] += 1
-        hashes = [text_hashes.text_hash(text) for text in texts]
-        exact = text_hashes.hash64("\0".join(text or "" for text in texts))
-        return (*texts, label, line, exact, hashes[0], hashes[1] if len(hashes) > 1 else 0)
-
-    def _write_labels(self, split: str, labels: list[str], final_codes: Integers) -> None:
-        """Write the file of a split again, with the final numbers of its labels."""
-        raw = self._folder / f"{split}.raw"
-        schema = self._schema(ClassLabel(names=labels) if labels else Value("int64"))
-        index = schema.get_field_index("label")
-        with (
-            pa.OSFile(str(raw)) as file,
-            pa.ipc.open_stream(file) as stream,
-            pa.OSFile(str(self._folder / f"{split}.arrow"), "wb") as out,
-            pa.ipc.new_stream(out, schema) as writer,
-        ):
-            for batch in stream:
-                columns = list(batch.columns)
-                columns[index] = pa.array(final_codes[columns[index].to_numpy()])
-                writer.write_batch(pa.record_batch(columns, schema=schema))
-        raw.unlink()
-
-
-def _batches(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    batch: list[tuple[Any, ...]] = []
-    characters = 0
-    for row in rows:
-        batch.append(row)
-        characters += sum(len(cell) for cell in row[:2] if isinstance(cell, str))
-        if len(batch) == _BATCH_ROWS or characters > _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
+        for line, cells in rows:
+            texts = [text_hashes.clean_sentence(cell) for cell in cells[:-1]]
+            hashes = [text_hashes.text_hash(text) for text in texts]
+            exact = text_hashes.hash64("\0".join(text or "" for text in texts))
+            second = hashes[1] if len(hashes) > 1 else 0
+            numbers.extend((encoder.code(cells[-1]), line, exact, hashes[0], second))
+            batch.append(texts)
+            characters += sum(len(text or "") for text in texts)
+            if len(batch) == _BATCH_ROWS or characters > _BATCH_CHARACTERS:
+                write_batch()
+                characters = 0
+        if batch:
+            write_batch()
+    return np.array(numbers, np.int64).reshape(-1, 5).T.copy()

@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from finetune import uploads
 from finetune.config import BUNDLED_DATASET, RunConfig, is_upload
 from finetune.data import catalog, tables
-from finetune.data.check_report import Example, example_of, shorten
+from finetune.data.check_report import Example, shorten
 from finetune.errors import DataError, FinetuneError
 
 FIRST_ROWS, FIRST_COLUMNS = 5, 12
-MAX_CELL_CHARACTERS = 120
-MAX_ROWS = 50
-MAX_SENTENCE_CHARACTERS = 400
+CELL_CHARACTERS, SENTENCE_CHARACTERS = 120, 400
+PREVIEW_ROWS = 10
 _MAX_JSON_BYTES = 20 * 2**20  # JSON is parsed whole, which takes seconds for larger files
 
 
@@ -60,37 +58,36 @@ def read_first_rows(config: RunConfig, root: Path) -> FirstRows | None:
         if config.dataset == BUNDLED_DATASET:
             path, name = catalog.BUNDLED_PAIRS / "train.csv", "train.csv"
         elif is_upload(config.dataset):
-            kept = uploads.Uploads(root / "uploads")
-            path = kept.files(config.dataset)["train"]
-            name = kept.file_names(config.dataset).get("train", path.name)
+            stored = uploads.Uploads(root / "uploads")
+            path = stored.files(config.dataset)["train"]
+            name = stored.file_names(config.dataset).get("train", path.name)
         else:
             return None
-        is_json = name.lower().removesuffix(".gz").endswith(".json")
-        if is_json and path.stat().st_size > _MAX_JSON_BYTES:
+        if ".json" in path.suffixes and path.stat().st_size > _MAX_JSON_BYTES:
             return None
         table = tables.open_table(path, name)
-        columns = table.columns[:FIRST_COLUMNS]
-        rows = islice(table.rows(columns, lambda line, reason: None), FIRST_ROWS)
-        shown = [
+        usable = [column for column in table.columns if column not in table.unusable]
+        columns = usable[:FIRST_COLUMNS]
+        rows = [
             (
                 line,
-                ["" if cell is None else shorten(str(cell), MAX_CELL_CHARACTERS) for cell in cells],
+                [shorten("" if cell is None else str(cell), CELL_CHARACTERS) for cell in row],
             )
-            for line, cells in rows
+            for line, row in islice(table.rows(columns, lambda *bad_row: None), FIRST_ROWS)
         ]
-        return FirstRows(name, columns, shown, len(table.columns) - len(columns))
+        return FirstRows(name, columns, rows, len(table.columns) - len(columns))
     return None
 
 
 def preview_rows(
-    folder: Path, split: str, how: str = "first", query: str = "", count: int = 10, seed: int = 0
+    folder: Path, split: str, order: str = "first", query: str = "", seed: int = 0
 ) -> list[Example]:
     """Some rows of a split of a cached dataset.
 
     Args:
         folder: of the cached dataset.
-        how: `first`, `random`, `class` (the class `query`) or `search` (texts with `query`).
-        seed: of the random choice.
+        order: `first`, `random`, `class` (the class `query`) or `search` (texts with `query`).
+        seed: of the random order.
 
     Raises:
         DataError: when the dataset is gone, or has no such split or class.
@@ -102,34 +99,14 @@ def preview_rows(
         raise DataError("What was read of these pairs is gone.", "Press Examine again.")
     if split not in dataset.rows:
         raise DataError(f"There is no split {split!r}.", f"It has {', '.join(dataset.rows)}.")
-    count = min(count, MAX_ROWS)
-    batches = dataset.batches(split)
-    if how == "random":
-        size = dataset.rows[split]
-        rows = np.random.default_rng(seed).choice(size, min(count, size), replace=False)
-        batches = dataset.select(split, np.sort(rows).astype(np.int64))
-    elif how == "class":
+    rows = np.arange(dataset.rows[split])
+    if order == "random":
+        size = min(PREVIEW_ROWS, len(rows))
+        rows = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
+    elif order == "class":
         if query not in dataset.labels:
             raise DataError(f"There is no class {query!r}.", "Choose one of the list.")
-        label = dataset.labels.index(query)
-        batches = (batch.filter(pc.equal(batch.column("label"), label)) for batch in batches)
-    elif how == "search":
-        columns = dataset.sentence_columns
-        batches = (batch.filter(_contains(batch, columns, query)) for batch in batches)
-    return [
-        example_of(row, split, dataset.labels, MAX_SENTENCE_CHARACTERS)
-        for row in islice(_records(batches, count), count)
-    ]
-
-
-def _contains(batch: pa.RecordBatch, columns: list[str], text: str) -> pa.Array:
-    masks = [
-        pc.match_substring(batch.column(name), text, ignore_case=True).fill_null(False)
-        for name in columns
-    ]
-    return masks[0] if len(masks) == 1 else pc.or_(*masks)
-
-
-def _records(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[dict[str, Any]]:
-    for batch in batches:
-        yield from batch.slice(0, count).to_pylist()
+        rows = np.flatnonzero(dataset.hashes(split).label == dataset.labels.index(query))
+    elif order == "search":
+        rows = dataset.search(split, re.escape(query), ignore_case=True)
+    return dataset.examples_of(split, rows[:PREVIEW_ROWS], SENTENCE_CHARACTERS)

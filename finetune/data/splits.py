@@ -148,7 +148,7 @@ def assign_rows(
     Args:
         hashes: those of the dataset, where they are read already.
     """
-    hashes = dataset.hashes() if hashes is None else hashes
+    hashes = hashes or {split: dataset.hashes(split) for split in dataset.rows}
     rows: dict[str, Integers] = {}
     left_out: dict[str, dict[str, int]] = {split: {} for split in hashes}
     origin = {split: split for split in hashes}

@@ -1,7 +1,6 @@
 """What the readers of all table formats share: limits, opening, the text encoding, the interface.
 
-The limits bound the memory that a small file can make a reader use: the ratio of compression, the
-length of a cell, the number of columns and the depth of nested values.
+The limits bound the memory that a small file can make a reader use.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -29,14 +27,12 @@ MAX_UNPACKED = 8 * 2**30  # bytes
 MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches about 20
 BLOCK = 2**16  # bytes read to detect the format
 
-_BOMS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark begins the same
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-_CONTROL = bytes((*range(1, 9), *range(14, 27)))
+_BOMS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_CONTROL = bytes((*range(9), *range(14, 27)))
 
 
 class Table(ABC):
@@ -88,19 +84,27 @@ class _BoundedGzip(gzip.GzipFile):
     def read(self, size: int | None = -1) -> bytes:
         block = super().read(size)
         self._unpacked += len(block)
-        dense = self._unpacked > 64 * 2**20 and self._unpacked > MAX_RATIO * self._packed
-        if dense or self._unpacked > MAX_UNPACKED:
-            raise unpacks_too_far(self._table_name, self._unpacked, self._packed)
+        check_unpacked_size(self._table_name, self._unpacked, self._packed)
         return block
 
 
-def unpacks_too_far(name: str, unpacked: int, packed: int) -> DataError:
-    """The error for a file whose contents are far larger than those of text can be."""
-    return DataError(
-        f"{name} unpacks to more than {unpacked // 2**20} MiB from {packed / 2**20:.1f} MiB, "
-        "which no table of text does.",
-        "Upload it unpacked, or in part.",
-    )
+def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
+    """Raise DataError where a file's contents are far larger than those of text can be."""
+    if unpacked > min(MAX_UNPACKED, max(64 * 2**20, MAX_RATIO * packed)):
+        raise DataError(
+            f"{name} unpacks to more than {unpacked // 2**20} MiB from {packed / 2**20:.1f} MiB, "
+            "which no table of text does.",
+            "Upload it unpacked, or in part.",
+        )
+
+
+def check_column_count(name: str, count: int) -> None:
+    """Raise DataError where a table has more than `MAX_COLUMNS` columns."""
+    if count > MAX_COLUMNS:
+        raise DataError(
+            f"{name} has {count:,} columns; at most {MAX_COLUMNS:,} are read.",
+            "Keep the columns of the sentences and the label.",
+        )
 
 
 def open_bytes(path: Path, name: str) -> BinaryIO:
@@ -111,13 +115,10 @@ def open_bytes(path: Path, name: str) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, raw), BLOCK))
 
 
-def detect_encoding(path: Path, name: str, head: bytes) -> tuple[str, list[str]]:
+def detect_encoding(path: Path, name: str) -> tuple[str, list[str]]:
     """Detect the encoding of a text file: by its byte order mark, else UTF-8 or Windows-1252.
 
     Reads the whole file: bytes that are not UTF-8 may stand at its end only.
-
-    Args:
-        head: the first bytes.
 
     Returns:
         The encoding, and notes on it for the user.
@@ -125,42 +126,26 @@ def detect_encoding(path: Path, name: str, head: bytes) -> tuple[str, list[str]]
     Raises:
         DataError: when it is not text.
     """
-    for mark, encoding in _BOMS:
-        if head.startswith(mark):
-            return encoding, [] if encoding == "utf-8-sig" else [f"{name} is {encoding.upper()}."]
-    start = head[:4096]
-    if start.count(0) > len(start) // 4:
-        return (("utf-16-le" if head[1:2] == b"\0" else "utf-16-be"), [f"{name} is UTF-16."])
-    if len(start) - len(start.translate(None, _CONTROL)) > max(8, len(start) // 20):
-        raise DataError(f"{name} is not text.", "Save it as CSV, TSV, JSONL or Parquet.")
-    valid, broken = _count_utf8(path, name)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    valid = broken = 0  # characters beyond ASCII
+    with open_bytes(path, name) as file:
+        start = file.read(4096)
+        for mark, encoding in _BOMS.items():
+            if start.startswith(mark):
+                return encoding, [f"{name} is UTF-16."] if encoding == "utf-16" else []
+        if len(start) - len(start.translate(None, _CONTROL)) > max(8, len(start) // 20):
+            raise DataError(f"{name} is not text.", "Save it as CSV, TSV, JSONL or Parquet.")
+        for block in chain([start], iter(lambda: file.read(2**20), b""), [b""]):
+            text = decoder.decode(block, final=not block)
+            if not text.isascii():
+                replaced = text.count("\ufffd")
+                broken += replaced
+                valid += len(text) - len(text.encode("ascii", "ignore")) - replaced
     if not broken:
         return "utf-8", []
     if valid > broken:
         return "utf-8", [f"{name} is UTF-8 with {broken:,} broken places, read as \ufffd."]
     return "cp1252", [f"{name} is not UTF-8; it was read as Windows-1252 (Latin-1)."]
-
-
-def _count_utf8(path: Path, name: str) -> tuple[int, int]:
-    """Count the valid characters beyond ASCII, and the places that are not valid UTF-8."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    valid = broken = 0
-    with open_bytes(path, name) as file:
-        for block in chain(iter(lambda: file.read(2**20), b""), [b""]):
-            text = decoder.decode(block, final=not block)
-            if not text.isascii():
-                broken += max(0, text.count("\ufffd") - block.count(b"\xef\xbf\xbd"))
-                valid += len(re.findall(r"[^\x00-\x7f\ufffd]", text))
-    return valid, broken
-
-
-def check_column_count(count: int, name: str) -> None:
-    """Raise DataError where a table has more than `MAX_COLUMNS` columns."""
-    if count > MAX_COLUMNS:
-        raise DataError(
-            f"{name} has {count:,} columns; at most {MAX_COLUMNS:,} are read.",
-            "Keep the columns of the sentences and the label.",
-        )
 
 
 def is_too_long(cell: Any) -> bool:
@@ -175,8 +160,3 @@ def to_plain_value(cell: Any) -> Any:
     if cell is None or isinstance(cell, (str, int, float)):
         return cell
     return str(cell)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -9,18 +9,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from finetune.data import table_files
 from finetune.data.csv_tables import CsvTable
-from finetune.data.json_tables import JsonLinesTable, open_json
-from finetune.data.table_files import OnBadRow, Row, Table, first_line
+from finetune.data.json_tables import JsonTable
+from finetune.data.table_files import OnBadRow, Row, Table
 from finetune.errors import DataError
 
-MAX_DECODED = 2**24  # bytes of Parquet rows that are decoded together
-_BATCH = 10_000  # rows
+_BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # of a Parquet file, decoded together
 _MAGIC = {
     b"PK\x03\x04": "a zip archive or an Excel workbook",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook",
@@ -55,20 +54,16 @@ def open_table(path: Path, name: str = "") -> Table:
                 )
         if ending.endswith(".parquet"):
             raise DataError(f"{name} is not a Parquet file.", "Write it again, or upload CSV.")
-        encoding, notes = table_files.detect_encoding(path, name, head)
+        encoding, notes = table_files.detect_encoding(path, name)
         table: Table
-        if ending.endswith(".json"):
-            table = open_json(path, name, encoding)
-        elif ending.endswith((".jsonl", ".ndjson")):
-            table = JsonLinesTable(path, name, encoding)
+        if ending.endswith((".json", ".jsonl", ".ndjson")):
+            table = JsonTable(path, name, encoding, lines=not ending.endswith(".json"))
         else:
             table = CsvTable(path, name, encoding, tab=ending.endswith(".tsv"))
         table.notes = notes + table.notes
         return table
     except (OSError, EOFError, pa.ArrowException) as error:
-        raise DataError(
-            f"{name} cannot be read: {first_line(error)}", "Upload it again."
-        ) from error
+        raise DataError(f"{name} cannot be read: {error}", "Upload it again.") from error
 
 
 def usable_columns(path: str, name: str) -> list[str]:
@@ -81,139 +76,79 @@ def usable_columns(path: str, name: str) -> list[str]:
 
 
 class _ParquetTable(Table):
-    """Apache Parquet; nested columns cannot be sentences or labels.
+    """Apache Parquet; nested columns and those of fixed binary values are not read.
 
     Its encodings store a value once for many rows, so a small file can need much memory: texts are
-    read as dictionaries and decoded in parts of at most `MAX_DECODED` bytes.
+    read as dictionaries, whose rows share their values.
     """
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__()
         self._path, self._name = path, name
         self._metadata = pq.read_metadata(path)
-        self._leaves = [
-            self._metadata.schema.column(index) for index in range(self._metadata.num_columns)
-        ]
-        self._check(path.stat().st_size)
+        self._leaves = list(map(self._metadata.schema.column, range(self._metadata.num_columns)))
+        self._check_size(path.stat().st_size)
         self.schema = pq.read_schema(path)
         self.columns = list(self.schema.names)
         for field in self.schema:
-            if pa.types.is_nested(field.type):
-                self.unusable[field.name] = f"is nested ({str(field.type)[:60]})"
+            if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
+                self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
         if len(set(self.columns)) < len(self.columns):
             raise DataError(f"{name} has two columns of the same name.", "Rename one of them.")
 
-    def _check(self, packed: int) -> None:
+    def _check_size(self, packed: int) -> None:
         """Raise DataError where the file unpacks to far more than text does, has too many
         columns, or an encoding whose memory is not known before it is decoded."""
-        table_files.check_column_count(len(self._leaves), self._name)
+        table_files.check_column_count(self._name, len(self._leaves))
         unpacked = 0
-        for group in range(self._metadata.num_row_groups):
-            for index, leaf in enumerate(self._leaves):
-                column = self._metadata.row_group(group).column(index)
-                values = column.num_values * max(1, leaf.length)
-                unpacked += max(column.total_uncompressed_size, values)
+        for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
+            for column in map(group.column, range(len(self._leaves))):
+                unpacked += max(column.total_uncompressed_size, column.num_values)
                 if "DELTA_BYTE_ARRAY" in column.encodings:
                     raise DataError(
-                        f"{self._name} has the column {leaf.path[:60]!r} in the encoding "
-                        "DELTA_BYTE_ARRAY.",
+                        f"{self._name} has the column {column.path_in_schema[:60]!r} in the "
+                        "encoding DELTA_BYTE_ARRAY.",
                         "Leave it out, or write it in another encoding.",
                     )
-        if unpacked > MAX_DECODED and unpacked > table_files.MAX_RATIO * packed:
-            raise table_files.unpacks_too_far(self._name, unpacked, packed)
+        table_files.check_unpacked_size(self._name, unpacked, packed)
 
     def rows(self, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
         for line, cells in self._typed_rows(columns, on_bad_row):
-            yield line, [table_files.to_plain_value(cell) for cell in cells]
+            yield line, list(map(table_files.to_plain_value, cells))
 
     def records(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, dict[str, Any]]]:
-        for line, cells in self._typed_rows(self.columns, on_bad_row):
-            yield line, dict(zip(self.columns, cells, strict=True))
+        columns = [name for name in self.columns if name not in self.unusable]
+        for line, cells in self._typed_rows(columns, on_bad_row):
+            yield line, dict(zip(columns, cells, strict=True))
 
     def _typed_rows(self, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
-        row_count = 0
-        for batch in self._batches(list(dict.fromkeys(columns))):
-            selected = pa.record_batch([batch.column(name) for name in columns], list(columns))
-            for part in _split(selected):
-                yield from _python_rows(part, row_count + 1, on_bad_row)
-                row_count += len(part)
+        for line, cells in enumerate(self._rows_of_batches(columns), 1):
+            if any(map(table_files.is_too_long, cells)):
+                on_bad_row(line, f"has more than {table_files.MAX_FIELD:,} characters in a cell")
+            else:
+                yield line, list(cells)
 
-    def _batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        texts = [
-            leaf.path
-            for leaf in self._leaves
-            if leaf.physical_type == "BYTE_ARRAY" and leaf.logical_type.type != "DECIMAL"
-        ]
-        fixed_bytes = sum(max(0, leaf.length) for leaf in self._leaves)
+    def _rows_of_batches(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        texts = [leaf.path for leaf in self._leaves if leaf.physical_type == "BYTE_ARRAY"]
+        groups = list(map(self._metadata.row_group, range(self._metadata.num_row_groups)))
         try:
             with pq.ParquetFile(self._path, metadata=self._metadata, read_dictionary=texts) as file:
-                for index in range(self._metadata.num_row_groups):
-                    group = self._metadata.row_group(index)
-                    row_bytes = fixed_bytes + group.total_byte_size / max(1, group.num_rows)
-                    size = max(1, min(_BATCH, int(MAX_DECODED / max(1.0, row_bytes))))
-                    yield from file.iter_batches(size, row_groups=[index], columns=columns)
-        except (OSError, pa.ArrowException) as error:
+                for index, group in enumerate(groups):
+                    row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+                    size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
+                    for batch in file.iter_batches(size, row_groups=[index], columns=list(columns)):
+                        cells = [_cells(batch.column(name)) for name in columns]
+                        yield from zip(*cells, strict=True)
+        except (OSError, OverflowError, ValueError, pa.ArrowException) as error:
             raise DataError(
-                f"{self._name} cannot be read to its end: {first_line(error)}", "Upload it again."
+                f"{self._name} cannot be read to its end: {error}", "Upload it again."
             ) from error
 
 
-def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in parts of at most `MAX_DECODED` bytes, or of one row."""
-    if len(batch) > 1 and sum(map(_decoded_bytes, batch.columns)) > MAX_DECODED:
-        half = len(batch) // 2
-        yield from _split(batch.slice(0, half))
-        yield from _split(batch.slice(half))
-    else:
-        yield batch
-
-
-def _decoded_bytes(array: pa.Array) -> int:
-    """The memory of an array when the values of its dictionaries are repeated for every row."""
-    if pa.types.is_dictionary(array.type):
-        lengths = 0
-        if not pa.types.is_primitive(array.type.value_type):
-            lengths = pc.sum(pc.binary_length(array.dictionary).take(array.indices)).as_py() or 0
-        return 8 * len(array) + int(lengths)
-    if pa.types.is_struct(array.type):
-        return sum(map(_decoded_bytes, array.flatten()))
-    if pa.types.is_map(array.type):  # has no kernel of `flatten`
-        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        sides = (array.keys.slice(start, end - start), array.items.slice(start, end - start))
-        return sum(map(_decoded_bytes, sides))
-    if pa.types.is_nested(array.type) and hasattr(array, "flatten"):
-        return 8 * len(array) + _decoded_bytes(array.flatten())
-    return int(array.nbytes)
-
-
-def _decode(array: pa.Array) -> pa.Array:
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-
-
-def _python_rows(batch: pa.RecordBatch, line: int, on_bad_row: OnBadRow) -> Iterator[Row]:
-    """Number and cells of each row; a row with a value that Python cannot represent is reported.
-
-    Args:
-        line: number of the first row.
-    """
-    if len(batch) == 1 and sum(map(_decoded_bytes, batch.columns)) > MAX_DECODED:
-        on_bad_row(line, f"has more than {MAX_DECODED // 2**20} MiB")
-        return
-    try:
-        columns = [_decode(column).to_pylist() for column in batch.columns]
-    except (OverflowError, ValueError, KeyError) as error:  # such as a year after 9999
-        if len(batch) == 1:
-            on_bad_row(line, f"has a value that cannot be read: {first_line(error)}")
-            return
-        for index in range(len(batch)):
-            yield from _python_rows(batch.slice(index, 1), line + index, on_bad_row)
-        return
-    names = batch.schema.names
-    for number, cells in enumerate(zip(*columns, strict=True), line):
-        long = (
-            name for name, cell in zip(names, cells, strict=True) if table_files.is_too_long(cell)
-        )
-        if (name := next(long, None)) is not None:
-            on_bad_row(number, f"has more than {table_files.MAX_FIELD:,} characters as {name!r}")
-        else:
-            yield number, list(cells)
+def _cells(array: pa.Array) -> list[Any]:
+    """The values of a column; rows with the same text share one."""
+    if not pa.types.is_dictionary(array.type):
+        return list(array.to_pylist())
+    codes, positions = np.unique(array.indices.fill_null(-1).to_numpy(), return_inverse=True)
+    texts = array.dictionary.take(pa.array(codes, mask=codes < 0)).to_pylist()
+    return [texts[position] for position in positions]

@@ -318,10 +318,10 @@ def open_writer(
     """A function that writes rows to the result.
 
     Args:
-        table: the file that is read; Parquet columns keep its types.
+        table: the file that is read; Parquet columns keep its types, nested ones are left out.
         added: columns that the result has beside those; one of the same name is replaced.
     """
-    own = {name: None for name in table.columns if name not in added}
+    own = {name: None for name in table.columns if name not in (*added, *table.unusable)}
     if out.suffix == ".parquet":
         assert table.schema is not None, "only Parquet files become Parquet"
         schema = pa.schema([*map(table.schema.field, own), *map(_added_field, added)])

@@ -20,8 +20,6 @@ TEXTS = {
     Phase.SAVE_UNSCORED_MODEL: message("Saving the model as it is"),
     Phase.SAVE_CHECKPOINT: message("Saving a checkpoint"),
     Phase.COUNT_ROWS: message("counting classes, duplicates and leaks"),
-    Phase.READ_TEXTS: message("looking at the texts"),
-    Phase.LOAD_TOKENIZER: message("loading the tokenizer"),
     Phase.MEASURE_LENGTHS: message("measuring lengths in tokens"),
     Phase.CHECK_HUB: message("checking"),
     Phase.READ_FILES: message("reading the files"),

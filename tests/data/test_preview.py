@@ -43,7 +43,7 @@ def test_a_wide_file_with_long_cells_is_cut(store: RunStore, tmp_path: Path) -> 
     assert first is not None
     assert len(first.columns) + first.more == 40
     assert first.more > 0
-    assert all(len(cell) <= preview.MAX_CELL_CHARACTERS for _, row in first.rows for cell in row)
+    assert all(len(cell) <= preview.CELL_CHARACTERS for _, row in first.rows for cell in row)
 
 
 def test_what_is_no_file_here_or_cannot_be_read_has_none(store: RunStore, tmp_path: Path) -> None:
@@ -65,16 +65,16 @@ def test_rows_of_a_cached_dataset_are_chosen(tmp_path: Path) -> None:
     )
     folder = dataset_cache.read_dataset(RunConfig(dataset=name), tmp_path).folder
 
-    def lines(how: str = "first", text: str = "", seed: int = 0) -> list[int]:
-        return [row.line for row in preview.preview_rows(folder, "train", how, text, seed=seed)]
+    def lines(order: str = "first", text: str = "", seed: int = 0) -> list[int]:
+        return [row.line for row in preview.preview_rows(folder, "train", order, text, seed)]
 
     assert lines() == list(range(2, 12))
     drawn = lines("random", seed=1)
     assert len(drawn) == 10
     assert drawn != lines("random", seed=2)
-    assert {row.label for row in preview.preview_rows(folder, "train", "class", "1", 50)} == {"1"}
-    assert lines("search", "ENE") == [302]
+    assert {row.label for row in preview.preview_rows(folder, "train", "class", "1")} == {"1"}
+    assert lines("search", "<B>ENE") == [302]
     assert lines("search", "nowhere") == []
-    for split, how, text in (("dev", "first", ""), ("train", "class", "7")):
+    for split, order, text in (("dev", "first", ""), ("train", "class", "7")):
         with pytest.raises(DataError):
-            preview.preview_rows(folder, split, how, text)
+            preview.preview_rows(folder, split, order, text)

@@ -151,21 +151,6 @@ SMALL = {
     "after rows without one": (
         {"sentence1": [None] * 2_000 + [LONG] * 8_000}, [10_000, 10_000], "",
     ),
-    "one text in a struct": (
-        {"sentence1": ["a"] * 8_000, "more": [{"text": LONG}] * 8_000}, [8_000, 8_000], "",
-    ),
-    "one text in every list": (
-        {"sentence1": ["a"] * 200, "more": [[LONG] * 100] * 200}, [200, 200], "",
-    ),
-    "one text in every map": (
-        {"sentence1": ["a"] * 2_000,
-         "more": pa.array([[("key", LONG)]] * 2_000, pa.map_(pa.string(), pa.string()))},
-        [2_000, 2_000], "",
-    ),
-    "a list without an end": (
-        {"sentence1": ["a"], "more": pa.array([[None] * 9_000_000], pa.list_(pa.string()))},
-        [1, 0], "has more than 16 MiB",
-    ),
     "a text that is too long": (
         {"sentence1": ["x" * 1_000_001] * 50 + ["y"]}, [1, 1], "more than 1,000,000 characters",
     ),

@@ -75,12 +75,12 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
         "x", corpus="c", labels=["a", "b"], columns={"sentence2": "q"}, read={"train": 9}
     )
     watched.write("partial.json", known.to_json())
-    watched.check.append(events.PhaseStarted(phase=Phase.LOAD_TOKENIZER))
+    watched.check.append(events.PhaseStarted(phase=Phase.MEASURE_LENGTHS))
     second = watched.tick()
     assert {tab.overview, tab.findings, tab.rows, tab.split, *tab.columns} <= set(second)
     assert ("guessed: q", "") in second[tab.columns[1]]["choices"]
     assert "Almost done" in second[tab.progress]
-    assert "loading the tokenizer" in second[tab.progress]
+    assert "measuring lengths" in second[tab.progress]
     assert second[tab.poller][0] == "+"  # the wait goes on, and Train hears that pairs are counted
     assert set(watched.tick()) == {tab.progress}  # what is on the page is left alone
     watched.write("report.json", known.to_json())
@@ -182,8 +182,7 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
     started = [event for event in job.tail()[0] if isinstance(event, events.PhaseStarted)]
     assert [(event.phase, event.detail) for event in started] == [
         (Phase.START, ""), (Phase.READ_ROWS, "train"), (Phase.READ_ROWS, "validation"),
-        (Phase.READ_ROWS, "test"), (Phase.COUNT_ROWS, ""), (Phase.READ_TEXTS, ""),
-        (Phase.LOAD_TOKENIZER, ""), (Phase.MEASURE_LENGTHS, ""),
+        (Phase.READ_ROWS, "test"), (Phase.COUNT_ROWS, ""), (Phase.MEASURE_LENGTHS, ""),
     ]  # fmt: skip
     state = check.check_state(job)
     assert state.report is not None
