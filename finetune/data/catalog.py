@@ -35,6 +35,10 @@ def _glue(task: str, pairs: int, help: str) -> CatalogEntry:
     return CatalogEntry(f"glue/{task}", label, help, "nyu-mll/glue", task, pairs=pairs)
 
 
+def _checkpoint(name: str, repo: str, licence: str, help: str) -> CatalogEntry:
+    return CatalogEntry(name, name, help, repo, licence=licence)
+
+
 DATASETS: tuple[CatalogEntry, ...] = (
     CatalogEntry(
         BUNDLED_DATASET,
@@ -69,42 +73,24 @@ DATASETS: tuple[CatalogEntry, ...] = (
     ),
 )
 
-# Well-known names that cannot be chosen, and why.
-DECLINED = {
-    "glue/stsb": "STS-B scores similarity from 0 to 5, and only classes can be learned here.",
-    "glue/ax": "its labels are not public; it only diagnoses a model trained on MNLI.",
-}
-
 CHECKPOINTS: tuple[CatalogEntry, ...] = (
-    CatalogEntry(
-        BUNDLED_CHECKPOINT,
-        BUNDLED_CHECKPOINT,
+    _checkpoint(
+        BUNDLED_CHECKPOINT, "sentence-transformers/all-MiniLM-L6-v2", "apache-2.0",
         "22 million parameters, six layers: quick on a laptop, no network needed.",
-        repo="sentence-transformers/all-MiniLM-L6-v2",
-        licence="apache-2.0",
     ),
-    CatalogEntry(
-        "bert-base-uncased",
-        "bert-base-uncased",
+    _checkpoint(
+        "bert-base-uncased", "google-bert/bert-base-uncased", "apache-2.0",
         "The course's checkpoint: 110 million parameters, wants a GPU for comfort.",
-        repo="google-bert/bert-base-uncased",
-        licence="apache-2.0",
     ),
-    CatalogEntry(
-        "distilbert-base-uncased",
-        "distilbert-base-uncased",
+    _checkpoint(
+        "distilbert-base-uncased", "distilbert/distilbert-base-uncased", "apache-2.0",
         "BERT distilled to six layers: about half the time for most of the quality.",
-        repo="distilbert/distilbert-base-uncased",
-        licence="apache-2.0",
     ),
-    CatalogEntry(
-        "roberta-base",
-        "roberta-base",
+    _checkpoint(
+        "roberta-base", "FacebookAI/roberta-base", "mit",
         "Often a few points better than BERT on pairs, as large.",
-        repo="FacebookAI/roberta-base",
-        licence="mit",
     ),
-)
+)  # fmt: skip
 
 
 def find_dataset(name: str) -> CatalogEntry | None:
@@ -115,6 +101,14 @@ def find_dataset(name: str) -> CatalogEntry | None:
 def find_checkpoint(name: str) -> CatalogEntry | None:
     """The offered checkpoint of that name, or None: any Hub id or folder is allowed beside them."""
     return next((entry for entry in CHECKPOINTS if entry.name == name), None)
+
+
+def repo_and_config(config: RunConfig) -> tuple[str, str]:
+    """The Hub repository of a dataset, and the configuration within it, or ""."""
+    entry = find_dataset(config.dataset)
+    if entry is not None:
+        return entry.repo, config.dataset_config_name or entry.config
+    return config.dataset, config.dataset_config_name
 
 
 def default_choice(hub_answers: bool) -> tuple[str, str]:
@@ -141,7 +135,7 @@ def check_dataset(name: str) -> None:
     Raises:
         DataError: when it is not.
     """
-    if find_dataset(name) is not None or name in DECLINED or is_upload(name):
+    if find_dataset(name) is not None or is_upload(name):
         return
     is_file = name.lower().removesuffix(".gz").endswith(uploads.ENDINGS)
     if is_local_path(name) or name.count("/") > 1 or is_file:
@@ -173,17 +167,16 @@ def may_be_fetched(name: str) -> bool:
     return bool(_MODEL_ID.fullmatch(name)) and not is_local_path(name)
 
 
-def needs_hub(dataset_name: str, checkpoint_name: str) -> bool:
+def needs_hub(dataset: str, checkpoint: str) -> bool:
     """Whether a run of these two may have to fetch something."""
-    local = checkpoint_name == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint_name)
-    return is_hub_dataset(dataset_name) or not local
+    local = checkpoint == BUNDLED_CHECKPOINT or os.path.isdir(checkpoint)
+    return is_hub_dataset(dataset) or not local
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
     """A configuration with absolute paths, for workers that run in another folder."""
-    values = {}
-    for name in ("checkpoint", "accelerate_config"):
-        path = getattr(config, name)
-        if path and (name == "accelerate_config" or is_local_path(path)):
-            values[name] = os.path.abspath(os.path.expanduser(path))
-    return config.changed(**values)
+    values = {"checkpoint": config.checkpoint} if is_local_path(config.checkpoint) else {}
+    if config.accelerate_config:
+        values["accelerate_config"] = config.accelerate_config
+    paths = {name: os.path.abspath(os.path.expanduser(path)) for name, path in values.items()}
+    return config.changed(**paths)

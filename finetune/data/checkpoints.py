@@ -28,6 +28,11 @@ _OFFSET_POSITIONS = {
 }  # fmt: skip
 _SMALLEST_VOCABULARY = 3  # besides special tokens; a tokenizer made without files can have two
 DEFAULT_LENGTH = 512  # tokens that a model is given where nothing says how many
+_RELATIVE_POSITIONS = ("t5", "mt5", "umt5")  # whose `n_positions` limits nothing
+_NO_TOKENIZER = (
+    "See that its own tokenizer (tokenizer.json, vocab.txt or the like) lies beside its weights, "
+    "and that it was made for the language of the text."
+)
 
 
 def _bundled_folder() -> Path | None:
@@ -76,7 +81,7 @@ def local_folder(checkpoint: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     entry = catalog.find_checkpoint(checkpoint)
-    for name in filter(None, (checkpoint, entry.repo if entry else "")):
+    for name in (checkpoint, entry.repo) if entry else (checkpoint,):
         with contextlib.suppress(HFValidationError):
             path = try_to_load_from_cache(name, "config.json")
             if isinstance(path, str):
@@ -118,13 +123,13 @@ def most_tokens(values: Mapping[str, Any]) -> int | None:
         values: of its `config.json`.
     """
     positions = values.get("max_position_embeddings") or values.get("n_positions")
-    relative = values.get("model_type") in ("t5", "mt5", "umt5")  # n_positions limits nothing
-    if not isinstance(positions, int) or positions < 1 or relative:
+    kind = values.get("model_type")
+    if not isinstance(positions, int) or positions < 1 or kind in _RELATIVE_POSITIONS:
         return None
-    if values.get("model_type") not in _OFFSET_POSITIONS:
+    if kind not in _OFFSET_POSITIONS:
         return positions
     padding = values.get("pad_token_id")
-    if values["model_type"] == "mpnet" or not isinstance(padding, int):
+    if kind == "mpnet" or not isinstance(padding, int):
         padding = 1
     return positions - padding - 1
 
@@ -147,30 +152,18 @@ def check_length(checkpoint: str, max_length: int, values: Mapping[str, Any] | N
         raise ConfigError({"max_length": problem})
 
 
-_NO_TOKENIZER = (
-    "See that its own tokenizer (tokenizer.json, vocab.txt or the like) lies beside its weights, "
-    "and that it was made for the language of the text."
-)
-
-
 def check_tokenizer(checkpoint: str, tokenizer: Any) -> None:
-    """See that a tokenizer has a vocabulary: without files the library makes an empty one.
-
-    Raises:
-        ModelError: when it has none.
-    """
+    """Raise ModelError where a tokenizer has no vocabulary: without files the library makes an
+    empty one."""
     if len(tokenizer) - len(set(tokenizer.all_special_ids)) < _SMALLEST_VOCABULARY:
         raise ModelError(f"The tokenizer of {checkpoint} knows no words.", _NO_TOKENIZER)
 
 
 def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) -> None:
-    """See that a tokenizer knows the text it is used on.
+    """Raise ModelError where at least half of most rows is the unknown token, or nothing.
 
     Args:
         rows: token ids of some of the text, special ones included.
-
-    Raises:
-        ModelError: when at least half of most rows is the unknown token, or nothing.
     """
     special, unknown = set(tokenizer.all_special_ids), tokenizer.unk_token_id
     unread = sum(

@@ -83,35 +83,33 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
     Raises:
         DataError: when a requested column is missing or unusable, or none can be guessed.
     """
-    chosen: dict[str, str] = {}
-    roles = ("sentence1", "sentence2", "label")
-    for role, guess in zip(roles, guess_columns(list(columns)), strict=True):
-        requested = getattr(config, f"{role}_column")
-        column = requested or guess
-        if role == "sentence2" and requested == NO_COLUMN:
+    roles = dict(zip(("sentence1", "sentence2", "label"), guess_columns([*columns]), strict=True))
+    for role, guess in roles.items():
+        column = getattr(config, f"{role}_column") or guess
+        if role == "sentence2" and column == NO_COLUMN:
             column = ""
-        elif requested and requested not in columns:
+        elif column and column not in columns:
             raise DataError(
-                f"{source} has no column {requested!r}; it has {some(list(columns))}.",
+                f"{source} has no column {column!r}; it has {some(list(columns))}.",
                 f"Choose one of them as {role}_column.",
             )
         elif reason := columns.get(column):
             raise DataError(
                 f"The column {column!r} {reason}.", f"Choose another one as {role}_column."
             )
-        chosen[role] = column
+        roles[role] = column
     for role, noun in (("label", "label"), ("sentence1", "sentences")):
-        if not chosen[role]:
+        if not roles[role]:
             raise DataError(
                 f"No column of {source} is clearly the {noun}: it has {some(list(columns))}.",
                 f"Choose it as {role}_column.",
             )
-    used = [column for column in chosen.values() if column]
+    used = [column for column in roles.values() if column]
     if len(set(used)) < len(used):
         raise DataError(
             f"One column is chosen twice: {some(used)}.", "Choose a different one for each."
         )
-    return Columns(**chosen)
+    return Columns(**roles)
 
 
 class LabelEncoder:

@@ -1,15 +1,13 @@
 """What may be fetched from the Hub: by whom, and how much.
 
-On one's own machine the Hub is asked with its token. In a shared app it is asked without one, as
-visitors must not read with the owner's rights: what lies in a library's cache may have been fetched
-with a token, so visitors get it only where the Hub gives it to everybody. How much their work
-fetches in a day is counted, before anything is fetched, in
-
-    <root>/.fetched/<digest of the owner>.json    name -> bytes and time
+On one's own machine the Hub is asked with its token, in a shared app without one: visitors do not
+read with the owner's rights. How much their work fetches in a day is counted, before it is fetched,
+in `<root>/.fetched/<digest of the owner>.json`: name -> bytes and time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -26,7 +24,7 @@ from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import catalog
 from finetune.disk import write_atomically
 from finetune.environment import hub_connection
-from finetune.errors import DataError, FinetuneError, ModelError, StoreError
+from finetune.errors import DataError, FinetuneError, ModelError
 from finetune.hub_errors import Cause, Kind
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 _TIMEOUT, _PAGE_TIMEOUT = 10.0, 3.0  # seconds for an answer
 _ANSWER_KEPT = 600  # seconds in which a page does not ask again
 _DAY = 24 * 3600
-_GRANTED = Cause("granted")
 # What a checkpoint needs of its first folder; the weights are the last.
 _CHECKPOINT_ENDINGS = (".json", ".txt", ".model", ".safetensors")
 
@@ -82,22 +79,22 @@ def _info(
 
 def granted(kind: Kind, repo: str) -> bool:
     """Whether the Hub lets the caller read a repository; for pages, kept for ten minutes."""
-    return _answer(kind, repo, int(time.time() // _ANSWER_KEPT)) == _GRANTED
+    return _refusal(kind, repo, int(time.time() // _ANSWER_KEPT)) is None
 
 
 def refused(kind: Kind, repo: str) -> Cause | None:
     """Why the Hub does not let the caller read a repository; None where it does, or is silent."""
-    answer = _answer(kind, repo, int(time.time() // _ANSWER_KEPT))
-    return answer if answer.name in hub_errors.NO_RIGHT else None
+    cause = _refusal(kind, repo, int(time.time() // _ANSWER_KEPT))
+    return cause if cause and cause.name in hub_errors.NO_RIGHT else None
 
 
 @lru_cache(maxsize=256)
-def _answer(kind: Kind, repo: str, period: int) -> Cause:
+def _refusal(kind: Kind, repo: str, period: int) -> Cause | None:
     try:
         _info(kind, repo, "", _PAGE_TIMEOUT)
     except Exception as error:  # each client library has its own
         return hub_errors.cause(error)
-    return _GRANTED
+    return None
 
 
 def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
@@ -111,9 +108,7 @@ def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
     """
     if not catalog.is_hub_dataset(config.dataset):
         return
-    entry = catalog.find_dataset(config.dataset)
-    repo = entry.repo if entry else config.dataset
-    part = config.dataset_config_name or (entry.config if entry else "")
+    repo, part = catalog.repo_and_config(config)
 
     def size() -> int:
         sizes = _file_sizes("dataset", repo, config.dataset_revision)
@@ -150,39 +145,33 @@ def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = Tr
 
 def _file_sizes(kind: Kind, repo: str, revision: str) -> dict[str, int]:
     """The files of a repository and their bytes; empty where the Hub does not say."""
-    if not hub_connection.hub_is_reachable():
-        return {}
-    try:
-        files = _info(kind, repo, revision, _TIMEOUT, sizes=True).siblings or []
-    except Exception:  # whoever fetches it gets the error
-        return {}
-    return {file.rfilename: file.size or 0 for file in files}
+    with contextlib.suppress(Exception):  # whoever fetches it gets the error
+        if hub_connection.hub_is_reachable():
+            files = _info(kind, repo, revision, _TIMEOUT, sizes=True).siblings or []
+            return {file.rfilename: file.size or 0 for file in files}
+    return {}
 
 
 def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
     """Add something to what was fetched today; why it may not be fetched, or nothing."""
     if not owner or not owners.is_shared() or os.environ.get("HF_HUB_OFFLINE") == "1":
         return ""
-    most = owners.Limits.of_environment().hub_bytes
     path = root / ".fetched" / f"{hashlib.sha256(owner.encode()).hexdigest()[:32]}.json"
     if _fetched_today(path).get(name, (0, 0))[0]:
         return ""
-    needed = size()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock"), timeout=10):
-            fetched = _fetched_today(path)
-            before = sum(n for n, _ in fetched.values())
-            if before + needed > most:
-                return (
-                    f"{name} has {needed / 2**20:,.0f} MB. A visitor may fetch "
-                    f"{most / 2**20:,.0f} MB of the Hub in a day, and you have fetched "
-                    f"{before / 2**20:,.0f} MB."
-                )
-            fetched[name] = needed, time.time()
-            write_atomically(path, json.dumps(fetched) + "\n")
-    except (OSError, StoreError):  # a full disk: the work will say so
-        pass
+    limit, needed = owners.Limits.of_environment().hub_bytes, size()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock"), timeout=10):
+        fetched = _fetched_today(path)
+        before = sum(n for n, _ in fetched.values())
+        if before + needed > limit:
+            needed_mb, limit_mb, before_mb = (n / 2**20 for n in (needed, limit, before))
+            return (
+                f"{name} has {needed_mb:,.0f} MB. A visitor may fetch {limit_mb:,.0f} MB of the "
+                f"Hub in a day, and you have fetched {before_mb:,.0f} MB."
+            )
+        fetched[name] = needed, time.time()
+        write_atomically(path, json.dumps(fetched) + "\n")
     return ""
 
 

@@ -5,7 +5,6 @@ Code that comes with a Hub dataset is never run.
 
 from __future__ import annotations
 
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -26,6 +25,11 @@ from finetune.data.tables import open_table
 from finetune.errors import DataError, FinetuneError, some
 
 LABELS = ["not_equivalent", "equivalent"]  # of the bundled pairs, whose files have 0 and 1
+_GUESSED_SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "validation_matched", "dev", "val", "valid", "eval"),
+    "test": ("test", "validation_mismatched"),
+}
 
 
 class Source(ABC):
@@ -54,27 +58,30 @@ class Source(ABC):
             DataError: when the split lacks a column of sentences, or cannot be read to its end.
         """
 
+    @abstractmethod
     def class_names(self, column: str) -> list[str] | None:
         """The names of the classes of a column, where the source has them."""
-        return None
 
 
 class _FileSource(Source):
-    """One file a split."""
+    """One file a split.
+
+    Args:
+        names: split -> name of the file, as the user knows it.
+        class_names: of a column `label` with their numbers.
+    """
 
     def __init__(
         self,
         name: str,
         paths: dict[str, Path],
-        file_names: dict[str, str],
+        names: dict[str, str],
         class_names: list[str] | None = None,
     ) -> None:
         super().__init__(name)
-        self._class_names = class_names  # of a column `label` with their numbers
-        self._names = {split: file_names.get(split, path.name) for split, path in paths.items()}
-        self._tables = {
-            split: open_table(path, self._names[split]) for split, path in paths.items()
-        }
+        self._class_names = class_names
+        self._names = {split: names.get(split, path.name) for split, path in paths.items()}
+        self._tables = {split: open_table(paths[split], self._names[split]) for split in paths}
         self.splits = {split: split for split in paths}
         train = self._tables["train"]
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
@@ -88,15 +95,13 @@ class _FileSource(Source):
                     f"{self._names[split]} has no column {column!r}; it has {some(table.columns)}.",
                     "Give every file the same header.",
                 )
+        labelled = columns.label in table.columns
         names = self.class_names(columns.label)
-        if columns.label not in table.columns:
-            for line, cells in table.rows(columns.sentences, on_bad_row):
-                yield line, [*cells, None]
-            return
-        for line, cells in table.rows([*columns.sentences, columns.label], on_bad_row):
+        read = [*columns.sentences, columns.label] if labelled else columns.sentences
+        for line, cells in table.rows(read, on_bad_row):
             if names:
                 cells[-1] = names[int(cells[-1])]
-            yield line, cells
+            yield line, cells if labelled else [*cells, None]
 
     def class_names(self, column: str) -> list[str] | None:
         return self._class_names if column == "label" else None
@@ -106,13 +111,8 @@ class _HubSource(Source):
     """A dataset of the Hub, downloaded by `datasets`."""
 
     def __init__(self, config: RunConfig) -> None:
-        repo, name = _repo_and_config(config)
+        repo, name = catalog.repo_and_config(config)
         super().__init__(f"{repo} ({name})" if name else repo)
-        if os.path.exists(repo):
-            raise DataError(
-                f"{repo!r} is a folder here, and would be read in place of the Hub's dataset.",
-                "Start in another folder.",
-            )
         self.revision = _commit(repo, config.dataset_revision)
         if self.revision:
             _check_data_files(repo, self.revision)
@@ -128,17 +128,14 @@ class _HubSource(Source):
         return list(feature.names) if isinstance(feature, ClassLabel) else None
 
     def rows(self, split: str, columns: Columns, on_bad_row: OnBadRow) -> Iterator[Row]:
-        table = self._splits[self.splits[split]]
-        names = self.class_names(columns.label) or []
+        names = self.class_names(columns.label)
         line = 0
-        for batch in table.iter(1000):
-            size = len(batch[columns.sentence1])
+        for batch in self._splits[self.splits[split]].iter(1000):
             cells = [batch[column] for column in columns.sentences]
-            cells.append(batch.get(columns.label, [None] * size))
+            labels = batch.get(columns.label, [None] * len(cells[0]))
             if names:  # GLUE's test splits have -1 where the label is not known
-                cells[-1] = [names[i] if i is not None and i >= 0 else None for i in cells[-1]]
-            for row in zip(*cells, strict=True):
-                line += 1
+                labels = [names[i] if i is not None and i >= 0 else None for i in labels]
+            for line, row in enumerate(zip(*cells, labels, strict=True), line + 1):  # noqa: B020
                 yield line, list(row)
 
 
@@ -154,19 +151,10 @@ def open_source(config: RunConfig, root: Path) -> Source:
         paths = {split: catalog.BUNDLED_PAIRS / f"{split}.csv" for split in uploads.SPLITS}
         return _FileSource("the bundled pairs", paths, {}, LABELS)
     if is_upload(name):
-        kept = uploads.Uploads(root / "uploads")
-        file_names = kept.file_names(name)
-        return _FileSource(", ".join(file_names.values()) or name, kept.files(name), file_names)
-    if reason := catalog.DECLINED.get(name):
-        raise DataError(f"{name} cannot be trained on: {reason}", "Choose another dataset.")
+        stored = uploads.Uploads(root / "uploads")
+        names = stored.file_names(name)
+        return _FileSource(", ".join(names.values()) or name, stored.files(name), names)
     return _HubSource(config)
-
-
-def _repo_and_config(config: RunConfig) -> tuple[str, str]:
-    entry = catalog.find_dataset(config.dataset)
-    if entry is not None:
-        return entry.repo, config.dataset_config_name or entry.config
-    return config.dataset, config.dataset_config_name
 
 
 def _check_data_files(repo: str, revision: str) -> None:
@@ -212,8 +200,7 @@ def _data_files(value: Any, inside: bool = False) -> Iterator[str]:
             yield from _data_files(item, inside)
     elif isinstance(value, dict):
         for key, item in value.items():
-            if not (inside and key == "split"):
-                yield from _data_files(item, inside or key in ("data_files", "data_dir"))
+            yield from _data_files(item, inside or key in ("data_files", "data_dir"))
 
 
 def _download(repo: str, name: str, revision: str) -> DatasetDict:
@@ -221,12 +208,9 @@ def _download(repo: str, name: str, revision: str) -> DatasetDict:
         return load_dataset(repo, name or None, revision=revision or None, token=hub_access.token())
 
     try:
-        splits = hub_errors.retried(load)
+        return hub_errors.retried(load)
     except Exception as error:  # its builders raise whatever their readers do
         raise _refusal(repo, name, revision, error) from error
-    if not isinstance(splits, DatasetDict) or not splits:
-        raise DataError(f"The Hub dataset {repo} has no splits.", "Choose another one.")
-    return splits
 
 
 def _refusal(repo: str, name: str, revision: str, error: Exception) -> FinetuneError:
@@ -274,9 +258,9 @@ def has_new_commit(config: RunConfig, revision: str) -> bool:
     pinned = re.fullmatch(r"[0-9a-f]{40}", config.dataset_revision)
     if not catalog.is_hub_dataset(config.dataset) or (pinned and not owners.is_shared()):
         return False
-    repo, _ = _repo_and_config(config)
     if hub_access.is_offline():
         return False
+    repo, _ = catalog.repo_and_config(config)
     try:
         commit = hub_access.info("dataset", repo, config.dataset_revision).sha
     except Exception as error:
@@ -286,16 +270,9 @@ def has_new_commit(config: RunConfig, revision: str) -> bool:
     return bool(commit and commit != revision)
 
 
-_GUESSED_SPLITS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "validation_matched", "dev", "val", "valid", "eval"),
-    "test": ("test", "validation_mismatched"),
-}
-
-
 def _choose_splits(names: list[str], config: RunConfig) -> dict[str, str]:
     """`train`, `validation`, `test` -> the source's split: the requested one, else a guess."""
-    chosen: dict[str, str] = {}
+    splits: dict[str, str] = {}
     for split, guesses in _GUESSED_SPLITS.items():
         requested = getattr(config, f"{split}_split")
         if requested and requested != NO_COLUMN and requested not in names:
@@ -305,10 +282,7 @@ def _choose_splits(names: list[str], config: RunConfig) -> dict[str, str]:
             )
         name = requested or next((guess for guess in guesses if guess in names), "")
         if name and name != NO_COLUMN:
-            chosen[split] = name
-    if "train" not in chosen:
-        chosen["train"] = next((n for n in names if n not in chosen.values()), names[0])
-    if "validation_mismatched" in names and not config.test_split and "validation" in chosen:
-        # MNLI: its own test split has no labels, its second validation split has.
-        chosen["test"] = "validation_mismatched"
-    return chosen
+            splits[split] = name
+    if "train" not in splits:
+        splits["train"] = next((n for n in names if n not in splits.values()), names[0])
+    return splits

@@ -358,7 +358,7 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
     found = check.get_check(mine, examined())
     assert check.check_state(found).report is not None
     repo.private = True
-    hub_access._answer.cache_clear()
+    hub_access._refusal.cache_clear()
     for act in (
         lambda: check.get_check(mine, found.id),
         lambda: check.start_check(mine, config),
