@@ -1,4 +1,7 @@
-"""The findings of a check of pairs, as values that a page can show and a JSON file can hold."""
+"""The findings of a check of pairs, as values that a page can show and a JSON file can hold.
+
+`CheckReport(**values)` is the report of a parsed JSON file; ValueError where it is none.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
 
 from finetune import json_files, owners
 from finetune.config import DATA_FIELDS, RunConfig
@@ -113,26 +117,6 @@ class CheckReport:
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False) + "\n"
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> CheckReport:
-        """The report of a parsed `report.json`.
-
-        Raises:
-            TypeError, KeyError: when it was written by another version.
-        """
-        lengths = dict(values["lengths"])
-        lengths["bins"] = [tuple(bin) for bin in lengths["bins"]]
-        findings = [
-            Finding(**{**finding, "examples": [Example(**row) for row in finding["examples"]]})
-            for finding in values["findings"]
-        ]
-        parsed = {
-            "splits": [SplitSummary(**split) for split in values["splits"]],
-            "lengths": TokenLengths(**lengths),
-            "findings": findings,
-        }
-        return cls(**{**values, **parsed})
-
 
 def folder_for(root: Path, config: RunConfig) -> Path:
     """The folder of the check of a configuration's pairs."""
@@ -147,6 +131,6 @@ def folder_for(root: Path, config: RunConfig) -> Path:
 def read_report(folder: Path) -> CheckReport | None:
     """The finished report in a folder; None where there is none, or one of another version."""
     if values := json_files.read(folder / "report.json"):
-        with contextlib.suppress(TypeError, KeyError):
-            return CheckReport.from_dict(values)
+        with contextlib.suppress(ValueError):
+            return CheckReport(**values)
     return None

@@ -28,7 +28,6 @@ from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, sources
 from finetune.data.check_report import Example, shorten
 from finetune.data.columns import Columns, LabelEncoder, choose_columns
-from finetune.data.table_files import Row
 from finetune.environment import child_process
 from finetune.errors import DataError, some
 from finetune.text_hashes import Integers
@@ -257,7 +256,7 @@ def _write(
 
 def _write_texts(
     path: Path,
-    rows: Iterator[Row],
+    rows: Iterator[sources.Row],
     columns: Columns,
     encoder: LabelEncoder,
     progress: Callable[[int], None],

@@ -8,17 +8,16 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from pydantic.dataclasses import dataclass
 
 from finetune import uploads
 from finetune.config import BUNDLED_DATASET, RunConfig, is_upload
-from finetune.data import catalog, tables
+from finetune.data import catalog, table_files, tables
 from finetune.data.check_report import Example, shorten
 from finetune.errors import DataError, FinetuneError
 
@@ -40,16 +39,6 @@ class FirstRows:
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False) + "\n"
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> FirstRows:
-        """The rows of a parsed file.
-
-        Raises:
-            TypeError, KeyError, ValueError: when it was written by another version.
-        """
-        rows = [(int(line), list(cells)) for line, cells in values["rows"]]
-        return cls(**{**values, "rows": rows})
-
 
 def read_first_rows(config: RunConfig, root: Path) -> FirstRows | None:
     """The first training rows of an upload or of the bundled pairs; None for Hub datasets, and
@@ -69,14 +58,16 @@ def read_first_rows(config: RunConfig, root: Path) -> FirstRows | None:
         usable = [column for column in table.columns if column not in table.unusable]
         columns = usable[:FIRST_COLUMNS]
         rows = [
-            (
-                line,
-                [shorten("" if cell is None else str(cell), CELL_CHARACTERS) for cell in row],
-            )
-            for line, row in islice(table.rows(columns, lambda *bad_row: None), FIRST_ROWS)
+            (line, [_shown(cell) for cell in row.values()])
+            for line, row in islice(table.rows(lambda *bad_row: None, columns), FIRST_ROWS)
         ]
         return FirstRows(name, columns, rows, len(table.columns) - len(columns))
     return None
+
+
+def _shown(cell: object) -> str:
+    text = table_files.to_plain_value(cell)
+    return "" if text is None else shorten(str(text), CELL_CHARACTERS)
 
 
 def preview_rows(

@@ -20,10 +20,11 @@ from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
 from finetune.data import catalog, hub_access
 from finetune.data.columns import Columns
-from finetune.data.table_files import OnBadRow, Row
+from finetune.data.table_files import OnBadRow, to_plain_value
 from finetune.data.tables import open_table
 from finetune.errors import DataError, FinetuneError, some
 
+Row = tuple[int, list[Any]]  # line from 1, and the cells of the sentences and the label
 LABELS = ["not_equivalent", "equivalent"]  # of the bundled pairs, whose files have 0 and 1
 _GUESSED_SPLITS = {
     "train": ("train", "training"),
@@ -98,7 +99,8 @@ class _FileSource(Source):
         labelled = columns.label in table.columns
         names = self.class_names(columns.label)
         read = [*columns.sentences, columns.label] if labelled else columns.sentences
-        for line, cells in table.rows(read, on_bad_row):
+        for line, record in table.rows(on_bad_row, read):
+            cells = list(map(to_plain_value, record.values()))
             if names:
                 cells[-1] = names[int(cells[-1])]
             yield line, cells if labelled else [*cells, None]
@@ -258,16 +260,13 @@ def has_new_commit(config: RunConfig, revision: str) -> bool:
     pinned = re.fullmatch(r"[0-9a-f]{40}", config.dataset_revision)
     if not catalog.is_hub_dataset(config.dataset) or (pinned and not owners.is_shared()):
         return False
-    if hub_access.is_offline():
-        return False
-    repo, _ = catalog.repo_and_config(config)
     try:
-        commit = hub_access.info("dataset", repo, config.dataset_revision).sha
-    except Exception as error:
+        commit = _commit(catalog.repo_and_config(config)[0], config.dataset_revision)
+    except FinetuneError as error:
         if owners.is_shared() and hub_errors.cause(error).name in hub_errors.NO_RIGHT:
-            raise _refusal(repo, "", config.dataset_revision, error) from error
+            raise
         return False
-    return bool(commit and commit != revision)
+    return bool(commit) and commit != revision
 
 
 def _choose_splits(names: list[str], config: RunConfig) -> dict[str, str]:

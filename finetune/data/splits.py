@@ -250,27 +250,15 @@ def cut_validation(keys: RowHashes, rows: Integers, config: RunConfig) -> tuple[
 
 
 def sentence_groups(first: Integers, second: Integers) -> Integers:
-    """The group of every row, shape (rows,): rows that share a sentence, directly or by others.
-
-    Only rows with a sentence that occurs again enter the graph; most do not.
-    """
+    """The group of every row, shape (rows,): rows that share a sentence, directly or by others."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     if not second.any():  # single sentences: the same text is the same group
         second = first
-    all_hashes = np.sort(np.concatenate([first, np.where(second == first, 0, second)]))
-    repeated = np.unique(
-        all_hashes[1:][(all_hashes[1:] == all_hashes[:-1]) & (all_hashes[1:] != 0)]
-    )
-    joined = np.flatnonzero(np.isin(first, repeated) | np.isin(second, repeated))
-    group = np.arange(len(first))
-    if len(joined):
-        both = np.concatenate([first[joined], second[joined]])
-        _, nodes = np.unique(both, return_inverse=True)
-        ends = nodes[: len(joined)], nodes[len(joined) :]
-        size = int(nodes.max()) + 1
-        graph = coo_array((np.ones(len(joined), np.int8), ends), shape=(size, size))
-        _, components = connected_components(graph, directed=False)
-        group[joined] = len(first) + components[ends[0]]
-    return np.unique(group, return_inverse=True)[1].astype(np.int64)
+    _, nodes = np.unique(np.concatenate([first, second]), return_inverse=True)
+    ends = nodes[: len(first)], nodes[len(first) :]
+    size = int(nodes.max(initial=0)) + 1
+    graph = coo_array((np.ones(len(first), np.int8), ends), shape=(size, size))
+    _, groups = connected_components(graph, directed=False)
+    return np.asarray(groups[ends[0]], np.int64)

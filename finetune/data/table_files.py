@@ -19,13 +19,11 @@ import pyarrow as pa
 from finetune.errors import DataError
 
 OnBadRow = Callable[[int, str], None]  # line from 1, and what is wrong with it
-Row = tuple[int, list[Any]]  # line from 1, and the cells of the requested columns
 
 MAX_FIELD = 1_000_000  # characters of a cell
 MAX_COLUMNS = 10_000
-MAX_UNPACKED = 8 * 2**30  # bytes
 MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches about 20
-BLOCK = 2**16  # bytes read to detect the format
+MAX_UNPACKED = 8 * 2**30  # bytes
 
 _BOMS = {
     codecs.BOM_UTF8: "utf-8-sig",
@@ -54,24 +52,19 @@ class Table(ABC):
         self.notes: list[str] = []
 
     @abstractmethod
-    def rows(self, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
-        """Iterate over the readable rows: line number from 1 and cells as text, numbers or None.
+    def rows(
+        self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Iterate over the readable rows: line number from 1, and cells by their columns.
 
         Args:
-            columns: some of `self.columns`.
             on_bad_row: called for every row that cannot be read.
+            columns: some of `self.columns`, whose cells are no lists or objects then; all by
+                default.
 
         Raises:
             DataError: when the rest of the file cannot be read.
         """
-
-    def records(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Iterate over line numbers and whole rows, cells in the types that the file has.
-
-        Args, Raises: as `rows`.
-        """
-        for line, cells in self.rows(self.columns, on_bad_row):
-            yield line, dict(zip(self.columns, cells, strict=True))
 
 
 class _BoundedGzip(gzip.GzipFile):
@@ -112,16 +105,12 @@ def open_bytes(path: Path, name: str) -> BinaryIO:
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     raw = _BoundedGzip(path, name) if packed else io.FileIO(path)
-    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, raw), BLOCK))
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, raw), 2**16))
 
 
 def detect_encoding(path: Path, name: str) -> tuple[str, list[str]]:
-    """Detect the encoding of a text file: by its byte order mark, else UTF-8 or Windows-1252.
-
-    Reads the whole file: bytes that are not UTF-8 may stand at its end only.
-
-    Returns:
-        The encoding, and notes on it for the user.
+    """The encoding of a text file, by its byte order mark, else UTF-8 or Windows-1252, and notes
+    on it for the user. Reads the whole file: bytes that are not UTF-8 may stand at its end only.
 
     Raises:
         DataError: when it is not text.
@@ -157,6 +146,4 @@ def to_plain_value(cell: Any) -> Any:
     """A cell of a typed file as text or number; dates and decimals become text, None stays."""
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "replace")
-    if cell is None or isinstance(cell, (str, int, float)):
-        return cell
-    return str(cell)
+    return cell if cell is None or isinstance(cell, (str, int, float)) else str(cell)

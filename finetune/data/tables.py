@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finetune.data import table_files
-from finetune.data.csv_tables import CsvTable
-from finetune.data.json_tables import JsonTable
-from finetune.data.table_files import OnBadRow, Row, Table
+from finetune.data.table_files import OnBadRow, Table
+from finetune.data.text_tables import CsvTable, JsonTable
 from finetune.errors import DataError
 
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # of a Parquet file, decoded together
@@ -42,7 +41,7 @@ def open_table(path: Path, name: str = "") -> Table:
     ending = path.name.lower().removesuffix(".gz")
     try:
         with table_files.open_bytes(path, name) as file:
-            head = file.read(table_files.BLOCK)
+            head = file.read(2**16)
         if not head.strip(b"\0\r\n\t \xef\xbb\xbf"):
             raise DataError(f"{name} is empty.", "Upload a file with a header and rows.")
         if head.startswith(b"PAR1"):
@@ -112,23 +111,18 @@ class _ParquetTable(Table):
                     )
         table_files.check_unpacked_size(self._name, unpacked, packed)
 
-    def rows(self, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
-        for line, cells in self._typed_rows(columns, on_bad_row):
-            yield line, list(map(table_files.to_plain_value, cells))
-
-    def records(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, dict[str, Any]]]:
-        columns = [name for name in self.columns if name not in self.unusable]
-        for line, cells in self._typed_rows(columns, on_bad_row):
-            yield line, dict(zip(columns, cells, strict=True))
-
-    def _typed_rows(self, columns: Sequence[str], on_bad_row: OnBadRow) -> Iterator[Row]:
-        for line, cells in enumerate(self._rows_of_batches(columns), 1):
+    def rows(
+        self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        if columns is None:
+            columns = [name for name in self.columns if name not in self.unusable]
+        for line, cells in enumerate(self._cells(columns), 1):
             if any(map(table_files.is_too_long, cells)):
                 on_bad_row(line, f"has more than {table_files.MAX_FIELD:,} characters in a cell")
             else:
-                yield line, list(cells)
+                yield line, dict(zip(columns, cells, strict=True))
 
-    def _rows_of_batches(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    def _cells(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         texts = [leaf.path for leaf in self._leaves if leaf.physical_type == "BYTE_ARRAY"]
         groups = list(map(self._metadata.row_group, range(self._metadata.num_row_groups)))
         try:
@@ -137,15 +131,15 @@ class _ParquetTable(Table):
                     row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
                     size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
                     for batch in file.iter_batches(size, row_groups=[index], columns=list(columns)):
-                        cells = [_cells(batch.column(name)) for name in columns]
-                        yield from zip(*cells, strict=True)
+                        values = [_values(batch.column(name)) for name in columns]
+                        yield from zip(*values, strict=True)
         except (OSError, OverflowError, ValueError, pa.ArrowException) as error:
             raise DataError(
                 f"{self._name} cannot be read to its end: {error}", "Upload it again."
             ) from error
 
 
-def _cells(array: pa.Array) -> list[Any]:
+def _values(array: pa.Array) -> list[Any]:
     """The values of a column; rows with the same text share one."""
     if not pa.types.is_dictionary(array.type):
         return list(array.to_pylist())

@@ -159,6 +159,6 @@ def _sample_rows(path: Path) -> tuple[list[Sequence[str | None]], int]:
             sample = random.Random(0).sample(range(len(table)), size)
             rows = zip(*table.take(sample).to_pydict().values(), strict=True)
             return list(rows), len(table)
-    bundled = tables.open_table(path).rows(["sentence1", "sentence2"], lambda *bad_row: None)
-    all_rows = [cells for _, cells in bundled]
+    bundled = tables.open_table(path).rows(lambda *bad_row: None, ["sentence1", "sentence2"])
+    all_rows = [list(row.values()) for _, row in bundled]
     return all_rows[:ESTIMATED_ROWS], len(all_rows)

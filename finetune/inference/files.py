@@ -134,7 +134,7 @@ def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
         broken.append(InputRow({}, f"line {line} {reason}"))
 
     columns = [*filter(None, (request.sentence1, request.sentence2))]
-    for _, record in table.records(on_error):
+    for _, record in table.rows(on_error):
         yield from broken
         broken.clear()
         empty = [name for name in columns if not _sentence(record.get(name)).strip()]

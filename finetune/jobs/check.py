@@ -197,8 +197,8 @@ def check_state(job: JobFolder) -> CheckState:
 def _read(job: JobFolder, name: str, kind: type[_File]) -> _File | None:
     """What a check has written; None where it has not, or not to the end."""
     if values := job.read_json(job.folder / name):
-        with contextlib.suppress(TypeError, KeyError, ValueError):
-            return kind.from_dict(values)
+        with contextlib.suppress(ValueError):
+            return kind(**values)
     return None
 
 

@@ -346,7 +346,7 @@ def _read_report(folder: Path) -> CheckReport | None:
 
 
 def _parse_report(text: str) -> CheckReport:
-    return CheckReport.from_dict(json_files.parse(text))
+    return CheckReport(**json_files.parse(text))
 
 
 def _agree(config: RunConfig, other: RunConfig, names: tuple[str, ...] | list[str]) -> bool:

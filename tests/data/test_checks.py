@@ -43,7 +43,7 @@ def test_clean_pairs_have_no_finding(tmp_path: Path, toy_checkpoint: Path) -> No
     assert len(report.fingerprint) == 64
     faulty = check(tmp_path, [*some(99), ("", "b", 1)], [], checkpoint=str(toy_checkpoint))
     assert by_kind(faulty)["empty"].count == 1
-    assert CheckReport.from_dict(json.loads(faulty.to_json())) == faulty
+    assert CheckReport(**json.loads(faulty.to_json())) == faulty
 
 
 def test_one_of_two_sentence_columns_is_said_to_be_alone(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_first_rows_are_those_of_the_file(store: RunStore, tmp_path: Path, n
     assert first is not None
     assert (first.source, first.columns, first.more) == (name, ["p", "q", "r"], 0)
     assert [row for _, row in first.rows] == [list(row) for row in cells[: preview.FIRST_ROWS]]
-    assert preview.FirstRows.from_dict(json.loads(first.to_json())) == first
+    assert preview.FirstRows(**json.loads(first.to_json())) == first
 
 
 def test_a_wide_file_with_long_cells_is_cut(store: RunStore, tmp_path: Path) -> None:

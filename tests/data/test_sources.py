@@ -179,7 +179,6 @@ def test_several_configurations_are_offered_by_name(hub: LoopbackHub, tmp_path: 
         ("ada/script", "needs code of its own"),
         ("ada/empty", "could not be read"),
         ("ada/old", "no revision 'v9'"),
-        ("glue/stsb", "scores similarity from 0 to 5"),
         ("no such name!", "There is no dataset 'no such name!'"),
         ("/etc/passwd", "is a path"),
         ("../runs/pairs.csv", "is a path"),

@@ -40,11 +40,9 @@ def modules() -> list[str]:
     return sorted(sys.modules)
 
 
-def parsed(path: str) -> list[list[object]]:
-    """Rows that could be read and those that could not, of a file read to its end both ways."""
+def parsed(path: str) -> tuple[int, list[str]]:
+    """How many rows of a file could be read, and why others could not."""
+    problems: list[str] = []
     table = tables.open_table(Path(path))
-    usable = [name for name in table.columns if name not in table.unusable]
-    wrong: tuple[list[str], list[str]] = [], []
-    rows = sum(1 for _ in table.rows(usable, lambda line, reason: wrong[0].append(reason)))
-    records = sum(1 for _ in table.records(lambda line, reason: wrong[1].append(reason)))
-    return [[rows, wrong[0]], [records, wrong[1]]]
+    rows = sum(1 for _ in table.rows(lambda line, reason: problems.append(reason)))
+    return rows, problems

@@ -186,7 +186,7 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
     ]  # fmt: skip
     state = check.check_state(job)
     assert state.report is not None
-    partial = CheckReport.from_dict(json.loads((job.folder / "partial.json").read_text()))
+    partial = CheckReport(**json.loads((job.folder / "partial.json").read_text()))
     assert partial.splits == state.report.splits
     assert partial.lengths.bins == []
     assert "once the tokenizer is loaded" in partial.lengths.note
