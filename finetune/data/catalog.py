@@ -41,37 +41,30 @@ def _checkpoint(name: str, repo: str, licence: str, help: str) -> CatalogEntry:
 
 DATASETS: tuple[CatalogEntry, ...] = (
     CatalogEntry(
-        BUNDLED_DATASET,
-        "Bundled pairs (no network needed)",
+        BUNDLED_DATASET, "Bundled pairs (no network needed)",
         "Paraphrases and near misses written for this project, on everyday topics.",
-        licence="cc0-1.0",
-        pairs=1746,
+        licence="cc0-1.0", pairs=1746,
     ),
     _glue("mrpc", 3668, "News sentences, 3,668 pairs; the course's dataset."),
     _glue(
-        "qqp",
-        363_846,
+        "qqp", 363_846,
         "Duplicate questions, 363,846 pairs: set max_train_samples for a quick look.",
     ),
     _glue("rte", 2490, "Does one text entail the other, 2,490 pairs."),
     _glue("qnli", 104_743, "Does the sentence answer the question, 104,743 pairs."),
     _glue("wnli", 635, "Pronouns resolved, 635 pairs; known to trick models."),
     _glue(
-        "mnli",
-        392_702,
+        "mnli", 392_702,
         "Entailment in three classes, 392,702 pairs; mismatched validation as test.",
     ),
     _glue("sst2", 67_349, "Sentiment of single sentences, 67,349."),
     _glue("cola", 8551, "Is a single sentence grammatical, 8,551."),
     CatalogEntry(
-        "paws",
-        "PAWS (Hub)",
+        "paws", "PAWS (Hub)",
         "Paraphrases with many common words, 49,401 pairs: word order decides.",
-        repo="google-research-datasets/paws",
-        config="labeled_final",
-        pairs=49_401,
+        repo="google-research-datasets/paws", config="labeled_final", pairs=49_401,
     ),
-)
+)  # fmt: skip
 
 CHECKPOINTS: tuple[CatalogEntry, ...] = (
     _checkpoint(
@@ -127,14 +120,9 @@ def is_local_path(name: str) -> bool:
 
 
 def check_dataset(name: str) -> None:
-    """See that a name is that of an offered dataset, an upload, or a Hub dataset, `owner/name`.
-
-    `datasets` takes others for its readers of local files (`csv`, `json`, `imagefolder`) or for a
-    folder.
-
-    Raises:
-        DataError: when it is not.
-    """
+    """Raise DataError where a name is not that of an offered dataset, an upload, or a Hub dataset,
+    `owner/name`."""
+    # `datasets` takes others for its readers of local files (`csv`, `imagefolder`) or a folder.
     if find_dataset(name) is not None or is_upload(name):
         return
     is_file = name.lower().removesuffix(".gz").endswith(uploads.ENDINGS)

@@ -1,7 +1,4 @@
-"""Where a checkpoint's files are, how many tokens it reads, and whether its tokenizer works.
-
-Free of torch, so that checks of pairs can use a tokenizer without it.
-"""
+"""Where a checkpoint's files are, how many tokens it reads, and whether its tokenizer works."""
 
 from __future__ import annotations
 
@@ -36,10 +33,8 @@ _NO_TOKENIZER = (
 
 
 def _bundled_folder() -> Path | None:
-    """Where the bundled checkpoint is, unverified.
-
-    Looks the package up without importing it, which would import sentence-transformers (seconds).
-    """
+    """Where the bundled checkpoint is, unverified."""
+    # Importing the package would import sentence-transformers, which takes seconds.
     spec = importlib.util.find_spec(BUNDLED_PACKAGE)
     locations = spec.submodule_search_locations if spec is not None else None
     return Path(locations[0]) / "model" if locations else None
@@ -94,8 +89,8 @@ def resolve_checkpoint(checkpoint: str) -> str:
     """The folder or Hub id to load a checkpoint from.
 
     Raises:
-        ModelError: as `bundled_folder`; in a shared app also where the Hub would not give it to
-            everybody or does not answer, as a library's cache does not record who may read it.
+        ModelError: as `bundled_folder`; in a shared app also where the Hub does not give it to
+            everybody now, as a library's cache does not record who may read it.
     """
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
@@ -117,11 +112,8 @@ def resolve_checkpoint(checkpoint: str) -> str:
 
 
 def most_tokens(values: Mapping[str, Any]) -> int | None:
-    """How many tokens a checkpoint reads, special ones included; None where nothing limits them.
-
-    Args:
-        values: of its `config.json`.
-    """
+    """How many tokens the checkpoint of a `config.json` reads, special ones included; None where
+    nothing limits them."""
     positions = values.get("max_position_embeddings") or values.get("n_positions")
     kind = values.get("model_type")
     if not isinstance(positions, int) or positions < 1 or kind in _RELATIVE_POSITIONS:
@@ -135,13 +127,10 @@ def most_tokens(values: Mapping[str, Any]) -> int | None:
 
 
 def check_length(checkpoint: str, max_length: int, values: Mapping[str, Any] | None = None) -> None:
-    """See that a checkpoint reads inputs of `max_length` tokens.
+    """Raise ConfigError where a checkpoint reads no inputs of `max_length` tokens.
 
     Args:
-        values: as for `most_tokens`; read from this disk by default.
-
-    Raises:
-        ConfigError: when it does not.
+        values: of its `config.json`; read from this disk by default.
     """
     if values is None:
         folder = local_folder(checkpoint)
@@ -160,11 +149,8 @@ def check_tokenizer(checkpoint: str, tokenizer: Any) -> None:
 
 
 def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) -> None:
-    """Raise ModelError where at least half of most rows is the unknown token, or nothing.
-
-    Args:
-        rows: token ids of some of the text, special ones included.
-    """
+    """Raise ModelError where of most rows of token ids at least half is the unknown token, or
+    nothing."""
     special, unknown = set(tokenizer.all_special_ids), tokenizer.unk_token_id
     unread = sum(
         sum(token not in special for token in ids) <= sum(token == unknown for token in ids)
@@ -179,13 +165,8 @@ def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) 
 
 
 def length_of(run_folder: Path) -> int:
-    """The longest input in tokens of a run's model: as in its training, at most what it reads.
-
-    A model without the run's `config.json` is complete; its tokenizer's limit counts then.
-
-    Args:
-        run_folder: with the model in `best/`.
-    """
+    """The longest input in tokens of the model in a run's `best/`: as in its training, else as its
+    tokenizer says, at most what it reads."""
     highest = config.knobs()["max_length"].high or 0
     limits = [
         json_files.read(run_folder / "config.json").get("max_length"),

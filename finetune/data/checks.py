@@ -31,10 +31,7 @@ def check_pairs(
 ) -> CheckReport:
     """Read the pairs that a configuration asks for and report what is wrong with them.
 
-    What makes training impossible is a finding that blocks; so are columns that are unclear.
-
     Args:
-        progress: called now and then.
         on_partial: called with a report of all but the lengths, before a tokenizer is loaded.
 
     Raises:

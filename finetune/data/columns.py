@@ -47,27 +47,22 @@ class Columns:
 
 
 def guess_columns(names: Sequence[str]) -> tuple[str, str, str]:
-    """Guess the columns of sentence1, sentence2 and label by their names; "" where unclear.
-
-    The only column beside recognised sentences is the label. Three columns of unknown names are
-    taken to be sentence1, sentence2 and label, two a text and its label.
-    """
+    """Guess the columns of sentence1, sentence2 and label by their names; "" where unclear. Three
+    columns of unknown names are taken to be those, two a text and its label."""
     plain: dict[str, str] = {}
     for name in names:
         plain.setdefault(re.sub(r"[\W_]+", "", name.lower()), name)
     label = next((plain[key] for key in _LABELS if key in plain), "")
     others = {key: name for key, name in plain.items() if name != label}
-    pair = next(((others[a], others[b]) for a, b in _PAIRS if a in others and b in others), None)
-    if pair is None:
-        single = next((others[key] for key in _SINGLES if key in others), "")
-        pair = (single, "") if single else None
-    rest = [name for name in others.values() if name not in (pair or ())]
-    if pair is not None:
-        if not label and len(rest) == 1:
-            label = rest[0]
-        return *pair, label
-    if not label and len(names) in (2, 3) and len(rest) == len(names):
-        *rest, label = rest
+    pairs = [(others[a], others[b]) for a, b in _PAIRS if a in others and b in others]
+    singles = [(others[key], "") for key in _SINGLES if key in others]
+    if pairs or singles:
+        sentences = [*pairs, *singles][0]
+        rest = [name for name in others.values() if name not in sentences]
+        return *sentences, label or (rest[0] if len(rest) == 1 else "")
+    rest = list(others.values())
+    if not label and len(names) == len(rest) and len(rest) in (2, 3):
+        label = rest.pop()
     if label and len(rest) in (1, 2):
         return rest[0], rest[1] if len(rest) == 2 else "", label
     return "", "", label
@@ -81,7 +76,7 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
         source: its name, for errors.
 
     Raises:
-        DataError: when a requested column is missing or unusable, or none can be guessed.
+        DataError: when one is missing or unusable, or cannot be guessed.
     """
     roles = dict(zip(("sentence1", "sentence2", "label"), guess_columns([*columns]), strict=True))
     for role, guess in roles.items():
@@ -116,67 +111,43 @@ class LabelEncoder:
     """Numbers the classes of a label column in the order of their first appearance.
 
     Args:
-        column: its name, for errors.
-        names: classes known before any row is read.
-
-    Attributes:
-        names: of the classes, by number.
-        merged: some spellings that differ from a class in case only.
+        names: of the classes by number, as far as they are known before any row is read.
     """
 
     def __init__(self, column: str, names: Sequence[str] = ()) -> None:
         self._column = column
-        self._codes: dict[str, int] = {}
+        self.names = list(names)
+        self._codes = {name.lower(): code for code, name in enumerate(names)}
         self._codes_of_cells: dict[Any, int] = {}
-        self._fractions: set[str] = set()
-        self.names: list[str] = []
-        self.merged: set[str] = set()
-        for name in names:
-            self._add(name)
 
     def code(self, cell: Any) -> int:
-        """The number of a label; -1 for a missing one. `TRUE`, `True` and `true` are one class,
-        and so are `1` and `1.0`.
-
-        Raises:
-            DataError: when there are too many classes, or the labels are fractions.
-        """
+        """The number of a label; -1 for a missing one. `TRUE` and `true` are one class, and so are
+        `1` and `1.0`; too many classes, or fractions, raise DataError."""
         key = type(cell), cell  # True and 1 have the same hash
-        code = self._codes_of_cells.get(key)
-        if code is None:
-            code = self._code_of_text(_label_text(cell))
-            if len(self._codes_of_cells) < 10 * MAX_CLASSES:
-                self._codes_of_cells[key] = code
-        return code
-
-    def _code_of_text(self, text: str) -> int:
-        if text.lower() in _MISSING:
-            return -1
-        code = self._codes.get(text.lower())
-        if code is None:
-            return self._add(text)
-        if self.names[code] != text and len(self.merged) < 20:
-            self.merged.add(text)
-        return code
+        if key not in self._codes_of_cells:
+            text = _label_text(cell)
+            if text.lower() in _MISSING:
+                return -1
+            code = self._codes.get(text.lower())
+            self._codes_of_cells[key] = self._add(text) if code is None else code
+        return self._codes_of_cells[key]
 
     def _add(self, text: str) -> int:
-        if re.fullmatch(r"-?\d*[.,]\d+", text):
-            self._fractions.add(text)
-            if len(self._fractions) > 2:
-                raise DataError(
-                    f"The column {self._column!r} holds numbers with fractions "
-                    f"({some(sorted(self._fractions))}): scores, not classes.",
-                    "Choose another label_column, or turn the scores into classes first.",
-                )
-        if len(self.names) >= MAX_CLASSES:
+        self.names.append(text)
+        fractions = [name for name in self.names if re.fullmatch(r"-?\d*[.,]\d+", name)]
+        if len(fractions) > 2:
+            raise DataError(
+                f"The column {self._column!r} holds numbers with fractions "
+                f"({some(sorted(fractions))}): scores, not classes.",
+                "Choose another label_column, or turn the scores into classes first.",
+            )
+        if len(self.names) > MAX_CLASSES:
             raise DataError(
                 f"The column {self._column!r} has more than {MAX_CLASSES:,} different values, "
                 f"such as {some(self.names)}: text or ids rather than classes.",
                 "Choose another label_column.",
             )
-        self._codes[text.lower()] = len(self.names)
-        self.names.append(text)
-        return len(self.names) - 1
+        return self._codes.setdefault(text.lower(), len(self._codes))
 
     def order(self) -> list[int]:
         """The codes in the final order of the classes: integers by value, of two classes the
@@ -199,11 +170,8 @@ def _positiveness(name: str, other: str) -> tuple[int, str]:
 
 
 def positive_class(labels: list[str], requested: str) -> int:
-    """The index of the class whose F1 is reported: the requested one, else the last of two.
-
-    Raises:
-        DataError: when there is no class of that name.
-    """
+    """The index of the class whose F1 is reported: the requested one, else the last of two;
+    DataError where there is none of that name."""
     if not requested:
         # `entailment`, the class of interest, is the first of GLUE's names.
         first = len(labels) == 2 and _positiveness(labels[0].lower(), labels[1].lower())[0] > 0

@@ -29,7 +29,7 @@ from finetune.data import catalog, sources
 from finetune.data.check_report import Example, shorten
 from finetune.data.columns import Columns, LabelEncoder, choose_columns
 from finetune.environment import child_process
-from finetune.errors import DataError, some
+from finetune.errors import DataError
 from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
@@ -52,6 +52,9 @@ class RowHashes:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def __getitem__(self, rows: Integers) -> RowHashes:
+        return RowHashes(*(values[rows] for values in vars(self).values()))
 
     @property
     def ordered(self) -> Integers:
@@ -162,9 +165,7 @@ def read_dataset(
 
 def ensure_cached(config: RunConfig, root: Path) -> None:
     """See that the rows of a source are in the cache; a child process reads those that are not.
-
-    Args, Raises: as `read_dataset`.
-    """
+    Raises as `read_dataset`."""
     if _load_current(config, root) is None:
         child_process.call(
             "finetune.data.dataset_cache:_read", config.to_json(), str(root),
@@ -235,9 +236,6 @@ def _write(
     for split, values in numbers.items():
         values[0] = final_codes[values[0]]
         np.save(folder / f"{split}.npy", values)
-    notes = list(source.notes)
-    if merged := sorted(encoder.merged):
-        notes.append(f"Labels that differ in case only are one class: {some(merged)}.")
     return CachedDataset(
         folder=folder,
         source=source.name,
@@ -248,7 +246,7 @@ def _write(
         rows={split: values.shape[1] for split, values in numbers.items()},
         unreadable=unreadable,
         examples=examples,
-        notes=notes,
+        notes=source.notes,
         splits=source.splits,
         named_labels=class_names is not None,
     )
@@ -261,11 +259,8 @@ def _write_texts(
     encoder: LabelEncoder,
     progress: Callable[[int], None],
 ) -> Integers:
-    """Write the sentences of rows as an Arrow stream, in bounded memory.
-
-    Returns:
-        Their labels, lines and hashes as `RowHashes` has them, of shape (5, rows).
-    """
+    """Write the sentences of rows as an Arrow stream, in bounded memory; their labels, lines and
+    hashes as `RowHashes` has them, of shape (5, rows)."""
     numbers = array("q")
     schema = pa.schema([(f"sentence{n}", pa.string()) for n, _ in enumerate(columns.sentences, 1)])
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:

@@ -54,11 +54,8 @@ def silent(kind: Kind, name: str) -> FinetuneError:
 
 
 def info(kind: Kind, repo: str, revision: str = "") -> DatasetInfo | ModelInfo:
-    """What the Hub says of a repository to the caller.
-
-    Raises:
-        Exception: of the client, or `hub_errors.Gated`; see `hub_errors.cause`.
-    """
+    """What the Hub says of a repository to the caller; the client's error, or `hub_errors.Gated`,
+    where it does not."""
     return hub_errors.retried(lambda: _info(kind, repo, revision, _TIMEOUT))
 
 
@@ -98,14 +95,8 @@ def _refusal(kind: Kind, repo: str, period: int) -> Cause | None:
 
 
 def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
-    """Count what a configuration's pairs fetch from the Hub for a visitor.
-
-    Args:
-        owner: whose work it is; "" for nobody's, which is not counted.
-
-    Raises:
-        DataError: when it is more than they may fetch.
-    """
+    """Count what a configuration's pairs fetch from the Hub; DataError where it is more than the
+    owner may fetch. That of nobody ("") is not counted."""
     if not catalog.is_hub_dataset(config.dataset):
         return
     repo, part = catalog.repo_and_config(config)
@@ -121,15 +112,7 @@ def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
 
 
 def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = True) -> None:
-    """Count what a checkpoint fetches from the Hub for a visitor.
-
-    Args:
-        owner: as `count_dataset`.
-        weights: whether they are fetched too, or only the tokenizer.
-
-    Raises:
-        ModelError: when it is more than they may fetch.
-    """
+    """As `count_dataset`, of a checkpoint or only its tokenizer; raises ModelError."""
     if checkpoint == BUNDLED_CHECKPOINT or Path(checkpoint).is_dir():
         return
     endings = _CHECKPOINT_ENDINGS if weights else _CHECKPOINT_ENDINGS[:-1]

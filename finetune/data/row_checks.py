@@ -123,7 +123,7 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     origin, rows = assigned.rows["train"]
     for name in assigned.rows:
         if name != "train":
-            leaked = np.isin(assigned.unordered("train"), assigned.unordered(name))
+            leaked = np.isin(assigned.of("train").unordered, assigned.of(name).unordered)
             yield from _finding(
                 assigned.dataset, "leakage", "warns",
                 f"Leakage: training rows that stand in {name} too, in either order, but for case, "
@@ -134,11 +134,10 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
     """Rows whose pair has another label elsewhere, in any split."""
-    names, classes = list(assigned.rows), len(assigned.dataset.labels)
-    pairs = np.concatenate([assigned.ordered(name) for name in names])
-    labels = np.concatenate([assigned.labels(name) for name in names])
-    _, group = np.unique(pairs, return_inverse=True)
-    labels_of_group = np.bincount(np.unique(group * classes + labels) // max(1, classes))
+    keys, classes = list(map(assigned.of, assigned.rows)), max(1, len(assigned.dataset.labels))
+    _, group = np.unique(np.concatenate([key.ordered for key in keys]), return_inverse=True)
+    labels = np.concatenate([key.label for key in keys])
+    labels_of_group = np.bincount(np.unique(group * classes + labels) // classes)
     conflicting = labels_of_group[group] > 1
     conflicts, start = [], 0
     for origin, rows in assigned.rows.values():
@@ -159,7 +158,7 @@ def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     )  # fmt: skip
     repeated = []
     for name, (origin, rows) in assigned.rows.items():
-        _, first = np.unique(assigned.ordered(name), return_index=True)
+        _, first = np.unique(assigned.of(name).ordered, return_index=True)
         repeated.append((origin, np.delete(rows, first)))
     title = "Rows that repeat an earlier pair of their split"
     yield from _finding(assigned.dataset, "duplicates", "warns", title, action, repeated)
@@ -188,15 +187,10 @@ def _class_balance(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     with contextlib.suppress(DataError):  # an unknown positive class is a finding of its own
         positive = positive_class(labels, config.positive_label)
         scores = classification.constant_answer_scores(validation, commonest, positive)
-        if classes > 2:
-            advice = "Macro F1 and MCC tell more than accuracy."
-        elif positive == commonest:
-            advice = (
-                "MCC tells more than accuracy and this F1; so does the F1 of the rarer class, "
-                "which positive_label can ask for."
-            )
-        else:
-            advice = f"F1 of {labels[positive]!r} and MCC tell more than accuracy."
+        advice = "Macro F1 and MCC tell more than accuracy."
+        if classes == 2:
+            rarer = labels[1 - commonest]
+            advice = f"F1 of {rarer!r}, which positive_label can ask for, and MCC tell more."
         if imbalance >= VERY_IMBALANCED:
             advice += " class_weights can be set to balanced, or rows of the rarer added."
         yield Finding(

@@ -34,30 +34,19 @@ _GUESSED_SPLITS = {
 
 
 class Source(ABC):
-    """Splits of rows that can be read.
-
-    Attributes:
-        name: as shown to the user.
-        revision: commit of a Hub dataset.
-        splits: `train`, `validation`, `test` -> the source's own name of the split.
-        columns: column -> why it cannot be used, or "".
-        notes: remarks for the user on how it is read.
-    """
+    """Splits of rows that can be read."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.revision = ""
-        self.splits: dict[str, str] = {}
-        self.columns: dict[str, str] = {}
-        self.notes: list[str] = []
+        self.name = name  # as shown to the user
+        self.revision = ""  # commit of a Hub dataset
+        self.splits: dict[str, str] = {}  # `train`, ... -> the source's own name of the split
+        self.columns: dict[str, str] = {}  # column -> why it cannot be used, or ""
+        self.notes: list[str] = []  # remarks for the user on how it is read
 
     @abstractmethod
     def rows(self, split: str, columns: Columns, on_bad_row: OnBadRow) -> Iterator[Row]:
-        """Line and cells of one split; the label is None where the split has no such column.
-
-        Raises:
-            DataError: when the split lacks a column of sentences, or cannot be read to its end.
-        """
+        """The rows of a split; the label is None where it has no such column. DataError where it
+        lacks one of sentences, or cannot be read to its end."""
 
     @abstractmethod
     def class_names(self, column: str) -> list[str] | None:
@@ -65,12 +54,7 @@ class Source(ABC):
 
 
 class _FileSource(Source):
-    """One file a split.
-
-    Args:
-        names: split -> name of the file, as the user knows it.
-        class_names: of a column `label` with their numbers.
-    """
+    """One file a split; `class_names` are of a column `label` with their numbers."""
 
     def __init__(
         self,
@@ -142,11 +126,7 @@ class _HubSource(Source):
 
 
 def open_source(config: RunConfig, root: Path) -> Source:
-    """Open what a configuration's `dataset` names.
-
-    Raises:
-        DataError: when there is no such dataset, or it cannot be read.
-    """
+    """Open what a configuration's `dataset` names; DataError where it cannot be read."""
     name = config.dataset
     catalog.check_dataset(name)
     if name == BUNDLED_DATASET:
@@ -160,8 +140,8 @@ def open_source(config: RunConfig, root: Path) -> Source:
 
 
 def _check_data_files(repo: str, revision: str) -> None:
-    """Raise DataError where a dataset's description names files outside its own repository:
-    `datasets` would fetch any address and open any local file that it names."""
+    """Raise DataError where a dataset's description names files outside its own repository."""
+    # `datasets` would fetch any address and open any local file that it names.
     try:
         configs = [_configs(repo, file, revision) for file in ("README.md", ".huggingface.yaml")]
     except Exception as error:
@@ -252,11 +232,8 @@ def _commit(repo: str, revision: str) -> str:
 
 
 def has_new_commit(config: RunConfig, revision: str) -> bool:
-    """Whether a Hub dataset has another commit than `revision` now; False where the Hub is silent.
-
-    Raises:
-        DataError: when the Hub does not give a visitor the dataset (any more).
-    """
+    """Whether a Hub dataset has another commit than `revision` now; False where the Hub is silent,
+    DataError where it does not give a visitor the dataset (any more)."""
     pinned = re.fullmatch(r"[0-9a-f]{40}", config.dataset_revision)
     if not catalog.is_hub_dataset(config.dataset) or (pinned and not owners.is_shared()):
         return False

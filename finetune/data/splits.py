@@ -27,50 +27,33 @@ class SplitRows:
     left_out: dict[str, dict[str, int]]  # split -> reason -> number of rows
     blocks: list[str]  # why training is impossible; empty where it is possible
 
-    def ordered(self, name: str) -> Integers:
-        """One hash a pair of a split, which changes when its sentences swap."""
+    def of(self, name: str) -> RowHashes:
+        """Labels and hashes of a split's rows."""
         origin, rows = self.rows[name]
-        return self.hashes[origin].ordered[rows]
-
-    def unordered(self, name: str) -> Integers:
-        """One hash a pair of a split, the same when its sentences swap."""
-        origin, rows = self.rows[name]
-        return self.hashes[origin].unordered[rows]
-
-    def labels(self, name: str) -> Integers:
-        """The class of each row of a split."""
-        origin, rows = self.rows[name]
-        return self.hashes[origin].label[rows]
+        return self.hashes[origin][rows]
 
     def class_counts(self) -> dict[str, list[int]]:
         """Split -> number of rows of each class."""
         classes = len(self.dataset.labels)
         return {
-            name: np.bincount(self.labels(name), minlength=classes).tolist() for name in self.rows
+            name: np.bincount(self.of(name).label, minlength=classes).tolist() for name in self.rows
         }
 
     def leaked(self) -> dict[str, int]:
         """Held-out split -> training rows whose pair is in it too, in either order, if any."""
-        train = self.unordered("train")
-        counts = {
-            name: int(np.isin(train, self.unordered(name)).sum())
-            for name in self.rows
-            if name != "train"
-        }
+        train = self.of("train").unordered
+        held_out = [name for name in self.rows if name != "train"]
+        counts = {name: int(np.isin(train, self.of(name).unordered).sum()) for name in held_out}
         return {name: count for name, count in counts.items() if count}
 
     def fingerprint(self, positive: int) -> str:
-        """sha256 over the classes' names and the text and label of every row, in order.
-
-        Args:
-            positive: index of the class whose F1 is reported.
-        """
+        """sha256 over the classes' names and the text and label of every row, in order."""
         names = self.dataset.labels
         digest = hashlib.sha256("\n".join([names[positive], *names]).encode())
-        for name, (origin, rows) in self.rows.items():
-            hashes = self.hashes[origin]
-            digest.update(f"\n{name} {len(rows)}\n".encode())
-            digest.update(hashes.exact[rows].tobytes() + hashes.label[rows].tobytes())
+        for name in self.rows:
+            keys = self.of(name)
+            digest.update(f"\n{name} {len(keys)}\n".encode())
+            digest.update(keys.exact.tobytes() + keys.label.tobytes())
         return digest.hexdigest()
 
 
@@ -79,17 +62,16 @@ class Pairs:
     """Splits of sentence pairs, ready to be tokenized.
 
     `splits` has `train` and `validation`, perhaps `test`, with the columns `sentence1`, `sentence2`
-    (absent for single sentences) and `label`, a `ClassLabel`. `origin` says as JSON values where
-    they come from and what is wrong with them.
+    (absent for single sentences) and `label`, a `ClassLabel`.
     """
 
     splits: DatasetDict
     labels: list[str]  # names of the classes, by index
     positive: int = 1  # index of the class whose F1 is reported when there are two
     counts: dict[str, list[int]] = field(default_factory=dict)  # split -> rows of each class
-    origin: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what is wrong
     fingerprint: str = ""  # sha256 over classes, texts and labels, in order
-    numbers: dict[str, Integers] = field(default_factory=dict)  # split -> `SplitRows.unordered`
+    numbers: dict[str, Integers] = field(default_factory=dict)  # split -> `RowHashes.unordered`
 
 
 def load_pairs(config: RunConfig, root: Path) -> Pairs:
@@ -103,12 +85,8 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
     if assigned.blocks:
         raise DataError(" ".join(assigned.blocks), "The Data tab shows what was read.")
     positive = positive_class(dataset.labels, config.positive_label)
-    columns = [*dataset.sentence_columns, "label"]
     splits = DatasetDict(
-        {
-            name: dataset.split(origin).select_columns(columns).select(rows)
-            for name, (origin, rows) in assigned.rows.items()
-        }
+        {name: dataset.split(origin).select(rows) for name, (origin, rows) in assigned.rows.items()}
     )
     return Pairs(
         splits=splits,
@@ -133,7 +111,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "named_labels": dataset.named_labels,
         },
         fingerprint=assigned.fingerprint(positive),
-        numbers={name: assigned.unordered(name) for name in ("train", "validation")},
+        numbers={name: assigned.of(name).unordered for name in ("train", "validation")},
     )
 
 
@@ -141,30 +119,24 @@ def assign_rows(
     dataset: CachedDataset, config: RunConfig, hashes: dict[str, RowHashes] | None = None
 ) -> SplitRows:
     """Choose the rows of each split: complete ones, without what the configuration leaves out; a
-    validation split is cut from train where there is none.
-
-    The same dataset and configuration give the same rows.
-
-    Args:
-        hashes: those of the dataset, where they are read already.
-    """
+    validation split is cut from train where there is none. The same dataset and configuration give
+    the same rows."""
     hashes = hashes or {split: dataset.hashes(split) for split in dataset.rows}
-    rows: dict[str, Integers] = {}
+    rows = {split: np.arange(len(keys)) for split, keys in hashes.items()}
     left_out: dict[str, dict[str, int]] = {split: {} for split in hashes}
     origin = {split: split for split in hashes}
 
-    def keep(split: str, kept: Integers, reason: str) -> None:
-        if removed := len(rows[split]) - len(kept):
+    def keep(split: str, remaining: Integers, reason: str) -> None:
+        if removed := len(rows[split]) - len(remaining):
             left_out[split][reason] = removed
-        rows[split] = kept
+        rows[split] = remaining
 
     # 1. Complete and labelled rows, without repeated pairs.
     for split, keys in hashes.items():
-        rows[split] = np.arange(len(keys))
         keep(split, np.flatnonzero(keys.complete(dataset.paired)), "a sentence is missing")
         keep(split, rows[split][keys.label[rows[split]] >= 0], "the label is missing")
         if config.drop_duplicates:
-            _, first = np.unique(keys.ordered[rows[split]], return_index=True)
+            _, first = np.unique(keys[rows[split]].ordered, return_index=True)
             keep(split, rows[split][np.sort(first)], "duplicates")
     # 2. Every run needs a validation split; a test split without labels is of no use.
     if not len(rows.get("validation", ())):
@@ -175,54 +147,43 @@ def assign_rows(
         del rows["test"]
     # 3. What the configuration leaves out.
     if config.drop_leaked:
-        held_out = [
-            hashes[origin[split]].unordered[rows[split]] for split in rows if split != "train"
-        ]
-        train = hashes["train"].unordered[rows["train"]]
-        keep("train", rows["train"][~np.isin(train, np.concatenate(held_out))], "leaked")
-    for split, most in (
-        ("train", config.max_train_samples),
-        ("validation", config.max_eval_samples),
-    ):
-        if 0 < most < len(rows[split]):
+        pairs = {split: hashes[origin[split]][rows[split]].unordered for split in rows}
+        train = pairs.pop("train")
+        leaked = np.isin(train, np.concatenate(list(pairs.values())))
+        keep("train", rows["train"][~leaked], "leaked")
+    most = {"train": config.max_train_samples, "validation": config.max_eval_samples}
+    for split, size in most.items():
+        if 0 < size < len(rows[split]):
             rng = np.random.default_rng([config.data_seed, split == "train"])
-            sample = np.sort(rng.choice(rows[split], most, replace=False))
+            sample = np.sort(rng.choice(rows[split], size, replace=False))
             keep(split, sample, "beyond the maximum")
-    return SplitRows(
-        dataset,
-        hashes,
-        rows={split: (origin[split], indices) for split, indices in rows.items()},
-        left_out=left_out,
-        blocks=_blocks(dataset, hashes["train"].label[rows["train"]], len(rows["validation"])),
-    )
-
-
-def _blocks(dataset: CachedDataset, labels: Integers, validation_rows: int) -> list[str]:
-    """Why training is impossible; `labels` are those of the training rows."""
+    # 4. Why training is impossible.
+    labels, blocks = np.unique(hashes["train"].label[rows["train"]]), []
     if not len(labels):
-        return [f"No row of {dataset.source} can be trained on."]
-    if labels.min() == labels.max():
-        name = dataset.labels[int(labels[0])]
-        return [f"All {len(labels):,} training rows have one class, {name!r}."]
-    return [] if validation_rows else ["No row is left for validation."]
+        blocks = [f"No row of {dataset.source} can be trained on."]
+    elif len(labels) == 1:
+        name = dataset.labels[labels[0]]
+        blocks = [f"All {len(rows['train']):,} training rows have one class, {name!r}."]
+    elif not len(rows["validation"]):
+        blocks = ["No row is left for validation."]
+    assigned = {split: (origin[split], indices) for split, indices in rows.items()}
+    return SplitRows(dataset, hashes, assigned, left_out, blocks)
 
 
 def cut_validation(keys: RowHashes, rows: Integers, config: RunConfig) -> tuple[Integers, Integers]:
     """Split training rows into train and validation: each class by its share, no sentence in both.
 
-    Rows that share a sentence form a group (a connected component of the graph whose nodes are
-    sentences), and a group goes to one side whole. Groups of one row fill up what larger ones
-    leave open. Where one group holds almost everything, its rows are cut apart after all, and the
-    checks report the leakage.
+    Rows that share a sentence form a group, and a group goes to one side whole. Where one group
+    holds almost everything, its rows are cut apart after all, and the checks report the leakage.
     """
     if len(rows) < 2:
         return rows, rows[:0]
     rng = np.random.default_rng(config.data_seed)
-    labels = keys.label[rows]
-    sizes = np.bincount(labels)
+    keys = keys[rows]
+    sizes = np.bincount(keys.label)
     target = np.where(sizes > 1, np.maximum(1, np.round(sizes * config.validation_share)), 0)
     target = target.astype(np.int64)
-    group = sentence_groups(keys.first[rows], keys.second[rows])
+    group = sentence_groups(keys.first, keys.second)
     members = np.bincount(group)
     in_validation = np.zeros(len(rows), bool)
     counts = np.zeros_like(target)
@@ -231,7 +192,7 @@ def cut_validation(keys: RowHashes, rows: Integers, config: RunConfig) -> tuple[
     shared = shared[np.argsort(group[shared], kind="stable")]
     groups = np.split(shared, np.flatnonzero(np.diff(group[shared])) + 1) if len(shared) else []
     for index in rng.permutation(len(groups)):
-        added = np.bincount(labels[groups[index]], minlength=len(target))
+        added = np.bincount(keys.label[groups[index]], minlength=len(target))
         if (counts + added <= target).all():
             in_validation[groups[index]] = True
             counts += added
@@ -240,7 +201,7 @@ def cut_validation(keys: RowHashes, rows: Integers, config: RunConfig) -> tuple[
     # 2. Single rows, until every class has its share.
     alone = rng.permutation(np.flatnonzero(members[group] == 1))
     for label in range(len(target)):
-        of_class = alone[labels[alone] == label]
+        of_class = alone[keys.label[alone] == label]
         in_validation[of_class[: target[label] - counts[label]]] = True
     # 3. Any rows, where one group holds almost everything.
     if not in_validation.any():

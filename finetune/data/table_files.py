@@ -34,22 +34,14 @@ _CONTROL = bytes((*range(9), *range(14, 27)))
 
 
 class Table(ABC):
-    """A file of rows and columns, read row by row.
-
-    Attributes:
-        columns: unique names, in the order of the file.
-        unusable: column -> why it cannot be a sentence or a label.
-        schema: types of the columns; None for text formats.
-        delimiter: separator of cells; empty for formats without one.
-        notes: remarks for the user on how the file was read.
-    """
+    """A file of rows and columns, read row by row."""
 
     def __init__(self) -> None:
-        self.columns: list[str] = []
-        self.unusable: dict[str, str] = {}
-        self.schema: pa.Schema | None = None
-        self.delimiter = ""
-        self.notes: list[str] = []
+        self.columns: list[str] = []  # unique names, in the order of the file
+        self.unusable: dict[str, str] = {}  # column -> why it cannot be a sentence or a label
+        self.schema: pa.Schema | None = None  # types of the columns; None for text formats
+        self.delimiter = ""  # of cells; empty for formats without one
+        self.notes: list[str] = []  # remarks for the user on how the file was read
 
     @abstractmethod
     def rows(
@@ -110,11 +102,7 @@ def open_bytes(path: Path, name: str) -> BinaryIO:
 
 def detect_encoding(path: Path, name: str) -> tuple[str, list[str]]:
     """The encoding of a text file, by its byte order mark, else UTF-8 or Windows-1252, and notes
-    on it for the user. Reads the whole file: bytes that are not UTF-8 may stand at its end only.
-
-    Raises:
-        DataError: when it is not text.
-    """
+    on it for the user; DataError where it is not text."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     valid = broken = 0  # characters beyond ASCII
     with open_bytes(path, name) as file:
@@ -124,6 +112,7 @@ def detect_encoding(path: Path, name: str) -> tuple[str, list[str]]:
                 return encoding, [f"{name} is UTF-16."] if encoding == "utf-16" else []
         if len(start) - len(start.translate(None, _CONTROL)) > max(8, len(start) // 20):
             raise DataError(f"{name} is not text.", "Save it as CSV, TSV, JSONL or Parquet.")
+        # The whole file: bytes that are not UTF-8 may stand at its end only.
         for block in chain([start], iter(lambda: file.read(2**20), b""), [b""]):
             text = decoder.decode(block, final=not block)
             if not text.isascii():

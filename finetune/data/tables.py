@@ -29,7 +29,7 @@ _MAGIC = {
 
 
 def open_table(path: Path, name: str = "") -> Table:
-    """Open a file as a table, by its contents and the ending of its name.
+    """Open a file as a table, by its contents and the ending of its path.
 
     Args:
         name: how errors call it; the name of `path` by default.
@@ -66,10 +66,7 @@ def open_table(path: Path, name: str = "") -> Table:
 
 
 def usable_columns(path: str, name: str) -> list[str]:
-    """The columns of a file that can be sentences or labels.
-
-    Args, Raises: as `open_table`.
-    """
+    """The columns of a file that can be sentences or labels; raises as `open_table`."""
     table = open_table(Path(path), name)
     return [column for column in table.columns if column not in table.unusable]
 

@@ -25,7 +25,6 @@ MAX_JSON_VALUES = 2**22  # values of a JSON file, about; each takes up to 100 by
 _SAMPLE = 100  # lines whose delimiters are counted
 _KEYED_ROWS = 1_000  # JSON objects whose keys are the columns
 _SEPARATOR_LINE = re.compile(r'"?sep=([^"\w\s]|\t)"?\s*', re.IGNORECASE)  # written by Excel
-_SEPARATOR_NAMES = {"\t": "tabs", ";": "semicolons", "|": "bars"}
 
 
 class _TextTable(Table):
@@ -79,8 +78,7 @@ class CsvTable(_TextTable):
         if not has_header:
             self.notes.append(f"The first line of {name} looks like data, so it is read as a row.")
         if self.delimiter != ",":
-            separators = _SEPARATOR_NAMES.get(self.delimiter, repr(self.delimiter))
-            self.notes.append(f"{name} is separated by {separators}.")
+            self.notes.append(f"{name} is separated by {self.delimiter!r}.")
 
     def rows(
         self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None
@@ -185,8 +183,7 @@ class JsonTable(_TextTable):
             raise DataError(problem, f"Write {example} a line, or [{example}, ...].")
 
     def _parse(self) -> list[Any]:
-        """The list in the file, empty where it holds another value; ValueError where it is not
-        JSON."""
+        """The list in the file, empty where it holds another value; may raise ValueError."""
         with self._open() as file:
             text = file.read(MAX_JSON + 1)
         if len(text) > MAX_JSON or sum(map(text.count, "[{,")) > MAX_JSON_VALUES:

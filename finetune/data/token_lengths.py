@@ -1,7 +1,6 @@
-"""Lengths of pairs in tokens: of a sample, measured with all checks, or estimated at once.
+"""Lengths of pairs in tokens: measured with all checks, or estimated for a form.
 
-The estimate needs the tokenizer's file alone: no torch, no network, a second at most. It serves a
-form whose checkpoint has changed, and is kept while this process lives.
+The estimate needs the tokenizer's file alone: no torch, no network, a second at most.
 """
 
 from __future__ import annotations
@@ -32,10 +31,8 @@ _estimates: dict[tuple[str, int, str, int], TokenLengths] = {}
 
 
 def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
-    """Measure the training rows, or a random sample, with the checkpoint's own tokenizer.
-
-    Returns:
-        The lengths; with only a `note` where the tokenizer cannot be loaded.
+    """Measure the training rows, or a random sample, with the checkpoint's own tokenizer; with only
+    a `note` where it cannot be loaded.
 
     Raises:
         ModelError: when the tokenizer is empty or does not know the text.
@@ -77,11 +74,7 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
 
 
 def length_histogram(lengths: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """About 24 bins of whole numbers: from, below, rows; the last takes the few far longer ones.
-
-    Args:
-        lengths: in tokens, of shape (rows,).
-    """
+    """About 24 bins of whole numbers: from, below, rows; the last takes the few far longer ones."""
     top = max(int(np.quantile(lengths, 0.995)), 1)
     width = max(1, -(-top // 24))
     counts = np.bincount(np.minimum(lengths // width, -(-top // width)))
@@ -104,14 +97,12 @@ def cached_lengths(pairs: Path, tokenizer: Path) -> TokenLengths | None:
 
 
 def measure_lengths(pairs: Path, tokenizer: Path) -> TokenLengths:
-    """Estimate the lengths from a random sample of rows.
+    """Estimate the lengths from a random sample of rows, once in this process; with only a `note`
+    where they cannot be measured.
 
     Args:
-        pairs: an Arrow stream of a cached dataset, or a table file.
+        pairs: an Arrow stream of a cached dataset, or the bundled CSV file.
         tokenizer: `tokenizer.json`.
-
-    Returns:
-        The lengths; with only a `note` where they cannot be measured.
     """
     key = _key(pairs, tokenizer)
     if key not in _estimates:

@@ -92,8 +92,8 @@ class Readable:
 
 
 READ = {
-    "semicolons": Readable(GOOD.replace(",", ";"), note="separated by semicolons"),
-    "tabs named csv": Readable(GOOD.replace(",", "\t"), note="separated by tabs"),
+    "semicolons": Readable(GOOD.replace(",", ";"), note="separated by ';'"),
+    "tabs named csv": Readable(GOOD.replace(",", "\t"), note="separated by"),
     "a named separator": Readable('"sep=^"\n' + GOOD.replace(",", "^")),
     "BOM": Readable(b"\xef\xbb\xbf" + GOOD.encode()),
     "UTF-16": Readable(GOOD.encode("utf-16"), note="UTF-16"),
