@@ -1,7 +1,6 @@
 """Hashes of sentences, for finding duplicates and leakage without holding the texts.
 
-The same in every process and on every machine. Two sentences have the same hash when they differ
-in case, invisible characters, white space or the punctuation at their ends only.
+They are the same in every process and on every machine.
 """
 
 from __future__ import annotations

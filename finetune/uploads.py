@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -23,10 +21,8 @@ from finetune.owners import LOCAL_USER, NOBODY, Limits, Visitor
 SPLITS = ("train", "validation", "test")
 ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet")
 MAX_BYTES = 2 * 2**30
-
-# An upload takes its size, what is read of it, and its tokens; some room is left for runs.
-_NEEDED_COPIES, _RESERVE_BYTES = 4, 2**28
 _ID = re.compile(r"[0-9a-f]{24}")
+_SUFFIX = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})(\.gz)?$")
 
 
 @dataclass(frozen=True)
@@ -40,13 +36,9 @@ class StoredUpload:
 
 
 class Uploads:
-    """The uploads below one root that a visitor may see, a folder each.
-
-    The same files of two visitors are two uploads: a name shows nobody what another has.
+    """The uploads that a visitor may see, a folder each; no two visitors share one.
 
     Args:
-        root: made with the first upload.
-        visitor: whose they are.
         used: the names that the visitor's runs still need; the others make room for new ones.
         other_bytes: bytes of the visitor's other files, which count too.
     """
@@ -71,57 +63,42 @@ class Uploads:
             names: split -> name of the file for the user, where it differs.
 
         Raises:
-            DataError: when there is no training file, a file cannot be read, or the visitor has
-                as much as they may.
+            DataError: when a file cannot be read, or the visitor may have no more.
         """
         if not self.visitor.may_start:
             raise DataError(*NOBODY)
         if "train" not in files:
             raise DataError("There is no training file.", "Choose at least that one.")
-        file_names, suffixes = {}, {}
+        file_names, stored_names = {}, {}
         digest = hashlib.sha256(self.visitor.name.encode())
         for split in SPLITS:
             if split in files:
                 name = (names or {}).get(split) or files[split].name
                 name = name.encode("utf-8", "replace").decode()  # file systems allow any bytes
-                file_names[split], suffixes[split] = name, file_suffix(name)
+                file_names[split], stored_names[split] = name, split + file_suffix(name)
                 contents = _digest(files[split], name)
-                digest.update(f"{split}{suffixes[split]}{contents}\n{name}\n".encode())
-        upload = digest.hexdigest()[:24]
-        folder = self.root / upload
+                digest.update(f"{stored_names[split]}{contents}\n{name}\n".encode())
+        folder = self.root / digest.hexdigest()[:24]
         if not (folder / "upload.json").is_file():
-            self._store(folder, files, file_names, suffixes)
+            self._store(folder, {stored_names[split]: files[split] for split in files}, file_names)
         with contextlib.suppress(OSError):  # uploaded again: the newest, and last to make room
             os.utime(folder)
-        return UPLOAD_PREFIX + upload
+        return UPLOAD_PREFIX + folder.name
 
-    def _store(
-        self,
-        folder: Path,
-        files: Mapping[str, Path],
-        file_names: Mapping[str, str],
-        suffixes: Mapping[str, str],
-    ) -> None:
-        partial = self.root / f".{folder.name}.{secrets.token_hex(4)}"
+    def _store(self, folder: Path, files: dict[str, Path], file_names: dict[str, str]) -> None:
+        """Copy files into a folder; it is an upload once it has its `upload.json`."""
         size = sum(path.stat().st_size for path in files.values())
         try:
-            partial.mkdir(parents=True)
-            if shutil.disk_usage(partial).free < _NEEDED_COPIES * size + _RESERVE_BYTES:
-                raise OSError(errno.ENOSPC, "the disk is nearly full")
-            for split, path in files.items():  # perhaps of an upload that makes room for this one
-                shutil.copyfile(path, partial / (split + suffixes[split]))
-            self.make_room(size, self._other_bytes())
-            (partial / "owner").write_text(self.visitor.name, encoding="utf-8")
-            text = json.dumps(file_names, ensure_ascii=False)
-            (partial / "upload.json").write_text(text, encoding="utf-8")
+            with disk.writing("The upload", DataError):
+                folder.mkdir(parents=True, exist_ok=True)
+                for name, path in files.items():  # perhaps of an upload that makes room for this
+                    shutil.copyfile(path, folder / name)
+                self.make_room(size, self._other_bytes())
+                text = json.dumps({"owner": self.visitor.name, "file_names": file_names})
+                disk.write_atomically(folder / "upload.json", text)
+        except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
-            os.replace(partial, folder)
-        except OSError as error:
-            if (folder / "upload.json").is_file():
-                return  # another process stored the same files at the same moment
-            raise disk.failure("The upload", error, DataError) from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
     def newest(self, most: int) -> list[StoredUpload]:
         """The visitor's uploads, the newest first."""
@@ -135,118 +112,88 @@ class Uploads:
         return sorted(uploads, key=lambda upload: upload.when, reverse=True)[:most]
 
     def make_room(self, size: int, other_bytes: int = 0) -> int:
-        """See that a visitor may bring so many bytes more; bytes of their uploads then.
-
-        The oldest uploads that no run needs are removed; none where that would not be enough.
+        """Remove the oldest uploads that no run needs, so that a visitor may bring so many bytes.
 
         Args:
             other_bytes: of their other files.
 
+        Returns:
+            Bytes of the uploads that remain.
+
         Raises:
-            DataError: when it is more than they may have.
+            DataError: when that would not be enough; nothing is removed then.
         """
         if self.visitor.alone:
             return 0
         limit = Limits.of_environment().upload_bytes
         most = limit - size - other_bytes
-        sizes = self._sizes()
-        total, unused = sum(sizes.values()), self._unused(sizes)
-        needed = total - sum(sizes[folder] for folder in unused)
+        unused, needed = self._sizes()
+        total = needed + sum(unused.values())
         if needed > most and total > most:
+            mb, needed_mb, limit_mb = (n / 2**20 for n in (size, needed + other_bytes, limit))
             raise DataError(
-                f"These files have {size / 2**20:.1f} MB, and those of your runs and what you had "
-                f"judged {(needed + other_bytes) / 2**20:.1f} MB; a visitor may have "
-                f"{limit / 2**20:.0f} MB.",
+                f"These files have {mb:.1f} MB, and those of your runs and what you had judged "
+                f"{needed_mb:.1f} MB; a visitor may have {limit_mb:.0f} MB.",
                 "Bring a part of the rows, or delete a run of other files.",
             )
-        for folder in unused:
+        for folder, folder_size in unused.items():
             if total > most:
                 shutil.rmtree(folder, ignore_errors=True)
-                total -= sizes[folder]
+                total -= folder_size
         return total
 
     def needed(self) -> int:
         """Bytes of the visitor's uploads that runs need."""
-        sizes = self._sizes()
-        return sum(sizes.values()) - sum(sizes[folder] for folder in self._unused(sizes))
+        return self._sizes()[1]
 
-    def _unused(self, folders: Collection[Path]) -> list[Path]:
-        used = self._used()
-        return [folder for folder in folders if UPLOAD_PREFIX + folder.name not in used]
-
-    def _sizes(self) -> dict[Path, int]:
-        """The visitor's upload folders, the oldest first, and their bytes."""
-        folders = self.root.glob("[0-9a-f]*/")
-        own = [folder for folder in folders if _owner(folder) == self.visitor.name]
+    def _sizes(self) -> tuple[dict[Path, int], int]:
+        """Bytes of the visitor's uploads: each that no run needs, oldest first, and the others."""
+        own = [path.parent for path in self.root.glob("*/upload.json")
+               if json_files.read(path).get("owner") == self.visitor.name]  # fmt: skip
         own.sort(key=lambda folder: folder.stat().st_mtime)
-        return {folder: sum(path.stat().st_size for path in folder.iterdir()) for folder in own}
+        sizes = {folder: sum(path.stat().st_size for path in folder.iterdir()) for folder in own}
+        used = self._used()
+        unused = {path: n for path, n in sizes.items() if UPLOAD_PREFIX + path.name not in used}
+        return unused, sum(sizes.values()) - sum(unused.values())
 
     def files(self, name: str) -> dict[str, Path]:
-        """Split -> file of an upload.
-
-        Raises:
-            DataError: when there is no such upload.
-        """
-        files = {path.name.split(".")[0]: path for path in self._folder(name).iterdir()}
-        return {split: files[split] for split in SPLITS if split in files}
+        """Split -> file of an upload; DataError where there is no such upload."""
+        folder = self.root / name.removeprefix(UPLOAD_PREFIX)
+        return {split: folder / (split + file_suffix(file_name))
+                for split, file_name in self.file_names(name).items()}  # fmt: skip
 
     def file_names(self, name: str) -> dict[str, str]:
-        """Split -> name of the file, as the user knows it.
-
-        Raises:
-            DataError: when there is no such upload.
-        """
-        names = json_files.read(self._folder(name) / "upload.json")
-        return {str(split): str(file_name) for split, file_name in names.items()}
-
-    def _folder(self, name: str) -> Path:
+        """Split -> name of the file, as the user knows it; raises as `files`."""
         upload = name.removeprefix(UPLOAD_PREFIX)
-        folder = self.root / upload
-        exists = _ID.fullmatch(upload) and (folder / "upload.json").is_file()
-        if not exists or not self.visitor.owns(_owner(folder)):
+        values = (
+            json_files.read(self.root / upload / "upload.json") if _ID.fullmatch(upload) else {}
+        )
+        if not values or not self.visitor.owns(values["owner"]):
             raise DataError(
                 f"There is no upload {name!r} here.", "Upload the files again under Data."
             )
-        return folder
+        return dict(values["file_names"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--train_file`, `--validation_file` and `--test_file`."""
     group = parser.add_argument_group("Files", f"one of {', '.join(ENDINGS)}, each also as .gz")
     for split in SPLITS:
-        group.add_argument(
-            f"--{split}_file", type=Path, help=f"the {split} rows, in place of --dataset"
-        )
+        help = f"the {split} rows, in place of --dataset"
+        group.add_argument(f"--{split}_file", type=Path, help=help)
 
 
 def upload_from_arguments(namespace: argparse.Namespace, root: Path) -> dict[str, str]:
-    """Store the files of `add_arguments`; `dataset` and its value, or nothing without files.
-
-    Raises:
-        DataError: as `Uploads.add`.
-    """
+    """Store the files of `add_arguments`; `dataset` and its value, or nothing without files."""
     paths = {split: getattr(namespace, f"{split}_file") for split in SPLITS}
     files = {split: path for split, path in paths.items() if path is not None}
     return {"dataset": Uploads(root / "uploads").add(files)} if files else {}
 
 
-def _owner(folder: Path) -> str:
-    try:
-        return (folder / "owner").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
 def file_suffix(name: str) -> str:
-    """The ending of a file's name, one of `ENDINGS`, perhaps with `.gz`.
-
-    Raises:
-        DataError: when it has another.
-    """
-    packed = ".gz" if name.lower().endswith(".gz") else ""
-    for ending in ENDINGS:
-        if name.lower().removesuffix(".gz").endswith(ending):
-            return ending + packed
+    """The ending of a file's name, one of `ENDINGS`, perhaps with `.gz`; DataError for others."""
+    if match := _SUFFIX.search(name.lower()):
+        return match[0]
     raise DataError(
         f"{name!r} has no ending that is known.",
         f"Upload one of {', '.join(ENDINGS)}, each also as .gz.",
@@ -255,17 +202,13 @@ def file_suffix(name: str) -> str:
 
 def _digest(path: Path, name: str) -> str:
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise DataError(f"{name!r} is not a file.", "Upload a file.")
-        if size == 0:
-            raise DataError(f"{name!r} is empty.", "Upload a file with a header and rows.")
-        if size > MAX_BYTES:
-            raise DataError(
-                f"{name!r} has {size / 2**30:.1f} GiB; at most {MAX_BYTES // 2**30} are read.",
-                "Draw a part of its rows.",
-            )
         with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES:
+                raise DataError(
+                    f"{name!r} has {size / 2**30:.1f} GiB; at most {MAX_BYTES // 2**30} are read.",
+                    "Draw a part of its rows.",
+                )
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{name!r} cannot be read: {error.strerror or error}.") from error

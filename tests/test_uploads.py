@@ -5,28 +5,42 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from finetune.config import RunConfig
 from finetune.data import dataset_cache
+from finetune.errors import DataError
 from finetune.uploads import Uploads
 from tests.support import toys
 
 GOOD = "sentence1,sentence2,label\n" + "".join(
-    f"{one},{two},{label}\n" for one, two, label in toys.rows(40)
+    f"{first},{second},{label}\n" for first, second, label in toys.rows(40)
 )
 
 
-def test_the_same_contents_under_another_name_are_shown_under_that(tmp_path: Path) -> None:
-    kept = Uploads(tmp_path / "uploads")
-    paths = [tmp_path / name for name in ("first.csv", "second.csv", "third.tsv")]
+def test_the_same_contents_under_another_name_are_another_upload(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path / "uploads")
+    paths = [tmp_path / name for name in ("first.csv", "second.csv", "third.tsv.gz")]
     for path in paths:
         path.write_text(GOOD)
-    named = [kept.add({"train": path}) for path in paths]
-    assert [kept.file_names(name)["train"] for name in named] == [path.name for path in paths]
-    assert kept.add({"train": paths[0]}) == named[0]
+    names = [uploads.add({"train": path}) for path in paths]
+    assert [uploads.file_names(name)["train"] for name in names] == [path.name for path in paths]
+    assert [uploads.files(name)["train"].name for name in names] == [
+        "train.csv", "train.csv", "train.tsv.gz",
+    ]  # fmt: skip
+    assert uploads.add({"train": paths[0]}) == names[0]
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.exe").write_text("x")
+    for files, message in (
+        ({"train": tmp_path / "a.exe"}, "no ending that is known"),
+        ({"train": tmp_path / "gone.csv"}, "cannot be read: No such file"),
+        ({"test": tmp_path / "a.csv"}, "no training file"),
+    ):
+        with pytest.raises(DataError, match=message):
+            Uploads(tmp_path / "uploads").add(files)
 
 
 def test_a_file_whose_name_is_no_utf8_is_kept(tmp_path: Path) -> None:
@@ -35,7 +49,6 @@ def test_a_file_whose_name_is_no_utf8_is_kept(tmp_path: Path) -> None:
     name = Uploads(tmp_path / "uploads").add({"train": path})
     dataset = dataset_cache.read_dataset(RunConfig(dataset=name), tmp_path)
     assert (dataset.source, dataset.rows) == ("caf?.csv", {"train": 40})
-    assert [one.name for one in (tmp_path / "uploads").iterdir()] == [name.split("/")[1]]
 
 
 def test_an_upload_that_breaks_leaves_nothing(
@@ -43,7 +56,7 @@ def test_an_upload_that_breaks_leaves_nothing(
 ) -> None:
     (tmp_path / "a.csv").write_text(GOOD)
 
-    def broken(*given: Any) -> None:
+    def broken(*_: object) -> None:
         raise KeyError("a bug")
 
     monkeypatch.setattr(shutil, "copyfile", broken)
