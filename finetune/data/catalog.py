@@ -14,6 +14,7 @@ from finetune.errors import DataError
 _NAME = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}", re.ASCII)
 _MODEL_ID = re.compile(rf"(?:{_NAME}/)?{_NAME}", re.ASCII)  # old ones have no owner
+COURSE_CHOICE = "glue/mrpc", "bert-base-uncased"  # to begin with where the Hub answers
 BUNDLED_PAIRS = Path(__file__).resolve().parent.parent.parent / "assets" / "pairs"
 
 
@@ -102,13 +103,6 @@ def repo_and_config(config: RunConfig) -> tuple[str, str]:
     if entry is not None:
         return entry.repo, config.dataset_config_name or entry.config
     return config.dataset, config.dataset_config_name
-
-
-def default_choice(hub_answers: bool) -> tuple[str, str]:
-    """The dataset and checkpoint to begin with: the course's where the Hub answers."""
-    if hub_answers:
-        return "glue/mrpc", "bert-base-uncased"
-    return BUNDLED_DATASET, BUNDLED_CHECKPOINT
 
 
 def is_local_path(name: str) -> bool:

@@ -112,7 +112,7 @@ class CheckReport:
             for finding in self.findings
             for example in finding.examples or [Example("", 0)]
         ]  # fmt: skip
-        return safe_csv.to_csv(header, rows)
+        return safe_csv.to_csv([header, *rows])
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False) + "\n"

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
 _VERSION = 3  # of the files; those of another version are written anew
-_BATCH_ROWS, _BATCH_CHARACTERS = 10_000, 2**24  # written together
+_BATCH_ROWS = 1000  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
 
 ProgressCallback = Callable[[str, int], None]  # a split, and how many of its rows are read
@@ -93,10 +94,6 @@ class CachedDataset:
     def paired(self) -> bool:
         return bool(self.columns.sentence2)
 
-    @property
-    def sentence_columns(self) -> list[str]:
-        return ["sentence1", "sentence2"] if self.paired else ["sentence1"]
-
     def texts(self, split: str) -> Dataset:
         """The sentences of a split, memory-mapped."""
         return Dataset.from_file(str(self.folder / f"{split}.arrow"))
@@ -109,13 +106,11 @@ class CachedDataset:
     def hashes(self, split: str) -> RowHashes:
         return RowHashes(*np.load(self.folder / f"{split}.npy"))
 
-    def search(self, split: str, pattern: str, ignore_case: bool = False) -> Integers:
-        """The rows of a split with a sentence that matches an RE2 pattern."""
-        masks = [
-            pc.match_substring_regex(column, pattern, ignore_case=ignore_case).fill_null(False)
-            for column in self.texts(split).with_format("arrow")[:].columns
-        ]
-        return np.flatnonzero(np.any([mask.to_numpy() for mask in masks], axis=0))
+    def search(self, split: str, text: str) -> Integers:
+        """The rows of a split with a sentence that contains a text, whatever its case."""
+        columns = self.texts(split).with_format("arrow")[:].columns
+        masks = [pc.match_substring(column, text, ignore_case=True) for column in columns]
+        return np.flatnonzero(np.any([mask.fill_null(False).to_numpy() for mask in masks], axis=0))
 
     def examples_of(self, split: str, rows: Iterable[int], characters: int) -> list[Example]:
         """Rows of a split for a person to look at, each sentence cut to so many characters."""
@@ -264,26 +259,15 @@ def _write_texts(
     numbers = array("q")
     schema = pa.schema([(f"sentence{n}", pa.string()) for n, _ in enumerate(columns.sentences, 1)])
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
-        batch: list[list[str | None]] = []
-        characters = 0
-
-        def write_batch() -> None:
-            texts = [pa.array(column, pa.string()) for column in zip(*batch, strict=True)]
-            stream.write_batch(pa.record_batch(texts, schema=schema))
+        while batch := list(islice(rows, _BATCH_ROWS)):
+            texts = []
+            for line, cells in batch:
+                sentences = [text_hashes.clean_sentence(cell) for cell in cells[:-1]]
+                first, second = (*map(text_hashes.text_hash, sentences), 0)[:2]
+                exact = text_hashes.hash64("\0".join(text or "" for text in sentences))
+                numbers.extend((encoder.code(cells[-1]), line, exact, first, second))
+                texts.append(sentences)
+            arrays = [pa.array(column, pa.string()) for column in zip(*texts, strict=True)]
+            stream.write_batch(pa.record_batch(arrays, schema=schema))
             progress(len(numbers) // 5)
-            batch.clear()
-
-        for line, cells in rows:
-            texts = [text_hashes.clean_sentence(cell) for cell in cells[:-1]]
-            hashes = [text_hashes.text_hash(text) for text in texts]
-            exact = text_hashes.hash64("\0".join(text or "" for text in texts))
-            second = hashes[1] if len(hashes) > 1 else 0
-            numbers.extend((encoder.code(cells[-1]), line, exact, hashes[0], second))
-            batch.append(texts)
-            characters += sum(len(text or "") for text in texts)
-            if len(batch) == _BATCH_ROWS or characters > _BATCH_CHARACTERS:
-                write_batch()
-                characters = 0
-        if batch:
-            write_batch()
     return np.array(numbers, np.int64).reshape(-1, 5).T.copy()

@@ -97,8 +97,6 @@ def _refusal(kind: Kind, repo: str, period: int) -> Cause | None:
 def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
     """Count what a configuration's pairs fetch from the Hub; DataError where it is more than the
     owner may fetch. That of nobody ("") is not counted."""
-    if not catalog.is_hub_dataset(config.dataset):
-        return
     repo, part = catalog.repo_and_config(config)
 
     def size() -> int:
@@ -107,22 +105,21 @@ def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
         return sum(of_part or sizes.values())
 
     name = f"{repo} {part} {config.dataset_revision}".strip()
-    if problem := _count(root, owner, name, size):
+    if catalog.is_hub_dataset(config.dataset) and (problem := _count(root, owner, name, size)):
         raise DataError(problem, "Choose a smaller one, or upload a part of its rows.")
 
 
 def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = True) -> None:
     """As `count_dataset`, of a checkpoint or only its tokenizer; raises ModelError."""
-    if checkpoint == BUNDLED_CHECKPOINT or Path(checkpoint).is_dir():
-        return
     endings = _CHECKPOINT_ENDINGS if weights else _CHECKPOINT_ENDINGS[:-1]
 
     def size() -> int:
         sizes = _file_sizes("model", checkpoint, "")
         return sum(n for path, n in sizes.items() if path.endswith(endings) and "/" not in path)
 
+    local = checkpoint == BUNDLED_CHECKPOINT or Path(checkpoint).is_dir()
     name = checkpoint if weights else f"{checkpoint} (tokenizer)"
-    if problem := _count(root, owner, name, size):
+    if not local and (problem := _count(root, owner, name, size)):
         raise ModelError(problem, "Choose a smaller one.")
 
 
@@ -140,12 +137,13 @@ def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
     if not owner or not owners.is_shared() or os.environ.get("HF_HUB_OFFLINE") == "1":
         return ""
     path = root / ".fetched" / f"{hashlib.sha256(owner.encode()).hexdigest()[:32]}.json"
-    if _fetched_today(path).get(name, (0, 0))[0]:
-        return ""
-    limit, needed = owners.Limits.of_environment().hub_bytes, size()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock"), timeout=10):
-        fetched = _fetched_today(path)
+    with FileLock(path.with_suffix(".lock")):
+        since = time.time() - _DAY
+        fetched = {key: entry for key, entry in json_files.read(path).items() if entry[1] > since}
+        if fetched.get(name, (0, 0))[0]:
+            return ""
+        limit, needed = owners.Limits.of_environment().hub_bytes, size()
         before = sum(n for n, _ in fetched.values())
         if before + needed > limit:
             needed_mb, limit_mb, before_mb = (n / 2**20 for n in (needed, limit, before))
@@ -156,8 +154,3 @@ def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
         fetched[name] = needed, time.time()
         write_atomically(path, json.dumps(fetched) + "\n")
     return ""
-
-
-def _fetched_today(path: Path) -> dict[str, tuple[int, float]]:
-    since = time.time() - _DAY
-    return {name: (n, when) for name, (n, when) in json_files.read(path).items() if when > since}

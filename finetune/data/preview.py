@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from dataclasses import asdict, field
 from itertools import islice
 from pathlib import Path
@@ -99,5 +98,5 @@ def preview_rows(
             raise DataError(f"There is no class {query!r}.", "Choose one of the list.")
         rows = np.flatnonzero(dataset.hashes(split).label == dataset.labels.index(query))
     elif order == "search":
-        rows = dataset.search(split, re.escape(query), ignore_case=True)
+        rows = dataset.search(split, query)
     return dataset.examples_of(split, rows[:PREVIEW_ROWS], SENTENCE_CHARACTERS)

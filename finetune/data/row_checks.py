@@ -1,4 +1,4 @@
-"""Findings on the rows and texts of a cached dataset."""
+"""Findings on the rows of a cached dataset."""
 
 from __future__ import annotations
 
@@ -28,21 +28,6 @@ UNCERTAIN, SLIGHTLY_UNCERTAIN = 0.1, 0.06
 # to answer one class.
 IMBALANCED, VERY_IMBALANCED = 0.3, 0.8
 
-# Searched in every sentence: kind, RE2 pattern, title, action.
-_PATTERNS = (
-    (
-        "encoding",
-        r"\x{FFFD}|\x{00C3}[\x{0080}-\x{00BF}]|\x{00E2}\x{20AC}|\x{00C2}[\x{00A0}-\x{00BF}]",
-        "Sentences with signs of a wrong encoding, such as \u00c3\u00a9 for \u00e9",
-        "They are used as they are; save the file as UTF-8 to mend them.",
-    ),
-    (
-        "placeholder", r"^\s*(?i:nan|null|none|n/a|#n/a|undefined|\?+|-+)\s*$",
-        "Sentences that look like a placeholder for a missing one",
-        "They are used as they are; empty the cells to have the rows left out.",
-    ),
-)  # fmt: skip
-
 
 def row_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """What is wrong with the rows of a dataset.
@@ -59,9 +44,6 @@ def row_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     yield from _duplicates(config, assigned)
     yield from _class_balance(config, assigned)
     yield from _small_splits(assigned)
-    for kind, pattern, title, action in _PATTERNS:
-        rows = [(split, dataset.search(split, pattern)) for split in dataset.rows]
-        yield from _finding(dataset, kind, "warns", title, action, rows)
 
 
 def _finding(

@@ -21,13 +21,8 @@ def escape_formula(cell: object) -> object:
     return cell if _NUMBER.fullmatch(cell) else "'" + cell
 
 
-def to_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """The text of a CSV file, with every cell escaped."""
-    return to_csv_rows([header, *rows])
-
-
-def to_csv_rows(rows: Iterable[Sequence[object]]) -> str:
-    """Rows of a CSV file without a header, with every cell escaped."""
+def to_csv(rows: Iterable[Sequence[object]]) -> str:
+    """Rows of a CSV file, with every cell escaped."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows([escape_formula(cell) for cell in row] for row in rows)

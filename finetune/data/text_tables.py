@@ -24,7 +24,6 @@ MAX_JSON = 128 * 2**20  # characters of a JSON file, which is held in memory; JS
 MAX_JSON_VALUES = 2**22  # values of a JSON file, about; each takes up to 100 bytes
 _SAMPLE = 100  # lines whose delimiters are counted
 _KEYED_ROWS = 1_000  # JSON objects whose keys are the columns
-_SEPARATOR_LINE = re.compile(r'"?sep=([^"\w\s]|\t)"?\s*', re.IGNORECASE)  # written by Excel
 
 
 class _TextTable(Table):
@@ -65,17 +64,13 @@ class CsvTable(_TextTable):
         sample = list(islice(lines, _SAMPLE))
         if not sample:
             raise DataError(f"{name} is empty.", "Upload a file with a header and rows.")
-        separator = _SEPARATOR_LINE.fullmatch(sample[0])
-        if separator:
-            del sample[0]
-        self.delimiter = separator[1] if separator else _detect_delimiter(sample, tab)
+        self.delimiter = _detect_delimiter(sample, tab)
         records = csv.reader(sample, delimiter=self.delimiter)
         header = next((cells for cells in records if any(map(str.strip, cells))), [])
         table_files.check_column_count(name, len(header))
-        has_header = not _looks_like_data(header)
-        self._skipped_rows = has_header + bool(separator)
-        self.columns = _unique_names(header if has_header else [""] * len(header))
-        if not has_header:
+        self._has_header = not _looks_like_data(header)
+        self.columns = _unique_names(header if self._has_header else [""] * len(header))
+        if not self._has_header:
             self.notes.append(f"The first line of {name} looks like data, so it is read as a row.")
         if self.delimiter != ",":
             self.notes.append(f"{name} is separated by {self.delimiter!r}.")
@@ -85,7 +80,7 @@ class CsvTable(_TextTable):
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         names, width = self.columns if columns is None else columns, len(self.columns)
         indices = [(name, self.columns.index(name)) for name in names]
-        for line, cells in islice(self._records(on_bad_row), self._skipped_rows, None):
+        for line, cells in islice(self._records(on_bad_row), self._has_header, None):
             if len(cells) != width and (len(cells) < width or any(cells[width:])):
                 on_bad_row(line, f"has {len(cells)} fields where the first line has {width}")
             else:

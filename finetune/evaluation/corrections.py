@@ -73,7 +73,7 @@ def corrections_csv(run: Run, labels: list[str]) -> Iterator[str]:
 
 def _csv_pieces(table: pa.Table, labels: list[str], corrections: dict[int, str]) -> Iterator[str]:
     columns = [name for name in table.column_names if name != "label"]
-    yield safe_csv.to_csv([*columns, "label", "label_before"], [])
+    yield safe_csv.to_csv([[*columns, "label", "label_before"]])
     for start in range(0, table.num_rows, _BATCH):
         lines = []
         for row, example in enumerate(table.slice(start, _BATCH).to_pylist(), start):
@@ -81,7 +81,7 @@ def _csv_pieces(table: pa.Table, labels: list[str], corrections: dict[int, str])
             label = corrections.get(row, before)
             texts = [example[name] for name in columns]
             lines.append([*texts, label, before if label != before else ""])
-        yield safe_csv.to_csv_rows(lines)
+        yield safe_csv.to_csv(lines)
 
 
 def corrections_upload(store: RunStore, run: Run) -> RunConfig:

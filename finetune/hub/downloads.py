@@ -74,14 +74,14 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 
 def events_csv(run: Run) -> Iterator[str]:
     """All of the run's events, a row each, in pieces; times are seconds since the epoch."""
-    yield safe_csv.to_csv(_COLUMNS, [])
+    yield safe_csv.to_csv([_COLUMNS])
     offset = 0
     while True:
         news, after = run.tail(offset, limit=_PIECE)
         if after == offset:
             return
         offset = after
-        yield safe_csv.to_csv_rows(_cells(event) for event in news)
+        yield safe_csv.to_csv(_cells(event) for event in news)
 
 
 def _cells(event: events.Event) -> list[object]:

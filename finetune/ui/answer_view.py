@@ -66,4 +66,4 @@ def _csv(questions: Sequence[dict[str, Any]]) -> str:
     columns = [name for name in COLUMNS if paired or name != "sentence2"]
     names = [name if paired or name != "sentence1" else "sentence" for name in columns]
     rows = ([question.get(name, "") for name in columns] for question in questions)
-    return safe_csv.to_csv(names, rows)
+    return safe_csv.to_csv([names, *rows])

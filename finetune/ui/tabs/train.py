@@ -323,7 +323,7 @@ class TrainTab:
         """JavaScript that runs once `on_hub` has answered: from the Hub's line, the form kept and
         the choices of pairs and checkpoint to those two, and Data's chooser."""
         blank = RunConfig()
-        known = [(blank.dataset, blank.checkpoint), catalog.default_choice(True)]
+        known = [(blank.dataset, blank.checkpoint), catalog.COURSE_CHOICE]
         return _DEFAULT % (json.dumps(known), _ANSWERS)
 
 
