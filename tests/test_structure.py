@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Modules that import torch or datasets when they are imported; the page loads them when needed.
 HEAVY_MODULES = {
     "finetune.data.dataset_cache", "finetune.data.splits", "finetune.data.checks",
-    "finetune.data.row_checks", "finetune.data.sources",
+    "finetune.data.sources",
     "finetune.evaluation.baselines", "finetune.evaluation.corrections",
     "finetune.inference.explain", "finetune.inference.layers", "finetune.inference.predictor",
     "finetune.inference.scorer", "finetune.inference.files", "finetune.inference.micro_batcher",
