@@ -80,8 +80,10 @@ def local_folder(checkpoint: str) -> Path | None:
         with contextlib.suppress(HFValidationError):
             path = try_to_load_from_cache(name, "config.json")
             if isinstance(path, str):
-                public = entry or not owners.is_shared() or hub_access.granted("checkpoint", name)
-                return Path(path).parent if public else None
+                private = (
+                    not entry and owners.is_shared() and hub_access.refusal("checkpoint", name)
+                )
+                return None if private else Path(path).parent
     return None
 
 
@@ -94,7 +96,7 @@ def resolve_checkpoint(checkpoint: str) -> str:
     """
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
-    if not owners.is_shared() or catalog.find_checkpoint(checkpoint) is not None:
+    if not owners.is_shared() or catalog.find_checkpoint(checkpoint):
         return checkpoint
     if not catalog.may_be_fetched(checkpoint):
         raise ModelError(
@@ -104,7 +106,7 @@ def resolve_checkpoint(checkpoint: str) -> str:
     if not hub_connection.hub_is_reachable():
         raise hub_access.silent("checkpoint", checkpoint)
     try:
-        hub_access.info("checkpoint", checkpoint)
+        hub_errors.retried(lambda: hub_access.info("checkpoint", checkpoint))
     except Exception as error:
         explained = hub_errors.explained("checkpoint", checkpoint, error)
         raise explained or hub_access.silent("checkpoint", checkpoint) from error

@@ -29,7 +29,6 @@ from finetune.text_hashes import Integers
 
 # Phase, the split it reads, rows done, rows in all (0: unknown)
 ProgressCallback = Callable[[Phase, str, int, int], None]
-_SEVERITIES = ("blocks", "warns", "notes")
 MAX_EXAMPLES = 5  # of a finding
 FEW = 100  # training rows
 EXAMPLE_CHARACTERS = 200  # of a sentence
@@ -82,7 +81,8 @@ def check_pairs(
 
 
 def _by_severity(findings: list[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: _SEVERITIES.index(finding.severity))
+    order = ("blocks", "warns", "notes")
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
 def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckReport:

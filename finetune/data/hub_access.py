@@ -53,15 +53,11 @@ def silent(kind: Kind, name: str) -> FinetuneError:
     return hub_errors.refusal(kind, name, Cause("silent"))
 
 
-def info(kind: Kind, repo: str, revision: str = "") -> DatasetInfo | ModelInfo:
+def info(
+    kind: Kind, repo: str, revision: str = "", timeout: float = _TIMEOUT, sizes: bool = False
+) -> DatasetInfo | ModelInfo:
     """What the Hub says of a repository to the caller; the client's error, or `hub_errors.Gated`,
     where it does not."""
-    return hub_errors.retried(lambda: _info(kind, repo, revision, _TIMEOUT))
-
-
-def _info(
-    kind: Kind, repo: str, revision: str, timeout: float, sizes: bool = False
-) -> DatasetInfo | ModelInfo:
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=hub_connection.hub_endpoint())
@@ -74,21 +70,15 @@ def _info(
     return answer
 
 
-def granted(kind: Kind, repo: str) -> bool:
-    """Whether the Hub lets the caller read a repository; for pages, kept for ten minutes."""
-    return _refusal(kind, repo, int(time.time() // _ANSWER_KEPT)) is None
-
-
-def refused(kind: Kind, repo: str) -> Cause | None:
-    """Why the Hub does not let the caller read a repository; None where it does, or is silent."""
-    cause = _refusal(kind, repo, int(time.time() // _ANSWER_KEPT))
-    return cause if cause and cause.name in hub_errors.NO_RIGHT else None
+def refusal(kind: Kind, repo: str) -> Cause | None:
+    """Why the caller cannot read a repository now, or None; for pages, kept for ten minutes."""
+    return _refusal(kind, repo, int(time.time() // _ANSWER_KEPT))
 
 
 @lru_cache(maxsize=256)
 def _refusal(kind: Kind, repo: str, period: int) -> Cause | None:
     try:
-        _info(kind, repo, "", _PAGE_TIMEOUT)
+        info(kind, repo, timeout=_PAGE_TIMEOUT)
     except Exception as error:  # each client library has its own
         return hub_errors.cause(error)
     return None
@@ -127,7 +117,7 @@ def _file_sizes(kind: Kind, repo: str, revision: str) -> dict[str, int]:
     """The files of a repository and their bytes; empty where the Hub does not say."""
     with contextlib.suppress(Exception):  # whoever fetches it gets the error
         if hub_connection.hub_is_reachable():
-            files = _info(kind, repo, revision, _TIMEOUT, sizes=True).siblings or []
+            files = info(kind, repo, revision, sizes=True).siblings or []
             return {file.rfilename: file.size or 0 for file in files}
     return {}
 

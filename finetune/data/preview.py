@@ -23,7 +23,6 @@ from finetune.errors import DataError, FinetuneError
 FIRST_ROWS, FIRST_COLUMNS = 5, 12
 CELL_CHARACTERS, SENTENCE_CHARACTERS = 120, 400
 PREVIEW_ROWS = 10
-_MAX_JSON_BYTES = 20 * 2**20  # JSON is parsed whole, which takes seconds for larger files
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,6 @@ def read_first_rows(config: RunConfig, root: Path) -> FirstRows | None:
             path = stored.files(config.dataset)["train"]
             name = stored.file_names(config.dataset).get("train", path.name)
         else:
-            return None
-        if ".json" in path.suffixes and path.stat().st_size > _MAX_JSON_BYTES:
             return None
         table = tables.open_table(path, name)
         usable = [column for column in table.columns if column not in table.unusable]

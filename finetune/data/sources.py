@@ -226,7 +226,8 @@ def _commit(repo: str, revision: str) -> str:
             raise hub_access.silent("dataset", repo)
         return ""
     try:
-        return hub_access.info("dataset", repo, revision).sha or ""
+        answer = hub_errors.retried(lambda: hub_access.info("dataset", repo, revision))
+        return answer.sha or ""
     except Exception as error:
         raise _refusal(repo, "", revision, error) from error
 

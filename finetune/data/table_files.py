@@ -83,15 +83,6 @@ def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
         )
 
 
-def check_column_count(name: str, count: int) -> None:
-    """Raise DataError where a table has more than `MAX_COLUMNS` columns."""
-    if count > MAX_COLUMNS:
-        raise DataError(
-            f"{name} has {count:,} columns; at most {MAX_COLUMNS:,} are read.",
-            "Keep the columns of the sentences and the label.",
-        )
-
-
 def open_bytes(path: Path, name: str) -> BinaryIO:
     """Open a file for reading, unpacked where it is gzipped."""
     with path.open("rb") as file:

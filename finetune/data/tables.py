@@ -22,9 +22,6 @@ _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # of a Parquet file, decoded together
 _MAGIC = {
     b"PK\x03\x04": "a zip archive or an Excel workbook",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook",
-    b"\x89PNG": "a PNG image",
-    b"\xff\xd8\xff": "a JPEG image",
-    b"%PDF": "a PDF",
 }
 
 
@@ -44,25 +41,31 @@ def open_table(path: Path, name: str = "") -> Table:
             head = file.read(2**16)
         if not head.strip(b"\0\r\n\t \xef\xbb\xbf"):
             raise DataError(f"{name} is empty.", "Upload a file with a header and rows.")
-        if head.startswith(b"PAR1"):
-            return _ParquetTable(path, name)
         for magic, kind in _MAGIC.items():
             if head.startswith(magic):
                 raise DataError(
                     f"{name} is {kind}, not a table of text.", "Save it as CSV and upload that."
                 )
-        if ending.endswith(".parquet"):
+        if ending.endswith(".parquet") and not head.startswith(b"PAR1"):
             raise DataError(f"{name} is not a Parquet file.", "Write it again, or upload CSV.")
-        encoding, notes = table_files.detect_encoding(path, name)
         table: Table
-        if ending.endswith((".json", ".jsonl", ".ndjson")):
-            table = JsonTable(path, name, encoding, lines=not ending.endswith(".json"))
+        if head.startswith(b"PAR1"):
+            table = _ParquetTable(path, name)
         else:
-            table = CsvTable(path, name, encoding, tab=ending.endswith(".tsv"))
-        table.notes = notes + table.notes
-        return table
+            encoding, notes = table_files.detect_encoding(path, name)
+            if ending.endswith((".json", ".jsonl", ".ndjson")):
+                table = JsonTable(path, name, encoding, lines=not ending.endswith(".json"))
+            else:
+                table = CsvTable(path, name, encoding, tab=ending.endswith(".tsv"))
+            table.notes = notes + table.notes
     except (OSError, EOFError, pa.ArrowException) as error:
         raise DataError(f"{name} cannot be read: {error}", "Upload it again.") from error
+    if (count := len(table.columns)) > table_files.MAX_COLUMNS:
+        raise DataError(
+            f"{name} has {count:,} columns; at most {table_files.MAX_COLUMNS:,} are read.",
+            "Keep the columns of the sentences and the label.",
+        )
+    return table
 
 
 def usable_columns(path: str, name: str) -> list[str]:
@@ -93,9 +96,8 @@ class _ParquetTable(Table):
             raise DataError(f"{name} has two columns of the same name.", "Rename one of them.")
 
     def _check_size(self, packed: int) -> None:
-        """Raise DataError where the file unpacks to far more than text does, has too many
-        columns, or an encoding whose memory is not known before it is decoded."""
-        table_files.check_column_count(self._name, len(self._leaves))
+        """Raise DataError where the file unpacks to far more than text does, or has an encoding
+        whose memory is not known before it is decoded."""
         unpacked = 0
         for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
             for column in map(group.column, range(len(self._leaves))):

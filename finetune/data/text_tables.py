@@ -67,7 +67,6 @@ class CsvTable(_TextTable):
         self.delimiter = _detect_delimiter(sample, tab)
         records = csv.reader(sample, delimiter=self.delimiter)
         header = next((cells for cells in records if any(map(str.strip, cells))), [])
-        table_files.check_column_count(name, len(header))
         self._has_header = not _looks_like_data(header)
         self.columns = _unique_names(header if self._has_header else [""] * len(header))
         if not self._has_header:

@@ -175,7 +175,8 @@ def _check_hub_access(config: RunConfig) -> None:
     offered = catalog.find_dataset(config.dataset) is not None  # and so everybody's
     if not owners.is_shared() or offered or not catalog.is_hub_dataset(config.dataset):
         return
-    if (cause := hub_access.refused("dataset", config.dataset)) is not None:
+    cause = hub_access.refusal("dataset", config.dataset)
+    if cause is not None and cause.name in hub_errors.NO_RIGHT:
         raise hub_errors.refusal("dataset", config.dataset, cause)
 
 
