@@ -6,6 +6,7 @@ is captum's.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,11 +70,6 @@ class Explanation:
     steps: int
     error: float
 
-    @property
-    def complete(self) -> bool:
-        """Whether the weights account for the whole difference, within `TOLERANCE`."""
-        return self.error <= TOLERANCE
-
 
 def explain_pair(
     tokenizer: PreTrainedTokenizerBase,
@@ -81,7 +77,7 @@ def explain_pair(
     sentence1: str,
     sentence2: str | None,
     max_length: int,
-    label: int | None = None,
+    label: int,
 ) -> Explanation:
     """The words a decision came from, by integrated gradients.
 
@@ -92,61 +88,52 @@ def explain_pair(
     Args:
         tokenizer: a fast one, which knows each token's characters.
         model: an fp32 classifier in eval mode, not in use by another thread.
-        label: the class to explain; the most probable where None.
+        label: the class to explain.
 
     Raises:
         ModelError: when the tokenizer is not a fast one or has no token to blank words with.
     """
-    blank = _blank_token(tokenizer)
+    tokens = (tokenizer.pad_token_id, tokenizer.mask_token_id, tokenizer.unk_token_id)
+    blank = next((token for token in tokens if token is not None), None)
+    if not tokenizer.is_fast or blank is None:
+        raise ModelError(
+            f"The tokenizer {type(tokenizer).__name__} does not say which characters a token is, "
+            "or has no token to blank a word with.",
+            "Only a model with a fast tokenizer (tokenizer.json) and a pad_token can be explained.",
+        )
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
     inputs = tokenizer(*texts, truncation=True, max_length=max_length, return_tensors="pt")
     inputs = inputs.to(model.device)
     uncut = tokenizer(*texts, return_offsets_mapping=True, verbose=False)
+    decision = _Decision(model, inputs, label)
     with torch.no_grad():
-        decision = _Decision(model, inputs, label)
         in_text = [sentence is not None for sentence in inputs.sequence_ids(0)]
         baseline = decision.ids.masked_fill(torch.tensor([in_text], device=model.device), blank)
+        target = float(decision(decision.ids, *decision.others))
         baseline_target = decision.of_embeddings(baseline)
-        difference = decision.target - baseline_target
-        weights, steps, error = _integrate(decision, baseline, difference)
+        weights, steps, error = _integrate(decision, baseline, target - baseline_target)
     words, special = _weigh_words(texts, inputs, uncut, weights)
-    return Explanation(
-        decision.label, decision.target, baseline_target, words, special, steps, error
-    )
-
-
-def _blank_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that stands for no word."""
-    if not tokenizer.is_fast:
-        raise ModelError(
-            f"The tokenizer {type(tokenizer).__name__} does not say which characters a token is.",
-            "Only a model with a fast tokenizer (tokenizer.json) can be explained.",
-        )
-    for token in (tokenizer.pad_token_id, tokenizer.mask_token_id, tokenizer.unk_token_id):
-        if token is not None:
-            return int(token)
-    raise ModelError(
-        "The tokenizer has no padding, mask or unknown token to blank a word with.",
-        "Set its pad_token and save it again.",
-    )
+    return Explanation(label, target, baseline_target, words, special, steps, error)
 
 
 class _Decision:
     """The log-odds of one class as a function of its input's embeddings."""
 
-    def __init__(self, model: PreTrainedModel, inputs: BatchEncoding, label: int | None) -> None:
-        self._model = model
+    def __init__(self, model: PreTrainedModel, inputs: BatchEncoding, label: int) -> None:
+        self._model, self._label = model, label
         self._names = [name for name in inputs if name != "input_ids"]
         self.ids = inputs["input_ids"]
         self.others = tuple(inputs[name] for name in self._names)
         self.embedding = model.get_input_embeddings()
-        logits = self._logits(self.ids, *self.others)
-        self.label = int(logits.argmax()) if label is None else label
-        self.target = float(_log_odds(logits, self.label))
 
     def __call__(self, ids: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        """Log-odds, shape (batch,)."""
-        return _log_odds(self._logits(ids, *others), self.label)
+        """Log-odds of the class against all others, shape (batch,); of a single output, that."""
+        named: dict[str, Any] = dict(zip(self._names, others, strict=True))
+        logits: torch.Tensor = self._model(input_ids=ids, **named).logits
+        if logits.shape[1] == 1:
+            return logits[:, 0]
+        rest = [index for index in range(logits.shape[1]) if index != self._label]
+        return logits[:, self._label] - logits[:, rest].logsumexp(dim=1)
 
     def of_embeddings(self, ids: torch.Tensor) -> float:
         """The log-odds when only the embeddings are those of other tokens.
@@ -160,19 +147,6 @@ class _Decision:
             return float(self(self.ids, *self.others))
         finally:
             hook.remove()
-
-    def _logits(self, ids: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        named: dict[str, Any] = dict(zip(self._names, others, strict=True))
-        return self._model(input_ids=ids, **named).logits  # type: ignore[no-any-return]
-
-
-def _log_odds(logits: torch.Tensor, label: int) -> torch.Tensor:
-    """Of one class against all others, shape (batch,) of logits (batch, classes); of a single
-    output, that output."""
-    if logits.shape[1] == 1:
-        return logits[:, 0]
-    others = [index for index in range(logits.shape[1]) if index != label]
-    return logits[:, label] - logits[:, others].logsumexp(dim=1)
 
 
 def _integrate(
@@ -211,37 +185,24 @@ def _weigh_words(
         inputs: the tokens that the model read, one for each of `weights`.
         uncut: those of the whole texts, with their characters.
     """
-    # 1. Where each word begins. Two words of the same character, as of "½", become one.
-    spans: list[tuple[int, int]] = []  # sentence and first character
-    number_of: dict[tuple[int, int | None], int] = {}  # sentence and word of a token -> its span
-    end = 0
+    read: dict[tuple[int | None, int | None], float] = {}
+    tokens = zip(inputs.sequence_ids(0), inputs.word_ids(0), weights, strict=True)
+    for sentence, word, weight in tokens:
+        read[sentence, word] = read.get((sentence, word), 0.0) + weight
+    begins: dict[tuple[int, int | None], int] = {}  # sentence and word -> its first character
     for sentence, word, (first, last) in zip(
         uncut.sequence_ids(0), uncut.word_ids(0), uncut["offset_mapping"], strict=True
     ):
-        if sentence is None or not texts[sentence][first:last].strip():
-            continue
-        if (sentence, word) not in number_of:
-            if not spans or spans[-1][0] != sentence or first >= end:
-                spans.append((sentence, first))
-            number_of[sentence, word] = len(spans) - 1
-        end = last
-    # 2. What each word weighs; tokens of spaces or special ones weigh apart.
-    read: dict[int, float] = {}
-    special = 0.0
-    tokens = zip(inputs.sequence_ids(0), inputs.word_ids(0), weights, strict=True)
-    for sentence, word, weight in tokens:
-        number = number_of.get((sentence, word)) if sentence is not None else None
-        if number is None:
-            special += weight
-        else:
-            read[number] = read.get(number, 0.0) + weight
-    # 3. A word ends where the next one begins, less the spaces between.
+        if sentence is not None and texts[sentence][first:last].strip():
+            begins.setdefault((sentence, word), first)
+    # A word ends where the next one begins, less the spaces between.
     words = []
-    for number, (sentence, first) in enumerate(spans):
-        follows = spans[number + 1 : number + 2]
-        same = follows and follows[0][0] == sentence
-        piece = texts[sentence][first : follows[0][1] if same else None]
+    spans = list(begins.items())
+    for (key, first), following in itertools.zip_longest(spans, spans[1:]):
+        same = following is not None and following[0][0] == key[0]
+        piece = texts[key[0]][first : following[1] if same else None]
         text = piece.strip()
         start = first + len(piece) - len(piece.lstrip())
-        words.append(WordWeight(sentence + 1, start, start + len(text), text, read.get(number)))
-    return words, special
+        if text:
+            words.append(WordWeight(key[0] + 1, start, start + len(text), text, read.get(key)))
+    return words, sum(weights) - sum(word.weight or 0.0 for word in words)

@@ -51,7 +51,7 @@ def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -
     """The request with its columns guessed where they were left open.
 
     Raises:
-        DataError: naming a column that the file does not have, or the second of a pair's.
+        DataError: naming a column that the file does not have, or a sentence that has no column.
     """
     usable, guesses = file_columns(path, request.file)
     has = f"it has {', '.join(usable[:20])}."

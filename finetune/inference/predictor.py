@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 20_000
 MAX_EXPLAINED = 160  # tokens, without a GPU: about ten seconds with BERT base
-MEMORY_FACTOR = 1.3  # memory a model takes, over the size of its weights
+_MEMORY_FACTOR = 1.3  # memory a model takes, over the size of its weights
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Prediction:
         tokens: length of the input in tokens, as the model read it.
         cut: tokens of the pair beyond what the model reads, which it did not see.
         seconds: from the question to the answer, waiting for others included.
+        options, rule: how the logits became the answer.
         other_label, other: of the sentences in the other order; empty for single ones.
     """
 
@@ -51,10 +52,10 @@ class Prediction:
     tokens: int
     cut: int
     seconds: float
+    options: PredictOptions
+    rule: DecisionRule
     other_label: str = ""
     other: dict[str, float] | None = None
-    options: PredictOptions = field(default_factory=PredictOptions)
-    rule: DecisionRule = field(default_factory=DecisionRule)
 
     @property
     def agrees(self) -> bool:
@@ -85,27 +86,20 @@ class Predictor:
         device: str = "",
         precision: Precision = "auto",
     ) -> None:
-        self.folder = folder
-        self.paired = paired
-        self.max_length = max_length
-        _check_memory(folder)
-        try:
-            self.scorer = Scorer(
-                folder, max_length, paired, precision, device=device or "auto", aside=True
-            )
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            raise _too_large(folder) from error
+        self.folder, self.max_length, self.paired = folder, max_length, paired
+        self._check_memory()
+        self.scorer = Scorer(folder, max_length, precision, device, aside=True)
         self.labels = self.scorer.labels
         self._batcher = MicroBatcher(self.scorer)
         self._explained: tuple[Any, Any] | None = None  # tokenizer and model in fp32
 
     @classmethod
-    def from_run(cls, run: Run, device: str = "", precision: Precision = "auto") -> Predictor:
+    def from_run(cls, run: Run) -> Predictor:
         """Load a run's best model; a ModelError where there is none, or it cannot be loaded."""
         if not run.has_model():
             raise ModelError(f"Run {run.id} has no model.", "Resume it, or choose another run.")
         paired = fold_events(run.tail()[0]).paired
-        return cls(run.best, checkpoints.length_of(run.folder), paired, device, precision)
+        return cls(run.best, checkpoints.length_of(run.folder), paired)
 
     def __call__(
         self, sentence1: str, sentence2: str = "", options: PredictOptions | None = None
@@ -114,36 +108,34 @@ class Predictor:
 
         Raises:
             DataError: when a sentence is empty or longer than `MAX_CHARACTERS`.
-            ModelError: when the device's memory is not enough.
         """
         options = options or PredictOptions()
         first, second = self._texts(sentence1, sentence2)
         began = time.perf_counter()
-        try:
-            futures = [self._batcher.submit(first, second)]
-            if second is not None:
-                futures.append(self._batcher.submit(second, first))
-            scored = [future.result() for future in futures]
-        except torch.OutOfMemoryError as error:
-            raise _too_large(self.folder) from error
+        orders = [(first, second)] if second is None else [(first, second), (second, first)]
+        futures = [self._batcher.submit(*texts) for texts in orders]
+        scored = [future.result() for future in futures]
         rule = decision_rule.read_rule(self.folder)
-        logits = [one.logits for one in scored]
-        orders = [logits] if second is None else [logits, logits[::-1]]
-        answers = [self._answers(given, rule, options, *swapped)[0] for given, *swapped in orders]
+        swapped = scored[-1].logits if second is not None else None
+        label, probabilities = self._answers(scored[0].logits, swapped, rule, options)[0]
+        other_label, other = "", None
+        if swapped is not None:
+            other_label, other = self._answers(swapped, scored[0].logits, rule, options)[0]
         return Prediction(
-            *answers[0],
-            logits=logits[0][0].tolist(),
-            tokens=int(scored[0].tokens[0]),
-            cut=int(scored[0].cut[0]),
-            seconds=time.perf_counter() - began,
-            other_label=answers[1][0] if second is not None else "",
-            other=answers[1][1] if second is not None else None,
-            options=options,
-            rule=rule,
+            label,
+            probabilities,
+            scored[0].logits[0].tolist(),
+            int(scored[0].tokens[0]),
+            int(scored[0].cut[0]),
+            time.perf_counter() - began,
+            options,
+            rule,
+            other_label,
+            other,
         )
 
     def _answers(
-        self, logits: Any, rule: DecisionRule, options: PredictOptions, swapped: Any = None
+        self, logits: Any, swapped: Any, rule: DecisionRule, options: PredictOptions
     ) -> list[tuple[str, dict[str, float]]]:
         """The label and the probabilities by class of several pairs."""
         shares, answers = decision_rule.decide(logits, self.labels, rule, options, swapped)
@@ -176,7 +168,7 @@ class Predictor:
 
         def explanation() -> Explanation:
             if self._explained is None:  # in fp32 and with gradients, unlike the scorer's
-                _check_memory(self.folder)
+                self._check_memory()
                 tokenizer, classifier = model.load_saved_model(self.folder)
                 self._explained = tokenizer, classifier.float().requires_grad_(False)
             label = self.labels.index(prediction.label)
@@ -198,15 +190,17 @@ class Predictor:
         swapped = None
         if options.both_orders and seconds is not None:
             swapped = self.scorer.scores(seconds, firsts)
-        answers = self._answers(self.scorer.scores(firsts, seconds), rule, options, swapped)
-        labels, shares = zip(*answers, strict=True)
-        return perturbations.find_flips(edits, labels[0], labels[1:], shares[1:]), len(edits)
+        answers = self._answers(self.scorer.scores(firsts, seconds), swapped, rule, options)
+        return perturbations.find_flips(edits, answers[0][0], answers[1:]), len(edits)
 
     def _texts(self, sentence1: str, sentence2: str) -> tuple[str, str | None]:
-        first = clean_text("sentence1", sentence1)
+        first = _clean_text("sentence1", sentence1)
         if self.paired or (self.paired is None and sentence2.strip()):
-            return first, clean_text("sentence2", sentence2)
+            return first, _clean_text("sentence2", sentence2)
         return first, None
+
+    def _check_memory(self) -> None:
+        check_memory(sum(path.stat().st_size for path in self.folder.glob("*.safetensors")))
 
     def free(self) -> None:
         """Give the memory back; the predictor is of no use afterwards."""
@@ -225,12 +219,8 @@ def _set_one_thread() -> None:
 _explaining = ThreadPoolExecutor(1, "explain", _set_one_thread)
 
 
-def clean_text(name: str, text: object) -> str:
-    """Text as a tokenizer can take it: no lone surrogates, no NUL.
-
-    Raises:
-        DataError: when it is empty or longer than `MAX_CHARACTERS`.
-    """
+def _clean_text(name: str, text: object) -> str:
+    """Text as a tokenizer can take it: no lone surrogates, no NUL."""
     if not isinstance(text, str) or not text.replace("\0", " ").strip():
         raise DataError(f"{name} is empty.", "Write a sentence in every box.")
     if len(text) > MAX_CHARACTERS:
@@ -241,20 +231,12 @@ def clean_text(name: str, text: object) -> str:
     return text_hashes.replace_surrogates(text).replace("\0", " ")
 
 
-def _weights_size(folder: Path) -> int:
-    """Bytes."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
-def _check_memory(folder: Path) -> None:
-    """Raise a ModelError where the weights do not fit into what is free."""
-    if _weights_size(folder) * MEMORY_FACTOR > psutil.virtual_memory().available:
-        raise _too_large(folder)
-
-
-def _too_large(folder: Path) -> ModelError:
-    size, free = _weights_size(folder) / 2**30, psutil.virtual_memory().available / 2**30
-    return ModelError(
-        f"This model's weights take {size:.1f} GB, and {free:.1f} GB of memory are free.",
-        "Wait until a training has ended, or choose a smaller model.",
-    )
+def check_memory(size: int) -> None:
+    """Raise a ModelError where weights of `size` bytes do not fit into what is free."""
+    free = psutil.virtual_memory().available
+    if size * _MEMORY_FACTOR > free:
+        raise ModelError(
+            f"This model's weights take {size / 2**30:.1f} GB, and {free / 2**30:.1f} GB of "
+            "memory are free.",
+            "Wait until a training has ended, or choose a smaller model.",
+        )
