@@ -46,16 +46,11 @@ class DecisionRule:
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """How logits become an answer.
+    """How logits become an answer."""
 
-    Args:
-        both_orders: average the probabilities of both orders of the sentences.
-        threshold, calibrated: use the threshold, the temperature saved with the model.
-    """
-
-    both_orders: bool = False
-    threshold: bool = False
-    calibrated: bool = False
+    both_orders: bool = False  # average the probabilities of both orders of the sentences
+    threshold: bool = False  # use the threshold saved with the model
+    calibrated: bool = False  # use the temperature saved with the model
 
 
 def decide(
@@ -69,7 +64,6 @@ def decide(
     the most probable class, or the threshold's.
 
     Args:
-        labels: names of the classes.
         swapped: logits of the sentences in the other order; None for single sentences.
     """
     temperature = (rule.temperature if options.calibrated else None) or 1.0

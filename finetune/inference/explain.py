@@ -1,7 +1,6 @@
 """Which words a decision came from: integrated gradients over the words of one input.
 
-Integrated gradients: Sundararajan, Taly, Yan 2017, https://arxiv.org/abs/1703.01365; the integral
-is captum's.
+Integrated gradients: Sundararajan, Taly, Yan 2017, https://arxiv.org/abs/1703.01365.
 """
 
 from __future__ import annotations
@@ -11,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from finetune.errors import ModelError
@@ -28,18 +29,13 @@ _TOKENS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class WordWeight:
-    """One word, or one mark, of sentence 1 or 2, as the tokenizer divides them.
-
-    Args:
-        start, end: of its characters in the sentence.
-        weight: how much it moved the target, in nats: above zero for the decision, below zero
-            against it. None where the input was cut before it.
-    """
+    """One word, or one mark, of sentence 1 or 2, as the tokenizer divides them."""
 
     sentence: int
-    start: int
+    start: int  # characters of the sentence
     end: int
     text: str
+    # In nats: above zero for the decision, below zero against it; None where the input was cut.
     weight: float | None
 
 
@@ -51,10 +47,9 @@ class Explanation:
     minus the other. A lone logit can change while no probability does; this cannot.
 
     Args:
-        label_index: the explained class.
-        target: its log-odds for the input, in nats.
-        baseline_target: the log-odds of the same class when every word is blanked out.
-        words: all words of both sentences in order. Their weights and `special` sum to
+        target: of the input, in nats.
+        baseline_target: of the input with every word blanked out.
+        words: of both sentences in order. Their weights and `special` sum to
             `target - baseline_target`, but for `error`.
         special: weight of tokens that belong to no word.
         steps: points at which the gradient was taken.
@@ -79,16 +74,14 @@ def explain_pair(
     max_length: int,
     label: int,
 ) -> Explanation:
-    """The words a decision came from, by integrated gradients.
+    """The words that a model's decision for class `label` came from, by integrated gradients.
 
     The path goes from a baseline, the same input with the embedding of every token but the special
     ones replaced by the padding token's, straight to the input. The integral is taken at more and
     more points until the weights sum to what they should (`TOLERANCE`), or `STEPS` end.
 
     Args:
-        tokenizer: a fast one, which knows each token's characters.
         model: an fp32 classifier in eval mode, not in use by another thread.
-        label: the class to explain.
 
     Raises:
         ModelError: when the tokenizer is not a fast one or has no token to blank words with.
@@ -104,87 +97,68 @@ def explain_pair(
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
     inputs = tokenizer(*texts, truncation=True, max_length=max_length, return_tensors="pt")
     inputs = inputs.to(model.device)
-    uncut = tokenizer(*texts, return_offsets_mapping=True, verbose=False)
-    decision = _Decision(model, inputs, label)
+    in_text = torch.tensor([[sentence is not None for sentence in inputs.sequence_ids(0)]])
+    ids, embedding = inputs["input_ids"], model.get_input_embeddings()
     with torch.no_grad():
-        in_text = [sentence is not None for sentence in inputs.sequence_ids(0)]
-        baseline = decision.ids.masked_fill(torch.tensor([in_text], device=model.device), blank)
-        target = float(decision(decision.ids, *decision.others))
-        baseline_target = decision.of_embeddings(baseline)
-        weights, steps, error = _integrate(decision, baseline, target - baseline_target)
+        baseline = embedding(ids.masked_fill(in_text.to(model.device), blank))
+        path = embedding(ids) - baseline
+        ends = _log_odds(model, inputs, torch.cat([baseline, baseline + path]), label)
+    baseline_target, target = ends.tolist()
+    difference = target - baseline_target
+    for steps in STEPS:
+        weights = _integrate(model, inputs, baseline, path, label, steps)
+        error = abs(sum(weights) - difference) / max(abs(difference), SMALLEST_DIFFERENCE)
+        if error <= TOLERANCE:
+            break
+    uncut = tokenizer(*texts, return_offsets_mapping=True, verbose=False)
     words, special = _weigh_words(texts, inputs, uncut, weights)
     return Explanation(label, target, baseline_target, words, special, steps, error)
 
 
-class _Decision:
-    """The log-odds of one class as a function of its input's embeddings."""
+def _log_odds(model: Any, inputs: BatchEncoding, embeddings: Tensor, label: int) -> Tensor:
+    """Of one class against all others, shape (batch,), when the tokens of an input have other
+    embeddings, of shape (batch, length, width); of a single output, that output.
 
-    def __init__(self, model: PreTrainedModel, inputs: BatchEncoding, label: int) -> None:
-        self._model, self._label = model, label
-        self._names = [name for name in inputs if name != "input_ids"]
-        self.ids = inputs["input_ids"]
-        self.others = tuple(inputs[name] for name in self._names)
-        self.embedding = model.get_input_embeddings()
-
-    def __call__(self, ids: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        """Log-odds of the class against all others, shape (batch,); of a single output, that."""
-        named: dict[str, Any] = dict(zip(self._names, others, strict=True))
-        logits: torch.Tensor = self._model(input_ids=ids, **named).logits
-        if logits.shape[1] == 1:
-            return logits[:, 0]
-        rest = [index for index in range(logits.shape[1]) if index != self._label]
-        return logits[:, self._label] - logits[:, rest].logsumexp(dim=1)
-
-    def of_embeddings(self, ids: torch.Tensor) -> float:
-        """The log-odds when only the embeddings are those of other tokens.
-
-        A model may also read from its ids where padding begins or which position is whose; the
-        path of the integral does not change that, so its starting point must not either.
-        """
-        other = self.embedding(ids)
-        hook = self.embedding.register_forward_hook(lambda *_: other)
-        try:
-            return float(self(self.ids, *self.others))
-        finally:
-            hook.remove()
+    The ids stay: a model may read from them where padding begins or which position is whose."""
+    rows = {name: values.expand(len(embeddings), -1) for name, values in inputs.items()}
+    hook = model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
+    try:
+        logits: Tensor = model(**rows).logits
+    finally:
+        hook.remove()
+    if logits.shape[1] == 1:
+        return logits[:, 0]
+    others = [index for index in range(logits.shape[1]) if index != label]
+    return logits[:, label] - logits[:, others].logsumexp(dim=1)
 
 
 def _integrate(
-    decision: _Decision, baseline: torch.Tensor, difference: float
-) -> tuple[list[float], int, float]:
-    """A weight for each token, the steps it took, and how far off their sum is.
+    model: Any, inputs: BatchEncoding, baseline: Tensor, path: Tensor, label: int, steps: int
+) -> list[float]:
+    """A weight for each token: the gradients along the path from the baseline, times the path.
 
-    Gauss-Legendre points: for a function as smooth as this one they need far fewer than equal
+    At Gauss-Legendre points: for a function as smooth as this one they need far fewer than equal
     steps do.
     """
-    from captum.attr import LayerIntegratedGradients  # half a second, for it loads matplotlib
-
-    method = LayerIntegratedGradients(decision, decision.embedding)
-    for steps in STEPS:
-        embeddings = method.attribute(
-            decision.ids,
-            baseline,
-            additional_forward_args=decision.others,
-            n_steps=steps,
-            method="gausslegendre",
-            internal_batch_size=max(1, _TOKENS_AT_ONCE // decision.ids.shape[1]),
-        )
-        weights = embeddings[0].double().sum(dim=-1)
-        error = abs(float(weights.sum()) - difference) / max(abs(difference), SMALLEST_DIFFERENCE)
-        if error <= TOLERANCE:
-            break
-    return weights.tolist(), steps, error
+    points, shares = (
+        torch.tensor(values / 2, dtype=path.dtype, device=path.device)[:, None, None]
+        for values in np.polynomial.legendre.leggauss(steps)
+    )
+    rows = max(1, _TOKENS_AT_ONCE // path.shape[1])
+    total = torch.zeros_like(path[0])
+    for at, share in zip((points + 0.5).split(rows), shares.split(rows), strict=True):
+        embeddings = (baseline + at * path).requires_grad_()
+        log_odds = _log_odds(model, inputs, embeddings, label)
+        (gradients,) = torch.autograd.grad(log_odds.sum(), embeddings)
+        total += (share * gradients).sum(dim=0)
+    return (total * path[0]).double().sum(dim=-1).tolist()  # type: ignore[no-any-return]
 
 
 def _weigh_words(
     texts: list[str], inputs: BatchEncoding, uncut: BatchEncoding, weights: Sequence[float]
 ) -> tuple[list[WordWeight], float]:
-    """Tokens' weights summed up by word, and what belongs to no word.
-
-    Args:
-        inputs: the tokens that the model read, one for each of `weights`.
-        uncut: those of the whole texts, with their characters.
-    """
+    """The weights of the tokens that were read, by word of the uncut texts, and what belongs to no
+    word."""
     read: dict[tuple[int | None, int | None], float] = {}
     tokens = zip(inputs.sequence_ids(0), inputs.word_ids(0), weights, strict=True)
     for sentence, word, weight in tokens:

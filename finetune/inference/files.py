@@ -33,10 +33,8 @@ HEAD = 100
 _SHOWN = 500  # characters of a cell among the first rows
 ENOUGH = 30  # labelled rows to be scored apart; with fewer, intervals are 30 points wide and more
 TRAINED_ON = "trained_on"
-OnProgress = Callable[[int, int], None]
 Line = dict[str, Any]  # a row of the file or of the result: column -> cell
 InputRow = tuple[Line, str]  # and why it cannot be predicted
-OnHead = Callable[[list[Line]], None]
 
 
 class Cancelled(BaseException):
@@ -45,24 +43,16 @@ class Cancelled(BaseException):
 
 @dataclass
 class RunningTotals:
-    """Counts over the rows so far.
-
-    Args:
-        rows, errors: rows, and those of them that could not be predicted.
-        examples: why some could not.
-        counts: confusion matrix; None where there are no labels.
-        new: the same of rows that are no training pairs of the run.
-        unknown: labels that are no class of the model.
-        overlap: how many rows are among the run's training pairs, and how many of the others among
-            its validation pairs; empty where the run did not write its pairs down.
-    """
+    """Counts over the rows so far."""
 
     rows: int = 0
-    errors: int = 0
-    examples: list[str] = field(default_factory=list)
-    counts: NDArray[np.int64] | None = None
-    new: NDArray[np.int64] | None = None
-    unknown: int = 0
+    errors: int = 0  # rows that could not be predicted
+    examples: list[str] = field(default_factory=list)  # why some could not
+    counts: NDArray[np.int64] | None = None  # confusion matrix, where there are labels
+    new: NDArray[np.int64] | None = None  # the same of rows that the run was not trained on
+    unknown: int = 0  # labels that are no class of the model
+    # How many rows are among the run's training pairs, and of the others among its validation
+    # pairs; empty where it did not write them down.
     overlap: dict[str, int] = field(default_factory=dict)
 
 
@@ -71,15 +61,14 @@ def predict_file(
     request: PredictionRequest,
     path: Path,
     out: Path,
-    on_progress: OnProgress = lambda done, total: None,
-    on_head: OnHead = lambda rows: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_head: Callable[[list[Line]], None] = lambda rows: None,
     totals: RunningTotals | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Predict every row of a file: the report, and whether all rows were predicted.
 
     A row that cannot be read, or that has no sentence, is written with the reason in the column
-    `error`. Where the run has written down which pairs it was trained on, the column `trained_on`
-    says of each row whether it is one of them.
+    `error`.
 
     Args:
         path, out: the file and the result, of the same kind (JSON becomes JSONL).
@@ -119,11 +108,11 @@ def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
     def on_error(line: int, reason: str) -> None:
         broken.append(({}, f"line {line} {reason}"))
 
-    columns = [*filter(None, (request.sentence1, request.sentence2))]
+    names = (request.sentence1, request.sentence2)
     for _, record in table.records(on_error):
         yield from broken
         broken.clear()
-        empty = [name for name in columns if not _sentence(record.get(name)).strip()]
+        empty = [name for name in names if name and not _sentence(record[name]).strip()]
         yield record, f"{empty[0]} is empty" if empty else ""
     yield from broken
 
@@ -221,9 +210,11 @@ class _RowPredictor:
         """Which rows stand among the run's training pairs, of shape (rows,); they are counted."""
         if self._pair_index is None:
             return np.zeros(len(records), bool)
-        columns = filter(None, (self._request.sentence1, self._request.sentence2))
-        sides = [[to_plain_value(record[name]) for record in records] for name in columns]
-        numbers = pair_index.pair_hashes(sides[0], sides[1] if len(sides) > 1 else None)
+        first, second = (
+            [to_plain_value(record[name]) for record in records] if name else None
+            for name in (self._request.sentence1, self._request.sentence2)
+        )
+        numbers = pair_index.pair_hashes(first or [], second)
         trained = self._pair_index.among("train", numbers)
         validated = self._pair_index.among("validation", numbers) & ~trained
         self._totals.overlap[TRAINED_ON] += int(trained.sum())
@@ -291,12 +282,8 @@ def result_suffix(path: Path) -> str:
 def open_writer(
     out: Path, table: Table, added: list[str]
 ) -> Iterator[Callable[[list[Line]], None]]:
-    """A function that writes rows to the result.
-
-    Args:
-        table: the file that is read; Parquet columns keep its types.
-        added: columns that the result has beside those; one of the same name is replaced.
-    """
+    """A function that writes rows to the result: the columns of the table that is read, and those
+    added, which replace columns of the same name."""
     own = [name for name in table.columns if name not in added]
     if out.suffix == ".parquet":
         assert table.schema is not None, "only Parquet files become Parquet"

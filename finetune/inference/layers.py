@@ -73,13 +73,8 @@ class _Product(nn.Module):
 class Layer(nn.Module):
     """One transformer layer with its normalisation after each sum, without dropout.
 
+    With `first_only` it returns the first token alone, of shape (batch, 1, width), in fp32.
     Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, as in Devlin et al. 2018.
-
-    Args:
-        parts: of the layer it stands for; the weights are copied.
-        heads: attention heads.
-        first_only: return the first token alone, of shape (batch, 1, width), in fp32.
-        dtype: what it computes in.
     """
 
     def __init__(self, parts: list[Any], heads: int, first_only: bool, dtype: torch.dtype) -> None:
@@ -145,8 +140,8 @@ def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def optimize_layers(model: Any, dtype: torch.dtype) -> bool:
     """Put `Layer`s in the place of a classifier's layers, if it then answers as before.
 
-    Judged in fp32, on random tokens of several lengths; `dtype` is set after that. Where they are
-    replaced, the model's attention mask must be `attention_bias`'s; otherwise it is as it was."""
+    Judged in fp32, on random tokens of several lengths. Where they are replaced, the model's
+    attention mask must be `attention_bias`'s; otherwise it is as it was."""
     depth, heads = (
         getattr(model.config, name, 0) for name in ("num_hidden_layers", "num_attention_heads")
     )
@@ -156,22 +151,18 @@ def optimize_layers(model: Any, dtype: torch.dtype) -> bool:
     if not parts or None in parts:
         return False
 
-    def replace(first_only: bool, dtype: torch.dtype) -> None:
-        for index, layer_parts in enumerate(parts):
-            last = index == depth - 1
-            stack[index] = Layer(layer_parts or [], heads, first_only and last, dtype).eval()
-
     tokens, mask = _random_tokens(model.config)
     with torch.inference_mode():
         expected = model(input_ids=tokens, attention_mask=mask).logits
-        for first_only in (True, False):
-            replace(first_only, torch.float32)
-            if _agrees(model, tokens, mask, expected):
-                replace(first_only, dtype)
-                return True
-    for index, layer in enumerate(before):
-        stack[index] = layer
-    return False
+        for judged in (torch.float32, dtype):
+            for index, layer_parts in enumerate(parts):
+                first_only = index == depth - 1
+                stack[index] = Layer(layer_parts or [], heads, first_only, judged).eval()
+            if judged == torch.float32 and not _agrees(model, tokens, mask, expected):
+                for index, layer in enumerate(before):
+                    stack[index] = layer
+                return False
+    return True
 
 
 def _agrees(model: Any, tokens: Tensor, mask: Tensor, expected: Tensor) -> bool:

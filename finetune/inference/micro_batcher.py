@@ -8,6 +8,8 @@ import time
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 
+import numpy as np
+
 from finetune.errors import ModelError
 from finetune.inference.scorer import Row, ScoredPairs, Scorer
 
@@ -71,7 +73,8 @@ class MicroBatcher:
         """Answer each; where a batch fails each is tried alone, and has its own error."""
         rows = [row for row, _ in requests]
         try:
-            scored = ScoredPairs.concatenate(self._scorer.stream(rows))
+            blocks = zip(*self._scorer.stream(rows), strict=True)
+            logits, tokens, cut = (np.concatenate(block) for block in blocks)
         except Exception as error:
             if len(requests) == 1:
                 requests[0][1].set_exception(error)
@@ -80,4 +83,4 @@ class MicroBatcher:
                 self._answer([request])
             return
         for at, (_, answer) in enumerate(requests):
-            answer.set_result(scored[at : at + 1])
+            answer.set_result(ScoredPairs(logits[[at]], tokens[[at]], cut[[at]]))

@@ -23,20 +23,13 @@ _FETCHED = (".json", ".txt", ".model", ".safetensors")  # files of a model, in i
 
 @dataclass
 class _Entry:
-    """A loaded model and how many use it."""
-
     predictor: Predictor
     users: int = 0
     evicted: bool = False
 
 
 class ModelCache:
-    """The models used last, loaded once each.
-
-    Args:
-        keep: how many to hold in memory; the least recently used goes first, and one in use as
-            soon as it is not.
-    """
+    """The `keep` models used last, loaded once each; one in use goes as soon as it is not."""
 
     def __init__(self, keep: int = MODELS_KEPT) -> None:
         self._keep = max(1, keep)
@@ -57,11 +50,6 @@ class ModelCache:
         with self._lock:
             entry = self._entries.pop(key, None)
             if entry is None:
-                if not (folder / "config.json").is_file():
-                    raise ModelError(
-                        "This run has no saved model.",
-                        "Choose a run that was evaluated at least once.",
-                    )
                 while len(self._entries) >= self._keep:  # first, for two may not fit
                     idle = (name for name, entry in self._entries.items() if not entry.users)
                     self._evict(next(idle, next(iter(self._entries))))
@@ -104,8 +92,6 @@ def release_models() -> None:
 
 def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
     """The folder of a classifier of the Hub once it is fetched, and how many tokens it reads.
-
-    Weights are read from safetensors only, and code that comes with a model is never run.
 
     Args:
         anonymous: for a visitor: without any token of this machine's, and up to `MOST_OF_HUB`.
@@ -153,8 +139,7 @@ def _check_files(name: str, sizes: dict[str, int], anonymous: bool) -> None:
     weights = [size for file, size in sizes.items() if file.endswith(".safetensors")]
     if not weights:
         raise ModelError(
-            f"{name} has no safetensors weights.",
-            "Choose a model that has: others can run code.",
+            f"{name} has no safetensors weights.", "Choose a model that has: others can run code."
         )
     if anonymous and sum(sizes.values()) > MOST_OF_HUB:
         raise ModelError(

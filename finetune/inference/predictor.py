@@ -36,14 +36,12 @@ class Prediction:
     """The answer to one pair.
 
     Args:
-        label: the most probable class, unless a threshold was to be used.
-        probabilities: class -> probability, in the model's order; they sum to 1.
+        probabilities: class -> probability, in the model's order.
         logits: raw scores of the order given, in the same order.
-        tokens: length of the input in tokens, as the model read it.
-        cut: tokens of the pair beyond what the model reads, which it did not see.
+        tokens, cut: how many the model read, and how many beyond those it did not see.
         seconds: from the question to the answer, waiting for others included.
-        options, rule: how the logits became the answer.
-        other_label, other: of the sentences in the other order; empty for single ones.
+        other_label, other: label and probabilities of the sentences in the other order; empty for
+            single ones.
     """
 
     label: str
@@ -67,12 +65,10 @@ class Predictor:
     """One loaded model; call it with one sentence or two.
 
     Args:
-        folder: a saved model, or a classifier of the Hub.
         max_length: the length in tokens it was trained with.
         paired: whether it was trained on pairs rather than single sentences; None where nobody
             knows, and the second sentence may be left out.
-        device: where it computes; chosen by what there is where empty.
-        precision: what it computes in; `auto` takes bf16 where the hardware computes in it.
+        device, precision: where and in what it computes; by default what serves best.
 
     Raises:
         ModelError: when the folder is gone or damaged, or the model does not fit into memory.
@@ -149,8 +145,8 @@ class Predictor:
     ) -> tuple[str, Explanation]:
         """The label of a pair, and how much each word speaks for it.
 
-        The words are weighed by the logits of the order given: a threshold, the other order and a
-        temperature say which class is explained, and weigh no word.
+        The words are weighed by the logits of the order given: `options` say which class is
+        explained, and weigh no word.
 
         Raises:
             DataError: as a call, and when the input is too long to be explained here.

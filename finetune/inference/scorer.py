@@ -11,9 +11,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -43,8 +42,7 @@ _SHARES = 4  # batches a thread has at least, so that all end together and littl
 _NICE = 15  # of threads that stand aside
 
 
-@dataclass(frozen=True)
-class ScoredPairs:
+class ScoredPairs(NamedTuple):
     """Logits of shape (pairs, classes) and lengths of some pairs, in the order given.
 
     Args:
@@ -56,25 +54,13 @@ class ScoredPairs:
     tokens: NDArray[np.int64]
     cut: NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.logits)
-
-    def __getitem__(self, rows: slice) -> ScoredPairs:
-        return ScoredPairs(self.logits[rows], self.tokens[rows], self.cut[rows])
-
-    @classmethod
-    def concatenate(cls, parts: Iterable[ScoredPairs]) -> ScoredPairs:
-        """The pairs of all parts, of which there is at least one."""
-        columns = zip(*((part.logits, part.tokens, part.cut) for part in parts), strict=True)
-        return cls(*map(np.concatenate, columns))
-
 
 class Scorer:
     """One loaded model, for any number of pairs, from any thread.
 
     On a CPU each batch is computed by one thread, as many batches at once as there are threads:
-    threads that share a batch wait for each other at every layer, and all of them for the one
-    whose processor does something else. Only a lone batch of a large model has all the threads.
+    threads that share a batch wait for each other at every layer. Only a lone batch of a large
+    model has all the threads.
 
     Args:
         precision: what it computes in; `auto` takes bf16 where the hardware computes in it.
@@ -122,17 +108,11 @@ class Scorer:
         single sentence."""
         seconds = itertools.repeat(None, len(sentence1)) if sentence2 is None else sentence2
         rows = zip(sentence1, seconds, strict=True)
-        return ScoredPairs.concatenate(self.stream(rows)).logits
+        return np.concatenate([block.logits for block in self.stream(rows)])
 
     def stream(self, rows: Iterable[Row], window: int = WINDOW) -> Iterator[ScoredPairs]:
-        """A block of results a window, in the order given; holds two windows at a time.
-
-        Of a sentence too long to be seen whole the beginning is read, and only that is counted as
-        cut.
-
-        Args:
-            window: pairs of a block; the last may be shorter, and one of long texts.
-        """
+        """A block of results for every `window` pairs, or fewer long ones, in the order given;
+        holds two blocks at a time."""
         windows = itertools.chain(map(self._begin, self._blocks(rows, window)), [None])
         # The next window is read and tokenized while the current one is computed.
         for current, _ in itertools.pairwise(windows):
@@ -246,8 +226,7 @@ _changing_threads = threading.Lock()
 def set_own_threads(threads: int) -> None:
     """Let PyTorch compute with so many threads where the calling thread asks it to.
 
-    `torch.set_num_threads` sets that for the calling thread, and for all that are still to come:
-    the latter is put back, or the next model would take this thread's number for the machine's.
+    `torch.set_num_threads` sets that for all threads that are still to come, too: that is put back.
     """
     with _changing_threads:
         default = _in_new_thread(torch.get_num_threads)
@@ -274,10 +253,8 @@ def lower_priority() -> None:
 
 
 def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
-    """Places of the inputs, the longest first, in batches of at most `budget` tokens, padded.
-
-    An input longer than the budget is a batch of its own.
-    """
+    """Places of the inputs, the longest first, in batches of at most `budget` tokens, padded, or of
+    one longer input."""
     order = np.argsort(-lengths, kind="stable").tolist()
     batches, start = [], 0
     while start < len(order):
