@@ -216,7 +216,11 @@ def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("columns", "request_values", "message"),
     [
-        (("one", "two", "three"), {}, r"No column of x\.csv is clearly sentence1: it has one, two"),
+        (
+            ("one", "two", "three", "four"),
+            {},
+            r"No column of x\.csv is clearly sentence1: it has one, two",
+        ),
         (("one", "two"), {"sentence1": "five"}, "no column 'five'"),
         (("sentence1", "label"), {}, r"No column of x\.csv is clearly sentence2: it has"),
         (SIDES, {"sentence2": file_request.NONE}, "is clearly sentence2"),
