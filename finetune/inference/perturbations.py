@@ -7,7 +7,6 @@ al. 2020, https://arxiv.org/abs/2004.02709.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,16 +28,6 @@ _FUNCTION = _TAKE_NOT | _DETERMINERS | {
     "there", "these", "those", "their", "and", "or", "but", "of", "to", "in", "on", "at", "by",
     "for", "from", "with", "as", "if", "than", "then", "so", "i", "who", "which", "what", "when",
 }  # fmt: skip
-_CYCLES = (
-    ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
-    ("hundred", "thousand", "million", "billion"),
-    ("first", "second", "third", "fourth", "fifth"),
-)
-_FOLLOWING = {
-    word: following
-    for cycle in _CYCLES
-    for word, following in itertools.pairwise([*cycle, cycle[0]])
-}
 _WORD = re.compile(r"\w+(?:(?:['’-]|(?<=\d)[.,](?=\d))\w+)*")
 # Fifteen digits at most: longer ones are codes, not amounts.
 _NUMBER = re.compile(r"(?<![\w.,])[0-9](?:,?[0-9]){0,14}(?:\.[0-9]{1,6})?(?!\w|[.,][0-9])")
@@ -162,9 +151,6 @@ def _numbers(text: str) -> Iterator[_Change]:
         value, comma = Decimal(number[0].replace(",", "")), "," if "," in number[0] else ""
         for other in (value + 1, value * 2):
             yield _replaced(text, number, f"{other:{comma}f}".zfill(len(number[0])))
-    for word in _WORD.finditer(text):
-        if _lower(word) in _FOLLOWING:
-            yield _replaced(text, word, _FOLLOWING[_lower(word)])
 
 
 def _drops(text: str) -> Iterator[_Change]:

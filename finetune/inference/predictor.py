@@ -117,17 +117,10 @@ class Predictor:
         other_label, other = "", None
         if swapped is not None:
             other_label, other = self._answers(swapped, scored[0].logits, rule, options)[0]
+        logits, tokens, cut = (column[0].tolist() for column in scored[0])
+        seconds = time.perf_counter() - began
         return Prediction(
-            label,
-            probabilities,
-            scored[0].logits[0].tolist(),
-            int(scored[0].tokens[0]),
-            int(scored[0].cut[0]),
-            time.perf_counter() - began,
-            options,
-            rule,
-            other_label,
-            other,
+            label, probabilities, logits, tokens, cut, seconds, options, rule, other_label, other
         )
 
     def _answers(

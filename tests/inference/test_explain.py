@@ -159,15 +159,6 @@ def test_more_steps_are_taken_where_it_is_steep_and_what_is_missed_is_said(
     assert explanation.error == pytest.approx(1.0)
 
 
-def test_of_three_classes_the_target_is_the_log_odds(tmp_path: Path) -> None:
-    checkpoint = str(write(tmp_path / "bert", "Bert"))
-    tokenizer, classifier = model.load_classifier(checkpoint, ["a", "b", "c"], 64)
-    explanation = explain_pair(tokenizer, classifier.eval(), ONE, TWO, 64, 2)
-    with torch.no_grad():
-        shares = classifier(**tokenizer(ONE, TWO, return_tensors="pt")).logits.softmax(-1)[0]
-    assert explanation.target == pytest.approx(float(torch.logit(shares[2])), abs=1e-5)
-
-
 WORDS = [
     ("Don't stop: it's 3.5 km, well-known!", "Don|'|t|stop|:|it|'|s|3|.|5|km|,|well|-|known|!"),
     ("unbelievable internationalisation", "unbelievable|internationalisation"),
@@ -238,13 +229,6 @@ def test_words_beyond_what_the_model_reads_have_no_weight(
     explanation = explain_pair(bundled, bag, "one two three four five six", "dogs bark", 8, 1)
     read = [word.text for word in explanation.words if word.weight is not None]
     assert read == ["one", "two", "three", "dogs", "bark"]
-
-
-def test_no_batch_holds_more_than_its_share_of_tokens(bundled: PreTrainedTokenizerBase) -> None:
-    for length, rows in ((200, 2), (1000, 1)):
-        bag = Bag(len(bundled))
-        explain_pair(bundled, bag, "dog " * (length - 2), None, length, 1)
-        assert bag.largest == rows
 
 
 def test_a_tokenizer_that_cannot_serve_is_refused() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finetune.inference.perturbations import LONGEST, MOST, Edit, find_flips, small_edits
+from finetune.inference.perturbations import MOST, Edit, find_flips, small_edits
 
 
 def edited(kind: str, text: str) -> list[str]:
@@ -23,7 +23,6 @@ def edited(kind: str, text: str) -> list[str]:
         ("It isn’t open.", ["It is open."]),
         ("BIRDS CAN'T swim.", ["BIRDS CAN swim."]),
         ("Won't it work?", ["Will it work?"]),
-        ("He did n't fly .", ["He did fly .", "It is not true that he did n't fly ."]),
         ("Anna saw the dog.", ["It is not true that Anna saw the dog."]),
         ("Open the can now", ["It is not true that Open the can now"]),  # a noun
         ("Anna opened it in May", ["It is not true that Anna opened it in May"]),
@@ -47,8 +46,6 @@ def test_a_negation_is_put_in_or_taken_out(text: str, expected: list[str]) -> No
         ("$5, please", ["$6, please", "$10, please"]),
         ("0 cats", ["1 cats"]),  # twice nothing is no edit
         ("at 10:30", ["at 11:30", "at 20:30", "at 10:31", "at 10:60"]),
-        ("Three cats and TWO dogs", ["Four cats and TWO dogs", "Three cats and THREE dogs"]),
-        ("the first million", ["the second million", "the first billion"]),
         ("an MP3 on the 2nd", []),
         ("1234567890123456789", []),
     ],
@@ -70,13 +67,6 @@ def test_each_number_is_changed(text: str, expected: list[str]) -> None:
 )  # fmt: skip
 def test_each_word_is_left_out(text: str, expected: list[str]) -> None:
     assert edited("drop", text) == expected
-
-
-def test_of_a_long_sentence_only_content_words_are_left_out() -> None:
-    text = "the " + " of the ".join(f"word{number}" for number in range(60))
-    without = edited("drop", text)
-    assert len(without) == LONGEST
-    assert all(sentence.split().count("the") == 60 for sentence in without)
 
 
 def test_a_pair_is_swapped_made_the_same_and_edited_one_sentence_at_a_time() -> None:

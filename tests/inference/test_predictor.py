@@ -15,13 +15,12 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.config import RunConfig
-from finetune.data import catalog, checkpoints
-from finetune.errors import DataError, ModelError, StoreError
-from finetune.inference import decision_rule, file_request, files, model_cache
+from finetune.data import catalog
+from finetune.errors import DataError, ModelError
+from finetune.inference import decision_rule, model_cache
 from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.model_cache import ModelCache
-from finetune.inference.predictor import MAX_CHARACTERS, Prediction, Predictor
-from finetune.runs.run import Run
+from finetune.inference.predictor import MAX_CHARACTERS, Predictor
 from finetune.runs.store import RunStore
 from finetune.training import model
 from finetune.ui.model_chooser import Models
@@ -29,7 +28,6 @@ from tests.support import toys
 from tests.support.hub import LoopbackHub
 
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
-LONG = "the cat sees a dog . " * 8
 
 
 @pytest.fixture
@@ -66,11 +64,6 @@ def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) ->
 def test_what_is_no_sentence_is_refused_by_name(predictor: Predictor, text: Any) -> None:
     with pytest.raises(DataError, match="sentence2"):
         predictor("cat", text)
-
-
-def test_any_text_is_answered(predictor: Predictor) -> None:
-    for text in ("\ud800 lone", "nul \0 byte", "\U0001f600" * 50):
-        assert sum(predictor(text, text).probabilities.values()) == pytest.approx(1.0)
 
 
 def test_a_model_is_loaded_once_and_again_when_it_changed(
@@ -212,44 +205,18 @@ def test_a_model_that_does_not_fit_is_said(
         load(ModelCache(), toy_checkpoint)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ['{"of_a_later_version": 1, "max_length": 24}', "{", '{"max_length": 24, "seed": []}'],
-)
 def test_a_model_answers_whatever_is_in_its_runs_configuration(
-    store: RunStore, toy_checkpoint: Path, tmp_path: Path, text: str
+    store: RunStore, toy_checkpoint: Path
 ) -> None:
-    """Page, endpoint and file alike: what it reads goes with the model."""
+    """What it reads goes with the model."""
     run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=24))
     tokenizer, classifier = model.load_classifier(str(toy_checkpoint), ["no", "yes"], 24)
     model.save_model(classifier, tokenizer, run.best)
-    before = ask(store, run)
-    assert (before.tokens, before.cut) == (24, 29)
-    (run.folder / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(StoreError, match=r"config\.json of run"):
-        run.config()
-    assert ask(store, run).logits == pytest.approx(before.logits)
-    rows = tmp_path / "rows.csv"
-    rows.write_text(f"sentence1,sentence2\n{LONG},the cat\n", encoding="utf-8")
-    request = file_request.PredictionRequest(run.id, rows.name, "sentence1", "sentence2")
-    report, whole = files.predict_file(run, request, rows, tmp_path / "judged.csv")
-    assert (whole, report["rows"], report["errors"]) == (True, 1, 0)
-
-
-def ask(store: RunStore, run: Run) -> Prediction:
-    with Models(store).using(store, run.id) as predictor:
-        return predictor(LONG, "the cat")
-
-
-def test_an_earlier_versions_model_without_its_configuration_reads_what_it_can(
-    store: RunStore, toy_checkpoint: Path
-) -> None:
-    """Its tokenizer does not say how it was trained."""
-    run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=24))
-    shutil.copytree(toy_checkpoint, run.best)
-    assert checkpoints.length_of(run.folder) == 24
-    (run.folder / "config.json").write_text("{", encoding="utf-8")
-    assert checkpoints.length_of(run.folder) == 64
+    for text in ('{"of_a_later_version": 1, "max_length": 24}', "{", '{"max_length": "long"}'):
+        (run.folder / "config.json").write_text(text, encoding="utf-8")
+        with Models(store).using(store, run.id) as predictor:
+            answer = predictor("the cat sees a dog . " * 8, "the cat")
+        assert (answer.tokens, answer.cut) == (24, 29)
 
 
 def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
@@ -266,15 +233,9 @@ def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
     folder, max_length = fetch("ada/good", files=toy_checkpoint)
     assert max_length == 64
     assert Predictor(folder, max_length, None)("the cat").other is None
-    for architecture, refused in (("BertModel", True), ("RobertaForSequenceClassification", False)):
-        config = {"architectures": [architecture], "max_position_embeddings": 514,
-                  "model_type": "roberta"}  # fmt: skip
-        named = {"config.json": json.dumps(config).encode(), "model.safetensors": b"x"}
-        if refused:
-            with pytest.raises(ModelError, match="is no sequence classifier"):
-                fetch("ada/encoder", files=named)
-        else:
-            assert fetch("ada/roberta", files=named)[1] == 512
+    config = json.dumps({"architectures": ["BertModel"]}).encode()
+    with pytest.raises(ModelError, match="is no sequence classifier"):
+        fetch("ada/encoder", files={"config.json": config, "model.safetensors": b"x"})
     # What comes with the weights counts too, and what is not fetched does not.
     words = b"word " * 200_000
     with pytest.raises(ModelError, match=r"ada/wordy has 0\.0 GB; a visitor may load"):
@@ -292,12 +253,3 @@ def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
         model_cache.fetch_hub_model("ada/locked", anonymous=True)
     for name in ("../x", "/etc/passwd", "a/b/c", "a b/c", 7, None, "x"):
         assert not catalog.is_hub_id(name)
-
-
-def test_the_app_frees_its_models_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    import app
-
-    released: list[bool] = []
-    monkeypatch.setattr(model_cache, "release_models", lambda: released.append(True))
-    app.release()
-    assert released == [True]

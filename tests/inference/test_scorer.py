@@ -167,25 +167,6 @@ def test_a_stream_is_in_order_and_reads_two_windows_ahead_at_most(
     assert next(read) - taken <= 8
 
 
-@pytest.mark.long
-def test_windows_of_long_texts_are_shorter(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the texts, no more is tokenised at once than a million characters."""
-    sizes: list[int] = []
-    begin = scorer._begin
-
-    def counted(block: list[Any]) -> Any:
-        sizes.append(sum(len(text) for texts in block for text in texts))
-        return begin(block)
-
-    monkeypatch.setattr(scorer, "_begin", counted)
-    rows = [(f"{'cat ' * 8_000}{n}", "a dog " * (n + 1)) for n in range(70)]
-    logits = np.concatenate([block.logits for block in scorer.stream(rows)])
-    assert max(sizes) <= 2**20 + 2 * 20_000
-    for at in (0, 69):
-        short = scorer.scores([rows[at][0][:4000]], [rows[at][1]])
-        assert logits[at] == pytest.approx(short[0], abs=1e-5)
-
-
 def test_layers_that_answer_otherwise_are_left_alone(
     checkpoint: Path, expected: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
 ) -> None:
