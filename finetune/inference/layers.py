@@ -55,7 +55,8 @@ class _Product(nn.Module):
         super().__init__()
         biases = [x.weight.new_zeros(x.out_features) if x.bias is None else x.bias for x in linears]
         self.bias = torch.cat(biases).detach().to(dtype)
-        weight = torch.cat([linear.weight for linear in linears]).detach().to(dtype)
+        weights: list[Tensor] = [linear.weight for linear in linears]
+        weight = torch.cat(weights).detach().to(dtype)
         self.packed = True
         try:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)

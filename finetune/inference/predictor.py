@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +50,8 @@ class Prediction:
     tokens: int
     cut: int
     seconds: float
-    options: PredictOptions
-    rule: DecisionRule
+    options: PredictOptions = field(default_factory=PredictOptions)
+    rule: DecisionRule = field(default_factory=DecisionRule)
     other_label: str = ""
     other: dict[str, float] | None = None
 

@@ -260,7 +260,8 @@ def _steps(run: Run) -> Steps:
 
 def _taken(steps: Steps, began: float, ended: float) -> float:
     """How many steps were taken between two moments, parts of a step included."""
-    first, last = np.interp([began, ended], *zip(*steps, strict=True))
+    times, numbers = zip(*steps, strict=True)
+    first, last = np.interp([began, ended], times, numbers)
     return float(last - first)
 
 

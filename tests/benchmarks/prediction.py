@@ -13,6 +13,7 @@ threads of torch's. Last, whether the answers are the same: labels, and in fp32 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 import statistics
@@ -126,10 +127,9 @@ def _alone(sides: Sides, count: int, turn: int = 10) -> None:
     times: dict[str, list[float]] = {"pipeline": [], "scorer": []}
     for start in range(0, count, turn):
         for pair in sides.pairs[start : start + turn]:
-            times["pipeline"].append(_seconds(lambda pair=pair: sides.pipeline([pair])))
+            times["pipeline"].append(_seconds(functools.partial(sides.pipeline, [pair])))
         for one, two in sides.pairs[start : start + turn]:
-            ask = lambda one=one, two=two: sides.scorer.scores([one], [two])  # noqa: E731
-            times["scorer"].append(_seconds(ask))
+            times["scorer"].append(_seconds(functools.partial(sides.scorer.scores, [one], [two])))
     plain, ours = (1e3 * statistics.median(seconds) for seconds in times.values())
     print(f"\none pair: pipeline {plain:.1f} ms, scorer {ours:.1f} ms: {ours / plain:.2f} of it")
 

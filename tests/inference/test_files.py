@@ -214,30 +214,30 @@ def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("columns", "request_values", "message"),
+    ("columns", "sentences", "message"),
     [
         (
-            ("one", "two", "three", "four"),
-            {},
+            "one two three four",
+            ("", ""),
             r"No column of x\.csv is clearly sentence1: it has one, two",
         ),
-        (("one", "two"), {"sentence1": "five"}, "no column 'five'"),
-        (("sentence1", "label"), {}, r"No column of x\.csv is clearly sentence2: it has"),
-        (SIDES, {"sentence2": file_request.NONE}, "is clearly sentence2"),
+        ("one two", ("five", ""), "no column 'five'"),
+        ("sentence1 label", ("", ""), r"No column of x\.csv is clearly sentence2: it has"),
+        ("sentence1 sentence2", ("", file_request.NONE), "is clearly sentence2"),
     ],
 )
 def test_a_file_whose_columns_are_not_clear_is_refused(
     store: RunStore,
     run: Run,
     tmp_path: Path,
-    columns: tuple[str, ...],
-    request_values: dict[str, str],
+    columns: str,
+    sentences: tuple[str, str],
     message: str,
 ) -> None:
-    path = write_csv(tmp_path / "x.csv", [columns, ("a",) * len(columns)])
-    request = PredictionRequest(run.id, "x.csv", **{"sentence1": "", **request_values})
+    names = tuple(columns.split())
+    path = write_csv(tmp_path / "x.csv", [names, ("a",) * len(names)])
     with pytest.raises(DataError, match=message):
-        predict.start_prediction(store, request, path)
+        predict.start_prediction(store, PredictionRequest(run.id, "x.csv", *sentences), path)
 
 
 def test_what_cannot_be_predicted_is_refused(store: RunStore, run: Run, tmp_path: Path) -> None:
