@@ -106,7 +106,7 @@ def test_a_page_is_opened_and_watched(store: RunStore, chromium: str) -> None:
     _, url, _ = app.launch(page, store, prevent_thread_lock=True, quiet=True)
     try:
         with pages.chromium() as browser, pages.watched(store) as run:
-            paint, usable, _ = pages.opening(browser, url)
+            paint, usable = pages.opening(browser, url)
             delays = pages.watching(browser, url, run, 3)
     finally:
         page.close()

@@ -30,7 +30,7 @@ _LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """What was chosen for one model; None where nothing was.
+    """What a person chose for one model; None where nothing.
 
     Args:
         threshold: of two classes the positive one is the answer when its plain probability reaches

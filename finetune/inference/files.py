@@ -29,8 +29,7 @@ from finetune.runs.summary import fold_events
 WINDOW = 4096  # rows sorted by length together, and held at once
 FIRST = 64  # rows of the first window, which is soon predicted; each is four times the former
 CHARACTERS = 2**22  # of a window's cells, beyond which it ends
-HEAD = 100
-_SHOWN = 500  # characters of a cell among the first rows
+HEAD, _SHOWN = 100, 500  # first rows that a person is shown, and characters of their cells
 ENOUGH = 30  # labelled rows to be scored apart; with fewer, intervals are 30 points wide and more
 TRAINED_ON = "trained_on"
 Line = dict[str, Any]  # a row of the file or of the result: column -> cell
@@ -179,10 +178,10 @@ class _RowPredictor:
         for record, error in window:
             added = dict.fromkeys(self.columns) if error else next(predictions)
             lines.append({**record, **added, "error": error})
-        errors = [error for _, error in window if error]
-        self._totals.rows += len(window)
-        self._totals.errors += len(errors)
-        self._totals.examples += errors[: 10 - len(self._totals.examples)]
+        totals, errors = self._totals, [error for _, error in window if error]
+        totals.rows += len(window)
+        totals.errors += len(errors)
+        totals.examples += errors[: 10 - len(totals.examples)]
         return lines
 
     def _predictions(self, records: list[Line]) -> Iterator[Line]:
@@ -253,12 +252,8 @@ class _RowPredictor:
 
     def _scores(self, counts: NDArray[np.int64]) -> dict[str, Any]:
         scores = intervals.bootstrap_from_confusion(counts, self._positive)
-        return {
-            "scores": {
-                name: [score.value, score.low, score.high] for name, score in scores.items()
-            },
-            "confusion": counts.tolist(),
-        }
+        rows = {name: [score.value, score.low, score.high] for name, score in scores.items()}
+        return {"scores": rows, "confusion": counts.tolist()}
 
 
 def _count_rows(path: Path, table: Table) -> int:

@@ -41,9 +41,8 @@ class ModelCache:
     def using(
         self, folder: Path, max_length: int, paired: bool | None = True, device: str = ""
     ) -> Iterator[Predictor]:
-        """The predictor of a folder, loaded anew when its weights have changed.
-
-        It stays loaded for the time of the `with`, whatever others ask for meanwhile."""
+        """The predictor of a folder, loaded anew when its weights have changed; it stays loaded for
+        the time of the `with`."""
         weights = folder / "model.safetensors"
         changed = weights.stat().st_mtime_ns if weights.exists() else 0
         key = (str(folder), changed, device)
@@ -93,8 +92,7 @@ def release_models() -> None:
 def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
     """The folder of a classifier of the Hub once it is fetched, and how many tokens it reads.
 
-    Args:
-        anonymous: for a visitor: without any token of this machine's, and up to `MOST_OF_HUB`.
+    For a visitor `anonymous`: without any token of this machine's, and up to `MOST_OF_HUB`.
 
     Raises:
         ModelError: when it cannot be had, or is no such classifier.

@@ -99,10 +99,6 @@ def find_flips(
     return sorted(flips, key=lambda flip: first_of[flip.edit.kind] is not flip)
 
 
-def _lower(word: re.Match[str]) -> str:
-    return word[0].lower().replace("’", "'")
-
-
 def _replaced(text: str, word: re.Match[str], new: str) -> _Change:
     """The text with another word, in the capitals of the one that stood there."""
     old = word[0]
@@ -110,12 +106,7 @@ def _replaced(text: str, word: re.Match[str], new: str) -> _Change:
         new = new.upper()
     elif old[0].isupper():
         new = new[0].upper() + new[1:]
-    description = f'"{_short(old)}" becomes "{_short(new)}"'
-    return description, text[: word.start()] + new + text[word.end() :]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return f'"{old}" becomes "{new}"', text[: word.start()] + new + text[word.end() :]
 
 
 def _without(text: str, word: re.Match[str]) -> str:
@@ -129,7 +120,7 @@ def _without(text: str, word: re.Match[str]) -> str:
 
 def _negations(text: str) -> Iterator[_Change]:
     words = list(_WORD.finditer(text))
-    lowers = [_lower(word) for word in words]
+    lowers = [word[0].lower().replace("’", "'") for word in words]
     negated = any(lower in ("not", "never", "cannot") or lower.endswith("n't") for lower in lowers)
     for before, word, lower in zip(["", *lowers], words, lowers, strict=False):
         if lower in ("not", "n't", "never"):
@@ -156,6 +147,7 @@ def _numbers(text: str) -> Iterator[_Change]:
 def _drops(text: str) -> Iterator[_Change]:
     words = list(_WORD.finditer(text))
     if len(words) > LONGEST:
-        words = [word for word in words if _lower(word) not in _FUNCTION][:LONGEST]
+        words = [word for word in words if word[0].lower() not in _FUNCTION][:LONGEST]
     for word in words:
-        yield f'"{_short(word[0])}" is left out', _without(text, word)
+        shown = word[0] if len(word[0]) <= _SHOWN else f"{word[0][:_SHOWN]}…"
+        yield f'"{shown}" is left out', _without(text, word)

@@ -30,8 +30,7 @@ Columns = dict[str, list[list[int]]]  # name of an input -> its values for each 
 Batch = tuple[list[int], Future[NDArray[np.float32]]]  # places of its pairs, and their logits
 T = TypeVar("T")
 WINDOW = 1024  # pairs sorted by length at a time: enough that a batch hardly needs padding
-# Characters of a window: a tokenizer takes about 100 bytes for each until it is done.
-_CHARACTERS = 2**20
+_CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
 # Characters of a sentence that are read: at least these, and so many for each token of the
 # model's. No text of words has as few tokens as that, so the rest would be cut in any case.
 _READ, _READ_PER_TOKEN = 20_000, 64

@@ -238,10 +238,8 @@ def _delays(run: Run, visitors: list[Steps]) -> list[float]:
 
 
 def _spread(seconds: list[float]) -> str:
-    if len(seconds) < 20:
-        return "too few"
-    cuts = statistics.quantiles(seconds, n=20)
-    return f"{statistics.median(seconds):.2f} s in the median, {cuts[18]:.2f} s at the 95th"
+    middle, late = np.quantile(seconds or [np.nan], (0.5, 0.95))
+    return f"{middle:.2f} s in the median, {late:.2f} s at the 95th"
 
 
 def _rate(run: Run, seconds: float) -> float:

@@ -3,10 +3,9 @@
 *Start*: from the start of `python app.py` to the first 200 of `/`, beside a bare Gradio page (one
 textbox), each a process of its own, in turns. *Opening*: in a headless Chromium with an empty
 cache, from the first contentful paint to the moment the page can be used: the Train button is there
-and enabled, and a click on a tab, tried at every frame, has turned to it. Also said: when the last
-task of over 50 ms ended, for until then a click may wait. *Event to screen*: this process stands in
-for a worker and writes steps into a run's events at irregular times while a Chromium watches the
-run; from the time of an event to the frame that shows its step.
+and enabled, and a click on a tab, tried at every frame, has turned to it. *Event to screen*: this
+process stands in for a worker and writes steps into a run's events at irregular times while a
+Chromium watches the run; from the time of an event to the frame that shows its step.
 
     python -m tests.benchmarks.page [--rounds 7] [--events 80]
 
@@ -54,15 +53,12 @@ SIDES = ("bare", "app")
 
 # Sees the page as a person would: what is there at a frame.
 _OPENING = """
-window.opened = {long: 0};
-new PerformanceObserver((list) => {
-  for (const one of list.getEntries()) opened.long = one.startTime + one.duration;
-}).observe({type: 'longtask', buffered: true});
+window.usable = 0;
 const look = () => {
   const tab = [...document.querySelectorAll('[role=tab]')].find((one) => one.innerText === 'Runs');
   const train = document.querySelector('button#train, #train button');
   if (tab && tab.getAttribute('aria-selected') === 'true' && train && !train.disabled) {
-    opened.usable = performance.now();
+    usable = performance.now();
     return;
   }
   if (tab) tab.click();
@@ -100,13 +96,12 @@ def main() -> None:
             openings = [opening(browser, url) for _ in range(args.rounds + 1)][1:]
             with watched(store) as run:
                 delays = watching(browser, url, run, args.events)
-    first, usable, long = zip(*openings, strict=True)
+    first, usable = zip(*openings, strict=True)
     figures = {
         "a bare Gradio page to the first 200": starts["bare"],
         "python app.py to the first 200": starts["app"],
         "opened, to the first contentful paint": first,
         "from it to usable": usable,
-        "from it to the last long task": long,
         "event to screen": delays,
     }
     print(f"\n{'':<38}{'median':>9}{'95th':>9}{'most':>9}")
@@ -184,17 +179,16 @@ def chromium() -> Iterator[Browser]:
         yield browser
 
 
-def opening(browser: Browser, url: str) -> tuple[float, float, float]:
-    """Seconds to the first contentful paint, and from it to usable and to the last long task."""
+def opening(browser: Browser, url: str) -> tuple[float, float]:
+    """Seconds to the first contentful paint, and from it to usable."""
     page = browser.new_page()  # in a context of its own: nothing is cached
     page.add_init_script(_OPENING)
     page.goto(url)
-    page.wait_for_function("opened.usable", timeout=60_000)
-    page.wait_for_timeout(3000)
+    page.wait_for_function("usable", timeout=60_000)
     paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-    first, usable, long = page.evaluate(f"[{paint}, opened.usable, opened.long]")
+    first, usable = page.evaluate(f"[{paint}, usable]")
     page.close()
-    return first / 1000, (usable - first) / 1000, max(0.0, long - first) / 1000
+    return first / 1000, (usable - first) / 1000
 
 
 @contextlib.contextmanager

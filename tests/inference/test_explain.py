@@ -190,17 +190,6 @@ def byte_level() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>")
 
 
-def test_bytes_are_joined_to_characters_and_words() -> None:
-    tokenizer = byte_level()
-    bag = Bag(len(tokenizer))
-    explanation = explain_pair(tokenizer, bag, "a café 👍 猫", None, 64, 1)
-    assert texts(explanation) == ["a", "café", "👍", "猫"]
-    parts = bag.parts(tokenizer("a café 👍 猫").input_ids, tokenizer.pad_token_id).tolist()
-    # The space before a word is that word's: a | space c a f and two bytes | space and four | ...
-    expected = [parts[0], sum(parts[1:7]), sum(parts[7:12]), sum(parts[12:])]
-    assert [word.weight for word in explanation.words] == pytest.approx(expected, abs=1e-4)
-
-
 TEXT = st.text(min_size=1, max_size=40).filter(lambda text: text.strip() and "\0" not in text)
 
 

@@ -21,7 +21,7 @@ from finetune.inference import decision_rule, file_request, files
 from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.predictor import Predictor
-from finetune.jobs import background, predict, workers
+from finetune.jobs import predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -337,36 +337,6 @@ def test_what_is_judged_counts_with_what_is_uploaded(
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "0")
     with pytest.raises(DataError, match="a visitor may bring 0 MB"):
         judge("g", 1)
-
-
-def test_others_start_while_a_file_is_copied(
-    store: RunStore,
-    visitor: Callable[[str], Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    path = write_pairs(tmp_path / "x.csv")
-    (ada, adas), (bob, bobs) = visitor("ada"), visitor("bob")
-    left = store.root / "batches" / ".new-of-an-app-that-was-killed"
-    left.mkdir(parents=True)
-    copyfile, copied = shutil.copyfile, []
-
-    def slow(source: Path, target: Path) -> None:
-        copied.append(target)
-        if len(copied) == 1:
-            with background.store_lock(store):
-                assert predict.newest_predictions(store) == []  # what is not whole is not shown
-            with pytest.raises(JobError, match="still being predicted"):
-                predict.start_prediction(ada, PredictionRequest(adas, "x.csv", ""), path)
-            predict.start_prediction(bob, PredictionRequest(bobs, "x.csv", ""), path)
-        copyfile(source, target)
-
-    monkeypatch.setattr(shutil, "copyfile", slow)
-    job = predict.start_prediction(ada, PredictionRequest(adas, "x.csv", ""), path)
-    assert job.input.read_bytes() == path.read_bytes()
-    jobs = {job.id for job in predict.newest_predictions(store)}
-    assert len(jobs) == 2
-    assert {folder.name for folder in (store.root / "batches").iterdir()} == jobs
 
 
 def test_a_file_that_cannot_be_copied_leaves_nothing(
