@@ -80,7 +80,7 @@ def open_test_set(run: Run) -> events.TestSetOpened:
         raise DataError("These pairs have no test split.", "Bring a test file, or choose others.")
     table = pairs.splits["test"].with_format("arrow")[:]
     second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
-    scorer = Scorer(run.best, checkpoints.length_of(run.folder), paired=second is not None)
+    scorer = Scorer(run.best, checkpoints.length_of(run.folder))
     logits = scorer.scores(table.column("sentence1").to_pylist(), second)
     labels = np.asarray(table.column("label").to_numpy(), np.int64)
     step = run.summary().saved_step or 0

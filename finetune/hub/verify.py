@@ -98,7 +98,7 @@ def _answers(run: Run, summary: RunSummary, folder: Path) -> ModelAnswers:
     from finetune.inference.scorer import Scorer
 
     length = checkpoints.length_of(run.folder)
-    scorer = Scorer(folder, length, summary.paired, "fp32", "cpu", threads=1, aside=True)
+    scorer = Scorer(folder, length, "fp32", "cpu", threads=1, aside=True)
     try:
         return ModelAnswers(scorer.labels, scorer.scores(*_questions(run, summary.paired)))
     finally:

@@ -1,13 +1,10 @@
 """The decision rule: how a model's logits become probabilities and an answer.
 
-What a person chose for a model is kept in the `config.json` beside its weights, under a key that
-other programs ignore:
+It is kept in the `config.json` beside the model's weights, under a key that other programs ignore:
 
     "finetune": {"threshold": 0.43, "positive": "equivalent", "temperature": 1.31, "step": 400}
 
-`threshold`: of two classes the positive one is the answer when its plain probability reaches it.
-`temperature`: calibrated probabilities are softmax(logits / temperature). `step`: optimizer steps
-the model has taken, written when it is saved.
+`step`: optimizer steps the model has taken, written when it is saved.
 """
 
 from __future__ import annotations
@@ -28,14 +25,17 @@ from finetune.errors import DataError, StoreError
 from finetune.metrics.calibration import Logits, probabilities
 from finetune.runs.run import NOTES
 
+_LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
+
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """What was chosen for one model; None where nothing was.
+    """What a person chose for one model; None where nothing.
 
     Args:
-        threshold: of the positive class' plain probability, above 0 and below 1.
-        temperature: above 0; more than 1 makes a model less sure.
+        threshold: of two classes the positive one is the answer when its plain probability reaches
+            it.
+        temperature: calibrated probabilities are softmax(logits / temperature).
         positive: name of the class that the threshold is about.
     """
 
@@ -46,16 +46,11 @@ class DecisionRule:
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """How logits become an answer.
+    """How logits become an answer."""
 
-    Args:
-        both_orders: average the probabilities of both orders of the sentences.
-        threshold, calibrated: use the threshold, the temperature saved with the model.
-    """
-
-    both_orders: bool = False
-    threshold: bool = False
-    calibrated: bool = False
+    both_orders: bool = False  # average the probabilities of both orders of the sentences
+    threshold: bool = False  # use the threshold saved with the model
+    calibrated: bool = False  # use the temperature saved with the model
 
 
 def decide(
@@ -69,15 +64,14 @@ def decide(
     the most probable class, or the threshold's.
 
     Args:
-        labels: names of the classes.
         swapped: logits of the sentences in the other order; None for single sentences.
     """
     temperature = (rule.temperature if options.calibrated else None) or 1.0
     shares = probabilities(logits, temperature)
     if options.both_orders and swapped is not None:
         shares = (shares + probabilities(swapped, temperature)) / np.float32(2)
-    usable = options.threshold and rule.threshold is not None and rule.positive in labels
-    if not usable or rule.threshold is None or len(labels) != 2:
+    usable = options.threshold and rule.positive in labels and len(labels) == 2
+    if not usable or rule.threshold is None:
         return shares, shares.argmax(axis=1)
     positive = labels.index(rule.positive)
     # The calibrated probability at which the plain one is the threshold.
@@ -88,22 +82,15 @@ def decide(
 
 def read_rule(folder: Path) -> DecisionRule:
     """What was chosen for the model in a folder; nothing where it cannot be read."""
-    values = json_files.read(folder / "config.json").get(NOTES)
-    if not isinstance(values, dict):
+    notes = json_files.read(folder / "config.json").get(NOTES)
+    if not isinstance(notes, dict):
         return DecisionRule()
-    positive = values.get("positive")
-    return DecisionRule(
-        _between(0, values.get("threshold"), 1),
-        _between(0, values.get("temperature"), 1000),
-        positive if isinstance(positive, str) else "",
-    )
-
-
-def _between(low: float, value: object, high: float) -> float | None:
-    """The value if it is a number between two others."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if low < value < high else None
+    values: dict[str, Any] = {}
+    for name, limit in _LIMITS.items():
+        value = notes.get(name)
+        if isinstance(value, int | float) and 0 < value < limit:
+            values[name] = float(value)
+    return DecisionRule(**values, positive=str(notes.get("positive") or ""))
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
@@ -114,18 +101,16 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
         StoreError: when there is no model or its folder cannot be written.
     """
     rule = replace(read_rule(folder), **values)
-    if rule.threshold is not None and not 0 < rule.threshold < 1:
-        raise DataError(f"The threshold is {rule.threshold:g}.", "Choose one between 0 and 1.")
-    if rule.temperature is not None and not 0 < rule.temperature < 1000:
-        raise DataError(f"The temperature is {rule.temperature:g}.", "Fit it anew.")
+    for name, limit in _LIMITS.items():
+        value = getattr(rule, name)
+        if value is not None and not 0 < value < limit:
+            raise DataError(f"The {name} is {value:g}.", f"Choose one between 0 and {limit}.")
     config = json_files.read(folder / "config.json")
     if not config:
         raise StoreError("This run has no saved model.", "It is there after the first evaluation.")
-    notes = {name: value for name, value in asdict(rule).items() if value not in (None, "")}
     before = config.pop(NOTES, None)
-    if isinstance(before, dict) and "step" in before:
-        notes["step"] = before["step"]
-    if notes:
+    values = asdict(rule) | {"step": before.get("step") if isinstance(before, dict) else None}
+    if notes := {name: value for name, value in values.items() if value not in (None, "")}:
         config[NOTES] = notes
     write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
     return rule

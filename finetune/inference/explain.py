@@ -1,16 +1,18 @@
 """Which words a decision came from: integrated gradients over the words of one input.
 
-Integrated gradients: Sundararajan, Taly, Yan 2017, https://arxiv.org/abs/1703.01365; the integral
-is captum's.
+Integrated gradients: Sundararajan, Taly, Yan 2017, https://arxiv.org/abs/1703.01365.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from finetune.errors import ModelError
@@ -27,18 +29,13 @@ _TOKENS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class WordWeight:
-    """One word, or one mark, of sentence 1 or 2, as the tokenizer divides them.
-
-    Args:
-        start, end: of its characters in the sentence.
-        weight: how much it moved the target, in nats: above zero for the decision, below zero
-            against it. None where the input was cut before it.
-    """
+    """One word, or one mark, of sentence 1 or 2, as the tokenizer divides them."""
 
     sentence: int
-    start: int
+    start: int  # characters of the sentence
     end: int
     text: str
+    # In nats: above zero for the decision, below zero against it; None where the input was cut.
     weight: float | None
 
 
@@ -50,10 +47,9 @@ class Explanation:
     minus the other. A lone logit can change while no probability does; this cannot.
 
     Args:
-        label_index: the explained class.
-        target: its log-odds for the input, in nats.
-        baseline_target: the log-odds of the same class when every word is blanked out.
-        words: all words of both sentences in order. Their weights and `special` sum to
+        target: of the input, in nats.
+        baseline_target: of the input with every word blanked out.
+        words: of both sentences in order. Their weights and `special` sum to
             `target - baseline_target`, but for `error`.
         special: weight of tokens that belong to no word.
         steps: points at which the gradient was taken.
@@ -69,11 +65,6 @@ class Explanation:
     steps: int
     error: float
 
-    @property
-    def complete(self) -> bool:
-        """Whether the weights account for the whole difference, within `TOLERANCE`."""
-        return self.error <= TOLERANCE
-
 
 def explain_pair(
     tokenizer: PreTrainedTokenizerBase,
@@ -81,94 +72,60 @@ def explain_pair(
     sentence1: str,
     sentence2: str | None,
     max_length: int,
-    label: int | None = None,
+    label: int,
 ) -> Explanation:
-    """The words a decision came from, by integrated gradients.
+    """The words that a model's decision for class `label` came from, by integrated gradients.
 
     The path goes from a baseline, the same input with the embedding of every token but the special
     ones replaced by the padding token's, straight to the input. The integral is taken at more and
     more points until the weights sum to what they should (`TOLERANCE`), or `STEPS` end.
 
     Args:
-        tokenizer: a fast one, which knows each token's characters.
         model: an fp32 classifier in eval mode, not in use by another thread.
-        label: the class to explain; the most probable where None.
 
     Raises:
         ModelError: when the tokenizer is not a fast one or has no token to blank words with.
     """
-    blank = _blank_token(tokenizer)
+    tokens = (tokenizer.pad_token_id, tokenizer.mask_token_id, tokenizer.unk_token_id)
+    blank = next((token for token in tokens if token is not None), None)
+    if not tokenizer.is_fast or blank is None:
+        raise ModelError(
+            f"The tokenizer {type(tokenizer).__name__} does not say which characters a token is, "
+            "or has no token to blank a word with.",
+            "Only a model with a fast tokenizer (tokenizer.json) and a pad_token can be explained.",
+        )
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
     inputs = tokenizer(*texts, truncation=True, max_length=max_length, return_tensors="pt")
     inputs = inputs.to(model.device)
-    uncut = tokenizer(*texts, return_offsets_mapping=True, verbose=False)
+    in_text = torch.tensor([[sentence is not None for sentence in inputs.sequence_ids(0)]])
+    ids, embedding = inputs["input_ids"], model.get_input_embeddings()
     with torch.no_grad():
-        decision = _Decision(model, inputs, label)
-        in_text = [sentence is not None for sentence in inputs.sequence_ids(0)]
-        baseline = decision.ids.masked_fill(torch.tensor([in_text], device=model.device), blank)
-        baseline_target = decision.of_embeddings(baseline)
-        difference = decision.target - baseline_target
-        weights, steps, error = _integrate(decision, baseline, difference)
+        baseline = embedding(ids.masked_fill(in_text.to(model.device), blank))
+        path = embedding(ids) - baseline
+        ends = _log_odds(model, inputs, torch.cat([baseline, baseline + path]), label)
+    baseline_target, target = ends.tolist()
+    difference = target - baseline_target
+    for steps in STEPS:
+        weights = _integrate(model, inputs, baseline, path, label, steps)
+        error = abs(sum(weights) - difference) / max(abs(difference), SMALLEST_DIFFERENCE)
+        if error <= TOLERANCE:
+            break
+    uncut = tokenizer(*texts, return_offsets_mapping=True, verbose=False)
     words, special = _weigh_words(texts, inputs, uncut, weights)
-    return Explanation(
-        decision.label, decision.target, baseline_target, words, special, steps, error
-    )
+    return Explanation(label, target, baseline_target, words, special, steps, error)
 
 
-def _blank_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that stands for no word."""
-    if not tokenizer.is_fast:
-        raise ModelError(
-            f"The tokenizer {type(tokenizer).__name__} does not say which characters a token is.",
-            "Only a model with a fast tokenizer (tokenizer.json) can be explained.",
-        )
-    for token in (tokenizer.pad_token_id, tokenizer.mask_token_id, tokenizer.unk_token_id):
-        if token is not None:
-            return int(token)
-    raise ModelError(
-        "The tokenizer has no padding, mask or unknown token to blank a word with.",
-        "Set its pad_token and save it again.",
-    )
+def _log_odds(model: Any, inputs: BatchEncoding, embeddings: Tensor, label: int) -> Tensor:
+    """Of one class against all others, shape (batch,), when the tokens of an input have other
+    embeddings, of shape (batch, length, width); of a single output, that output.
 
-
-class _Decision:
-    """The log-odds of one class as a function of its input's embeddings."""
-
-    def __init__(self, model: PreTrainedModel, inputs: BatchEncoding, label: int | None) -> None:
-        self._model = model
-        self._names = [name for name in inputs if name != "input_ids"]
-        self.ids = inputs["input_ids"]
-        self.others = tuple(inputs[name] for name in self._names)
-        self.embedding = model.get_input_embeddings()
-        logits = self._logits(self.ids, *self.others)
-        self.label = int(logits.argmax()) if label is None else label
-        self.target = float(_log_odds(logits, self.label))
-
-    def __call__(self, ids: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        """Log-odds, shape (batch,)."""
-        return _log_odds(self._logits(ids, *others), self.label)
-
-    def of_embeddings(self, ids: torch.Tensor) -> float:
-        """The log-odds when only the embeddings are those of other tokens.
-
-        A model may also read from its ids where padding begins or which position is whose; the
-        path of the integral does not change that, so its starting point must not either.
-        """
-        other = self.embedding(ids)
-        hook = self.embedding.register_forward_hook(lambda *_: other)
-        try:
-            return float(self(self.ids, *self.others))
-        finally:
-            hook.remove()
-
-    def _logits(self, ids: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        named: dict[str, Any] = dict(zip(self._names, others, strict=True))
-        return self._model(input_ids=ids, **named).logits  # type: ignore[no-any-return]
-
-
-def _log_odds(logits: torch.Tensor, label: int) -> torch.Tensor:
-    """Of one class against all others, shape (batch,) of logits (batch, classes); of a single
-    output, that output."""
+    The ids stay: a model may read from them where padding begins or which position is whose."""
+    rows = {name: values.expand(len(embeddings), -1) for name, values in inputs.items()}
+    hook = model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
+    try:
+        logits: Tensor = model(**rows).logits
+    finally:
+        hook.remove()
     if logits.shape[1] == 1:
         return logits[:, 0]
     others = [index for index in range(logits.shape[1]) if index != label]
@@ -176,72 +133,50 @@ def _log_odds(logits: torch.Tensor, label: int) -> torch.Tensor:
 
 
 def _integrate(
-    decision: _Decision, baseline: torch.Tensor, difference: float
-) -> tuple[list[float], int, float]:
-    """A weight for each token, the steps it took, and how far off their sum is.
+    model: Any, inputs: BatchEncoding, baseline: Tensor, path: Tensor, label: int, steps: int
+) -> list[float]:
+    """A weight for each token: the gradients along the path from the baseline, times the path.
 
-    Gauss-Legendre points: for a function as smooth as this one they need far fewer than equal
+    At Gauss-Legendre points: for a function as smooth as this one they need far fewer than equal
     steps do.
     """
-    from captum.attr import LayerIntegratedGradients  # half a second, for it loads matplotlib
-
-    method = LayerIntegratedGradients(decision, decision.embedding)
-    for steps in STEPS:
-        embeddings = method.attribute(
-            decision.ids,
-            baseline,
-            additional_forward_args=decision.others,
-            n_steps=steps,
-            method="gausslegendre",
-            internal_batch_size=max(1, _TOKENS_AT_ONCE // decision.ids.shape[1]),
-        )
-        weights = embeddings[0].double().sum(dim=-1)
-        error = abs(float(weights.sum()) - difference) / max(abs(difference), SMALLEST_DIFFERENCE)
-        if error <= TOLERANCE:
-            break
-    return weights.tolist(), steps, error
+    points, shares = (
+        torch.tensor(values / 2, dtype=path.dtype, device=path.device)[:, None, None]
+        for values in np.polynomial.legendre.leggauss(steps)
+    )
+    rows = max(1, _TOKENS_AT_ONCE // path.shape[1])
+    total = torch.zeros_like(path[0])
+    for at, share in zip((points + 0.5).split(rows), shares.split(rows), strict=True):
+        embeddings = (baseline + at * path).requires_grad_()
+        log_odds = _log_odds(model, inputs, embeddings, label)
+        (gradients,) = torch.autograd.grad(log_odds.sum(), embeddings)
+        total += (share * gradients).sum(dim=0)
+    return (total * path[0]).double().sum(dim=-1).tolist()  # type: ignore[no-any-return]
 
 
 def _weigh_words(
     texts: list[str], inputs: BatchEncoding, uncut: BatchEncoding, weights: Sequence[float]
 ) -> tuple[list[WordWeight], float]:
-    """Tokens' weights summed up by word, and what belongs to no word.
-
-    Args:
-        inputs: the tokens that the model read, one for each of `weights`.
-        uncut: those of the whole texts, with their characters.
-    """
-    # 1. Where each word begins. Two words of the same character, as of "½", become one.
-    spans: list[tuple[int, int]] = []  # sentence and first character
-    number_of: dict[tuple[int, int | None], int] = {}  # sentence and word of a token -> its span
-    end = 0
+    """The weights of the tokens that were read, by word of the uncut texts, and what belongs to no
+    word."""
+    read: dict[tuple[int | None, int | None], float] = {}
+    tokens = zip(inputs.sequence_ids(0), inputs.word_ids(0), weights, strict=True)
+    for sentence, word, weight in tokens:
+        read[sentence, word] = read.get((sentence, word), 0.0) + weight
+    begins: dict[tuple[int, int | None], int] = {}  # sentence and word -> its first character
     for sentence, word, (first, last) in zip(
         uncut.sequence_ids(0), uncut.word_ids(0), uncut["offset_mapping"], strict=True
     ):
-        if sentence is None or not texts[sentence][first:last].strip():
-            continue
-        if (sentence, word) not in number_of:
-            if not spans or spans[-1][0] != sentence or first >= end:
-                spans.append((sentence, first))
-            number_of[sentence, word] = len(spans) - 1
-        end = last
-    # 2. What each word weighs; tokens of spaces or special ones weigh apart.
-    read: dict[int, float] = {}
-    special = 0.0
-    tokens = zip(inputs.sequence_ids(0), inputs.word_ids(0), weights, strict=True)
-    for sentence, word, weight in tokens:
-        number = number_of.get((sentence, word)) if sentence is not None else None
-        if number is None:
-            special += weight
-        else:
-            read[number] = read.get(number, 0.0) + weight
-    # 3. A word ends where the next one begins, less the spaces between.
+        if sentence is not None and texts[sentence][first:last].strip():
+            begins.setdefault((sentence, word), first)
+    # A word ends where the next one begins, less the spaces between.
     words = []
-    for number, (sentence, first) in enumerate(spans):
-        follows = spans[number + 1 : number + 2]
-        same = follows and follows[0][0] == sentence
-        piece = texts[sentence][first : follows[0][1] if same else None]
+    spans = list(begins.items())
+    for (key, first), following in itertools.zip_longest(spans, spans[1:]):
+        same = following is not None and following[0][0] == key[0]
+        piece = texts[key[0]][first : following[1] if same else None]
         text = piece.strip()
         start = first + len(piece) - len(piece.lstrip())
-        words.append(WordWeight(sentence + 1, start, start + len(text), text, read.get(number)))
-    return words, special
+        if text:
+            words.append(WordWeight(key[0] + 1, start, start + len(text), text, read.get(key)))
+    return words, sum(weights) - sum(word.weight or 0.0 for word in words)

@@ -15,17 +15,11 @@ COLUMNS = ("sentence1", "sentence2", "label")
 
 @dataclass(frozen=True)
 class PredictionRequest:
-    """A file to predict with the kept model of a run.
-
-    Args:
-        file: what the person calls the file.
-        sentence1, sentence2, label: its columns; empty where there is none.
-        both_orders, threshold, calibrated: as in `PredictOptions`.
-    """
+    """A file to predict with the kept model of a run."""
 
     run: str
-    file: str
-    sentence1: str
+    file: str  # what the person calls it
+    sentence1: str  # its columns; empty where there is none
     sentence2: str = ""
     label: str = ""
     both_orders: bool = False
@@ -51,7 +45,7 @@ def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -
     """The request with its columns guessed where they were left open.
 
     Raises:
-        DataError: naming a column that the file does not have, or the second of a pair's.
+        DataError: naming a column that the file does not have, or a sentence that has no column.
     """
     usable, guesses = file_columns(path, request.file)
     has = f"it has {', '.join(usable[:20])}."
@@ -60,17 +54,13 @@ def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -
     )
     second = second if paired and second != NONE else ""
     label = "" if label == NONE else label
-    if not first:
-        raise DataError(
-            f"No column of {request.file} is clearly the first sentence: {has}", "Choose it."
-        )
     for column in filter(None, (first, second, label)):
         if column not in usable:
             raise DataError(f"{request.file} has no column {column!r}; {has}", "Choose another.")
-    if paired and not second:
+    if not first or (paired and not second):
+        missing = "sentence2" if first else "sentence1"
         raise DataError(
-            f"This model compares two sentences, and no column of {request.file} is chosen as "
-            f"sentence2: {has}",
-            "Choose the column of the second sentences, or a model of single sentences.",
+            f"No column of {request.file} is clearly {missing}: {has}",
+            "Choose it, or a model of single sentences." if first else "Choose it.",
         )
     return replace(request, sentence1=first, sentence2=second, label=label)

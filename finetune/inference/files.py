@@ -29,55 +29,30 @@ from finetune.runs.summary import fold_events
 WINDOW = 4096  # rows sorted by length together, and held at once
 FIRST = 64  # rows of the first window, which is soon predicted; each is four times the former
 CHARACTERS = 2**22  # of a window's cells, beyond which it ends
-HEAD = 100
-_SHOWN = 500  # characters of a cell among the first rows
+HEAD, _SHOWN = 100, 500  # first rows that a person is shown, and characters of their cells
 ENOUGH = 30  # labelled rows to be scored apart; with fewer, intervals are 30 points wide and more
 TRAINED_ON = "trained_on"
-OnProgress = Callable[[int, int], None]
-OnHead = Callable[[list[dict[str, Any]]], None]
-Line = dict[str, Any]  # a row of the result: column -> cell
+Line = dict[str, Any]  # a row of the file or of the result: column -> cell
+InputRow = tuple[Line, str]  # and why it cannot be predicted
 
 
 class Cancelled(BaseException):
     """The prediction of a file is to end; what is written is kept."""
 
 
-@dataclass(frozen=True)
-class InputRow:
-    """One row of the file, or why it could not be read."""
-
-    record: dict[str, Any]
-    error: str = ""
-
-
 @dataclass
 class RunningTotals:
-    """Counts over the rows so far.
-
-    Args:
-        rows, errors: rows, and those of them that could not be predicted.
-        examples: why some could not.
-        counts: confusion matrix; None where there are no labels.
-        unknown: labels that are no class of the model.
-        new: of `counts` those of rows that are no training pairs of the run.
-        trained, validated: rows that stand among the run's training pairs, and of the others
-            those among its validation pairs; None where it did not write them down.
-    """
+    """Counts over the rows so far."""
 
     rows: int = 0
-    errors: int = 0
-    examples: list[str] = field(default_factory=list)
-    counts: NDArray[np.int64] | None = None
-    unknown: int = 0
-    new: NDArray[np.int64] | None = None
-    trained: int | None = None
-    validated: int | None = None
-
-    def overlap(self) -> dict[str, int]:
-        """How many rows the run has seen, for a report; empty where that is not known."""
-        if self.trained is None or self.validated is None:
-            return {}
-        return {TRAINED_ON: self.trained, "validated_on": self.validated}
+    errors: int = 0  # rows that could not be predicted
+    examples: list[str] = field(default_factory=list)  # why some could not
+    counts: NDArray[np.int64] | None = None  # confusion matrix, where there are labels
+    new: NDArray[np.int64] | None = None  # the same of rows that the run was not trained on
+    unknown: int = 0  # labels that are no class of the model
+    # How many rows are among the run's training pairs, and of the others among its validation
+    # pairs; empty where it did not write them down.
+    overlap: dict[str, int] = field(default_factory=dict)
 
 
 def predict_file(
@@ -85,15 +60,14 @@ def predict_file(
     request: PredictionRequest,
     path: Path,
     out: Path,
-    on_progress: OnProgress = lambda done, total: None,
-    on_head: OnHead = lambda rows: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_head: Callable[[list[Line]], None] = lambda rows: None,
     totals: RunningTotals | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Predict every row of a file: the report, and whether all rows were predicted.
 
     A row that cannot be read, or that has no sentence, is written with the reason in the column
-    `error`. Where the run has written down which pairs it was trained on, the column `trained_on`
-    says of each row whether it is one of them.
+    `error`.
 
     Args:
         path, out: the file and the result, of the same kind (JSON becomes JSONL).
@@ -123,7 +97,7 @@ def predict_file(
                 on_progress(totals.rows, max(row_count, totals.rows) if row_count else 0)
         except Cancelled:
             complete = False
-    return _report(totals, predictor.labels, predictor.positive), complete
+    return predictor.report(), complete
 
 
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
@@ -131,14 +105,14 @@ def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
     broken: list[InputRow] = []
 
     def on_error(line: int, reason: str) -> None:
-        broken.append(InputRow({}, f"line {line} {reason}"))
+        broken.append(({}, f"line {line} {reason}"))
 
-    columns = [*filter(None, (request.sentence1, request.sentence2))]
+    names = (request.sentence1, request.sentence2)
     for _, record in table.rows(on_error):
         yield from broken
         broken.clear()
-        empty = [name for name in columns if not _sentence(record.get(name)).strip()]
-        yield InputRow(record, f"{empty[0]} is empty" if empty else "")
+        empty = [name for name in names if name and not _sentence(record.get(name)).strip()]
+        yield record, f"{empty[0]} is empty" if empty else ""
     yield from broken
 
 
@@ -150,15 +124,12 @@ def _sentence(cell: Any) -> str:
 
 
 def _windows(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:
-    """Rows to be predicted together: few at first, so that the first are soon seen."""
+    """Rows to be predicted together: few at first, so that the first are soon there."""
     window: list[InputRow] = []
     most, size = min(FIRST, WINDOW), 0
     for row in rows:
         window.append(row)
-        for cell in row.record.values():
-            if isinstance(cell, dict | list):
-                cell = str(cell)
-            size += len(cell) if isinstance(cell, str | bytes) else 8
+        size += sum(len(str(cell)) for cell in row[0].values())
         if len(window) == most or size >= CHARACTERS:
             yield window
             most = min(most * 4, WINDOW)
@@ -169,11 +140,8 @@ def _windows(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:
 
 def _shorten(line: Line) -> Line:
     """A row for a person to look at, whatever is in its cells."""
-    short = {}
-    for name, cell in line.items():
-        value = str(cell) if isinstance(cell, dict | list) else to_plain_value(cell)
-        short[name] = value[:_SHOWN] if isinstance(value, str) else value
-    return short
+    plain = {name: to_plain_value(cell) for name, cell in line.items()}
+    return {name: cell[:_SHOWN] if isinstance(cell, str) else cell for name, cell in plain.items()}
 
 
 class _RowPredictor:
@@ -182,116 +150,110 @@ class _RowPredictor:
     def __init__(self, run: Run, request: PredictionRequest, totals: RunningTotals) -> None:
         from finetune.inference.scorer import Scorer
 
-        length = checkpoints.length_of(run.folder)
-        self._scorer = Scorer(run.best, length, paired=bool(request.sentence2))
-        self.labels = self._scorer.labels
+        self._scorer = Scorer(run.best, checkpoints.length_of(run.folder))
+        self._labels = self._scorer.labels
         self._request, self._totals = request, totals
         self._rule = decision_rule.read_rule(run.best)
         prepared = fold_events(run.tail()[0]).prepared
         name = self._rule.positive or (prepared and prepared.data.get("positive_label"))
-        default = min(1, len(self.labels) - 1)
-        self.positive = self.labels.index(name) if name in self.labels else default
+        default = min(1, len(self._labels) - 1)
+        self._positive = self._labels.index(name) if name in self._labels else default
+        names = {name.lower(): number for number, name in enumerate(self._labels)}
+        self._number_of = {str(number): number for number in range(len(self._labels))} | names
         self._pair_index = pair_index.read_pair_index(run)
-        self._probability_columns = [f"probability_{label}" for label in self.labels]
-        known = [TRAINED_ON] if self._pair_index is not None else []
-        self.columns = ["prediction", *self._probability_columns, *known, "error"]
-        if request.label:
-            totals.counts = np.zeros((len(self.labels), len(self.labels)), np.int64)
-            totals.new = np.zeros_like(totals.counts)
+        self.columns = ["prediction", *(f"probability_{label}" for label in self._labels)]
         if self._pair_index is not None:
-            totals.trained = totals.validated = 0
+            self.columns.append(TRAINED_ON)
+            totals.overlap = {TRAINED_ON: 0, "validated_on": 0}
+        self.columns.append("error")
+        if request.label:
+            totals.counts = np.zeros((len(self._labels), len(self._labels)), np.int64)
+            totals.new = totals.counts.copy()
 
     def predict(self, window: list[InputRow]) -> list[Line]:
         """The rows of the result."""
-        good = [row for row in window if not row.error]
-        predictions = iter(self._predictions(good) if good else ())
+        records = [record for record, error in window if not error]
+        predictions = iter(self._predictions(records) if records else ())
         lines = []
-        for row in window:
-            added: Line = dict.fromkeys(self.columns)
-            if row.error:
-                self._totals.errors += 1
-                if len(self._totals.examples) < 10:
-                    self._totals.examples.append(row.error)
-            else:
-                added |= next(predictions)
-            lines.append({**row.record, **added, "error": row.error})
-        self._totals.rows += len(window)
+        for record, error in window:
+            added = dict.fromkeys(self.columns) if error else next(predictions)
+            lines.append({**record, **added, "error": error})
+        totals, errors = self._totals, [error for _, error in window if error]
+        totals.rows += len(window)
+        totals.errors += len(errors)
+        totals.examples += errors[: 10 - len(totals.examples)]
         return lines
 
-    def _predictions(self, rows: list[InputRow]) -> Iterator[Line]:
+    def _predictions(self, records: list[Line]) -> Iterator[Line]:
         """The added columns of rows that can be predicted."""
         request = self._request
-        first = [_sentence(row.record[request.sentence1]) for row in rows]
+        first = [_sentence(record.get(request.sentence1)) for record in records]
         second = swapped = None
         if request.sentence2:
-            second = [_sentence(row.record[request.sentence2]) for row in rows]
+            second = [_sentence(record.get(request.sentence2)) for record in records]
             swapped = self._scorer.scores(second, first) if request.both_orders else None
         logits = self._scorer.scores(first, second)
         shares, answers = decision_rule.decide(
-            logits, self.labels, self._rule, request.options, swapped
+            logits, self._labels, self._rule, request.options, swapped
         )
-        trained_on = self._trained_on(rows)
-        for row, answer, values, trained in zip(rows, answers, shares, trained_on, strict=True):
-            rounded = (round(float(value), 6) for value in values)
-            added = dict(zip(self._probability_columns, rounded, strict=True))
+        trained_on = self._trained_on(records)
+        self._count_labels(records, answers, trained_on)
+        rounded = shares.astype(float).round(6).tolist()
+        for answer, values, trained in zip(answers, rounded, trained_on.tolist(), strict=True):
+            cells = [self._labels[answer], *values]
             if self._pair_index is not None:
-                added[TRAINED_ON] = bool(trained)
-            if request.label:
-                self._count_label(row.record.get(request.label), int(answer), not trained)
-            yield {"prediction": self.labels[answer], **added}
+                cells.append(trained)
+            yield dict(zip(self.columns, cells, strict=False))
 
-    def _trained_on(self, rows: list[InputRow]) -> NDArray[np.bool_]:
+    def _trained_on(self, records: list[Line]) -> NDArray[np.bool_]:
         """Which rows stand among the run's training pairs, of shape (rows,); they are counted."""
         if self._pair_index is None:
-            return np.zeros(len(rows), bool)
-        columns = filter(None, (self._request.sentence1, self._request.sentence2))
-        sides = [[to_plain_value(row.record[name]) for row in rows] for name in columns]
-        numbers = pair_index.pair_hashes(sides[0], sides[1] if len(sides) > 1 else None)
+            return np.zeros(len(records), bool)
+        first, second = (
+            [to_plain_value(record.get(name)) for record in records] if name else None
+            for name in (self._request.sentence1, self._request.sentence2)
+        )
+        numbers = pair_index.pair_hashes(first or [], second)
         trained = self._pair_index.among("train", numbers)
         validated = self._pair_index.among("validation", numbers) & ~trained
-        self._totals.trained = (self._totals.trained or 0) + int(trained.sum())
-        self._totals.validated = (self._totals.validated or 0) + int(validated.sum())
+        self._totals.overlap[TRAINED_ON] += int(trained.sum())
+        self._totals.overlap["validated_on"] += int(validated.sum())
         return trained
 
-    def _count_label(self, cell: Any, answer: int, new: bool) -> None:
-        assert self._totals.counts is not None
-        assert self._totals.new is not None
-        text = " ".join(_sentence(cell).split()).lower().removesuffix(".0")
-        names = [name.lower() for name in self.labels]
-        if text in names:
-            label = names.index(text)
-        elif text.isdecimal() and int(text) < len(names):
-            label = int(text)
-        else:
-            self._totals.unknown += 1
+    def _count_labels(self, records: list[Line], answers: Any, trained_on: Any) -> None:
+        totals, classes = self._totals, len(self._labels)
+        if totals.counts is None or totals.new is None:
             return
-        self._totals.counts[label, answer] += 1
-        self._totals.new[label, answer] += new
+        cells = (_sentence(record.get(self._request.label)) for record in records)
+        texts = (" ".join(cell.split()).lower().removesuffix(".0") for cell in cells)
+        labels = np.array([self._number_of.get(text, -1) for text in texts])
+        totals.unknown += int((labels < 0).sum())
+        known, new = labels >= 0, (labels >= 0) & ~trained_on
+        totals.counts += classification.confusion_matrix(labels[known], answers[known], classes)
+        totals.new += classification.confusion_matrix(labels[new], answers[new], classes)
 
-
-def _report(totals: RunningTotals, labels: list[str], positive: int) -> dict[str, Any]:
-    report: dict[str, Any] = {
-        "rows": totals.rows, "errors": totals.errors, "examples": totals.examples,
-        "labels": labels, "positive": positive, **totals.overlap(),
-    }  # fmt: skip
-    if totals.counts is not None:
+    def report(self) -> dict[str, Any]:
+        """The figures of all rows so far."""
+        totals = self._totals
+        report: dict[str, Any] = {
+            "rows": totals.rows, "errors": totals.errors, "examples": totals.examples,
+            "labels": self._labels, "positive": self._positive, **totals.overlap,
+        }  # fmt: skip
+        if totals.counts is None or totals.new is None:
+            return report
         report |= {"labelled": int(totals.counts.sum()), "unknown_labels": totals.unknown}
         if totals.counts.any():
-            report |= _scores(totals.counts, positive)
-    if totals.trained and totals.new is not None:
-        labelled = int(totals.new.sum())
-        enough = _scores(totals.new, positive) if labelled >= ENOUGH else {}
-        report["not_trained_on"] = {"labelled": labelled, **enough}
-    return report
+            report |= self._scores(totals.counts)
+        if totals.overlap.get(TRAINED_ON):
+            labelled = int(totals.new.sum())
+            enough = self._scores(totals.new) if labelled >= ENOUGH else {}
+            report["not_trained_on"] = {"labelled": labelled, **enough}
+        return report
 
-
-def _scores(counts: NDArray[np.int64], positive: int) -> dict[str, Any]:
-    scores = intervals.bootstrap_from_confusion(counts, positive)
-    return {
-        "scores": {name: [one.value, one.low, one.high] for name, one in scores.items()},
-        "confusion": counts.tolist(),
-        "matthews": classification.matthews_corrcoef(counts),
-    }
+    def _scores(self, counts: NDArray[np.int64]) -> dict[str, Any]:
+        scores = intervals.bootstrap_from_confusion(counts, self._positive)
+        rows = {name: [score.value, score.low, score.high] for name, score in scores.items()}
+        return {"scores": rows, "confusion": counts.tolist()}
 
 
 def _count_rows(path: Path, table: Table) -> int:
@@ -315,16 +277,15 @@ def result_suffix(path: Path) -> str:
 def open_writer(
     out: Path, table: Table, added: list[str]
 ) -> Iterator[Callable[[list[Line]], None]]:
-    """A function that writes rows to the result.
-
-    Args:
-        table: the file that is read; Parquet columns keep its types, nested ones are left out.
-        added: columns that the result has beside those; one of the same name is replaced.
-    """
-    own = {name: None for name in table.columns if name not in (*added, *table.unusable)}
+    """A function that writes rows to the result: the columns of the table that is read, and those
+    added, which replace columns of the same name."""
+    own = [name for name in table.columns if name not in (*added, *table.unusable)]
     if out.suffix == ".parquet":
         assert table.schema is not None, "only Parquet files become Parquet"
-        schema = pa.schema([*map(table.schema.field, own), *map(_added_field, added)])
+        kinds = {name: pa.float64() for name in added if name.startswith("probability_")}
+        kinds[TRAINED_ON] = pa.bool_()
+        fields = [pa.field(name, kinds.get(name, pa.string())) for name in added]
+        schema = pa.schema([*map(table.schema.field, own), *fields])
         with pq.ParquetWriter(out, schema) as parquet:
             yield lambda lines: parquet.write_table(pa.Table.from_pylist(lines, schema))
         return
@@ -339,22 +300,17 @@ def open_writer(
                 texts = (json.dumps(line, ensure_ascii=False, default=str) for line in lines)
                 file.writelines(f"{text}\n" for text in texts)
             else:
-                rows.writerows(
-                    {n: _csv_cell(line.get(n), n in own) for n in line} for line in lines
-                )
+                rows.writerows({**line, **_csv_cells(line, added)} for line in lines)
             file.flush()
 
         yield write
 
 
-def _csv_cell(value: Any, own: bool) -> Any:
-    """The person's own cells as they came; added ones safe for a spreadsheet, as the names of
-    classes may be another's."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value if own else safe_csv.escape_formula(value)
-
-
-def _added_field(name: str) -> pa.Field:
-    kind = pa.float64() if name.startswith("probability_") else pa.string()
-    return pa.field(name, pa.bool_() if name == TRAINED_ON else kind)
+def _csv_cells(line: Line, added: list[str]) -> Line:
+    """The added cells, safe for a spreadsheet, as the names of classes may be another's; the
+    person's own stay as they came."""
+    cells = {name: line.get(name) for name in added}
+    return {
+        name: str(cell).lower() if isinstance(cell, bool) else safe_csv.escape_formula(cell)
+        for name, cell in cells.items()
+    }

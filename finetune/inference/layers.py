@@ -5,14 +5,13 @@ plain products with the keys padded to whole vectors, for a softmax over rows th
 one takes twice as long. And where the head reads the first token alone, the last layer computes the
 others' keys and values and nothing else of them. Embeddings and head stay the model's own.
 
-Knows a model only by the names of its parts. Whether the answers are the same is not assumed:
-`quicken` compares them, and leaves alone what differs.
+A model is known by the names of its parts only; `optimize_layers` compares the answers, and leaves
+alone what differs.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,47 +20,29 @@ from torch.nn import functional
 
 _WHOLE = 32  # keys are padded to a multiple of this: bf16 numbers of a 512-bit vector
 _SAME = 1e-4  # by which logits of the same model in fp32 may differ, as a part of their size
+# Where the layers of BERT, RoBERTa, ELECTRA and their kin, and those of DistilBERT, have their
+# parts: query, key, value, output and norm of attention; both products and norm after it.
+_BERT = (
+    "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+    "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
+)  # fmt: skip
+_DISTILBERT = (
+    "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm",
+    "ffn.lin1", "ffn.lin2", "output_layer_norm",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """One layer's parts, whatever its family calls them."""
-
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    attended: nn.Linear
-    attended_norm: nn.LayerNorm
-    widen: nn.Linear
-    activation: Any
-    narrow: nn.Linear
-    norm: nn.LayerNorm
-
-
-def _parts(layer: Any) -> _Parts | None:
-    """The parts of a layer of BERT, RoBERTa, ELECTRA or their kin, or of DistilBERT's."""
+def _parts(layer: nn.Module) -> list[Any] | None:
+    """The parts of a layer that is a known one, in the order of `_BERT`; last its activation."""
+    bert = hasattr(layer, "intermediate")
     try:
-        if hasattr(layer, "ffn"):
-            own, wide = layer.attention, layer.ffn
-            found = _Parts(
-                own.q_lin, own.k_lin, own.v_lin, own.out_lin, layer.sa_layer_norm,
-                wide.lin1, wide.activation, wide.lin2, layer.output_layer_norm,
-            )  # fmt: skip
-        else:
-            own, out = layer.attention.self, layer.attention.output
-            found = _Parts(
-                own.query, own.key, own.value, out.dense, out.LayerNorm,
-                layer.intermediate.dense, layer.intermediate.intermediate_act_fn,
-                layer.output.dense, layer.output.LayerNorm,
-            )  # fmt: skip
+        parts = [layer.get_submodule(name) for name in (_BERT if bert else _DISTILBERT)]
+        layers: Any = layer
+        activation = layers.intermediate.intermediate_act_fn if bert else layers.ffn.activation
     except AttributeError:
         return None
-    plain = all(
-        type(one) in (nn.Linear, nn.LayerNorm)
-        for name, one in vars(found).items()
-        if name != "activation"
-    )
-    return found if plain else None
+    plain = all(type(part) in (nn.Linear, nn.LayerNorm) for part in parts)
+    return [*parts, activation] if plain else None
 
 
 class _Product(nn.Module):
@@ -70,10 +51,12 @@ class _Product(nn.Module):
     The operators are those of `torch.compile`, none of PyTorch's public ones: where they are
     missing, the ordinary one serves."""
 
-    def __init__(self, weights: list[Tensor], biases: list[Tensor], dtype: torch.dtype) -> None:
+    def __init__(self, linears: list[nn.Linear], dtype: torch.dtype) -> None:
         super().__init__()
-        weight = torch.cat(weights).detach().to(dtype)
+        biases = [x.weight.new_zeros(x.out_features) if x.bias is None else x.bias for x in linears]
         self.bias = torch.cat(biases).detach().to(dtype)
+        weights: list[Tensor] = [linear.weight for linear in linears]
+        weight = torch.cat(weights).detach().to(dtype)
         self.packed = True
         try:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
@@ -84,46 +67,32 @@ class _Product(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         if not self.packed:
             return functional.linear(rows, self.weight, self.bias)
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(
-            rows, self.weight, self.bias, "none", [], ""
-        )
-        return found
+        linear = torch.ops.mkldnn._linear_pointwise
+        return linear(rows, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):
     """One transformer layer with its normalisation after each sum, without dropout.
 
+    With `first_only` it returns the first token alone, of shape (batch, 1, width), in fp32.
     Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, as in Devlin et al. 2018.
-
-    Args:
-        parts: the layer it stands for; its weights are copied.
-        heads: attention heads.
-        first_only: return the first token alone, of shape (batch, 1, width), in fp32.
-        dtype: what it computes in.
     """
 
-    def __init__(self, parts: _Parts, heads: int, first_only: bool, dtype: torch.dtype) -> None:
+    def __init__(self, parts: list[Any], heads: int, first_only: bool, dtype: torch.dtype) -> None:
         super().__init__()
         self.heads, self.first_only, self.dtype = heads, first_only, dtype
-        self.width = parts.query.out_features
-        scale = (self.width // heads) ** -0.5
-        query, key, value = (
-            (one.weight, one.weight.new_zeros(self.width) if one.bias is None else one.bias)
-            for one in (parts.query, parts.key, parts.value)
-        )
-        query = (query[0] * scale, query[1] * scale)
+        query, key, value, attended, attended_norm, widen, narrow, norm, self.activation = parts
+        self.width = query.out_features
+        query = copy.deepcopy(query).requires_grad_(False)
+        for weights in query.parameters():
+            weights *= (self.width // heads) ** -0.5
         groups = [[query], [key, value]] if first_only else [[query, key, value]]
-        self.inward = nn.ModuleList(
-            _Product([one[0] for one in group], [one[1] for one in group], dtype)
-            for group in groups
-        )
+        self.inward = nn.ModuleList(_Product(group, dtype) for group in groups)
         self.attended, self.widen, self.narrow = (
-            _Product([one.weight], [one.bias], dtype)
-            for one in (parts.attended, parts.widen, parts.narrow)
+            _Product([linear], dtype) for linear in (attended, widen, narrow)
         )
-        self.activation = parts.activation
-        self.attended_norm = copy.deepcopy(parts.attended_norm).to(dtype)
-        self.norm = copy.deepcopy(parts.norm).to(dtype)
+        self.attended_norm = copy.deepcopy(attended_norm).to(dtype)
+        self.norm = copy.deepcopy(norm).to(dtype)
 
     def forward(self, hidden: Tensor, mask: Tensor, *_: Any, **__: Any) -> Tensor:
         """Hidden states of shape (batch, length, width); the mask is of `attention_bias`."""
@@ -143,18 +112,18 @@ class Layer(nn.Module):
         keys = mask.shape[-1]
         scores = self._heads(query) @ self._heads(key, keys).transpose(2, 3)
         shares = scores.add_(mask).softmax(dim=-1)
-        found: Tensor = shares @ self._heads(value, keys)
-        return found.transpose(1, 2).reshape(rows.shape)
+        gathered: Tensor = shares @ self._heads(value, keys)
+        return gathered.transpose(1, 2).reshape(rows.shape)
 
     def _heads(self, rows: Tensor, length: int = 0) -> Tensor:
         """(batch, length, width) -> (batch, heads, length, size), with zeros up to `length`."""
-        batch, given, width = rows.shape
-        split = rows.view(batch, given, self.heads, width // self.heads).transpose(1, 2)
-        if given >= length:
+        batch, filled, width = rows.shape
+        split = rows.view(batch, filled, self.heads, width // self.heads).transpose(1, 2)
+        if filled >= length:
             return split.contiguous()
         padded = rows.new_empty(batch, self.heads, length, width // self.heads)
-        padded[:, :, :given] = split
-        padded[:, :, given:] = 0.0
+        padded[:, :, :filled] = split
+        padded[:, :, filled:] = 0.0
         return padded
 
 
@@ -172,57 +141,47 @@ def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def optimize_layers(model: Any, dtype: torch.dtype) -> bool:
     """Put `Layer`s in the place of a classifier's layers, if it then answers as before.
 
-    Judged in fp32, on random tokens of several lengths; `dtype` is set after that. Where they are
-    replaced, the model's attention mask must be `attention_bias`'s; otherwise it is as it was."""
-    stack = _stack(model)
-    if stack is None:
-        return False
-    tokens, mask = _made_up(model)
-    heads = model.config.num_attention_heads
+    Judged in fp32, on random tokens of several lengths. Where they are replaced, the model's
+    attention mask must be `attention_bias`'s; otherwise it is as it was."""
+    depth, heads = (
+        getattr(model.config, name, 0) for name in ("num_hidden_layers", "num_attention_heads")
+    )
+    stacks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+    stack: Any = next((stack for stack in stacks if len(stack) == depth > 0), nn.ModuleList())
     before, parts = list(stack), [_parts(layer) for layer in stack]
+    if not parts or None in parts:
+        return False
+
+    tokens, mask = _random_tokens(model.config)
     with torch.inference_mode():
-        wanted = model(input_ids=tokens, attention_mask=mask).logits
-        for first_only in (True, False):
-            _fill(stack, parts, heads, first_only, torch.float32)
-            if _agree(model, tokens, mask, wanted):
-                _fill(stack, parts, heads, first_only, dtype)
-                return True
-    for index, layer in enumerate(before):
-        stack[index] = layer
-    return False
+        expected = model(input_ids=tokens, attention_mask=mask).logits
+        for judged in (torch.float32, dtype):
+            for index, layer_parts in enumerate(parts):
+                first_only = index == depth - 1
+                stack[index] = Layer(layer_parts or [], heads, first_only, judged).eval()
+            if judged == torch.float32 and not _agrees(model, tokens, mask, expected):
+                for index, layer in enumerate(before):
+                    stack[index] = layer
+                return False
+    return True
 
 
-def _stack(model: Any) -> Any:
-    """The list of a model's layers, if all of them have the known parts."""
-    depth = getattr(model.config, "num_hidden_layers", 0)
-    for one in model.modules():
-        if isinstance(one, nn.ModuleList) and len(one) == depth > 0:
-            return one if all(_parts(layer) is not None for layer in one) else None
-    return None
-
-
-def _fill(stack: Any, parts: list[Any], heads: int, first_only: bool, dtype: torch.dtype) -> None:
-    last = len(parts) - 1
-    for index, one in enumerate(parts):
-        stack[index] = Layer(one, heads, first_only and index == last, dtype).eval()
-
-
-def _agree(model: Any, tokens: Tensor, mask: Tensor, wanted: Tensor) -> bool:
+def _agrees(model: Any, tokens: Tensor, mask: Tensor, expected: Tensor) -> bool:
     try:
-        found = model(input_ids=tokens, attention_mask=attention_bias(mask, torch.float32)).logits
+        logits = model(input_ids=tokens, attention_mask=attention_bias(mask, torch.float32)).logits
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
         return False  # a model that does something else with its layers' results
-    if found.shape != wanted.shape:
+    if logits.shape != expected.shape:
         return False
-    return bool((found - wanted).abs().max() <= _SAME * wanted.abs().max().clamp(min=1e-2))
+    return bool((logits - expected).abs().max() <= _SAME * expected.abs().max().clamp(min=1e-2))
 
 
-def _made_up(model: Any) -> tuple[Tensor, Tensor]:
+def _random_tokens(config: Any) -> tuple[Tensor, Tensor]:
     """Random tokens of several lengths in one batch, and their mask."""
     lengths = torch.tensor([3, 7, 11, 16, 19, 24])
-    padding = getattr(model.config, "pad_token_id", None) or 0
+    padding = getattr(config, "pad_token_id", None) or 0
     draw = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, model.config.vocab_size, (len(lengths), 24), generator=draw)
+    tokens = torch.randint(0, config.vocab_size, (len(lengths), 24), generator=draw)
+    tokens[tokens == padding] = (padding + 1) % config.vocab_size
     mask = (torch.arange(24)[None] < lengths[:, None]).long()
-    tokens[tokens == padding] = (padding + 1) % model.config.vocab_size
     return tokens.where(mask.bool(), padding), mask

@@ -8,22 +8,26 @@ import time
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 
+import numpy as np
+
 from finetune.errors import ModelError
 from finetune.inference.scorer import Row, ScoredPairs, Scorer
 
 _GATHER = 0.002  # seconds in which a crowd may ask again
+_MOST = 256  # pairs of a batch
+_Request = tuple[Row, Future[ScoredPairs]]
 
 
 class MicroBatcher:
-    """Scores together what is asked at the same time, up to `most` pairs.
+    """Scores together what is asked at the same time.
 
     While one batch is computed, what arrives meanwhile forms the next. Who asks alone waits for
     nobody; in a crowd those who were just answered have two milliseconds to ask again, or one of
     them would be a batch alone and all the others wait for it."""
 
-    def __init__(self, scorer: Scorer, most: int = 256) -> None:
-        self._scorer, self._most = scorer, most
-        self._queue: SimpleQueue[tuple[Row, Future[ScoredPairs]] | None] = SimpleQueue()
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._queue: SimpleQueue[_Request | None] = SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="micro-batcher", daemon=True)
@@ -45,35 +49,32 @@ class MicroBatcher:
     def close(self) -> None:
         """Drains pending requests, then stops."""
         with self._closing:
-            if not self._closed:
-                self._closed = True
-                self._queue.put(None)
+            self._closed = True
+            self._queue.put(None)
         self._thread.join()
 
     def _serve(self) -> None:
-        crowd, ended = False, False
-        while not ended:
-            waiting = [self._queue.get()]
-            until = time.monotonic() + (_GATHER if crowd else 0.0)
+        requests: list[_Request] = []
+        while (request := self._queue.get()) is not None:
+            gather = _GATHER if len(requests) > 1 else 0.0
+            until = time.monotonic() + gather
+            requests = [request]
             with contextlib.suppress(Empty):
-                while len(waiting) < self._most and waiting[-1] is not None:
+                while len(requests) < _MOST:
                     left = until - time.monotonic()
-                    waiting.append(self._queue.get(left > 0, max(left, 0.0)))
-            ended = waiting[-1] is None
-            requests = [
-                request
-                for request in waiting
-                if request is not None and request[1].set_running_or_notify_cancel()
-            ]
-            crowd = len(requests) > 1
-            if requests:
-                self._answer(requests)
+                    following = self._queue.get(left > 0, max(left, 0.0))
+                    if following is None:
+                        self._queue.put(None)  # ends the loop outside
+                        break
+                    requests.append(following)
+            self._answer(requests)
 
-    def _answer(self, requests: list[tuple[Row, Future[ScoredPairs]]]) -> None:
+    def _answer(self, requests: list[_Request]) -> None:
         """Answer each; where a batch fails each is tried alone, and has its own error."""
         rows = [row for row, _ in requests]
         try:
-            scored = ScoredPairs.concatenate(list(self._scorer.stream(rows, self._most)))
+            blocks = zip(*self._scorer.stream(rows), strict=True)
+            logits, tokens, cut = (np.concatenate(block) for block in blocks)
         except Exception as error:
             if len(requests) == 1:
                 requests[0][1].set_exception(error)
@@ -82,4 +83,4 @@ class MicroBatcher:
                 self._answer([request])
             return
         for at, (_, answer) in enumerate(requests):
-            answer.set_result(scored[at : at + 1])
+            answer.set_result(ScoredPairs(logits[[at]], tokens[[at]], cut[[at]]))

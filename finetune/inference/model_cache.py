@@ -5,43 +5,35 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import torch
 
 from finetune import hub_errors, json_files
 from finetune.data import checkpoints
 from finetune.errors import ModelError
-from finetune.inference.predictor import MEMORY_FACTOR, Predictor
+from finetune.inference.predictor import Predictor, check_memory
 
 MOST_OF_HUB = 2**30  # bytes of a model that a visitor of a shared app may fetch
 MODELS_KEPT = int(os.environ.get("FINETUNE_MODELS") or 3)
 _FETCHED = (".json", ".txt", ".model", ".safetensors")  # files of a model, in its first folder
 
 
+@dataclass
 class _Entry:
-    """A loaded model and how many use it."""
-
-    def __init__(self, predictor: Predictor) -> None:
-        self.predictor = predictor
-        self.users = 0
-        self.evicted = False
+    predictor: Predictor
+    users: int = 0
+    evicted: bool = False
 
 
 class ModelCache:
-    """The models used last, loaded once each.
-
-    Args:
-        keep: how many to hold in memory; the least recently used goes first, and one in use as
-            soon as it is not.
-    """
+    """The `keep` models used last, loaded once each; one in use goes as soon as it is not."""
 
     def __init__(self, keep: int = MODELS_KEPT) -> None:
         self._keep = max(1, keep)
-        self._entries: OrderedDict[tuple[str, int, str], _Entry] = OrderedDict()
+        self._entries: dict[tuple[str, int, str], _Entry] = {}  # the least recently used first
         self._lock = threading.Lock()
         _caches.append(self)
 
@@ -49,46 +41,42 @@ class ModelCache:
     def using(
         self, folder: Path, max_length: int, paired: bool | None = True, device: str = ""
     ) -> Iterator[Predictor]:
-        """The predictor of a folder, loaded anew when its weights have changed.
-
-        It stays loaded for the time of the `with`, whatever others ask for meanwhile."""
+        """The predictor of a folder, loaded anew when its weights have changed; it stays loaded for
+        the time of the `with`."""
         weights = folder / "model.safetensors"
         changed = weights.stat().st_mtime_ns if weights.exists() else 0
         key = (str(folder), changed, device)
         with self._lock:
-            if key not in self._entries:
-                if not (folder / "config.json").is_file():
-                    raise ModelError(
-                        "This run has no saved model.",
-                        "Choose a run that was evaluated at least once.",
-                    )
+            entry = self._entries.pop(key, None)
+            if entry is None:
                 while len(self._entries) >= self._keep:  # first, for two may not fit
                     idle = (name for name, entry in self._entries.items() if not entry.users)
                     self._evict(next(idle, next(iter(self._entries))))
-                self._entries[key] = _Entry(Predictor(folder, max_length, paired, device))
-            self._entries.move_to_end(key)
-            entry = self._entries[key]
+                entry = _Entry(Predictor(folder, max_length, paired, device))
+            self._entries[key] = entry
             entry.users += 1
         try:
             yield entry.predictor
         finally:
             with self._lock:
                 entry.users -= 1
-                unused = entry.evicted and not entry.users
-            if unused:
-                entry.predictor.free()
+                _free_unused(entry)
 
     def _evict(self, key: tuple[str, int, str]) -> None:
         entry = self._entries.pop(key)
         entry.evicted = True
-        if not entry.users:
-            entry.predictor.free()
+        _free_unused(entry)
 
     def free(self) -> None:
         """Give all memory back, of a model in use as soon as it is not."""
         with self._lock:
             for key in list(self._entries):
                 self._evict(key)
+
+
+def _free_unused(entry: _Entry) -> None:
+    if entry.evicted and not entry.users:
+        entry.predictor.free()
 
 
 _caches: list[ModelCache] = []
@@ -104,10 +92,7 @@ def release_models() -> None:
 def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
     """The folder of a classifier of the Hub once it is fetched, and how many tokens it reads.
 
-    Weights are read from safetensors only, and code that comes with a model is never run.
-
-    Args:
-        anonymous: for a visitor: without any token of this machine's, and up to `MOST_OF_HUB`.
+    For a visitor `anonymous`: without any token of this machine's, and up to `MOST_OF_HUB`.
 
     Raises:
         ModelError: when it cannot be had, or is no such classifier.
@@ -121,15 +106,13 @@ def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
         )
         if anonymous and info.gated:  # its files may lie in the cache all the same
             raise hub_errors.Gated
-        files = {file.rfilename: file.size or 0 for file in info.siblings or []}
-        _check_files(name, files, anonymous)
-        folder = Path(
-            snapshot_download(
-                name, token=token, revision=info.sha,
-                allow_patterns=[f"*{ending}" for ending in _FETCHED],
-                ignore_patterns=["*/*"],
-            )
-        )  # fmt: skip
+        _check_files(
+            name, {file.rfilename: file.size or 0 for file in info.siblings or []}, anonymous
+        )
+        patterns = [f"*{ending}" for ending in _FETCHED]
+        folder = snapshot_download(
+            name, revision=info.sha, token=token, allow_patterns=patterns, ignore_patterns=["*/*"]
+        )
     except ModelError:
         raise
     except Exception as error:  # each library has errors of its own
@@ -137,31 +120,24 @@ def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
             f"The model {name!r} cannot be had: {hub_errors.first_line(error)}",
             "Check its id, as owner/name, or choose a run.",
         ) from error
-    config = json_files.read(folder / "config.json")
-    if not config:
-        raise ModelError(f"{name} has no config.json.", "Choose another model.")
-    architectures = [str(one) for one in config.get("architectures") or []]
-    if not any(one.endswith("ForSequenceClassification") for one in architectures):
+    config = json_files.read(Path(folder) / "config.json")
+    architectures = ", ".join(map(str, config.get("architectures") or ["unknown"]))
+    if "ForSequenceClassification" not in architectures:
         raise ModelError(
-            f"{name} is no sequence classifier; its architecture is "
-            f"{', '.join(architectures) or 'unknown'}.",
+            f"{name} is no sequence classifier; its architecture is {architectures}.",
             "Choose one for text-classification.",
         )
-    return folder, min(
-        checkpoints.DEFAULT_LENGTH, checkpoints.most_tokens(config) or checkpoints.DEFAULT_LENGTH
-    )
+    longest = checkpoints.most_tokens(config) or checkpoints.DEFAULT_LENGTH
+    return Path(folder), min(checkpoints.DEFAULT_LENGTH, longest)
 
 
-def _check_files(name: str, files: dict[str, int], anonymous: bool) -> None:
+def _check_files(name: str, sizes: dict[str, int], anonymous: bool) -> None:
     """Check a model's files, name -> bytes, before they are fetched."""
-    sizes = {
-        file: size for file, size in files.items() if file.endswith(_FETCHED) and "/" not in file
-    }
+    sizes = {file: sizes[file] for file in sizes if file.endswith(_FETCHED) and "/" not in file}
     weights = [size for file, size in sizes.items() if file.endswith(".safetensors")]
     if not weights:
         raise ModelError(
-            f"{name} has no safetensors weights.",
-            "Choose a model that has: others can run code.",
+            f"{name} has no safetensors weights.", "Choose a model that has: others can run code."
         )
     if anonymous and sum(sizes.values()) > MOST_OF_HUB:
         raise ModelError(
@@ -169,8 +145,4 @@ def _check_files(name: str, files: dict[str, int], anonymous: bool) -> None:
             f"{MOST_OF_HUB / 2**30:.0f} GB.",
             "Choose a smaller model.",
         )
-    if sum(weights) * MEMORY_FACTOR > psutil.virtual_memory().available:
-        raise ModelError(
-            f"{name} has {sum(weights) / 2**30:.1f} GB of weights, more than memory is free.",
-            "Choose a smaller model.",
-        )
+    check_memory(sum(weights))

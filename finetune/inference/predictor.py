@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 20_000
 MAX_EXPLAINED = 160  # tokens, without a GPU: about ten seconds with BERT base
-MEMORY_FACTOR = 1.3  # memory a model takes, over the size of its weights
+_MEMORY_FACTOR = 1.3  # memory a model takes, over the size of its weights
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,12 @@ class Prediction:
     """The answer to one pair.
 
     Args:
-        label: the most probable class, unless a threshold was to be used.
-        probabilities: class -> probability, in the model's order; they sum to 1.
+        probabilities: class -> probability, in the model's order.
         logits: raw scores of the order given, in the same order.
-        tokens: length of the input in tokens, as the model read it.
-        cut: tokens of the pair beyond what the model reads, which it did not see.
+        tokens, cut: how many the model read, and how many beyond those it did not see.
         seconds: from the question to the answer, waiting for others included.
-        other_label, other: of the sentences in the other order; empty for single ones.
+        other_label, other: label and probabilities of the sentences in the other order; empty for
+            single ones.
     """
 
     label: str
@@ -51,10 +50,10 @@ class Prediction:
     tokens: int
     cut: int
     seconds: float
-    other_label: str = ""
-    other: dict[str, float] | None = None
     options: PredictOptions = field(default_factory=PredictOptions)
     rule: DecisionRule = field(default_factory=DecisionRule)
+    other_label: str = ""
+    other: dict[str, float] | None = None
 
     @property
     def agrees(self) -> bool:
@@ -66,12 +65,10 @@ class Predictor:
     """One loaded model; call it with one sentence or two.
 
     Args:
-        folder: a saved model, or a classifier of the Hub.
         max_length: the length in tokens it was trained with.
         paired: whether it was trained on pairs rather than single sentences; None where nobody
             knows, and the second sentence may be left out.
-        device: where it computes; chosen by what there is where empty.
-        precision: what it computes in; `auto` takes bf16 where the hardware computes in it.
+        device, precision: where and in what it computes; by default what serves best.
 
     Raises:
         ModelError: when the folder is gone or damaged, or the model does not fit into memory.
@@ -85,27 +82,20 @@ class Predictor:
         device: str = "",
         precision: Precision = "auto",
     ) -> None:
-        self.folder = folder
-        self.paired = paired
-        self.max_length = max_length
-        _check_memory(folder)
-        try:
-            self.scorer = Scorer(
-                folder, max_length, paired, precision, device=device or "auto", aside=True
-            )
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            raise _too_large(folder) from error
+        self.folder, self.max_length, self.paired = folder, max_length, paired
+        self._check_memory()
+        self.scorer = Scorer(folder, max_length, precision, device, aside=True)
         self.labels = self.scorer.labels
         self._batcher = MicroBatcher(self.scorer)
         self._explained: tuple[Any, Any] | None = None  # tokenizer and model in fp32
 
     @classmethod
-    def from_run(cls, run: Run, device: str = "", precision: Precision = "auto") -> Predictor:
+    def from_run(cls, run: Run) -> Predictor:
         """Load a run's best model; a ModelError where there is none, or it cannot be loaded."""
         if not run.has_model():
             raise ModelError(f"Run {run.id} has no model.", "Resume it, or choose another run.")
         paired = fold_events(run.tail()[0]).paired
-        return cls(run.best, checkpoints.length_of(run.folder), paired, device, precision)
+        return cls(run.best, checkpoints.length_of(run.folder), paired)
 
     def __call__(
         self, sentence1: str, sentence2: str = "", options: PredictOptions | None = None
@@ -114,36 +104,27 @@ class Predictor:
 
         Raises:
             DataError: when a sentence is empty or longer than `MAX_CHARACTERS`.
-            ModelError: when the device's memory is not enough.
         """
         options = options or PredictOptions()
         first, second = self._texts(sentence1, sentence2)
         began = time.perf_counter()
-        try:
-            futures = [self._batcher.submit(first, second)]
-            if second is not None:
-                futures.append(self._batcher.submit(second, first))
-            scored = [future.result() for future in futures]
-        except torch.OutOfMemoryError as error:
-            raise _too_large(self.folder) from error
+        orders = [(first, second)] if second is None else [(first, second), (second, first)]
+        futures = [self._batcher.submit(*texts) for texts in orders]
+        scored = [future.result() for future in futures]
         rule = decision_rule.read_rule(self.folder)
-        logits = [one.logits for one in scored]
-        orders = [logits] if second is None else [logits, logits[::-1]]
-        answers = [self._answers(given, rule, options, *swapped)[0] for given, *swapped in orders]
+        swapped = scored[-1].logits if second is not None else None
+        label, probabilities = self._answers(scored[0].logits, swapped, rule, options)[0]
+        other_label, other = "", None
+        if swapped is not None:
+            other_label, other = self._answers(swapped, scored[0].logits, rule, options)[0]
+        logits, tokens, cut = (column[0].tolist() for column in scored[0])
+        seconds = time.perf_counter() - began
         return Prediction(
-            *answers[0],
-            logits=logits[0][0].tolist(),
-            tokens=int(scored[0].tokens[0]),
-            cut=int(scored[0].cut[0]),
-            seconds=time.perf_counter() - began,
-            other_label=answers[1][0] if second is not None else "",
-            other=answers[1][1] if second is not None else None,
-            options=options,
-            rule=rule,
+            label, probabilities, logits, tokens, cut, seconds, options, rule, other_label, other
         )
 
     def _answers(
-        self, logits: Any, rule: DecisionRule, options: PredictOptions, swapped: Any = None
+        self, logits: Any, swapped: Any, rule: DecisionRule, options: PredictOptions
     ) -> list[tuple[str, dict[str, float]]]:
         """The label and the probabilities by class of several pairs."""
         shares, answers = decision_rule.decide(logits, self.labels, rule, options, swapped)
@@ -157,8 +138,8 @@ class Predictor:
     ) -> tuple[str, Explanation]:
         """The label of a pair, and how much each word speaks for it.
 
-        The words are weighed by the logits of the order given: a threshold, the other order and a
-        temperature say which class is explained, and weigh no word.
+        The words are weighed by the logits of the order given: `options` say which class is
+        explained, and weigh no word.
 
         Raises:
             DataError: as a call, and when the input is too long to be explained here.
@@ -176,7 +157,7 @@ class Predictor:
 
         def explanation() -> Explanation:
             if self._explained is None:  # in fp32 and with gradients, unlike the scorer's
-                _check_memory(self.folder)
+                self._check_memory()
                 tokenizer, classifier = model.load_saved_model(self.folder)
                 self._explained = tokenizer, classifier.float().requires_grad_(False)
             label = self.labels.index(prediction.label)
@@ -198,15 +179,17 @@ class Predictor:
         swapped = None
         if options.both_orders and seconds is not None:
             swapped = self.scorer.scores(seconds, firsts)
-        answers = self._answers(self.scorer.scores(firsts, seconds), rule, options, swapped)
-        labels, shares = zip(*answers, strict=True)
-        return perturbations.find_flips(edits, labels[0], labels[1:], shares[1:]), len(edits)
+        answers = self._answers(self.scorer.scores(firsts, seconds), swapped, rule, options)
+        return perturbations.find_flips(edits, answers[0][0], answers[1:]), len(edits)
 
     def _texts(self, sentence1: str, sentence2: str) -> tuple[str, str | None]:
-        first = clean_text("sentence1", sentence1)
+        first = _clean_text("sentence1", sentence1)
         if self.paired or (self.paired is None and sentence2.strip()):
-            return first, clean_text("sentence2", sentence2)
+            return first, _clean_text("sentence2", sentence2)
         return first, None
+
+    def _check_memory(self) -> None:
+        check_memory(sum(path.stat().st_size for path in self.folder.glob("*.safetensors")))
 
     def free(self) -> None:
         """Give the memory back; the predictor is of no use afterwards."""
@@ -225,12 +208,8 @@ def _set_one_thread() -> None:
 _explaining = ThreadPoolExecutor(1, "explain", _set_one_thread)
 
 
-def clean_text(name: str, text: object) -> str:
-    """Text as a tokenizer can take it: no lone surrogates, no NUL.
-
-    Raises:
-        DataError: when it is empty or longer than `MAX_CHARACTERS`.
-    """
+def _clean_text(name: str, text: object) -> str:
+    """Text as a tokenizer can take it: no lone surrogates, no NUL."""
     if not isinstance(text, str) or not text.replace("\0", " ").strip():
         raise DataError(f"{name} is empty.", "Write a sentence in every box.")
     if len(text) > MAX_CHARACTERS:
@@ -241,20 +220,12 @@ def clean_text(name: str, text: object) -> str:
     return text_hashes.replace_surrogates(text).replace("\0", " ")
 
 
-def _weights_size(folder: Path) -> int:
-    """Bytes."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
-def _check_memory(folder: Path) -> None:
-    """Raise a ModelError where the weights do not fit into what is free."""
-    if _weights_size(folder) * MEMORY_FACTOR > psutil.virtual_memory().available:
-        raise _too_large(folder)
-
-
-def _too_large(folder: Path) -> ModelError:
-    size, free = _weights_size(folder) / 2**30, psutil.virtual_memory().available / 2**30
-    return ModelError(
-        f"This model's weights take {size:.1f} GB, and {free:.1f} GB of memory are free.",
-        "Wait until a training has ended, or choose a smaller model.",
-    )
+def check_memory(size: int) -> None:
+    """Raise a ModelError where weights of `size` bytes do not fit into what is free."""
+    free = psutil.virtual_memory().available
+    if size * _MEMORY_FACTOR > free:
+        raise ModelError(
+            f"This model's weights take {size / 2**30:.1f} GB, and {free / 2**30:.1f} GB of "
+            "memory are free.",
+            "Wait until a training has ended, or choose a smaller model.",
+        )

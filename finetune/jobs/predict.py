@@ -217,8 +217,8 @@ def predict_job(folder: JobFolder) -> int:
     def on_progress(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last > 0.5 or done == total:
-            if any(totals.overlap().values()):
-                so_far = {"rows": totals.rows, **totals.overlap()}
+            if any(totals.overlap.values()):
+                so_far = {"rows": totals.rows, **totals.overlap}
                 write_atomically(job.folder / "report.json", json.dumps(so_far))
             job.append(events.Progressed(done=done, total=total))
             last = time.monotonic()

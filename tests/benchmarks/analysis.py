@@ -32,39 +32,32 @@ ALLOWED = 10.0  # seconds
 EVALUATIONS = (100, 200, 300, 400, 500)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks.analysis", description=__doc__
-    )
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=100_000)
     parser.add_argument("--classes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--store", help="measure the two runs of this store, in this process")
-    given = parser.parse_args(arguments)
-    if given.store:
-        print(json.dumps(measure(RunStore(given.store))))
-        return 0
+    args = parser.parse_args()
+    if args.store:
+        print(json.dumps(measure(RunStore(args.store))))
+        return
     print(machine.described())
+    command = [sys.executable, "-m", "tests.benchmarks.analysis", "--store"]
+    rounds = []
     with tempfile.TemporaryDirectory() as folder:
-        store = RunStore(folder)
         for seed in (0, 1):
-            make(store, given.examples, given.classes, seed)
-        rounds = [_apart(folder) for _ in range(given.rounds)]
-    print(f"{given.examples:,} examples, {given.classes} classes, {len(EVALUATIONS)} evaluations")
+            make(RunStore(folder), args.examples, args.classes, seed)
+        for _ in range(args.rounds):
+            output = subprocess.run([*command, folder], stdout=subprocess.PIPE, check=True).stdout
+            rounds.append(json.loads(output))
+    print(f"{args.examples:,} examples, {args.classes} classes, {len(EVALUATIONS)} evaluations")
     for name in rounds[0]:
-        values = [one[name] for one in rounds]
-        print(
-            f"  {name:<28}{median(values):>10.2f}   (from {min(values):.2f} to {max(values):.2f})"
-        )
-    print(f"analysis: ratio {ALLOWED / median(one['seconds, all of it'] for one in rounds):.2f}")
-    return 0
-
-
-def _apart(folder: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "tests.benchmarks.analysis", "--store", folder]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+        values = sorted(figures[name] for figures in rounds)
+        spread = f"(from {values[0]:.2f} to {values[-1]:.2f})"
+        print(f"  {name:<28}{median(values):>10.2f}   {spread}")
+    seconds = median(figures["seconds, all of it"] for figures in rounds)
+    print(f"analysis: ratio {ALLOWED / seconds:.2f}")
 
 
 def make(store: RunStore, examples: int, classes: int, seed: int) -> Run:
@@ -142,4 +135,4 @@ def measure(store: RunStore) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

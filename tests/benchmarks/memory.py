@@ -1,13 +1,12 @@
 """Does a file of a million pairs fit where one of fifty thousand does?
 
-Two CSV files of made pairs, of 50,000 and of 1,000,000 rows. Each is examined and then trained on
-for a few steps by the real workers, and judged whole by a toy of two layers (a real model has the
-same rows and takes hours over them); the largest resident memory of each process is taken (Linux,
-`VmHWM`). The ratio is the peak at 50,000 rows over the peak at
-1,000,000, of the worst of them: 1 means that the rows cost nothing, 0.8 that they cost a quarter
-more.
+Two CSV files of made pairs, of 50,000 and of 1,000,000 rows. Each is checked and then trained on
+for a few steps by the real workers, and predicted whole by a toy of two layers (a real model has
+the same rows and takes hours over them); the largest resident memory of each process is taken
+(Linux, `VmHWM`). The ratio is the peak at the small file over the peak at the large one, of the
+worst of them: 1 means that the rows cost nothing, 0.8 that they cost a quarter more.
 
-    python -m tests.benchmarks.memory [--rows 1000000]
+    python -m tests.benchmarks.memory [--small 50000] [--rows 1000000]
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -30,12 +29,10 @@ from finetune.runs.store import RunStore
 from tests.benchmarks import machine
 from tests.support import toys
 
-SMALL = 50_000
 WORDS = [a + b for a in ("ba", "ke", "li", "mo", "nu", "pra", "so", "ti") for b in "bdfglmnrstvx"]
 
 
-@dataclass
-class Measured:
+class Measured(NamedTuple):
     """One worker: seconds it ran, largest resident memory in MiB."""
 
     seconds: float
@@ -55,17 +52,12 @@ def write(path: Path, rows: int) -> None:
 
 
 def measure(command: list[str]) -> Measured:
-    """Run a worker to its end.
-
-    Raises:
-        RuntimeError: when it fails.
-    """
-    began = time.monotonic()
+    """Run a worker to its end; a RuntimeError when it fails."""
+    began, peak = time.monotonic(), 0.0
     with tempfile.TemporaryFile() as output:
         process = psutil.Popen(
             [sys.executable, "-m", *command], stdout=output, stderr=subprocess.STDOUT
         )
-        peak = 0.0
         while process.poll() is None:
             peak = max(peak, _peak(process.pid))
             time.sleep(0.05)
@@ -73,18 +65,6 @@ def measure(command: list[str]) -> Measured:
             output.seek(0)
             raise RuntimeError(output.read().decode(errors="replace")[-2000:])
     return Measured(time.monotonic() - began, peak)
-
-
-def judging(runs: Path) -> Path:
-    """A run folder with a model of two layers, which judges a million pairs in minutes; to be told
-    from them are as many that it was trained on, those of the run before it."""
-    store = RunStore(runs)
-    trained = store.runs()
-    run = store.create(RunConfig(max_length=48))
-    toys.write_checkpoint(run.best)
-    for one in trained:
-        shutil.copytree(one.folder / "seen", run.folder / "seen", dirs_exist_ok=True)
-    return run.folder
 
 
 def _peak(pid: int) -> float:
@@ -96,39 +76,43 @@ def _peak(pid: int) -> float:
     return int(lines[0].split()[1]) / 1024 if lines else 0.0
 
 
+def toy_run(runs: Path) -> Path:
+    """A run folder with a model of two layers, and the training pairs of the run before it."""
+    store = RunStore(runs)
+    trained = store.runs()
+    run = store.create(RunConfig(max_length=48))
+    toys.write_checkpoint(run.best)
+    for before in trained:
+        shutil.copytree(before.folder / "seen", run.folder / "seen", dirs_exist_ok=True)
+    return run.folder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", type=int, default=50_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    large = parser.parse_args().rows
+    args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     print(machine.described())
-    print(
-        "judge: by an untrained toy of two layers; its own memory is that much less than a model's"
-    )
     print(f"{'worker':<10}{'rows':>12}{'MiB':>8}{'seconds':>10}")
+    peaks: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        peaks: dict[str, list[float]] = {"examine": [], "again": [], "train": [], "judge": []}
-        for rows in (SMALL, large):
-            path, runs = Path(folder) / f"{rows}.csv", Path(folder) / f"runs-{rows}"
-            write(path, rows)
-            common = ["--runs", str(runs), "--train_file", str(path)]
-            steps = ["--max_steps", "20", "--max_eval_samples", "200"]
-            for name, command in (
-                ("examine", ["finetune", "check", *common]),
-                ("again", ["finetune", "check", *common]),
-                ("train", ["finetune", "train", *common, *steps]),
-                (
-                    "judge",
-                    ["finetune", "predict", "--file", str(path), "--out", f"{path}.out.csv"],
-                ),
-            ):
-                if name == "judge":
-                    command += ["--run", str(judging(runs))]
-                found = measure(command)
-                peaks[name].append(found.peak)
-                print(f"{name:<10}{rows:>12,}{found.peak:>8.0f}{found.seconds:>10.1f}", flush=True)
-        ratios = [small / big for small, big in peaks.values()]
-    print(f"memory: ratio {min(ratios):.2f}")
+        for rows in (args.small, args.rows):
+            path, runs = f"{folder}/{rows}.csv", f"{folder}/runs-{rows}"
+            write(Path(path), rows)
+            source = ["--runs", runs, "--train_file", path]
+            workers = {
+                "check": ["check", *source],
+                "again": ["check", *source],
+                "train": ["train", *source, "--max_steps", "20", "--max_eval_samples", "200"],
+                "predict": ["predict", "--file", path, "--out", f"{path}.out.csv", "--run"],
+            }
+            for name, command in workers.items():
+                run = [str(toy_run(Path(runs)))] if name == "predict" else []
+                seconds, peak = measure(["finetune", *command, *run])
+                peaks.setdefault(name, []).append(peak)
+                print(f"{name:<10}{rows:>12,}{peak:>8.0f}{seconds:>10.1f}", flush=True)
+    print(f"memory: ratio {min(small / large for small, large in peaks.values()):.2f}")
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ process of its own, the sides alternate, and the median of training samples a se
 ratio is Recommended over the published loop.
 
 Then, at batch 32, the FLOP/s of Recommended's matrix products over the rate of a large product in
-the same precision, measured in the same process before and after it; with `--compile`, with
-torch_compile on as well. Where the hardware has no bf16, Recommended and `Trainer` train in fp32,
-and the product is one in fp32: emulated it would take minutes.
+the same precision, measured in the same process before and after it. Where the hardware has no
+bf16, Recommended and `Trainer` train in fp32, and the product is one in fp32.
 
     python -m tests.benchmarks.training [--train_file MRPC.parquet] [--steps 120] [--rounds 3]
 """
@@ -42,46 +41,39 @@ def main() -> None:
     parser.add_argument("--train_file", type=Path, help="pairs; the bundled ones by default")
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--compile", action="store_true", help="utilisation compiled, too")
-    parser.add_argument("--side", choices=[*SIDES, *USED])
-    given = parser.parse_args()
+    parser.add_argument("--side", choices=[*SIDES, "utilisation"])
+    args = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    if given.side:
+    if args.side:
+        measure = (SIDES | {"utilisation": utilisation})[args.side]
         with tempfile.TemporaryDirectory() as folder:
-            measured = (SIDES | USED)[given.side]
-            print(json.dumps(measured(Path(folder), given.train_file, given.steps)))
+            print(json.dumps(measure(Path(folder), args.train_file, args.steps)))
         return
     print(machine.described())
-    rates: dict[str, list[float]] = {side: [] for side in SIDES}
-    for number in range(given.rounds):
-        order = list(SIDES)[:: 1 if number % 2 else -1]
-        for side in order:
-            rates[side].append(_measure(side, given.train_file, given.steps))
-            print(f"round {number + 1} {side:<12}{rates[side][-1]:>8.1f} samples/s", flush=True)
-    medians = {side: statistics.median(found) for side, found in rates.items()}
+    rates = machine.alternate(
+        list(SIDES), args.rounds, lambda side: _measure(side, args, args.steps), "samples/s"
+    )
+    medians = {side: statistics.median(samples) for side, samples in rates.items()}
     print(f"\n{'side':<14}{'samples/s':>10}{'over course':>14}")
     for side, value in medians.items():
         print(f"{side:<14}{value:>10.1f}{value / medians['course']:>14.2f}")
-    for side in list(USED)[: 1 + given.compile]:
-        used = _measure(side, given.train_file, min(given.steps, 40))
-        print(
-            f"batch 32, {side}: {used['achieved'] / 1e9:.0f} GFLOP/s of "
-            f"{used['matmul'] / 1e9:.0f} in {used['precision']} "
-            f"(MFU {used['achieved'] / used['matmul']:.2f})"
-        )
+    used = _measure("utilisation", args, min(args.steps, 40))
+    print(
+        f"batch 32: {used['achieved'] / 1e9:.0f} GFLOP/s of {used['matmul'] / 1e9:.0f} in "
+        f"{used['precision']} (MFU {used['achieved'] / used['matmul']:.2f})"
+    )
     print(f"training: ratio {medians['recommended'] / medians['course']:.2f}")
 
 
-def _measure(side: str, train_file: Path | None, steps: int) -> Any:
+def _measure(side: str, args: argparse.Namespace, steps: int) -> Any:
     command = [sys.executable, "-m", "tests.benchmarks.training", "--side", side]
-    command += ["--steps", str(steps), *(["--train_file", str(train_file)] if train_file else [])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    command += ["--steps", str(steps)]
+    command += ["--train_file", str(args.train_file)] if args.train_file else []
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return json.loads(output.strip().splitlines()[-1])
 
 
-def _prepared(folder: Path, train_file: Path | None, chosen: Any) -> tuple[Any, Any, Any, Any]:
+def _prepared(folder: Path, train_file: Path | None, config: Any) -> tuple[Any, Any, Any, Any]:
     """Pairs, tokenizer, model and batches of a configuration."""
     import torch
 
@@ -90,22 +82,16 @@ def _prepared(folder: Path, train_file: Path | None, chosen: Any) -> tuple[Any, 
     from finetune.uploads import Uploads
 
     if train_file is not None:
-        chosen = chosen.changed(dataset=Uploads(folder / "uploads").add({"train": train_file}))
-    pairs = splits.load_pairs(chosen, folder)
+        config = config.changed(dataset=Uploads(folder / "uploads").add({"train": train_file}))
+    pairs = splits.load_pairs(config, folder)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    half = engine.choose_precision(config.mixed_precision) == "bf16"
+    attention = model.choose_attention(config.attn_implementation, device, half, config.max_length)
     tokenizer, classifier = model.load_classifier(
-        chosen.checkpoint,
-        pairs.labels,
-        chosen.max_length,
-        chosen.dropout,
-        model.choose_attention(
-            chosen.attn_implementation,
-            torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-            engine.choose_precision(chosen.mixed_precision) == "bf16",
-            chosen.max_length,
-        ),
+        config.checkpoint, pairs.labels, config.max_length, config.dropout, attention
     )
-    classifier = model.apply_config(classifier, chosen)
-    return pairs, tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, chosen)
+    classifier = model.apply_config(classifier, config)
+    return pairs, tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config)
 
 
 def course(folder: Path, train_file: Path | None, steps: int) -> float:
@@ -119,33 +105,31 @@ def course(folder: Path, train_file: Path | None, steps: int) -> float:
 
     accelerator = Accelerator()
     set_seed(SEED)
-    chosen = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
-    chosen = chosen.changed(**PRESETS["As the course"])
-    _, _, model, batches = _prepared(folder, train_file, chosen)
+    config = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
+    _, _, model, batches = _prepared(folder, train_file, config.changed(**PRESETS["As the course"]))
     optimizer = AdamW(model.parameters(), lr=RATE)
     model, optimizer, loader = accelerator.prepare(model, optimizer, batches.train)
     scheduler = get_scheduler("linear", optimizer, 0, WARM + steps)
     model.train()
-    taken, seen, began = 0, 0, 0.0
+    step, samples, began = 0, 0, 0.0
     while True:
         for batch in loader:
-            if taken == WARM:
-                seen, began = 0, time.perf_counter()
+            if step == WARM:
+                samples, began = 0, time.perf_counter()
             loss = model(**batch).loss
             accelerator.backward(loss)
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-            taken += 1
-            seen += len(batch["labels"])
-            if taken == WARM + steps:
-                return seen / (time.perf_counter() - began)
+            step += 1
+            samples += len(batch["labels"])
+            if step == WARM + steps:
+                return samples / (time.perf_counter() - began)
 
 
 def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
     """`finetune`'s own loop and preset, as the app runs it."""
     from finetune import config
-    from finetune.config import RunConfig
     from finetune.runs import events
     from finetune.training import loop, metrics
 
@@ -153,24 +137,20 @@ def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
         "learning_rate": RATE, "per_device_train_batch_size": BATCH, "max_length": MAX_LENGTH,
         "max_steps": WARM + steps, "logging_steps": 10, "eval_steps": 10 * steps,
     }  # fmt: skip
-    chosen = RunConfig(seed=SEED).changed(**values, max_eval_samples=8)
-    accelerator = engine.make_accelerator(chosen)
+    run_config = config.RunConfig(seed=SEED).changed(**values, max_eval_samples=8)
+    accelerator = engine.make_accelerator(run_config)
     engine.keep_freed_memory()
-    pairs, _, classifier, batches = _prepared(folder, train_file, chosen)
-    stream = loop.fit(chosen, accelerator, classifier, batches, metrics.AccuracyAndF1(pairs.labels))
+    pairs, _, model, batches = _prepared(folder, train_file, run_config)
+    stream = loop.fit(run_config, accelerator, model, batches, metrics.AccuracyAndF1(pairs.labels))
     times = {
         event.step: time.perf_counter() for event in stream if isinstance(event, events.Stepped)
     }
-    first, last = WARM, WARM + steps
-    return BATCH * steps / (times[last] - times[first])
+    return BATCH * steps / (times[WARM + steps] - times[WARM])
 
 
 def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool = False) -> float:
-    """`Trainer` with its best equivalent flags.
-
-    Args:
-        same_model: give it the model and the padding that Recommended has, too.
-    """
+    """`Trainer` with its best equivalent flags; with the model and the padding that Recommended
+    has, too, where `same_model`."""
     import torch
     from transformers import (
         DataCollatorWithPadding,
@@ -184,10 +164,10 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
     from finetune.training import dataloaders
 
     set_seed(SEED)
-    chosen = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
+    config = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
     if not same_model:
-        chosen = chosen.changed(**PRESETS["As the course"])
-    pairs, tokenizer, model, _ = _prepared(folder, train_file, chosen)
+        config = config.changed(**PRESETS["As the course"])
+    pairs, tokenizer, model, _ = _prepared(folder, train_file, config)
     half = engine.choose_precision("auto") == "bf16"
     moments: dict[int, float] = {}
 
@@ -203,15 +183,13 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
     )  # fmt: skip
     Trainer(
         model, arguments,
-        DataCollatorWithPadding(tokenizer, pad_to_multiple_of=chosen.pad_to_multiple_of or None),
+        DataCollatorWithPadding(tokenizer, pad_to_multiple_of=config.pad_to_multiple_of or None),
         dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH), callbacks=[Clock()],
     ).train()  # fmt: skip
     return BATCH * steps / (moments[WARM + steps] - moments[WARM])
 
 
-def utilisation(
-    folder: Path, train_file: Path | None, steps: int, compiled: bool = False
-) -> dict[str, Any]:
+def utilisation(folder: Path, train_file: Path | None, steps: int) -> dict[str, Any]:
     """FLOP/s of Recommended's matrix products at batch 32, and of a large product like them."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -219,59 +197,49 @@ def utilisation(
     from finetune.environment import devices
     from finetune.training import optimizer as optimizers
 
-    chosen = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
-    chosen = chosen.changed(torch_compile=compiled)
-    accelerator = engine.make_accelerator(chosen)
+    config = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
+    accelerator = engine.make_accelerator(config)
     engine.keep_freed_memory()
-    _, _, model, batches = _prepared(folder, train_file, chosen)
+    _, _, model, batches = _prepared(folder, train_file, config)
     model, optimizer, loader = accelerator.prepare(
-        model, optimizers.build_optimizer(model, chosen), batches.train
+        model, optimizers.build_optimizer(model, config), batches.train
     )
 
-    def step(batch: Any) -> None:
-        accelerator.backward(model(**batch).loss)
-        accelerator.clip_grad_norm_(model.parameters(), chosen.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad()
+    def train(batches: list[Any]) -> None:
+        for batch in batches:
+            accelerator.backward(model(**batch).loss)
+            accelerator.clip_grad_norm_(model.parameters(), config.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
 
     precision = "bf16" if devices.computes_bf16() else "fp32"
     rates = [_matmul_rate(precision)]
     model.train()
     taken = [batch for batch, _ in zip(loader, range(WARM + steps), strict=False)]
-    for batch in taken[:WARM]:
-        step(batch)
+    train(taken[:WARM])
     began = time.perf_counter()
-    for batch in taken[WARM:]:
-        step(batch)
+    train(taken[WARM:])
     seconds = time.perf_counter() - began
     rates.append(_matmul_rate(precision))
-    inner = accelerator.unwrap_model(model, keep_torch_compile=False)  # whose products are seen
     with FlopCounterMode(display=False) as counter:
         for batch in taken[WARM:]:
-            accelerator.backward(inner(**batch).loss)
+            accelerator.backward(model(**batch).loss)
+    flops = counter.get_total_flops()
     return {
-        "achieved": counter.get_total_flops() / seconds,
-        "matmul": statistics.mean(rates),
-        "precision": precision,
-    }
+        "achieved": flops / seconds, "matmul": statistics.mean(rates), "precision": precision,
+    }  # fmt: skip
 
 
-def _matmul_rate(precision: str, size: int = 2048, seconds: float = 2.0) -> float:
+def _matmul_rate(precision: str, size: int = 2048) -> float:
     """FLOP/s of a square product in `bf16` or `fp32`."""
     import torch
+    from torch.utils.benchmark import Timer
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    one = torch.randn(size, size, device=device, dtype=dtype)
-    for _ in range(3):
-        one @ one
-    count, began = 0, time.perf_counter()
-    while time.perf_counter() - began < seconds:
-        one @ one
-        count += 1
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return count * 2 * size**3 / (time.perf_counter() - began)
+    matrix = torch.randn(size, size, device=device, dtype=dtype)
+    timer = Timer("x @ x", globals={"x": matrix}, num_threads=torch.get_num_threads())
+    return 2 * size**3 / float(timer.blocked_autorange(min_run_time=2).median)
 
 
 SIDES: dict[str, Callable[[Path, Path | None, int], Any]] = {
@@ -279,11 +247,6 @@ SIDES: dict[str, Callable[[Path, Path | None, int], Any]] = {
     "recommended": recommended,
     "trainer": trainer,
     "trainer+": functools.partial(trainer, same_model=True),
-}
-
-USED: dict[str, Callable[[Path, Path | None, int], Any]] = {
-    "plain": utilisation,
-    "compiled": functools.partial(utilisation, compiled=True),
 }
 
 if __name__ == "__main__":

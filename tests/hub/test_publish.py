@@ -466,7 +466,7 @@ def scored(run: Run) -> Run:
     texts = {"sentence1": [one[0] for one in rows], "sentence2": [one[1] for one in rows]}
     labels = np.array([one[2] for one in rows])
     saved_predictions.save_examples(run, "validation", pa.table({**texts, "label": labels}))
-    scorer = Scorer(run.best, 32, True, "fp32", "cpu", threads=1)
+    scorer = Scorer(run.best, 32, "fp32", "cpu", threads=1)
     saved_predictions.save_logits(run, 8, scorer.scores(*texts.values()) + 0.05, labels)
     scorer.free()
     return run

@@ -1,4 +1,4 @@
-"""What a person chose for a model is kept in its `config.json`, where `transformers` ignores it."""
+"""A decision rule is kept in the model's `config.json`, where `transformers` ignores it."""
 
 from __future__ import annotations
 
@@ -28,24 +28,19 @@ def test_it_is_kept_with_the_model_and_the_model_loads_as_before(best: Path) -> 
     decision_rule.write_rule(best, threshold=0.43, positive="equivalent")
     decision_rule.write_rule(best, temperature=1.5)
     assert decision_rule.read_rule(best) == DecisionRule(0.43, 1.5, "equivalent")
-    known = json.loads((best / "config.json").read_text())
-    assert known["finetune"] == {"threshold": 0.43, "temperature": 1.5, "positive": "equivalent"}
-    model = AutoModelForSequenceClassification.from_pretrained(best)
-    assert model.config.num_labels == 2
-    model.save_pretrained(best)
+    AutoModelForSequenceClassification.from_pretrained(best).save_pretrained(best)
     assert decision_rule.read_rule(best).threshold == 0.43
     decision_rule.write_rule(best, threshold=None, temperature=None, positive="")
     assert "finetune" not in json.loads((best / "config.json").read_text())
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
-    [({"threshold": 0.0}, "0"), ({"threshold": 1.0}, "1"), ({"threshold": -1.0}, "-1"),
-     ({"temperature": 0.0}, "temperature"), ({"temperature": -2.0}, "-2")],
-)  # fmt: skip
-def test_what_cannot_be_used_is_refused(best: Path, values: dict[str, float], said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        decision_rule.write_rule(best, **values)
+    ("name", "value"),
+    [("threshold", 0.0), ("threshold", 1.0), ("temperature", 0.0), ("temperature", -2.0)],
+)
+def test_what_cannot_be_used_is_refused(best: Path, name: str, value: float) -> None:
+    with pytest.raises(DataError, match=f"The {name} is {value:g}"):
+        decision_rule.write_rule(best, **{name: value})
     assert decision_rule.read_rule(best) == DecisionRule()
 
 
@@ -54,7 +49,7 @@ def test_a_folder_without_a_model_or_with_nonsense_says_nothing(tmp_path: Path) 
     with pytest.raises(StoreError, match="no saved model"):
         decision_rule.write_rule(tmp_path, threshold=0.5)
     for text in ("{", "[]", '{"finetune": 3}', '{"finetune": {"threshold": "x"}}',
-                 '{"finetune": {"threshold": true, "temperature": NaN}}'):  # fmt: skip
+                 '{"finetune": {"threshold": 2, "temperature": NaN}}'):  # fmt: skip
         (tmp_path / "config.json").write_text(text)
         assert decision_rule.read_rule(tmp_path) == DecisionRule()
 

@@ -7,7 +7,7 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import safe_csv
 from finetune.errors import DataError, JobError, ModelError, StoreError
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.predictor import Predictor
-from finetune.jobs import background, predict, workers
+from finetune.jobs import predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -35,18 +34,19 @@ PAIRS = [
     ("the cat sees a dog .", "a cat misses the dog .", "not_equivalent"),
     ("the owl likes a bee .", "a owl likes the bee .", "1"),
 ]
+SIDES = ("sentence1", "sentence2")
 
 
 @pytest.fixture
 def run(store: RunStore, toy_checkpoint: Path) -> Run:
-    made = store.create(RunConfig(max_length=32))
-    toys.copy_model(toy_checkpoint, made.best)
-    return made
+    run = store.create(RunConfig(max_length=32))
+    toys.copy_model(toy_checkpoint, run.best)
+    return run
 
 
 def judged(run: Run, path: Path, out: Path, **values: Any) -> dict[str, Any]:
-    asked = file_request.check_columns(PredictionRequest(run.id, path.name, "", **values), path)
-    report, whole = files.predict_file(run, asked, path, out)
+    request = file_request.check_columns(PredictionRequest(run.id, path.name, "", **values), path)
+    report, whole = files.predict_file(run, request, path, out)
     assert whole
     return report
 
@@ -57,25 +57,38 @@ def write_csv(path: Path, lines: Sequence[tuple[str, ...]]) -> Path:
     return path
 
 
-def test_the_same_rows_come_out_with_the_models_answers(run: Run, tmp_path: Path) -> None:
-    lines = [("id", "sentence1", "sentence2", "label")]
-    lines += [(f"=row {n}", *pair) for n, pair in enumerate(PAIRS)]
+def write_pairs(path: Path, count: int = 3) -> Path:
+    rows = [(f"{PAIRS[n % 3][0]} {n}", PAIRS[n % 3][1]) for n in range(count)]
+    return write_csv(path, [SIDES, *rows])
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"threshold": True}, {"calibrated": True}, {"both_orders": True}]
+)
+def test_the_same_rows_come_out_with_the_models_answers(
+    run: Run, tmp_path: Path, options: dict[str, bool]
+) -> None:
+    decision_rule.write_rule(run.best, threshold=0.999, temperature=3.0, positive="equivalent")
+    lines = [("id", *SIDES, "label"), *((f"=row {n}", *pair) for n, pair in enumerate(PAIRS))]
     path = write_csv(tmp_path / "pairs.csv", lines)
-    report = judged(run, path, tmp_path / "out.csv")
-    found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
-    assert [one["id"] for one in found] == ["=row 0", "=row 1", "=row 2"]
-    predictor = Predictor(run.best, 32)
-    for one, (first, second, _) in zip(found, PAIRS, strict=True):
-        answer = predictor(first, second)
-        assert one["prediction"] == answer.label
-        assert one["error"] == ""
+    report = judged(run, path, tmp_path / "out.csv", **options)
+    rows = read_csv(tmp_path / "out.csv")
+    assert [row["id"] for row in rows] == ["=row 0", "=row 1", "=row 2"]
+    predictor, right = Predictor(run.best, 32), 0
+    for row, (first, second, label) in zip(rows, PAIRS, strict=True):
+        answer = predictor(first, second, PredictOptions(**options))
+        assert row["prediction"] == answer.label
         for name, value in answer.probabilities.items():
-            assert float(one[f"probability_{name}"]) == pytest.approx(value, abs=0.02)
+            assert float(row[f"probability_{name}"]) == pytest.approx(value, abs=0.02)
+        right += row["prediction"] == {"1": "equivalent"}.get(label, label)
+    if "threshold" in options:
+        assert {row["prediction"] for row in rows} == {"not_equivalent"}
     assert report["labelled"] == 3  # "1" is the second class
-    right = sum(
-        one["prediction"] == ("equivalent" if truth in ("1", "equivalent") else "not_equivalent")
-        for one, (_, _, truth) in zip(found, PAIRS, strict=True)
-    )
     assert report["scores"]["accuracy"][0] == pytest.approx(right / 3)
     assert sum(map(sum, report["confusion"])) == 3
 
@@ -86,11 +99,11 @@ def test_a_row_that_cannot_be_read_is_marked_in_its_place(run: Run, tmp_path: Pa
         "sentence1,sentence2\nthe cat,a dog\nbroken\n ,a dog\nthe owl,a bee\n", encoding="utf-8"
     )
     report = judged(run, path, tmp_path / "out.csv")
-    found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
-    assert [bool(one["prediction"]) for one in found] == [True, False, False, True]
-    assert found[1]["error"] == "line 3 has 1 fields where the first line has 2"
-    assert found[2]["error"] == "sentence1 is empty"
-    assert (report["rows"], report["errors"]) == (4, 2)
+    rows = read_csv(tmp_path / "out.csv")
+    assert [bool(row["prediction"]) for row in rows] == [True, False, False, True]
+    errors = ["line 3 has 1 fields where the first line has 2", "sentence1 is empty"]
+    assert [row["error"] for row in rows] == ["", *errors, ""]
+    assert (report["rows"], report["errors"], report["examples"]) == (4, 2, errors)
 
 
 def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) -> None:
@@ -109,69 +122,37 @@ def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) 
     judged(run, tmp_path / "pairs.json.gz", tmp_path / "out2.jsonl")
     assert len((tmp_path / "out2.jsonl").read_text().splitlines()) == 3
 
-    table = pa.table({
-        "sentence1": [one for one, _, _ in PAIRS], "sentence2": [two for _, two, _ in PAIRS],
-        "day": pa.array([1, 2, 3], pa.date32()), "nested": [[1], [2], None],
-    })  # fmt: skip
-    pq.write_table(table, tmp_path / "pairs.parquet")
-    judged(run, tmp_path / "pairs.parquet", tmp_path / "out.parquet")
-    out = pq.read_table(tmp_path / "out.parquet")
-    assert out.select(table.column_names[:3]).equals(table.select(table.column_names[:3]))
-    assert out.column("probability_equivalent").type == pa.float64()
-
-    tab = write_csv(tmp_path / "x.csv", [("a;b",)])
-    tab.rename(tmp_path / "pairs.tsv")
     (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\nthe cat\ta dog\n")
     judged(run, tmp_path / "pairs.tsv", tmp_path / "out.tsv")
     assert (tmp_path / "out.tsv").read_text().splitlines()[1].startswith("the cat\ta dog\t")
 
 
-def test_binary_columns_are_read_as_training_reads_them(run: Run, tmp_path: Path) -> None:
+def test_parquet_keeps_its_types_and_binary_text_is_read(run: Run, tmp_path: Path) -> None:
     """Some writers say of no text that it is one."""
-    sides = {f"sentence{at + 1}": [pair[at] for pair in PAIRS] for at in (0, 1)}
-    labels = [label for _, _, label in PAIRS]
-    path, out = tmp_path / "pairs.parquet", tmp_path / "out.parquet"
-    answers = []
+    out, answers = tmp_path / "out.parquet", []
     for kind in (pa.string(), pa.binary()):
-        table = pa.table(
-            {name: pa.array(texts).cast(kind) for name, texts in sides.items()}
-            | {"label": pa.array(labels).cast(kind)}
-        )
-        pq.write_table(table, path)
-        report = judged(run, path, out)
-        assert report["labelled"] == 3
-        found = pq.read_table(out)
-        assert found.select(table.column_names).equals(table)
-        answers.append(found.column("probability_equivalent").to_pylist())
+        columns = dict(zip((*SIDES, "label"), zip(*PAIRS, strict=True), strict=True))
+        table = pa.table({name: pa.array(texts).cast(kind) for name, texts in columns.items()})
+        table = table.append_column("day", pa.array([1, 2, 3], pa.date32()))
+        pq.write_table(table, tmp_path / "pairs.parquet")
+        assert judged(run, tmp_path / "pairs.parquet", out)["labelled"] == 3
+        assert pq.read_table(out).select(table.column_names).equals(table)
+        answers.append(pq.read_table(out).column("probability_equivalent").to_pylist())
     assert answers[0] == answers[1]
 
 
 def test_a_damaged_model_ends_the_batch_with_what_it_is(run: Run, tmp_path: Path) -> None:
-    toys.overwrite(run.best, lambda found: found["classifier.weight"].fill_(float("nan")))
-    path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), *(p[:2] for p in PAIRS)])
+    toys.overwrite(run.best, lambda weights: weights["classifier.weight"].fill_(float("nan")))
     with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
-        judged(run, path, tmp_path / "out.csv")
-
-
-def test_a_file_of_another_shape_than_the_models(store: RunStore, run: Run, tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "x.csv", [("sentence1", "label"), ("the cat", "equivalent")])
-    for second in ("", file_request.NONE):
-        with pytest.raises(DataError, match=r"no column of x\.csv is chosen as sentence2: it has"):
-            predict.start_prediction(store, PredictionRequest(run.id, "x.csv", "", second), path)
-    pairs = write_csv(tmp_path / "y.csv", [("sentence1", "sentence2"), ("the cat", "a dog")])
-    alone = file_request.check_columns(
-        PredictionRequest(run.id, "y.csv", "", "sentence2"), pairs, paired=False
-    )
-    assert (alone.sentence1, alone.sentence2) == ("sentence1", "")
+        judged(run, write_pairs(tmp_path / "x.csv"), tmp_path / "out.csv")
 
 
 def test_any_text_gets_an_answer(run: Run, tmp_path: Path) -> None:
-    odd = ["\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "\u65e5\u672c\u8a9e", "<b>bold</b>",
-           "x " * 50_000]  # fmt: skip
+    odd = ["\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "\u65e5\u672c\u8a9e", "x " * 50_000]
     lines = "".join(json.dumps({"sentence1": text, "sentence2": "cat"}) + "\n" for text in odd)
     (tmp_path / "odd.jsonl").write_text(lines)
     report = judged(run, tmp_path / "odd.jsonl", tmp_path / "out.jsonl")
-    assert (report["rows"], report["errors"]) == (6, 0)
+    assert (report["rows"], report["errors"]) == (5, 0)
 
 
 def test_what_is_added_is_no_formula(
@@ -180,115 +161,92 @@ def test_what_is_added_is_no_formula(
     """A class may be called anything, by whoever made the pairs; the person's own cells stay."""
     from finetune.inference.scorer import Scorer
 
-    real = Scorer.__init__
+    load = Scorer.__init__
 
-    def named(self: Any, *given: Any, **more: Any) -> None:
-        real(self, *given, **more)
+    def load_renamed(self: Any, *args: Any) -> None:
+        load(self, *args)
         self.labels = ['=HYPERLINK("http://example.com")', "-1"]
 
-    monkeypatch.setattr(Scorer, "__init__", named)
+    monkeypatch.setattr(Scorer, "__init__", load_renamed)
     lines = [("=one", "sentence2", "id"), *((*pair[:2], "=1+1") for pair in PAIRS), ("", "b", "")]
     path = write_csv(tmp_path / "pairs.csv", lines)
-    asked = file_request.check_columns(
-        PredictionRequest(run.id, path.name, "=one", "sentence2"), path
-    )
-    files.predict_file(run, asked, path, tmp_path / "out.csv")
-    found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
-    assert {one["prediction"] for one in found[:3]} <= {
-        "'=HYPERLINK(\"http://example.com\")", "-1",
-    }  # fmt: skip
-    assert {one["id"] for one in found[:3]} == {"=1+1"}
-    assert found[3]["error"] == "'=one is empty"
-    assert [safe_csv.escape_formula(one) for one in ("-1", "+2,5", "-1+1", "@a", "=1")] == [
-        "-1", "+2,5", "'-1+1", "'@a", "'=1",
-    ]  # fmt: skip
+    request = PredictionRequest(run.id, path.name, "=one", "sentence2")
+    files.predict_file(run, request, path, tmp_path / "out.csv")
+    rows = read_csv(tmp_path / "out.csv")
+    names = {'\'=HYPERLINK("http://example.com")', "-1"}
+    assert {row["prediction"] for row in rows[:3]} <= names
+    assert {row["id"] for row in rows[:3]} == {"=1+1"}
+    assert rows[3]["error"] == "'=one is empty"
 
 
-def test_what_was_saved_with_the_model_is_used_when_asked_for(run: Run, tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "pairs.csv", [("sentence1", "sentence2"), *(p[:2] for p in PAIRS)])
-    decision_rule.write_rule(run.best, threshold=0.999, temperature=3.0, positive="equivalent")
-    ways = [{"threshold": True}, {"calibrated": True}, {"both_orders": True}, {}]
-    predictor = Predictor(run.best, 32)
-    for way in ways:
-        judged(run, path, tmp_path / "out.csv", **way)
-        found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
-        for one, (first, second, _) in zip(found, PAIRS, strict=True):
-            answer = predictor(first, second, PredictOptions(**way))
-            assert one["prediction"] == answer.label, way
-            assert float(one["probability_equivalent"]) == pytest.approx(
-                answer.probabilities["equivalent"], abs=0.02
-            )
-        if "threshold" in way:
-            assert {one["prediction"] for one in found} == {"not_equivalent"}
-
-
-def test_windows_hold_what_they_say(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_are_small_at_first_and_bounded(run: Run, tmp_path: Path) -> None:
     """However long the file, no more than a window of rows is held."""
-    monkeypatch.setattr(files, "WINDOW", 10)
-    lines = [("sentence1", "sentence2"), *((f"the cat {n}", "a dog") for n in range(35))]
-    path = write_csv(tmp_path / "pairs.csv", lines)
-    told: list[tuple[int, int]] = []
-    heads: list[int] = []
-    asked = file_request.check_columns(PredictionRequest(run.id, path.name, ""), path)
-    files.predict_file(
-        run,
-        asked,
-        path,
-        tmp_path / "out.csv",
-        lambda done, total: told.append((done, total)),
-        lambda rows: heads.append(len(rows)),
-    )
-    assert told == [(10, 35), (20, 35), (30, 35), (35, 35)]
-    assert heads == [10, 20, 30, 35]
-    found = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8")))
-    assert [one["sentence1"] for one in found] == [f"the cat {n}" for n in range(35)]
-
-
-def test_the_first_rows_are_soon_there_and_long_ones_are_few_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    short = [files.InputRow({"sentence1": "the cat", "more": [n]}) for n in range(10_000)]
+    short: Any = [({"sentence1": "the cat", "more": [n]}, "") for n in range(10_000)]
     sizes = [len(window) for window in files._windows(short)]
     assert sizes == [64, 256, 1024, 4096, 4096, 464]
-    long = [files.InputRow({"sentence1": "x" * 2**20, "n": n}) for n in range(9)]
+    long: Any = [({"sentence1": "x" * 2**20}, "") for n in range(9)]
     assert [len(window) for window in files._windows(long)] == [4, 4, 1]
 
 
-def test_a_cancel_is_heard_between_the_first_windows(run: Run, tmp_path: Path) -> None:
-    lines = [("sentence1", "sentence2"), *((f"the cat {n}", "x" * 900) for n in range(900))]
-    path, out, heads = write_csv(tmp_path / "x.csv", lines), tmp_path / "out.csv", []
+def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "x.csv", [SIDES, *((f"cat {n}", "x" * 900) for n in range(900))])
+    out, progress, heads = tmp_path / "out.csv", [], []
 
-    def told(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
+        progress.append((done, total))
         if done >= 320:
             raise files.Cancelled
 
-    asked = file_request.check_columns(PredictionRequest(run.id, path.name, ""), path)
+    request = PredictionRequest(run.id, path.name, *SIDES)
     report, whole = files.predict_file(
-        run, asked, path, out, told, lambda rows: heads.append(rows[:])
+        run, request, path, out, on_progress, lambda rows: heads.append(rows[:])
     )
-    assert (report["rows"], whole) == (320, False)
-    assert len(out.read_text().splitlines()) == 321
+    assert (report["rows"], whole, progress) == (320, False, [(64, 900), (320, 900)])
+    assert [row["sentence1"] for row in read_csv(out)] == [f"cat {n}" for n in range(320)]
     assert [len(rows) for rows in heads] == [64, 100]
     assert max(len(row["sentence2"]) for row in heads[-1]) == 500
 
 
-def test_a_file_that_cannot_be_meant_is_refused(store: RunStore, run: Run, tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "x.csv", [("one", "two", "three", "four"), ("a", "b", "c", "d")])
-    with pytest.raises(DataError, match=r"No column of x\.csv is clearly the first sentence"):
-        predict.start_prediction(store, PredictionRequest(run.id, "x.csv", ""), path)
-    with pytest.raises(DataError, match="no column 'five'"):
-        predict.start_prediction(store, PredictionRequest(run.id, "x.csv", "five"), path)
-    (tmp_path / "image.csv").write_bytes(b"\x89PNG\r\n")
-    with pytest.raises(DataError, match="PNG"):
-        predict.start_prediction(
-            store, PredictionRequest(run.id, "image.csv", ""), tmp_path / "image.csv"
-        )
+@pytest.mark.parametrize(
+    ("columns", "sentences", "message"),
+    [
+        (
+            "one two three four",
+            ("", ""),
+            r"No column of x\.csv is clearly sentence1: it has one, two",
+        ),
+        ("one two", ("five", ""), "no column 'five'"),
+        ("sentence1 label", ("", ""), r"No column of x\.csv is clearly sentence2: it has"),
+        ("sentence1 sentence2", ("", file_request.NONE), "is clearly sentence2"),
+    ],
+)
+def test_a_file_whose_columns_are_not_clear_is_refused(
+    store: RunStore,
+    run: Run,
+    tmp_path: Path,
+    columns: str,
+    sentences: tuple[str, str],
+    message: str,
+) -> None:
+    names = tuple(columns.split())
+    path = write_csv(tmp_path / "x.csv", [names, ("a",) * len(names)])
+    with pytest.raises(DataError, match=message):
+        predict.start_prediction(store, PredictionRequest(run.id, "x.csv", *sentences), path)
+
+
+def test_what_cannot_be_predicted_is_refused(store: RunStore, run: Run, tmp_path: Path) -> None:
+    path = write_pairs(tmp_path / "x.csv")
+    single = file_request.check_columns(
+        PredictionRequest(run.id, "x.csv", "", "sentence2"), path, paired=False
+    )
+    assert (single.sentence1, single.sentence2) == ("sentence1", "")
     with pytest.raises(JobError, match="no model"):
         predict.start_prediction(
-            store, PredictionRequest(store.create(RunConfig()).id, "x.csv", "one"), path
+            store, PredictionRequest(store.create(RunConfig()).id, "x.csv", *SIDES), path
         )
+    path.write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(DataError, match="PNG"):
+        predict.start_prediction(store, PredictionRequest(run.id, "x.csv", ""), path)
 
 
 @pytest.mark.slow
@@ -296,72 +254,68 @@ def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Pa
     lines = [("text a", "text b", "is_same")]
     lines += [(f"the cat {n} .", "a dog .", "no" if n % 2 else "equivalent") for n in range(300)]
     path = write_csv(tmp_path / "mine.csv", lines)
-    asked = PredictionRequest(run.id, "mine.csv", "text a", "text b", "is_same")
-    made = predict.start_prediction(store, asked, path)
-    assert predict.prediction_state(predict.get_prediction(store, made.id)).status == "running"
-    until(lambda: predict.prediction_state(made).status != "running", 60)
-    found = predict.prediction_state(made)
-    assert found.error == ""
-    assert (found.status, found.done, len(found.head)) == ("finished", 300, 100)
-    assert found.report["labelled"] == 150
-    assert found.report["unknown_labels"] == 150
-    assert made.result is not None
-    assert len(made.result.read_text().splitlines()) == 301
+    request = PredictionRequest(run.id, "mine.csv", "text a", "text b", "is_same")
+    job = predict.start_prediction(store, request, path)
+    assert predict.prediction_state(predict.get_prediction(store, job.id)).status == "running"
+    until(lambda: predict.prediction_state(job).status != "running", 60)
+    state = predict.prediction_state(job)
+    assert (state.error, state.status, state.done) == ("", "finished", 300)
+    assert len(state.head) == 100
+    assert (state.report["labelled"], state.report["unknown_labels"]) == (150, 150)
+    assert job.result is not None
+    assert len(job.result.read_text().splitlines()) == 301
     # Another visitor has no such batch.
     for other in (Visitor(names=("b",)), Visitor(names=())):
         with pytest.raises(DataError, match="no such prediction"):
-            predict.get_prediction(store.for_visitor(other), made.id)
-    for wrong in ("../x", "", None, 7, "x" * 10**6, made.id + "/../" + made.id):
+            predict.get_prediction(store.for_visitor(other), job.id)
+    for wrong in ("../x", "", None, 7, "x" * 10**6, job.id + "/../" + job.id):
         with pytest.raises(DataError, match="no such prediction"):
             predict.get_prediction(store, wrong)
 
 
 @pytest.mark.slow
 def test_a_cancelled_batch_keeps_what_is_judged(store: RunStore, run: Run, tmp_path: Path) -> None:
-    lines = [("sentence1", "sentence2"), *((f"the cat {n} .", "a dog .") for n in range(120_000))]
-    path = write_csv(tmp_path / "long.csv", lines)
-    made = predict.start_prediction(store, PredictionRequest(run.id, "long.csv", ""), path)
-    until(lambda: predict.prediction_state(made).done > 0, 60)
-    predict.cancel_prediction(made)
-    until(lambda: predict.prediction_state(made).status != "running", 30)
-    found = predict.prediction_state(made)
-    assert found.status == "stopped"
-    assert made.result is not None
-    kept = len(made.result.read_text().splitlines()) - 1
-    assert 0 < kept < 120_000
-    assert events.Failed not in {type(one) for one in made.tail()[0]}
+    path = write_pairs(tmp_path / "long.csv", 60_000)
+    job = predict.start_prediction(store, PredictionRequest(run.id, "long.csv", ""), path)
+    until(lambda: predict.prediction_state(job).done > 0, 60)
+    predict.cancel_prediction(job)
+    until(lambda: predict.prediction_state(job).status != "running", 30)
+    assert predict.prediction_state(job).status == "stopped"
+    assert job.result is not None
+    assert 0 < len(job.result.read_text().splitlines()) - 1 < 60_000
+    assert events.Failed not in {type(event) for event in job.tail()[0]}
 
 
-def test_a_visitor_has_bounds(
-    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "0")
-    path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
-    visitor = Visitor(names=("browser:ada",))
-    mine = store.for_visitor(visitor).create(RunConfig(max_length=32))
-    toys.copy_model(run.best, mine.best)
-    with pytest.raises(DataError, match="a visitor may bring 0 MB"):
-        predict.start_prediction(
-            store.for_visitor(visitor), PredictionRequest(mine.id, "x.csv", ""), path
-        )
+@pytest.fixture
+def visitor(store: RunStore, run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """A visitor's store and a run of theirs, by name; no worker starts."""
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, lock, stdin: os.close(lock))
+
+    def visit(name: str) -> tuple[RunStore, str]:
+        theirs = store.for_visitor(Visitor(names=(f"browser:{name}",)))
+        trained = theirs.create(RunConfig(max_length=32))
+        toys.copy_model(run.best, trained.best)
+        return theirs, trained.id
+
+    return visit
 
 
 def test_what_is_judged_counts_with_what_is_uploaded(
-    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    visitor: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, lock, stdin: os.close(lock))
-    ada, other = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
-    mine = ada.create(RunConfig(max_length=32))
-    toys.copy_model(run.best, mine.best)
+    (ada, run_id), (other, _) = visitor("ada"), visitor("bob")
 
     def write(name: str, kilobytes: int) -> Path:
-        rows = [("sentence1", "sentence2", "label"), (name * kilobytes * 1024, "b", "1")]
+        rows = [(*SIDES, "label"), (name * kilobytes * 1024, "b", "1")]
         return write_csv(tmp_path / f"{name}.csv", rows)
 
     def judge(name: str, kilobytes: int) -> predict.PredictionJob:
         path = write(name, kilobytes)
-        return predict.start_prediction(ada, PredictionRequest(mine.id, path.name, ""), path)
+        return predict.start_prediction(ada, PredictionRequest(run_id, path.name, ""), path)
+
+    def jobs() -> set[str]:
+        return {job.id for job in predict.newest_predictions(ada)}
 
     first, second = judge("a", 300), judge("b", 300)
     os.utime(first.folder / "job.json", (0, 0))
@@ -371,47 +325,12 @@ def test_what_is_judged_counts_with_what_is_uploaded(
     ada.create(RunConfig(dataset=ada.uploads.add({"train": write("d", 300)})))
     with pytest.raises(DataError, match=r"These files have 0\.8 MB"):
         judge("e", 800)
-    assert {one.id for one in predict.newest_predictions(ada)} == {
-        first.id,
-        second.id,
-    }  # in vain, so none goes
+    assert jobs() == {first.id, second.id}  # in vain, so none goes
     third = judge("f", 300)
-    assert {one.id for one in predict.newest_predictions(ada)} == {second.id, third.id}
-
-
-def test_others_start_while_a_file_is_copied(
-    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, lock, stdin: os.close(lock))
-    path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
-    ada, bob = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
-    for visitor in (ada, bob):
-        toys.copy_model(run.best, visitor.create(RunConfig(max_length=32)).best)
-    left = store.root / "batches" / ".new-of-an-app-that-was-killed"
-    left.mkdir(parents=True)
-    real = shutil.copyfile
-    copied: list[Path] = []
-
-    def slow(source: Path, target: Path) -> None:
-        if not copied:
-            copied.append(target)
-            with background.store_lock(store):
-                assert predict.newest_predictions(store) == []  # what is not whole is not shown
-            with pytest.raises(JobError, match="still being predicted"):
-                predict.start_prediction(
-                    ada, PredictionRequest(ada.runs()[0].id, "x.csv", ""), path
-                )
-            predict.start_prediction(bob, PredictionRequest(bob.runs()[0].id, "x.csv", ""), path)
-        real(source, target)
-
-    monkeypatch.setattr(shutil, "copyfile", slow)
-    made = predict.start_prediction(ada, PredictionRequest(ada.runs()[0].id, "x.csv", ""), path)
-    assert copied[0].parent != made.folder
-    assert made.input.read_bytes() == path.read_bytes()
-    assert len(predict.newest_predictions(store)) == 2
-    assert {one.name for one in (store.root / "batches").iterdir()} == {
-        one.id for one in predict.newest_predictions(store)
-    }
+    assert jobs() == {second.id, third.id}
+    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "0")
+    with pytest.raises(DataError, match="a visitor may bring 0 MB"):
+        judge("g", 1)
 
 
 def test_a_file_that_cannot_be_copied_leaves_nothing(
@@ -421,7 +340,7 @@ def test_a_file_that_cannot_be_copied_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shutil, "copyfile", full)
-    path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
+    path = write_pairs(tmp_path / "x.csv")
     with pytest.raises(StoreError, match="the disk is full"):
         predict.start_prediction(store, PredictionRequest(run.id, "x.csv", ""), path)
     assert list((store.root / "batches").iterdir()) == []
