@@ -225,7 +225,7 @@ def _readme(
     """What the run was, how to repeat it, and what of it the script does not repeat."""
     precision = "fp32" if prepared.precision == "no" else prepared.precision
     paragraphs = [
-        f"Repeats the run {run.public_title()!r} ({run.id}): {config.checkpoint} fine-tuned on "
+        f"Repeats the run {run.title(public=True)!r} ({run.id}): {config.checkpoint} fine-tuned on "
         f"{prepared.data['source']}.",
         "pip install -r requirements.txt",
         "python train.py",

@@ -61,7 +61,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     yield events.Started(device=name, processes=count, versions=_versions())
     checkpoint = _latest_checkpoint(run, accelerator)
     stop.check()
-    tracker = trackers.Tracker(accelerator, config, run.public_title())
+    tracker = trackers.Tracker(accelerator, config, run.title(public=True))
     # 2. The pairs
     yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.dataset)
     pairs = _load_pairs(run, config, accelerator, resumes=checkpoint is not None)
