@@ -30,61 +30,55 @@ class Loaders:
 
     Args:
         order: the generator of the training order, drawn from at the start of each epoch.
-        class_weights: of each class in the training loss; None where all count the same.
+        class_weights: of shape (classes,), in the training loss; None where all count the same.
     """
 
     train: DataLoader[Any]
     validation: DataLoader[Any]
     order: torch.Generator
-    class_weights: list[float] | None = None
+    class_weights: torch.Tensor | None = None
 
 
 def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> Loaders:
-    """The loaders of one run.
-
-    The training order comes from a generator of its own, seeded with the run's seed, so that it
-    does not depend on what else drew a random number before.
-    """
+    """The loaders of one run."""
     train = pairs.splits["train"]
     if config.swap_augmentation:
         train = concatenate_datasets([train, swap_sentences(train)])
-    train = tokenize(train, tokenizer, config.max_length)
-    validation = tokenize(pairs.splits["validation"], tokenizer, config.max_length)
+    datasets: list[Any] = [
+        tokenize(split, tokenizer, config.max_length)
+        for split in (train, pairs.splits["validation"])
+    ]
     # Where max_length is no multiple, rounding up could pass what the model reads.
-    multiple = config.pad_to_multiple_of or 1
+    multiple = config.pad_to_multiple_of
     collator = DataCollatorWithPadding(
         tokenizer,
         padding=config.padding,
         max_length=config.max_length,
-        pad_to_multiple_of=multiple if multiple > 1 and config.max_length % multiple == 0 else None,
+        pad_to_multiple_of=multiple if multiple and config.max_length % multiple == 0 else None,
     )
-    generator = torch.Generator().manual_seed(config.seed)
+    # Each loader has a generator of its own: neither the order nor dropout depends on what else
+    # draws random numbers, such as an evaluation.
+    order, evaluation = (torch.Generator().manual_seed(config.seed) for _ in range(2))
     size = config.per_device_train_batch_size
-    order: dict[str, Any] = {"shuffle": True}
+    shuffling: dict[str, Any] = {"shuffle": True}
     if config.group_by_length and config.padding == "longest":
-        lengths = example_lengths(train)
-        order = {"sampler": LengthGroupedSampler(size, lengths=lengths, generator=generator)}
-    # The validation loader has a generator too: else each evaluation would draw from the one that
-    # makes dropout, and how often one evaluates would change what is learned.
-    evaluation = torch.Generator().manual_seed(config.seed)
+        lengths = _example_lengths(datasets[0])
+        shuffling = {"sampler": LengthGroupedSampler(size, lengths=lengths, generator=order)}
     return Loaders(
-        DataLoader(train, size, collate_fn=collator, generator=generator, **order),  # type: ignore[arg-type]
+        DataLoader(datasets[0], size, collate_fn=collator, generator=order, **shuffling),
         DataLoader(
-            validation,  # type: ignore[arg-type]
+            datasets[1],
             config.per_device_eval_batch_size,
             collate_fn=collator,
             generator=evaluation,
         ),
-        generator,
+        order,
         balanced_class_weights(pairs.counts["train"]) if config.class_weights != "none" else None,
     )
 
 
 def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    """Token ids instead of sentences, cut to `max_length`, unpadded; `label` becomes `labels`.
-
-    The longer sentence of a pair is cut first (`truncation=True`).
-    """
+    """Token ids instead of sentences, cut to `max_length`, unpadded; `label` becomes `labels`."""
     texts = [name for name in ("sentence1", "sentence2") if name in split.column_names]
 
     def encode(rows: dict[str, list[Any]]) -> Any:
@@ -106,21 +100,21 @@ def swap_sentences(split: Dataset) -> Dataset:
     return split.rename_columns(names).select_columns(split.column_names)
 
 
-def example_lengths(tokenized: Dataset) -> list[int]:
-    """Length of every example in tokens, in order; reads the lists' offsets, not the tokens."""
+def _example_lengths(tokenized: Dataset) -> list[int]:
+    """Length of every example in tokens; reads the lists' offsets alone."""
     lengths: list[int] = []
     for batch in tokenized.with_format("arrow").iter(10_000):
         lengths += pc.list_value_length(batch.column("input_ids")).to_pylist()
     return lengths
 
 
-def balanced_class_weights(counts: list[int]) -> list[float]:
+def balanced_class_weights(counts: list[int]) -> torch.Tensor:
     """Weights inverse to frequency: rows / (classes x rows of the class); 0 for an empty class.
 
     Source: King and Zeng 2001, as scikit-learn's `class_weight="balanced"`.
     """
     present = sum(count > 0 for count in counts)
-    return [sum(counts) / (present * count) if count else 0.0 for count in counts]
+    return torch.tensor([sum(counts) / (present * count) if count else 0.0 for count in counts])
 
 
 def check_tokens(
@@ -129,18 +123,16 @@ def check_tokens(
     """See that a checkpoint's tokenizer knows the pairs, and its weights all of their tokens.
 
     Args:
-        checkpoint: its name in the configuration.
         embeddings: tokens that its weights have an embedding for.
 
     Raises:
         ModelError: when one does not.
     """
-    train: Any = batches.train.dataset
-    sample = np.random.default_rng(0).permutation(len(train))[:_SAMPLE]
-    rows = train.with_format("arrow")[np.sort(sample)].column("input_ids").to_pylist()
+    splits: list[Any] = [batches.train.dataset, batches.validation.dataset]
+    sample = np.random.default_rng(0).permutation(len(splits[0]))[:_SAMPLE]
+    rows = splits[0].with_format("arrow")[np.sort(sample)].column("input_ids").to_pylist()
     checkpoints.check_known(checkpoint, tokenizer, rows)
-    validation: Any = batches.validation.dataset
-    for split in (train, validation):
+    for split in splits:
         for batch in split.with_format("arrow").iter(10_000):
             largest = pc.max(pc.list_flatten(batch.column("input_ids"))).as_py()
             if largest is not None and largest >= embeddings:

@@ -19,8 +19,7 @@ class LoopProgress:
         order: state of the generator of the training order when this epoch began.
         best: the best score so far; None before the first evaluation.
         waited: evaluations since that one; scores are known to the main process alone.
-        evaluated: the step of the last evaluation, and
-        validation_loss: its loss.
+        evaluated, validation_loss: the step of the last evaluation, and its loss.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -36,7 +35,6 @@ class LoopProgress:
         return time.monotonic() - self._began
 
     def begin_epoch(self) -> None:
-        """An epoch begins: its order is drawn from the generator as it is now."""
         self.batch = 0
         self.order = self._generator.get_state()
 
@@ -61,7 +59,7 @@ class LossMeter:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new interval now; called after an evaluation, whose time is not training's."""
+        """Begin a new interval now, after what is no part of training."""
         self._loss = torch.zeros((), device=self._accelerator.device)
         self._batches = self._examples = 0
         self._began = time.monotonic()
@@ -72,7 +70,7 @@ class LossMeter:
         self._examples += examples
 
     def due(self, step: int, last: int) -> bool:
-        return step == 1 or step == last or step % self._every == 0
+        return step in (1, last) or step % self._every == 0
 
     def read(self) -> tuple[float, float]:
         """The mean loss and the samples a second of all ranks since the last call; waits for the
