@@ -171,7 +171,7 @@ class _Loop:
         return train  # type: ignore[no-any-return]
 
     def train_batch(self, batch: dict[str, torch.Tensor]) -> bool:
-        """Add a batch's gradient; whether the optimizer stepped, the step's batches being whole."""
+        """Add a batch's gradient; whether it was the step's last, and the optimizer stepped."""
         config, accelerator, progress = self.config, self.accelerator, self.progress
         progress.batch += 1
         with accelerator.accumulate(self.model):
@@ -252,12 +252,14 @@ class _Loop:
         predictions = self._predict_validation()
         if predictions is None:
             return False
-        scores, logits, labels = predictions
+        logits, labels = predictions
         loss = cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
         progress.evaluated, progress.validation_loss = progress.step, loss
+        scores: dict[str, float] = {}
         best = False
-        if scores:  # the main process has them, and its answer alone is written down
-            scores["loss"] = loss
+        if self.accelerator.is_main_process:  # its answer alone is written down
+            metrics = self.metric.compute(predictions=logits.argmax(axis=1), references=labels)
+            scores = {**(metrics or {}), "loss": loss}
             name = self.config.metric_for_best_model
             score = -scores[name] if name == "loss" else scores[name]
             best = progress.best is None or score > progress.best
@@ -276,29 +278,19 @@ class _Loop:
             yield from self._save_model()
         return True
 
-    def _predict_validation(self) -> tuple[dict[str, float], Logits, Labels] | None:
-        """Metrics, logits and labels of the validation split, each example once; None when a stop
-        was requested meanwhile. Only the main process gets metrics."""
+    def _predict_validation(self) -> tuple[Logits, Labels] | None:
+        """The validation split's, each example once; None when a stop was requested meanwhile."""
         self.model.eval()
-        logits: list[torch.Tensor] = []
-        labels: list[torch.Tensor] = []
-        main = self.accelerator.is_main_process
+        batches = []
         for batch in self.validation:
             with torch.no_grad():
-                outputs = self.model(**batch)
-            answers, truth = self.accelerator.gather_for_metrics(
-                (outputs.logits.float(), batch["labels"])
-            )
-            if main:
-                self.metric.add_batch(predictions=answers.argmax(dim=-1), references=truth)
-            logits.append(answers.cpu())
-            labels.append(truth.cpu())
+                logits = self.model(**batch).logits.float()
+            gathered = self.accelerator.gather_for_metrics((logits, batch["labels"]))
+            batches.append([tensor.cpu() for tensor in gathered])
             if self.stop_requested():
-                if main:
-                    self.metric.compute()  # empties it for the next evaluation
                 return None
-        scores = self.metric.compute() if main else {}
-        return scores or {}, torch.cat(logits).numpy(), torch.cat(labels).numpy()
+        logits, labels = (torch.cat(parts).numpy() for parts in zip(*batches, strict=True))
+        return logits, labels
 
     def _save_model(self) -> Iterator[Event]:
         scored = self.progress.best is not None
