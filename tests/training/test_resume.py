@@ -6,26 +6,22 @@ import errno
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from finetune.config import RunConfig
 from finetune.data import splits
-from finetune.errors import JobError
-from finetune.jobs import pipeline, service, stop_switch, terminal, train, workers
+from finetune.jobs import pipeline, stop_switch, terminal, train
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import fold_events
 from finetune.training import model
 from tests.support.training import evaluations, prepared, stream, work_in_this_process
 
@@ -34,9 +30,7 @@ Stop = Callable[[list[events.Event]], bool]
 
 
 class Worker:
-    """One life of a run's worker in this process: iterate over its events.
-
-    It goes on from the run's last checkpoint and keeps its checkpoints in the run's folder.
+    """One life of a run's worker in this process: its events, from the run's last checkpoint on.
 
     Args:
         stop: whether the run shall stop, after the events so far.
@@ -72,8 +66,10 @@ class Worker:
         return self.weights()
 
 
-def same(one: Weights, two: Weights) -> bool:
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+def same(first: Weights, second: Weights) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 def step(seen: list[events.Event]) -> int:
@@ -95,8 +91,6 @@ def measured(seen: list[events.Event]) -> list[tuple[object, ...]]:
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "every three steps": {"eval_steps": 3},
     "checkpoints of their own": {"save_steps": 2},
     "accumulation": {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 4},
     "by length": {"group_by_length": True, "eval_steps": 5},
@@ -110,17 +104,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("crash", [False, True], ids=["stopped", "cut off"])
 def test_the_rest_is_as_if_it_had_never_ended(
-    variant: str, crash: bool, toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
+    variant: str, toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
 ) -> None:
+    """Stopped, cut off, and stopped again."""
     config = toy_config.changed(**VARIANTS[variant])
     whole = Worker(config, toy_pairs, store.create(config))
     expected = whole.finish()
     last = step(whole.seen)
     scores = {event.step: event.metrics for event in evaluations(whole.seen)}
     run = store.create(config)
-    for until in sorted({2, last // 2, last - 1}):
+    for until, crash in ((2, False), (last // 2, True), (last - 1, False)):
 
         def reached(seen: list[events.Event], until: int = until) -> bool:
             return step(seen) >= until
@@ -215,8 +209,8 @@ def assert_described(run: Run, at: dict[int, Weights], scores: dict[int, dict[st
 def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
     toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
 ) -> None:
-    """Killed after each event; said right then, when the run shall go on, while it does until it is
-    stopped soon after, and at its end. The last checkpoint is older than some of the models."""
+    """Killed after each event; asked right then, when it shall go on, while it does, and at its end.
+    The last checkpoint is older than some of the models."""
     config = toy_config.changed(
         max_steps=5, eval_steps=2, save_steps=3, metric_for_best_model="loss", max_eval_samples=8
     )
@@ -250,57 +244,31 @@ def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
 
 @pytest.mark.parametrize("writes", ["save_best", "save_checkpoint"])
 def test_a_run_deleted_while_it_is_saved_is_stopped(
-    store: RunStore,
-    toy_config: RunConfig,
-    toy_pairs: splits.Pairs,
-    writes: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    store: RunStore, toy_config: RunConfig, toy_pairs: splits.Pairs, writes: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """No traceback, and no part of its folder is made again, whichever library writes."""
     run = store.create(toy_config.changed(eval_steps=2, max_steps=4))
-    save, begin = model.save_model, Run.begin_checkpoint
+    owner, name = (model, "save_model") if writes == "save_best" else (Run, "begin_checkpoint")
+    write = getattr(owner, name)
 
-    def save_into_nothing(*values: Any) -> None:
+    def delete_and_write(*values: Any) -> Any:
+        folder = write(*values) if owner is Run else None
         store.delete(run)
-        save(*values)
+        return folder or write(*values)
 
-    def begin_and_lose(run: Run) -> Path:
-        folder = begin(run)
-        store.delete(run)
-        return folder
-
-    def lose_the_folder(run: Run, stop: stop_switch.StopSwitch) -> Iterator[events.Event]:
+    def train_events(run: Run, stop: stop_switch.StopSwitch) -> Iterator[events.Event]:
         stop.looping = True
-        if writes == "save_best":
-            monkeypatch.setattr(model, "save_model", save_into_nothing)
-        else:
-            monkeypatch.setattr(Run, "begin_checkpoint", begin_and_lose)
         yield from recorded(run.config(), toy_pairs, run, {}, lambda seen: stop())
 
     work_in_this_process(monkeypatch)
-    monkeypatch.setattr(pipeline, "train_events", lose_the_folder)
+    monkeypatch.setattr(owner, name, delete_and_write)
+    monkeypatch.setattr(pipeline, "train_events", train_events)
     assert train.carry_out_run(run, terminal.LogLines()) == 0
     assert not run.folder.exists()
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err
     assert "stopped at step" in printed.out
-
-
-def test_the_summary_forgets_what_is_done_again() -> None:
-    def stepped(step: int) -> events.Stepped:
-        return events.Stepped(step=step, epoch=1, loss=1, learning_rate=1, samples_per_second=1)
-
-    def scored(step: int, best: bool) -> events.Evaluated:
-        return events.Evaluated(step=step, epoch=1, metrics={"f1": 0.5}, seconds=1, best=best)
-
-    first = [stepped(1), stepped(4), scored(4, True), events.Saved(step=4), stepped(8)]
-    first += [scored(8, True), events.Saved(step=8), events.Failed(error="x")]
-    summary = fold_events([*first, events.Resumed(step=4)])
-    assert (summary.status, summary.error) == ("running", "")
-    assert [event.step for event in summary.train] == [1, 4]
-    assert summary.best is not None
-    assert summary.best.step == summary.saved_step == 4
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(
@@ -329,9 +297,8 @@ def test_only_so_many_checkpoints_stay(store: RunStore) -> None:
     for step in (3, 6, 9, 12):
         (run.begin_checkpoint() / "weights").write_text(str(step))
         run.end_checkpoint(step, keep=2)
+    run.begin_checkpoint()  # one being written is none
     assert [path.name for path in run.checkpoints()] == ["step-000000009", "step-000000012"]
-    run.begin_checkpoint()
-    assert len(run.checkpoints()) == 2  # one being written is none
 
 
 def live(folder: Path) -> None:
@@ -381,61 +348,21 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
     ended = store.summary(run)
     assert ended.status == "finished", ended.error
     assert kills >= 10
-    assert same(*(load_file(one.best / "model.safetensors") for one in (whole, run)))
+    assert same(*(load_file(run.best / "model.safetensors") for run in (whole, run)))
     assert [event.metrics for event in ended.validation] == [
         event.metrics for event in store.summary(whole).validation
     ]
     assert not run.checkpoints_folder.exists()
 
 
-@pytest.mark.long
-def test_a_stopped_run_goes_on_by_the_page_and_a_finished_one_does_not(
-    store: RunStore, toy_checkpoint: Path, processes: list[int]
-) -> None:
-    config = RunConfig(
-        checkpoint=str(toy_checkpoint), max_length=32, max_steps=1000, eval_steps=20,
-        max_train_samples=64, max_eval_samples=16, logging_steps=1,
-    )  # fmt: skip
-    run = service.start_run(store, config)
-
-    def until(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 240
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen"
-            time.sleep(0.02)
-
-    until(lambda: service.run_summary(store, run).step >= 25)
-    with pytest.raises(JobError, match="The run is running"):
-        service.resume_run(store, run)
-    service.stop_run(store, run)
-    until(lambda: service.run_summary(store, run).status == "stopped")
-    until(lambda: not run.is_alive())
-    at = service.run_summary(store, run).step
-    service.resume_run(store, run)
-    assert service.run_summary(store, run).status == "running"
-    until(lambda: workers.worker_process(run) is not None)
-    worker = workers.worker_process(run)
-    assert isinstance(worker, psutil.Process)
-    processes.append(worker.pid)
-    until(lambda: service.run_summary(store, run).status == "finished")
-    done = service.run_summary(store, run)
-    assert done.step == 1000
-    assert [event.step for event in done.train] == list(range(1, 1001))
-    assert done.train[at - 1].step == at
-    with pytest.raises(JobError, match="The run is finished"):
-        service.resume_run(store, run)
-
-
 def test_a_run_without_a_checkpoint_begins_anew(
     store: RunStore, toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    config = toy_config.changed(max_steps=4)
-    run = store.create(config)
+    run = store.create(toy_config.changed(max_steps=4))
     run.append(events.Failed(error="the network"))
     assert run.resume() == 0
     assert store.summary(run).status == "running"
-    shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
-    assert Worker(config, toy_pairs, run).finish()
+    assert Worker(run.config(), toy_pairs, run).finish()
 
 
 def test_a_run_does_not_go_on_with_other_pairs(
