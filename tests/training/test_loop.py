@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, Trainer, Trai
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import TrainingError
+from finetune.jobs import train
 from finetune.phases import Phase
 from finetune.runs import events, summary
 from finetune.training import dataloaders, loop, metrics, model
@@ -127,11 +127,6 @@ def test_how_often_one_evaluates_does_not_change_what_is_learned(
     assert losses(often) == losses(seldom)
 
 
-def test_it_learns(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
-    happened, _ = fit(toy_config.changed(num_train_epochs=12, learning_rate=5e-3), toy_pairs)
-    assert losses(happened)[-1] < 0.7 * losses(happened)[0]
-
-
 def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
     saved: list[int] = []
     kept: dict[int, Any] = {}
@@ -141,7 +136,7 @@ def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.P
         return {"f1": [0.25, 0.75]}
 
     happened, _ = fit(
-        toy_config, toy_pairs, save_predictions=keep,
+        toy_config.changed(max_grad_norm=0.5), toy_pairs, save_predictions=keep,
         save_best=lambda step, model, weights: saved.append(step),
     )  # fmt: skip
     scored = evaluations(happened)
@@ -155,9 +150,11 @@ def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.P
         assert logits.shape == (24, 2)
         assert np.mean(logits.argmax(1) == labels) == pytest.approx(event.metrics["accuracy"])
         assert event.intervals == {"f1": [0.25, 0.75]}
-    rates = [event.learning_rate for event in happened if isinstance(event, events.Stepped)]
+    steps = [event for event in happened if isinstance(event, events.Stepped)]
+    rates = [event.learning_rate for event in steps]
     assert rates[0] == 1e-3
     assert rates == sorted(rates, reverse=True)
+    assert all(event.grad_norm is not None and event.grad_norm > 0 for event in steps)
 
 
 def test_accumulation_is_a_larger_batch(still: RunConfig, toy_pairs: splits.Pairs) -> None:
@@ -179,12 +176,6 @@ def test_steps_are_counted_when_the_last_batch_is_small(
     assert isinstance(happened[-1], events.Finished)
 
 
-def test_clipping_reports_the_norm(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
-    happened, _ = fit(toy_config.changed(max_grad_norm=0.5), toy_pairs)
-    norms = [event.grad_norm for event in happened if isinstance(event, events.Stepped)]
-    assert all(norm is not None and norm > 0 for norm in norms)
-
-
 def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
     _, classifier = model.load_classifier(toy_config.checkpoint, toy_pairs.labels, 32)
     optimizer = build_optimizer(classifier, toy_config.changed(decay_biases_and_norms=False))
@@ -195,28 +186,31 @@ def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits
     assert len(decayed["params"] + spared["params"]) == len(list(classifier.parameters()))
 
 
-def stop_after(calls: int) -> Callable[[], bool]:
+def stopped_after(
+    calls: int, config: RunConfig, pairs: splits.Pairs
+) -> tuple[list[events.Event], list[int]]:
+    """The events of a run that is asked to stop, and the steps of the models it saved."""
+    saved: list[int] = []
     asked = iter(range(10**9))
-    return lambda: next(asked) >= calls
+    happened, _ = fit(
+        config, pairs, should_stop=lambda: next(asked) >= calls,
+        save_best=lambda step, model, weights: saved.append(step),
+    )  # fmt: skip
+    assert isinstance(happened[-1], events.Stopped)
+    return happened, saved
 
 
 def test_a_stop_before_an_evaluation_keeps_the_present_model(
     toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
     """Losses are told every fifth step: the stop, the model and the page say the same step."""
-    saved: list[int] = []
-    happened, _ = fit(
-        toy_config.changed(logging_steps=5), toy_pairs, should_stop=stop_after(6),
-        save_best=lambda step, model, weights: saved.append(step),
-    )  # fmt: skip
+    happened, saved = stopped_after(6, toy_config.changed(logging_steps=5), toy_pairs)
     end = [getattr(event, "phase", getattr(event, "step", None)) for event in happened[-4:]]
     assert end == [Phase.SAVE_UNSCORED_MODEL, 7, Phase.SAVE_CHECKPOINT, 7]
-    assert isinstance(happened[-1], events.Stopped)
     assert saved == [7]
     assert evaluations(happened) == []
     shown = [summary.fold_events(happened[: count + 1]) for count in range(len(happened))]
     saving = [run_view.announcement(state) for state in shown if state.phase.startswith("save")]
-    assert len(saving) >= 2
     assert not [text for text in saving if "best" in text]
     assert "Saving a checkpoint" in saving[-2]
     assert (shown[-1].train[-1].step, shown[-1].step, shown[-1].saved_step) == (5, 7, 7)
@@ -225,27 +219,19 @@ def test_a_stop_before_an_evaluation_keeps_the_present_model(
 def test_a_stop_after_an_evaluation_keeps_the_best(
     toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    saved: list[int] = []
-    happened, _ = fit(
-        toy_config, toy_pairs, should_stop=stop_after(14),
-        save_best=lambda step, model, weights: saved.append(step),
-    )  # fmt: skip
+    happened, saved = stopped_after(14, toy_config, toy_pairs)
     assert [event.step for event in evaluations(happened)] == [8] == saved
     phases = [event.phase for event in happened if isinstance(event, events.PhaseStarted)]
     assert phases[-1] == Phase.SAVE_CHECKPOINT
     assert Phase.SAVE_UNSCORED_MODEL not in phases
     ended = summary.fold_events(happened)
-    assert ended.saved_step == 8
-    assert isinstance(happened[-1], events.Stopped)
-    assert ended.step == happened[-1].step > 8
+    assert ended.saved_step == 8 < ended.step
 
 
 def test_a_stop_during_an_evaluation_ends_it(
     toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    # eight steps, then batches of the evaluation
-    happened, _ = fit(toy_config, toy_pairs, should_stop=stop_after(9))
-    assert isinstance(happened[-1], events.Stopped)
+    happened, _ = stopped_after(9, toy_config, toy_pairs)  # eight steps, then a batch of it
     assert evaluations(happened) == []
 
 
@@ -271,3 +257,11 @@ def test_a_loss_that_is_no_number_is_named_with_its_step(
     model.save_model(classifier, tokenizer, tmp_path / "broken")
     with pytest.raises(TrainingError, match="became inf at step 1"):
         fit(toy_config.changed(checkpoint=str(tmp_path / "broken")), toy_pairs)
+
+
+def test_a_full_device_names_the_batch_and_what_to_change() -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    failed = train.unexpected_failure(error, RunConfig(per_device_train_batch_size=16))
+    assert "out of memory" in failed.error
+    assert "per_device_train_batch_size is 16" in failed.remedy
+    assert "gradient_accumulation_steps" in failed.remedy

@@ -94,8 +94,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "checkpoints of their own": {"save_steps": 2},
     "accumulation": {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 4},
     "by length": {"group_by_length": True, "eval_steps": 5},
-    "plateau": {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_steps": 2},
-    "patience": {"early_stopping_patience": 2, "eval_steps": 2, "num_train_epochs": 4},
     "adafactor, swapped": {
         "optim": "adafactor", "swap_augmentation": True, "eval_steps": 4, "max_steps": 10
     },
@@ -209,8 +207,8 @@ def assert_described(run: Run, at: dict[int, Weights], scores: dict[int, dict[st
 def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
     toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
 ) -> None:
-    """Killed after each event; asked right then, when it shall go on, while it does, and at its end.
-    The last checkpoint is older than some of the models."""
+    """Killed after each event; asked then, when it shall go on, while it does, and at its end. The
+    last checkpoint is older than some of the models."""
     config = toy_config.changed(
         max_steps=5, eval_steps=2, save_steps=3, metric_for_best_model="loss", max_eval_samples=8
     )
