@@ -1,7 +1,7 @@
 """The typed events of a job, one line of JSON each.
 
 The training loop yields them, the job's folder keeps them, the page folds them. Times are seconds
-since the epoch, durations are seconds, scores are from 0 to 1, and losses are in nats.
+since the epoch, durations are seconds.
 """
 
 from __future__ import annotations

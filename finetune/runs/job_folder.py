@@ -61,11 +61,7 @@ class JobFolder:
         return self.folder.name
 
     def describe_job(self, kind: str, owner: str, request: dict[str, Any] | None = None) -> None:
-        """Write down what the job is (a kind of `jobs.kinds.KINDS`) and whose.
-
-        Raises:
-            StoreError: when the folder cannot be written.
-        """
+        """Write down what the job is (a kind of `jobs.kinds.KINDS`) and whose."""
         record = {"format": FORMAT, "kind": kind, "owner": owner, "request": request or {}}
         write_atomically(self.folder / "job.json", json.dumps(record, indent=2) + "\n")
 
@@ -137,11 +133,7 @@ class JobFolder:
                 file.write(b"\n")  # an empty line is skipped
 
     def request_stop(self, discard: bool = False, reason: str = "") -> None:
-        """Ask the worker to stop at its next step, and perhaps to throw its model away.
-
-        Args:
-            reason: why, where no person asked for it.
-        """
+        """Ask the worker to stop at its next step; `reason` says why where no person asked."""
         write_atomically(self.stop_file, json.dumps({"discard": discard, "reason": reason}))
 
     def stop_requested(self) -> bool:

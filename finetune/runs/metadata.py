@@ -29,11 +29,7 @@ class RunMetadata(BaseModel, frozen=True, defer_build=True):
     note: str = ""
 
     def check(self) -> RunMetadata:
-        """Return these facts, if a person's words are not too long.
-
-        Raises:
-            ConfigError: naming those that are.
-        """
+        """Return these facts; raises `ConfigError` where a person's words are too long."""
         sizes = {"name": len(self.name), "tags": sum(map(len, self.tags)), "note": len(self.note)}
         problems = {
             name: f"has {size:,} characters; at most {_LIMITS[name]:,} are kept"

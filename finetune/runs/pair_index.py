@@ -13,7 +13,6 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,34 +24,22 @@ from finetune.text_hashes import Integers
 
 SPLITS = ("train", "validation")
 _HASH = np.dtype("<i8")
-_BLOCK = 2**16  # hashes read at once
 
 
 @dataclass(frozen=True)
 class PairIndex:
-    """The pairs of a run, in a folder with one file a split."""
+    """The hashes of a run's pairs by split, sorted."""
 
-    folder: Path
+    hashes: dict[str, Integers]
 
     def among(self, split: str, hashes: Integers) -> NDArray[np.bool_]:
-        """Which pairs are in a split, of shape (pairs,), by their `pair_hashes`.
-
-        Reads the file block by block: 5 ms for 4,096 pairs among a million.
-        """
-        contained = np.zeros(len(hashes), bool)
-        with (self.folder / split).open("rb") as file:
-            while len(block := np.fromfile(file, _HASH, _BLOCK)):
-                position = np.minimum(np.searchsorted(block, hashes), len(block) - 1)
-                contained |= block[position] == hashes
-        return contained
+        """Which pairs are in a split, of shape (pairs,), by their `pair_hashes`."""
+        positions = np.searchsorted(self.hashes[split], hashes)
+        return np.searchsorted(self.hashes[split], hashes, "right") > positions
 
 
 def write_pair_index(run: Run, hashes: Mapping[str, Integers]) -> None:
-    """Write down what a run will have seen; `hashes` are those of each of the `SPLITS`.
-
-    Raises:
-        OSError: when the disk is full or the run's folder is gone, which is not made again.
-    """
+    """Write down what a run will have seen: the `pair_hashes` of each of the `SPLITS`."""
     folder = run.folder / "seen"
     folder.mkdir(exist_ok=True)
     for split in SPLITS:
@@ -66,8 +53,10 @@ def write_pair_index(run: Run, hashes: Mapping[str, Integers]) -> None:
 
 def read_pair_index(run: Run) -> PairIndex | None:
     """What a run has seen; None where it was not written down."""
-    folder = run.folder / "seen"
-    return PairIndex(folder) if all((folder / split).exists() for split in SPLITS) else None
+    try:
+        return PairIndex({name: np.fromfile(run.folder / "seen" / name, _HASH) for name in SPLITS})
+    except OSError:
+        return None
 
 
 def pair_hashes(first: Sequence[Any], second: Sequence[Any] | None) -> Integers:

@@ -39,11 +39,7 @@ class Run(JobFolder):
     unfinished_checkpoint = PathInside("checkpoints/.being-written")
 
     def config(self) -> RunConfig:
-        """The run's configuration.
-
-        Raises:
-            StoreError: when `config.json` cannot be read or says what no run can do.
-        """
+        """The run's configuration; raises `StoreError` where it cannot be read."""
         if self._description().get("format") != FORMAT:
             raise StoreError(
                 f"Run {self.id} was made by another version of this app.",
@@ -71,12 +67,7 @@ class Run(JobFolder):
             return RunMetadata()
 
     def describe(self, **values: Any) -> RunMetadata:
-        """Change what a person says of the run: `name`, `tags`, `note`.
-
-        Raises:
-            ConfigError: naming what is too long.
-            StoreError: when the folder is gone or cannot be written.
-        """
+        """Change what a person says of the run: `name`, `tags`, `note`."""
         changed = self.about().model_copy(update=values).check()
         if not self.folder.is_dir():
             raise NoSuchRun
@@ -85,11 +76,7 @@ class Run(JobFolder):
 
     def title(self, public: bool = False) -> str:
         """The run's name, or its checkpoint and pairs with a number where an older run has the
-        same.
-
-        Args:
-            public: leave out the names of a person's files, for what others read.
-        """
+        same; a `public` title leaves out the names of a person's files."""
         about = self.about()
         if about.name:
             return about.name
@@ -112,8 +99,7 @@ class Run(JobFolder):
         return self.with_kept_model(self.events_summary())
 
     def with_kept_model(self, summary: RunSummary) -> RunSummary:
-        """A copy about the model that lies in `best/`: after a crash that may be another than the
-        last that the events tell of."""
+        """A copy about the model in `best/`, which after a crash may be another than the last."""
         step = self.kept_step()
         if step is None and self.has_model():
             step = summary.saved_step

@@ -39,12 +39,9 @@ _BUCKET = Path("/data")  # where a Space's bucket is mounted unless told otherwi
 
 
 def default_root() -> Path:
-    """Where runs are kept unless told otherwise.
-
-    `FINETUNE_RUNS` if set; else the first that can be written of a Space's mounted bucket, `runs/`
+    """`FINETUNE_RUNS`; else the first that can be written of a Space's mounted bucket, `runs/`
     beside the app, the user's cache, and a temporary folder. On a Space a `FINETUNE_RUNS` that
-    cannot be written is passed over: the page starts, and says that runs will be lost.
-    """
+    cannot be written is passed over, and the page says that runs will be lost."""
     candidates = [
         Path(__file__).resolve().parent.parent.parent / "runs",
         user_cache() / "finetune" / "runs",
@@ -170,10 +167,7 @@ class RunStore:
         return self.visitor.alone or self.visitor.owns(run.owner)
 
     def summary(self, run: Run) -> RunSummary:
-        """The fold over the run's events, about the model that lies in `best/`.
-
-        Reads only what is new since this store last looked.
-        """
+        """The fold over the run's events; reads only what is new since this store last looked."""
         with self._locks.setdefault(run.id, threading.Lock()):
             offset, summary = self._folded.get(run.id, (0, RunSummary()))
             fresh, end = run.tail(offset, _CHUNK)
@@ -184,18 +178,14 @@ class RunStore:
             return run.with_kept_model(summary)
 
     def delete(self, run: Run) -> None:
-        """Remove a run folder and all in it.
-
-        Raises:
-            StoreError: when something in it cannot be removed.
-        """
+        """Remove a run's folder."""
         folder = self.get(run.id).folder
         aside = folder.with_name(f".deleted-{secrets.token_hex(8)}")
         try:
             folder.rename(aside)  # gone at once, also for a worker that still writes into it
-            shutil.rmtree(aside, ignore_errors=True)
         except OSError as error:
             raise StoreError(f"Run {run.id} cannot be deleted: {error.strerror}.") from error
+        shutil.rmtree(aside, ignore_errors=True)
         self._folded.pop(run.id, None)
         self._locks.pop(run.id, None)
 

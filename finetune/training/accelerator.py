@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerator:
-    """Accelerate's engine for a configuration, every random generator seeded.
-
-    Args:
-        folder: where trackers that write files put them; None for no tracker.
+    """Accelerate's engine for a configuration, every random generator seeded; with the trackers
+    asked for where a folder for their files is named.
 
     Raises:
         ConfigError: when the hardware lacks the precision asked for, or a tracker its package.
@@ -50,20 +48,19 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
 def choose_precision(setting: str) -> str:
     """Accelerate's word for a `mixed_precision`; `auto` takes bf16 where the hardware computes in
     it: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
-    if setting != "auto":
-        return setting
-    return "bf16" if devices.computes_bf16() else "no"
+    fastest = "bf16" if devices.computes_bf16() else "no"
+    return fastest if setting == "auto" else setting
 
 
 def device_name(accelerator: Accelerator) -> str:
     """What to call the device on a page: `NVIDIA H100`, `CPU (2 threads)`."""
     import torch
 
-    if accelerator.device.type == "cuda":
-        return str(torch.cuda.get_device_name(accelerator.device))
-    if accelerator.device.type == "cpu":
-        return f"CPU ({torch.get_num_threads()} threads)"
-    return str(accelerator.device.type).upper()
+    device = accelerator.device
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    threads = f" ({torch.get_num_threads()} threads)" if device.type == "cpu" else ""
+    return device.type.upper() + threads
 
 
 def keep_freed_memory() -> None:

@@ -26,12 +26,8 @@ _SAMPLE = 1000  # rows of which is checked whether the tokenizer knows them
 
 @dataclass(frozen=True)
 class Loaders:
-    """The two loaders of a run; each batch is a dict of tensors of shape (batch, length).
-
-    Args:
-        order: the generator of the training order, drawn from at the start of each epoch.
-        class_weights: of shape (classes,), in the training loss; None where all count the same.
-    """
+    """The two loaders of a run, the generator of its training order, and the weights in its loss
+    of shape (classes,), None where all count the same."""
 
     train: DataLoader[Any]
     validation: DataLoader[Any]
@@ -62,7 +58,7 @@ def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunC
     size = config.per_device_train_batch_size
     shuffling: dict[str, Any] = {"shuffle": True}
     if config.group_by_length and config.padding == "longest":
-        lengths = _example_lengths(datasets[0])
+        lengths = pc.list_value_length(datasets[0].data.column("input_ids")).to_pylist()
         shuffling = {"sampler": LengthGroupedSampler(size, lengths=lengths, generator=order)}
     return Loaders(
         DataLoader(datasets[0], size, collate_fn=collator, generator=order, **shuffling),
@@ -89,23 +85,11 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
 
 
 def swap_sentences(split: Dataset) -> Dataset:
-    """The same pairs in the other order, the same columns in the same places.
-
-    Raises:
-        DataError: when there is one sentence only.
-    """
+    """The same pairs in the other order."""
     if "sentence2" not in split.column_names:
         raise DataError("swap_augmentation is on, but these are single sentences.", "Turn it off.")
     names = {"sentence1": "sentence2", "sentence2": "sentence1"}
     return split.rename_columns(names).select_columns(split.column_names)
-
-
-def _example_lengths(tokenized: Dataset) -> list[int]:
-    """Length of every example in tokens; reads the lists' offsets alone."""
-    lengths: list[int] = []
-    for batch in tokenized.with_format("arrow").iter(10_000):
-        lengths += pc.list_value_length(batch.column("input_ids")).to_pylist()
-    return lengths
 
 
 def balanced_class_weights(counts: list[int]) -> torch.Tensor:
@@ -120,25 +104,20 @@ def balanced_class_weights(counts: list[int]) -> torch.Tensor:
 def check_tokens(
     batches: Loaders, tokenizer: PreTrainedTokenizerBase, checkpoint: str, embeddings: int
 ) -> None:
-    """See that a checkpoint's tokenizer knows the pairs, and its weights all of their tokens.
-
-    Args:
-        embeddings: tokens that its weights have an embedding for.
+    """See that the tokenizer knows the pairs, and the weights have embeddings for their tokens.
 
     Raises:
         ModelError: when one does not.
     """
-    splits: list[Any] = [batches.train.dataset, batches.validation.dataset]
-    sample = np.random.default_rng(0).permutation(len(splits[0]))[:_SAMPLE]
-    rows = splits[0].with_format("arrow")[np.sort(sample)].column("input_ids").to_pylist()
-    checkpoints.check_known(checkpoint, tokenizer, rows)
-    for split in splits:
-        for batch in split.with_format("arrow").iter(10_000):
-            largest = pc.max(pc.list_flatten(batch.column("input_ids"))).as_py()
-            if largest is not None and largest >= embeddings:
-                raise ModelError(
-                    f"The tokenizer of {checkpoint} makes token {largest:,}, and its weights know "
-                    f"{embeddings:,}, from 0.",
-                    "They do not belong together: choose another checkpoint, or bring the "
-                    "tokenizer that its weights were trained with.",
-                )
+    datasets: list[Any] = [batches.train.dataset, batches.validation.dataset]
+    columns = [dataset.data.column("input_ids") for dataset in datasets]
+    sample = np.random.default_rng(0).permutation(len(columns[0]))[:_SAMPLE]
+    checkpoints.check_known(checkpoint, tokenizer, columns[0].take(np.sort(sample)).to_pylist())
+    largest = max(pc.max(pc.list_flatten(column)).as_py() for column in columns)
+    if largest >= embeddings:
+        raise ModelError(
+            f"The tokenizer of {checkpoint} makes token {largest:,}, and its weights know "
+            f"{embeddings:,}, from 0.",
+            "They do not belong together: choose another checkpoint, or bring the tokenizer that "
+            "its weights were trained with.",
+        )

@@ -40,12 +40,11 @@ class Hooks:
     """Callbacks of the loop; every rank calls each of them.
 
     Args:
-        should_stop: whether the run shall end; asked after every step and evaluated batch.
-        save_best: writes the unwrapped model; the weights come with it where each rank holds a
+        should_stop: asked after every step and evaluated batch.
+        save_best: takes the step, the unwrapped model, and its weights where each rank holds a
             part of them (FSDP, DeepSpeed), else None.
-        save_predictions: keeps an evaluation's; returns score -> the ends of its interval.
+        save_predictions: returns score -> the ends of its interval.
         save_checkpoint: takes the step and a function that writes a checkpoint into a folder.
-        first_batch: returns the events that describe the run's first batch.
     """
 
     should_stop: Callable[[], bool] = lambda: False
@@ -293,12 +292,11 @@ class _Loop:
         return logits, labels
 
     def _save_model(self) -> Iterator[Event]:
-        scored = self.progress.best is not None
+        scored, accelerator = self.progress.best is not None, self.accelerator
         yield PhaseStarted(phase=Phase.SAVE_MODEL if scored else Phase.SAVE_UNSCORED_MODEL)
         # Every rank comes here, for each may hold a part of the weights.
-        sharded = is_sharded(self.accelerator)
-        weights = self.accelerator.get_state_dict(self.model) if sharded else None
-        self.hooks.save_best(self.progress.step, self.accelerator.unwrap_model(self.model), weights)
+        weights = accelerator.get_state_dict(self.model) if is_sharded(accelerator) else None
+        self.hooks.save_best(self.progress.step, accelerator.unwrap_model(self.model), weights)
         yield events.Saved(step=self.progress.step)
 
     def write_checkpoint(self) -> Iterator[Event]:
@@ -318,10 +316,10 @@ class _Loop:
     def end_early(self) -> Generator[Event, None, bool]:
         """End the run where the score has stopped rising; whether it has."""
         progress, patience = self.progress, self.config.early_stopping_patience
-        if not (patience and self._any_rank(progress.waited >= patience)):
-            return False
-        yield events.Finished(step=progress.step, seconds=progress.seconds, early=True)
-        return True
+        ends = bool(patience) and self._any_rank(progress.waited >= patience)
+        if ends:
+            yield events.Finished(step=progress.step, seconds=progress.seconds, early=True)
+        return ends
 
     def _any_rank(self, mine: bool) -> bool:
         """Whether any rank says yes: a small all-reduce, and none where there is one process."""

@@ -45,6 +45,5 @@ class AccuracyAndF1(evaluate.Metric):
 def majority_scores(
     train: Sequence[int], validation: Sequence[int], positive: int = 1
 ) -> dict[str, float]:
-    """The scores of always answering training's most frequent class; of each split the examples
-    of each class are passed."""
+    """The scores of always answering training's most frequent class, by each class's examples."""
     return classification.constant_answer_scores(validation, int(np.argmax(train)), positive)

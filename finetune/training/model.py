@@ -182,10 +182,9 @@ def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
 
 
 def merged_model(model: Any) -> PreTrainedModel:
-    """The model as `from_pretrained` will find it: LoRA merged into a copy, none otherwise."""
-    if not hasattr(model, "merge_and_unload"):
-        return model  # type: ignore[no-any-return]
-    return copy.deepcopy(model).merge_and_unload()  # type: ignore[no-any-return]
+    """The model itself, or a copy that LoRA is merged into."""
+    merges = hasattr(model, "merge_and_unload")
+    return copy.deepcopy(model).merge_and_unload() if merges else model  # type: ignore[no-any-return]
 
 
 def save_model(
@@ -196,7 +195,7 @@ def save_model(
     step: int | None = None,
 ) -> None:
     """Write a `from_pretrained` folder whole: after a crash at any moment `disk.standing` finds
-    the former model or this one. The folder above is not made again.
+    the former model or this one.
 
     Args:
         weights: those to write in place of the model's own, which may be parts.

@@ -14,12 +14,11 @@ class LoopProgress:
     """Where the loop is; all of it is in every checkpoint.
 
     Attributes:
-        step: optimizer steps taken.
         batch: batches of this epoch seen by each rank.
         order: state of the generator of the training order when this epoch began.
         best: the best score so far; None before the first evaluation.
         waited: evaluations since that one; scores are known to the main process alone.
-        evaluated, validation_loss: the step of the last evaluation, and its loss.
+        evaluated: the step of the last evaluation, which had `validation_loss`.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -59,7 +58,6 @@ class LossMeter:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new interval now, after what is no part of training."""
         self._loss = torch.zeros((), device=self._accelerator.device)
         self._batches = self._examples = 0
         self._began = time.monotonic()
@@ -73,8 +71,7 @@ class LossMeter:
         return step in (1, last) or step % self._every == 0
 
     def read(self) -> tuple[float, float]:
-        """The mean loss and the samples a second of all ranks since the last call; waits for the
-        device and for every rank."""
+        """The mean loss and samples a second of all ranks since the last call; waits for them."""
         mean = self._accelerator.reduce(self._loss / self._batches, reduction="mean").item()
         examples = self._examples * self._accelerator.num_processes
         speed = examples / max(1e-9, time.monotonic() - self._began)

@@ -35,10 +35,6 @@ class Tracker:
 
     A tracker that breaks while the run goes on is left behind with a line in the log.
 
-    Args:
-        accelerator: made with `tracker_settings`.
-        title: the name of the run, where the tracker asks for one.
-
     Raises:
         ConfigError: when the tracker does not begin, for want of a login or a network.
     """

@@ -33,7 +33,7 @@ PREPARED = events.Prepared(
 def test_a_whole_run() -> None:
     empty = fold_events([])
     assert (empty.status, empty.step, empty.total_steps) == ("waiting", 0, 0)
-    assert empty.best is empty.seconds_left is None
+    assert (empty.best, empty.seconds_left) == (None, None)
     stream = [
         events.Started(time=100.0, device="CPU"),
         PREPARED,

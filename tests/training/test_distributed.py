@@ -79,14 +79,14 @@ def lives(process: psutil.Process) -> bool:
 def test_two_processes_stopped_go_on_to_the_same_weights(
     store: RunStore, shared: RunConfig, processes: list[int]
 ) -> None:
-    shared = shared.changed(max_steps=400, eval_steps=100, save_steps=10)
+    shared = shared.changed(max_steps=200, eval_steps=50, save_steps=10)
     whole, _ = start(store, shared, processes)
     assert ended(store, whole) == "finished", whole.log_tail()
     run, process = start(store, shared, processes)
     until(lambda: service.run_summary(store, run).step >= 25, 120)
     service.stop_run(store, run)
     assert ended(store, run) == "stopped"
-    assert service.run_summary(store, run).step < 400
+    assert service.run_summary(store, run).step < 200
     until(lambda: not process.is_running(), 40)
     service.resume_run(store, run)
     assert ended(store, run) == "finished", run.log_tail()
