@@ -59,9 +59,7 @@ def test_a_line_that_is_no_event_is_skipped(line: str) -> None:
     ("kind", "wrong"),
     [
         ("step", {"step": None}),
-        ("step", {"loss": None}),
         ("step", {"step": 1.5}),
-        ("step", {"time": "now"}),
         ("saved", {"step": "7"}),
         ("phase", {"phase": 3}),
         ("prepared", {"labels": [1, 2]}),

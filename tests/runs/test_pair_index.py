@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from finetune.config import RunConfig
-from finetune.inference import file_request, files
-from finetune.inference.file_request import PredictionRequest
+from finetune.inference import files
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -131,18 +130,3 @@ def test_every_kind_of_result_says_which_rows_were_trained_on(run: Run, tmp_path
     result = pq.read_table(tmp_path / "out.parquet")
     assert result.column("trained_on").to_pylist() == [True, False]
     assert result.column("n").to_pylist() == [1, 2]
-
-
-def test_what_was_trained_on_is_counted_while_the_file_is_judged(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "WINDOW", 10)
-    path = write_csv(tmp_path / "pairs.csv", [HEAD, *labelled(TRAINED)])
-    totals, counts = files.RunningTotals(), list[int]()
-    request = file_request.check_columns(PredictionRequest(run.id, path.name, ""), path)
-
-    def count(*_: Any) -> None:
-        counts.append(totals.overlap()["trained_on"])
-
-    files.predict_file(run, request, path, tmp_path / "out.csv", count, totals=totals)
-    assert counts == [10, 20, 30, 40]

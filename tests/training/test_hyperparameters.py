@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import sysconfig
 from pathlib import Path
@@ -119,11 +118,10 @@ def test_batches_have_the_width_asked_for_and_an_order_of_the_seed_alone(
 
 
 def test_batches_of_one_length_waste_less(tmp_path: Path, toy_config: RunConfig) -> None:
-    pairs = toys.load(toys.write_pairs(tmp_path, train=64))
-    long = [{"sentence1": "the cat " * (1 + n % 12), "sentence2": "a dog", "label": n % 2}
-            for n in range(256)]  # fmt: skip
-    split = pairs.splits["train"].from_list(long, features=pairs.splits["train"].features)
-    pairs = dataclasses.replace(pairs, splits={**pairs.splits, "train": split})
+    folder = toys.write_pairs(tmp_path)
+    rows = [f"{'the cat ' * (1 + n % 12)},a dog {n},{n % 2}" for n in range(256)]
+    (folder / "train.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]))
+    pairs = toys.load(folder)
 
     def padding(**values: Any) -> int:
         _, _, loaders = prepared(toy_config.changed(**values), pairs)
