@@ -193,9 +193,6 @@ class RunConfig:
     torch_compile: bool = _speed(
         False, "Compile the model: minutes at the start, faster steps on a GPU afterwards."
     )
-    auto_find_batch_size: bool = _speed(
-        False, "Find the largest batch that fits the memory; the pairs a step stay the same."
-    )
     num_processes: Annotated[int, Between(1, 64)] = _speed(
         1, "Processes that share each batch's work, one for each GPU; the batch size is each one's."
     )

@@ -11,7 +11,6 @@ class Phase(StrEnum):
     START = "start"  # imports the libraries
     DOWNLOAD = "download"  # reads a dataset or a checkpoint, from the Hub if need be
     TOKENIZE = "tokenize"
-    FIND_BATCH_SIZE = "find_batch_size"
     TRAIN = "train"
     EVALUATE = "evaluate"
     BASELINES = "baselines"

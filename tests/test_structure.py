@@ -17,7 +17,7 @@ HEAVY_MODULES = {
     "finetune.inference.scorer", "finetune.inference.files", "finetune.inference.micro_batcher",
     "finetune.inference.model_cache",
     "finetune.hub.onnx",
-    "finetune.training.batch_size", "finetune.training.dataloaders", "finetune.training.loop",
+    "finetune.training.dataloaders", "finetune.training.loop",
     "finetune.training.metrics", "finetune.training.model", "finetune.training.optimizer",
     "finetune.training.progress", "finetune.training.trackers",
 }  # fmt: skip

@@ -52,11 +52,6 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
             "Start it again from its configuration.",
         )
     config = run.config()
-    if prepared.per_device_train_batch_size:  # the batch that was found to fit
-        config = config.changed(
-            per_device_train_batch_size=prepared.per_device_train_batch_size,
-            gradient_accumulation_steps=prepared.gradient_accumulation_steps,
-        )
     values = script_config(config, started, prepared, checkpoints.length_of(run.folder))
     temporary = tempfile.TemporaryDirectory(prefix="finetune-script-")
     folder = Path(temporary.name)
@@ -230,7 +225,7 @@ def _readme(
     """What the run was, how to repeat it, and what of it the script does not repeat."""
     precision = "fp32" if prepared.precision == "no" else prepared.precision
     paragraphs = [
-        f"Repeats the run {run.public_title()!r} ({run.id}): {config.checkpoint} fine-tuned on "
+        f"Repeats the run {run.title(public=True)!r} ({run.id}): {config.checkpoint} fine-tuned on "
         f"{prepared.data['source']}.",
         "pip install -r requirements.txt",
         "python train.py",
@@ -259,8 +254,6 @@ def _differences(config: RunConfig, summary: RunSummary, started: Started) -> li
             config.torch_compile,
         "The run's optimizer kept its states in 8 bits (adamw_bnb_8bit); the script takes AdamW of "
         "PyTorch: losses differ.": config.optim == "adamw_bnb_8bit",
-        "The batch size in config.json is the one that the run found to fit its memory.":
-            config.auto_find_batch_size,
         f"The run ended at step {summary.step} of {summary.total_steps}.":
             summary.status in ("stopped", "failed") or summary.early,
         "The checkpoint is a folder of the machine that trained; it is needed here.": on_disk,

@@ -60,7 +60,7 @@ class CheckJob(JobFolder):
         return RunConfig.from_dict(self.request)
 
 
-@dataclass(frozen=True)
+@dataclass
 class CheckState(JobState):
     """How far a check is.
 

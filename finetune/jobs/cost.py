@@ -32,7 +32,7 @@ from finetune.runs.summary import RunSummary
 PACE_FIELDS = (
     "checkpoint", "mixed_precision", "use_lora", "gradient_checkpointing", "torch_compile",
     "padding", "group_by_length", "frozen_layers", "freeze_embeddings", "attn_implementation",
-    "optim", "num_processes", "accelerate_config", "dropout", "auto_find_batch_size",
+    "optim", "num_processes", "accelerate_config", "dropout",
 )  # fmt: skip
 # All that an estimate depends on: a form asks again when one of them changes.
 INPUT_FIELDS = (

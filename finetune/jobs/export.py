@@ -24,7 +24,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
 
 
-@dataclass(frozen=True)
+@dataclass
 class ExportState(JobState):
     """How far an export is.
 

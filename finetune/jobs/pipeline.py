@@ -61,7 +61,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     yield events.Started(device=name, processes=count, versions=_versions())
     checkpoint = _latest_checkpoint(run, accelerator)
     stop.check()
-    tracker = trackers.Tracker(accelerator, config, run.public_title())
+    tracker = trackers.Tracker(accelerator, config, run.title(public=True))
     # 2. The pairs
     yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.dataset)
     pairs = _load_pairs(run, config, accelerator, resumes=checkpoint is not None)
@@ -74,11 +74,6 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     yield PhaseStarted(phase=Phase.TOKENIZE, detail=str(len(pairs.splits["train"])))
     batches = _build_batches(config, accelerator, pairs, tokenizer, classifier)
     stop.check()
-    if config.auto_find_batch_size:
-        yield PhaseStarted(phase=Phase.FIND_BATCH_SIZE)
-        config = _fitting_config(run, config, accelerator, classifier, batches, checkpoint)
-        batches = _build_batches(config, accelerator, pairs, tokenizer, classifier)
-        stop.check()
     pairs = dataclasses.replace(pairs, splits={}, numbers={})  # unmaps the texts
     yield _prepared(run, config, accelerator, pairs, classifier, batches)
     # 5. The loop
@@ -209,26 +204,6 @@ def _build_batches(
         embeddings = len(classifier.get_input_embeddings().weight)
         dataloaders.check_tokens(batches, tokenizer, config.checkpoint, embeddings)
     return batches
-
-
-def _fitting_config(
-    run: Run, config: RunConfig, accelerator: Accelerator, classifier: Any, batches: Loaders,
-    checkpoint: Path | None,
-) -> RunConfig:  # fmt: skip
-    """The configuration with the batch that fits the device; that of the run's beginning, where
-    it goes on."""
-    from finetune.training import batch_size
-
-    prepared = run.events_summary().prepared
-    if checkpoint is not None and prepared is not None:
-        config = config.changed(
-            per_device_train_batch_size=prepared.per_device_train_batch_size,
-            gradient_accumulation_steps=prepared.gradient_accumulation_steps,
-        )
-    else:
-        config = batch_size.find_batch_size(config, accelerator, classifier, batches)
-    accelerator.gradient_accumulation_steps = config.gradient_accumulation_steps
-    return config
 
 
 def _prepared(

@@ -47,7 +47,7 @@ KEPT = 5  # of each visitor; older ones make room
 _ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
 
 
-@dataclass(frozen=True)
+@dataclass
 class PredictionState(JobState):
     """How far a prediction job is.
 

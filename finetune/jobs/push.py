@@ -34,7 +34,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
 
 
-@dataclass(frozen=True)
+@dataclass
 class PushState(JobState):
     """How far a push is.
 

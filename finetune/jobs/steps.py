@@ -60,8 +60,7 @@ def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
     per_epoch = max(1, math.ceil(batches / config.gradient_accumulation_steps))
     total = config.max_steps if config.max_steps > 0 else per_epoch * config.num_train_epochs
     evaluations = math.ceil(total / (config.eval_steps or per_epoch))
-    # With another batch, found to fit, the last step of an epoch may hold fewer.
-    return Steps(pairs, per_epoch, total, evaluations, about or config.auto_find_batch_size)
+    return Steps(pairs, per_epoch, total, evaluations, about)
 
 
 def padded_tokens(lengths: TokenLengths, config: RunConfig) -> float:

@@ -257,11 +257,10 @@ def unexpected_failure(error: Exception, config: RunConfig) -> events.Failed:
     if distributed.is_lost_rank_error(error):
         return _LOST
     if any(words in str(error).lower() for words in ("out of memory", "can't allocate memory")):
-        from finetune.training import batch_size
-
         return events.Failed(
             error=f"The device ran out of memory: {first_line[:200]}",
-            remedy=batch_size.out_of_memory_remedy(config),
+            remedy=f"per_device_train_batch_size is {config.per_device_train_batch_size}: halve it "
+            "and double gradient_accumulation_steps, which learns the same; or lower max_length.",
         )
     if disk.is_full(error):
         full = disk.failure("A file of the run", error, StoreError, _RESUME)

@@ -103,9 +103,9 @@ def _import_all() -> None:
     import torch._dynamo  # what the first optimizer made would import
 
     from finetune.data import splits
-    from finetune.training import batch_size, dataloaders, loop, metrics, model, trackers
+    from finetune.training import dataloaders, loop, metrics, model, trackers
 
-    assert all((torch._dynamo, dataloaders, splits, loop, batch_size, metrics, model, trackers))
+    assert all((torch._dynamo, dataloaders, splits, loop, metrics, model, trackers))
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     assert all((AutoModelForSequenceClassification, AutoTokenizer))  # imported when first named

@@ -1,7 +1,7 @@
 """The typed events of a job, one line of JSON each.
 
 The training loop yields them, the job's folder keeps them, the page folds them. Times are seconds
-since the epoch (`time.time()`), durations are seconds.
+since the epoch, durations are seconds.
 """
 
 from __future__ import annotations
@@ -16,33 +16,27 @@ from pydantic_core import to_json as to_json_bytes
 
 from finetune.phases import Phase
 
-# Scores and the like: a number that was not finite is null in JSON, and left out when read.
-Numbers = Annotated[
-    dict[str, float],
-    BeforeValidator(
-        lambda value: (
-            {name: number for name, number in value.items() if number is not None}
-            if isinstance(value, dict)
-            else value
-        )
-    ),
-]
+
+def _without_nulls(scores: Any) -> Any:
+    if not isinstance(scores, dict):
+        return scores
+    return {name: score for name, score in scores.items() if score is not None}
+
+
+# Score -> value; a number that is not finite is null in JSON, and left out when read.
+Scores = Annotated[dict[str, float], BeforeValidator(_without_nulls)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """The common part: when it happened.
-
-    Args:
-        time: seconds since the epoch.
-    """
+    """The common part: when it happened."""
 
     time: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """A worker process began: where, and with which versions of what."""
+    """A worker process began; `versions` are those of its libraries."""
 
     event: Literal["started"] = "started"
     device: str
@@ -52,7 +46,7 @@ class Started(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseStarted(Event):
-    """A phase began; `detail` says what of (a checkpoint's name, a split)."""
+    """A phase began; `detail` names its checkpoint, dataset or split."""
 
     event: Literal["phase"] = "phase"
     phase: Phase
@@ -61,7 +55,7 @@ class PhaseStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Progressed(Event):
-    """Part of a phase is done: so many of so many; `total` is 0 while unknown."""
+    """How much of a phase is done; `total` is 0 while unknown."""
 
     event: Literal["progress"] = "progress"
     done: int
@@ -71,12 +65,12 @@ class Progressed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(Event):
-    """Data and model are ready. Counts are over all processes; `total_steps` are optimizer steps.
+    """Data and model are ready.
 
-    `majority` holds the scores of always answering the training split's most frequent class on
-    the validation split: what a model must beat to have learned anything. The batch is the one
-    used, whether configured or found to fit. `data` says where the pairs come from: source,
-    revision, columns, rows, what was left out.
+    Args:
+        steps_per_epoch, total_steps: optimizer steps.
+        fingerprint, data: of the pairs; their source, revision, columns, rows and what is left out.
+        majority: the validation scores of always answering training's most frequent class.
     """
 
     event: Literal["prepared"] = "prepared"
@@ -91,23 +85,21 @@ class Prepared(Event):
     gradient_accumulation_steps: int = 0
     fingerprint: str = ""
     data: dict[str, Any] = field(default_factory=dict)
-    majority: Numbers = field(default_factory=dict)
+    majority: Scores = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstBatch(Event):
-    """The first training batch as the model reads it: a few of its examples, long ones in part.
+    """The first training batch as the model reads it: its first examples, long ones in part.
 
     Args:
-        shapes: tensor -> its sizes, such as [8, 67]: of the whole batch of the main process.
-        lengths: tokens of each example before padding, in the batch's order; of the first ones.
+        shapes: tensor -> its sizes, such as [8, 67].
+        lengths: tokens of the first examples before padding.
         padded: share of the batch's tokens that are padding.
-        positions: which of a row's tokens are told, from 0; all of them, or its beginning and end.
-        tokens, ids, attention_mask: for each example told, its tokens at those positions.
-        token_type_ids: the same; empty where the model has none.
-        labels: the class of each example told.
-        special: those of the tokens told that the tokenizer has added, such as [CLS].
-        form: how the tokenizer puts an example together: `[CLS] sentence1 [SEP] sentence2 [SEP]`.
+        positions: of the tokens that are shown, from 0.
+        tokens, ids, attention_mask, token_type_ids: of shape (examples shown, positions).
+        special: tokens that the tokenizer has added, such as [CLS].
+        form: how an example is put together: `[CLS] sentence1 [SEP] sentence2 [SEP]`.
     """
 
     event: Literal["first_batch"] = "first_batch"
@@ -126,15 +118,9 @@ class FirstBatch(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stepped(Event):
-    """The optimizer has stepped; the loss is the mean since the last such event.
+    """The optimizer has stepped; loss and speed are means over all processes since the last report.
 
-    Args:
-        step: optimizer steps taken so far.
-        epoch: epochs done, fractional.
-        loss: mean training loss over all processes since the last event.
-        learning_rate: the rate of the step just taken.
-        grad_norm: total gradient norm before clipping; None when it was not computed.
-        samples_per_second: training examples a second since the last event, all processes.
+    `grad_norm` is the norm before clipping; None where gradients are not clipped.
     """
 
     event: Literal["step"] = "step"
@@ -148,17 +134,12 @@ class Stepped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """The validation split was scored; `best` says whether it is the best so far.
-
-    Args:
-        metrics: score -> value; `loss` in nats.
-        intervals: score -> the ends of its 95% bootstrap interval, over the examples.
-    """
+    """The validation split was scored; `intervals` are ends of 95% bootstrap intervals."""
 
     event: Literal["evaluated"] = "evaluated"
     step: int
     epoch: float
-    metrics: Numbers
+    metrics: Scores
     seconds: float
     best: bool
     intervals: dict[str, list[float]] = field(default_factory=dict)
@@ -169,25 +150,18 @@ class BaselinesMeasured(Event):
     """What other means reach on the same validation pairs: baseline -> score -> value."""
 
     event: Literal["baselines"] = "baselines"
-    baselines: dict[str, Numbers]
+    baselines: dict[str, Scores]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TestSetOpened(Event):
-    """Somebody opened the test set: the kept model was scored on it, once more.
-
-    Args:
-        step: optimizer steps that model had taken.
-        metrics: score -> value, by the most probable class.
-        threshold: the one saved with the model then; None where there was none.
-        at_threshold: the scores with it.
-    """
+    """The kept model was scored on the test set: by the most probable class, and `at_threshold`."""
 
     event: Literal["test_set_opened"] = "test_set_opened"
     step: int
-    metrics: Numbers
+    metrics: Scores
     threshold: float | None = None
-    at_threshold: Numbers = field(default_factory=dict)
+    at_threshold: Scores = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,10 +182,7 @@ class Resumed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
-    """The run ended early because someone asked; the best model so far is kept, or `discarded`.
-
-    `reason` says why, where it was no person.
-    """
+    """The job ended because someone asked, or for a `reason`; a `discarded` run keeps no model."""
 
     event: Literal["stopped"] = "stopped"
     step: int
@@ -222,7 +193,7 @@ class Stopped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Event):
-    """The run ended by an error: what is wrong and what to do."""
+    """The job ended by an error."""
 
     event: Literal["failed"] = "failed"
     error: str
@@ -231,10 +202,7 @@ class Failed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Finished(Event):
-    """The run went to its end; `seconds` counts from the first batch, evaluations included.
-
-    `early` says that it ended before its last step, for the score had stopped rising.
-    """
+    """The job went to its end; a run ends `early` when its score has stopped rising."""
 
     event: Literal["finished"] = "finished"
     step: int
@@ -255,16 +223,12 @@ def _reader() -> TypeAdapter[Event]:
 
 
 def to_json(event: Event) -> str:
-    """One line of JSON without a newline; numbers that are not finite are written as null."""
+    """One line of JSON without its newline."""
     return to_json_bytes(event, inf_nan_mode="null").decode()
 
 
 def from_json(line: str | bytes) -> Event | None:
-    """The event of one line, or None where there is none.
-
-    A half-written or damaged line, or an event of a later version, must not keep a person from
-    seeing the rest of a run; a field of a later version is ignored.
-    """
+    """The event of one line; None where it is damaged or of a later version."""
     try:
         return _reader().validate_json(line, strict=True)
     except ValidationError:

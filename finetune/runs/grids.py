@@ -1,7 +1,4 @@
-"""Several runs from one form: the same with other seeds, and a small grid of hyperparameters.
-
-Also what the runs of one group say together. Starts nothing; that is `jobs`' business.
-"""
+"""Several runs from one form, with other seeds or over a grid, and the spread of their scores."""
 
 from __future__ import annotations
 
@@ -12,23 +9,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from finetune import config as config_
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
 from finetune.metrics import intervals
+from finetune.runs.run import default_title
 
-GRID = ("learning_rate", "per_device_train_batch_size", "num_train_epochs")
+# The fields of a grid -> what they are called in the names of its runs.
+GRID = {
+    "learning_rate": "lr",
+    "per_device_train_batch_size": "batch",
+    "num_train_epochs": "epochs",
+}
 MOST = 100  # runs from one click
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run to be made.
-
-    Args:
-        config: its configuration.
-        group: shared with the runs that differ from it by the seed alone; empty for one of its own.
-    """
+    """A run to be made; `group` is shared by those that differ by the seed alone, else empty."""
 
     config: RunConfig
     group: str = ""
@@ -44,76 +41,44 @@ def plan_runs(
         grid: field of `GRID` -> values with commas between; empty for the base's own.
 
     Raises:
-        ConfigError: naming every value that cannot be used, and a number of runs beyond `MOST`.
+        ConfigError: naming every value that cannot be used, or more than `MOST` runs.
     """
+    axes: dict[str, list[Any]] = {}
     problems: dict[str, str] = {}
     if not isinstance(seeds, int) or not 1 <= seeds <= MOST:
         problems["seeds"] = f"must be a whole number from 1 to {MOST}, got {seeds!r}"
-    axes = {}
     for name, text in (grid or {}).items():
+        words = [word.strip() for word in (text or "").split(",") if word.strip()]
         try:
-            axes[name] = _values(base, name, text)
+            values = [getattr(RunConfig.from_dict({name: word}), name) for word in words]
+            axes[name] = list(dict.fromkeys(values)) or [getattr(base, name)]
         except ConfigError as error:
             problems |= error.problems
     if problems:
         raise ConfigError(problems)
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    if len(points) * seeds > MOST:
-        raise ConfigError(
-            {"grid": f"makes {len(points) * seeds:,} runs; at most {MOST} are queued at once"}
-        )
-    varied = {name for name, values in axes.items() if len(values) > 1}
-    found = []
+    if (count := len(points) * seeds) > MOST:
+        raise ConfigError({"grid": f"makes {count:,} runs; at most {MOST} are queued at once"})
+    planned = []
     for point in points:
+        differences = [
+            f"{GRID[name]} {value:g}" for name, value in point.items() if len(axes[name]) > 1
+        ]
         group = secrets.token_urlsafe(9) if seeds > 1 else ""
-        for more in range(seeds):
-            seed = base.seed + more
-            name = _name(base, point, varied, seed, seeds)
-            found.append(PlannedRun(base.changed(**point, seed=seed, name=name), group))
-    return [PlannedRun(one.config.check(), one.group) for one in found]
-
-
-def _values(base: RunConfig, name: str, text: str) -> list[Any]:
-    words = [word.strip() for word in str(text or "").split(",") if word.strip()]
-    values = [getattr(RunConfig.from_dict({name: word}), name) for word in words]
-    return list(dict.fromkeys(values)) or [getattr(base, name)]
-
-
-def _name(
-    base: RunConfig, point: Mapping[str, Any], varied: set[str], seed: int, seeds: int
-) -> str:
-    """A name that tells the runs of one click apart; none where nothing differs."""
-    parts = [f"{_SHORT[name]} {value:g}" for name, value in point.items() if name in varied]
-    if seeds > 1:
-        parts.append(f"seed {seed}")
-    if not parts:
-        return base.name
-    head = base.name or f"{base.checkpoint.rsplit('/')[-1]} on {_dataset(base)}"
-    return f"{head}, {', '.join(parts)}"[:300]
-
-
-def _dataset(base: RunConfig) -> str:
-    return "own files" if base.dataset.startswith("upload/") else base.dataset
-
-
-_SHORT = {
-    "learning_rate": "lr",
-    "per_device_train_batch_size": "batch",
-    "num_train_epochs": "epochs",
-}
-assert set(_SHORT) == set(GRID) <= set(config_.knobs())
+        for seed in range(base.seed, base.seed + seeds):
+            parts = differences + ([f"seed {seed}"] if seeds > 1 else [])
+            name = ", ".join([default_title(base), *parts])[:300] if parts else base.name
+            planned.append(PlannedRun(base.changed(**point, seed=seed, name=name).check(), group))
+    return planned
 
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """A score over the runs of a group.
+    """A score over the `count` runs of a group that have it.
 
     Args:
-        count: runs that have it.
-        mean: their mean.
-        deviation: their sample standard deviation (n - 1); 0 for a single run.
-        interval: the 95% interval of the mean over other seeds (Student's t); None for a single
-            run.
+        deviation: sample standard deviation (n - 1); 0 for a single run.
+        interval: 95% interval of the mean over other seeds (Student's t); None for a single run.
     """
 
     count: int
@@ -124,10 +89,10 @@ class SeedSpread:
 
 def seed_spread(scores: Iterable[float | None]) -> SeedSpread | None:
     """Mean and standard deviation of the scores there are; None where there is none."""
-    known = [score for score in scores if score is not None]
-    if not known:
+    values = [score for score in scores if score is not None]
+    if not values:
         return None
-    deviation = statistics.stdev(known) if len(known) > 1 else 0.0
-    mean = intervals.mean_interval(known)
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    mean = intervals.mean_interval(values)
     ends = (mean.low, mean.high) if mean is not None else None
-    return SeedSpread(len(known), statistics.fmean(known), deviation, ends)
+    return SeedSpread(len(values), statistics.fmean(values), deviation, ends)

@@ -7,7 +7,7 @@
     console.log     the worker's output
     .lock           held by the worker while it lives; the kernel releases it when it dies
     .rank-lock      the same of the first of several processes of one training run
-    STOP            its presence asks the worker to stop
+    STOP            asks the worker to stop
 """
 
 from __future__ import annotations
@@ -30,8 +30,25 @@ from finetune.runs.events import Event
 FORMAT = 2  # of a job's folder; version 0.1 of the app wrote folders without a number
 
 
+class PathInside:
+    """A path within a job's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, job: JobFolder, owner: type) -> Path:
+        return job.folder / self._name
+
+
 class JobFolder:
     """One job's folder. Cheap to make; holds nothing but the path."""
+
+    events_file = PathInside("events.jsonl")
+    log_file = PathInside("console.log")
+    process_file = PathInside("process.json")
+    lock_file = PathInside(".lock")
+    rank_lock_file = PathInside(".rank-lock")
+    stop_file = PathInside("STOP")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,66 +60,32 @@ class JobFolder:
     def id(self) -> str:
         return self.folder.name
 
-    @property
-    def events_file(self) -> Path:
-        return self.folder / "events.jsonl"
-
-    @property
-    def log_file(self) -> Path:
-        return self.folder / "console.log"
-
-    @property
-    def process_file(self) -> Path:
-        return self.folder / "process.json"
-
-    @property
-    def lock_file(self) -> Path:
-        return self.folder / ".lock"
-
-    @property
-    def rank_lock_file(self) -> Path:
-        return self.folder / ".rank-lock"
-
-    @property
-    def stop_file(self) -> Path:
-        return self.folder / "STOP"
-
     def describe_job(self, kind: str, owner: str, request: dict[str, Any] | None = None) -> None:
-        """Write down what the job is and whose.
-
-        Args:
-            kind: a name in `jobs.kinds.KINDS`.
-            owner: who asked for it; empty on one's own machine.
-            request: what was asked for.
-
-        Raises:
-            StoreError: when the folder cannot be written.
-        """
+        """Write down what the job is (a kind of `jobs.kinds.KINDS`) and whose."""
         record = {"format": FORMAT, "kind": kind, "owner": owner, "request": request or {}}
         write_atomically(self.folder / "job.json", json.dumps(record, indent=2) + "\n")
 
     @property
     def kind(self) -> str:
         """What kind of job it is; empty where that cannot be read."""
-        return str(self._job().get("kind", ""))
+        return str(self._description().get("kind", ""))
 
     @property
     def owner(self) -> str:
         """Who asked for it; empty on one's own machine."""
-        return str(self._job().get("owner", ""))
+        return str(self._description().get("owner", ""))
 
     @property
     def request(self) -> dict[str, Any]:
-        """What was asked for."""
-        request = self._job().get("request")
+        request = self._description().get("request")
         return request if isinstance(request, dict) else {}
 
-    def _job(self) -> dict[str, Any]:
+    def _description(self) -> dict[str, Any]:
         try:
-            job = json_files.read_as(self.folder / "job.json", json_files.parse)
-        except (OSError, ValueError, RecursionError):
+            description = json_files.read_as(self.folder / "job.json", json_files.parse)
+        except (OSError, ValueError):
             return {}
-        return job if isinstance(job, dict) else {}
+        return description if isinstance(description, dict) else {}
 
     def is_alive(self) -> bool:
         """Whether the job's worker lives: from before it is started until its last process ends."""
@@ -129,21 +112,14 @@ class JobFolder:
             ) from error
 
     def tail(self, offset: int = 0, limit: int = -1) -> tuple[list[Event], int]:
-        """The events after byte `offset`, and the offset to ask from next time.
+        """The events in `limit` bytes after `offset`, and the offset to ask from next time.
 
         A last line without its newline is still being written and is left for the next call.
-
-        Args:
-            limit: bytes to read at once; -1 for all there are.
         """
         try:
             with self.events_file.open("rb") as file:
                 file.seek(offset)
                 text = file.read(limit)
-                while limit > 0 and len(text) == limit and b"\n" not in text:
-                    file.seek(offset)
-                    limit *= 2
-                    text = file.read(limit)
         except OSError:
             return [], offset
         whole = text[: text.rfind(b"\n") + 1]
@@ -151,62 +127,37 @@ class JobFolder:
         return [event for event in parsed if event is not None], offset + len(whole)
 
     def end_partial_line(self) -> None:
-        """End a line that a killed worker left half written, or the next would be lost with it.
-
-        Raises:
-            StoreError: when the folder cannot be written.
-        """
-        if not self.events_file.exists():
-            return
-        with disk.writing(self.events_file), self.events_file.open("rb+") as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.write(b"\n")
+        """End a line that a killed worker left half written, or the next would be lost with it."""
+        if self.events_file.exists():
+            with disk.writing(self.events_file), self.events_file.open("ab") as file:
+                file.write(b"\n")  # an empty line is skipped
 
     def request_stop(self, discard: bool = False, reason: str = "") -> None:
-        """Ask the worker to stop at its next step.
-
-        Args:
-            discard: whether a training run's model shall be thrown away.
-            reason: why, where no person asked for it.
-        """
-        write_atomically(self.stop_file, ("discard\n" if discard else "keep\n") + reason)
+        """Ask the worker to stop at its next step; `reason` says why where no person asked."""
+        write_atomically(self.stop_file, json.dumps({"discard": discard, "reason": reason}))
 
     def stop_requested(self) -> bool:
         """Whether someone asked this job to stop, or has removed it."""
         return self.stop_file.exists() or not self.folder.is_dir()
 
     def discard_requested(self) -> bool:
-        """Whether a training run's model shall not be kept."""
-        return self._stop_request()[0] == "discard"
+        return self.read_json(self.stop_file).get("discard") is True
 
     def stop_reason(self) -> str:
         """Why it was asked to stop; empty where a person did."""
-        return self._stop_request()[2].strip()
-
-    def _stop_request(self) -> tuple[str, str, str]:
-        try:
-            return self.stop_file.read_text(encoding="utf-8").partition("\n")
-        except OSError:
-            return "", "", ""
+        return str(self.read_json(self.stop_file).get("reason", ""))
 
     def log_tail(self, size: int = 20_000) -> str:
         """The last `size` bytes of the worker's output."""
         try:
             with self.log_file.open("rb") as file:
-                file.seek(0, os.SEEK_END)
-                file.seek(max(0, file.tell() - size))
+                file.seek(max(0, self.log_size() - size))
                 return file.read().decode("utf-8", errors="replace")
         except OSError:
             return ""
 
     def log_size(self) -> int:
-        """Bytes the worker has printed so far."""
-        try:
-            return self.log_file.stat().st_size
-        except OSError:
-            return 0
+        return self.log_file.stat().st_size if self.log_file.exists() else 0
 
     def read_json(self, path: Path) -> dict[str, Any]:
         """A JSON object of this folder; empty when it is missing or unreadable."""
@@ -221,25 +172,21 @@ def hold_lock(path: Path) -> int | None:
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + 1  # `is_alive` holds it too, for an instant
-    while True:
+    while time.monotonic() < deadline:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return handle
-        if time.monotonic() > deadline:
-            os.close(handle)
-            return None
         time.sleep(0.01)
+    os.close(handle)
+    return None
 
 
 def _is_held(path: Path) -> bool:
     try:
-        handle = os.open(path, os.O_RDONLY)
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers do not collide
+    except BlockingIOError:
+        return True
     except OSError:
         return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers do not collide
-        return False
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
-    finally:
-        os.close(handle)
+    return False

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from dataclasses import dataclass
-from functools import cache
-
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from finetune.errors import ConfigError
 
-LIMITS = {"name": 120, "tags": 200, "note": 5000}  # characters, of all tags together
+_LIMITS = {"name": 120, "tags": 200, "note": 5000}  # characters, of all tags together
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunMetadata:
-    """The facts of `about.json`.
+class RunMetadata(BaseModel, frozen=True, defer_build=True):
+    """The contents of `about.json`.
 
     Args:
         group: shared by the runs that repeat one configuration with other seeds; else empty.
@@ -24,8 +18,6 @@ class RunMetadata:
         pairs: what the person calls the files of an upload it is trained on.
         number: counts the runs that would have the same title, from 1.
         name: what the person calls it; empty for what its configuration says.
-        tags: words to find it by.
-        note: anything.
     """
 
     group: str = ""
@@ -37,37 +29,24 @@ class RunMetadata:
     note: str = ""
 
     def check(self) -> RunMetadata:
-        """These facts, if a person's words are not too long.
-
-        Raises:
-            ConfigError: naming those that are.
-        """
+        """Return these facts; raises `ConfigError` where a person's words are too long."""
         sizes = {"name": len(self.name), "tags": sum(map(len, self.tags)), "note": len(self.note)}
         problems = {
-            name: f"has {size:,} characters; at most {LIMITS[name]:,} are kept"
+            name: f"has {size:,} characters; at most {_LIMITS[name]:,} are kept"
             for name, size in sizes.items()
-            if size > LIMITS[name]
+            if size > _LIMITS[name]
         }
         if problems:
             raise ConfigError(problems)
         return self
 
-    def to_json(self) -> str:
-        """The text of `about.json`."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
-
     @classmethod
     def from_json(cls, text: str) -> RunMetadata:
-        """What can be read; no name and no group where the file is damaged."""
+        """What a file says; nothing where it is damaged."""
         try:
-            return _reader().validate_json(text)
+            return cls.model_validate_json(text)
         except ValidationError:
             return cls()
-
-
-@cache
-def _reader() -> TypeAdapter[RunMetadata]:
-    return TypeAdapter(RunMetadata)
 
 
 def parse_tags(text: str) -> tuple[str, ...]:

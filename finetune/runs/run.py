@@ -24,7 +24,7 @@ from finetune.config import RunConfig, is_upload
 from finetune.disk import write_atomically
 from finetune.errors import ConfigError, NoSuchRun, StoreError
 from finetune.runs import events
-from finetune.runs.job_folder import FORMAT, JobFolder
+from finetune.runs.job_folder import FORMAT, JobFolder, PathInside
 from finetune.runs.metadata import RunMetadata
 from finetune.runs.summary import RunSummary, fold_events
 
@@ -34,72 +34,54 @@ NOTES = "finetune"  # the key of a saved model's `config.json` that other progra
 class Run(JobFolder):
     """One training run."""
 
-    def config(self) -> RunConfig:
-        """The run's configuration.
+    predictions = PathInside("predictions")
+    checkpoints_folder = PathInside("checkpoints")
+    unfinished_checkpoint = PathInside("checkpoints/.being-written")
 
-        Raises:
-            StoreError: when `config.json` cannot be read or says what no run can do.
-        """
-        path = self.folder / "config.json"
-        if self._job().get("format") != FORMAT:
+    def config(self) -> RunConfig:
+        """The run's configuration; raises `StoreError` where it cannot be read."""
+        if self._description().get("format") != FORMAT:
             raise StoreError(
                 f"Run {self.id} was made by another version of this app.",
                 "Open it with that version; its model in best/ loads with from_pretrained.",
             )
         try:
-            return json_files.read_as(path, RunConfig.from_json)
+            return json_files.read_as(self.folder / "config.json", RunConfig.from_json)
         except (OSError, ConfigError, RecursionError) as error:
             raise StoreError(
-                f"{path.name} of run {self.id} cannot be read: {error}",
+                f"config.json of run {self.id} cannot be read: {error}",
                 "Its model, log and events are still there; start a new run to train again.",
             ) from error
 
     def pinned_config(self) -> RunConfig:
-        """The configuration, a Hub dataset at the commit that the run first read.
-
-        Raises:
-            StoreError: as `config`.
-        """
+        """The configuration, a Hub dataset at the commit that the run first read."""
         config = self.config()
         prepared = self.events_summary().prepared
         revision = prepared.data.get("revision") if prepared is not None else ""
         return config.changed(dataset_revision=str(revision)) if revision else config
 
     def about(self) -> RunMetadata:
-        """What is said of the run; empty where that cannot be read."""
         try:
             return json_files.read_as(self.folder / "about.json", RunMetadata.from_json)
         except OSError:
             return RunMetadata()
 
     def describe(self, **values: Any) -> RunMetadata:
-        """Change what a person says of the run: `name`, `tags`, `note`.
-
-        Raises:
-            ConfigError: naming what is too long.
-            StoreError: when the folder is gone or cannot be written.
-        """
-        changed = replace(self.about(), **values).check()
+        """Change what a person says of the run: `name`, `tags`, `note`."""
+        changed = self.about().model_copy(update=values).check()
         if not self.folder.is_dir():
             raise NoSuchRun
-        write_atomically(self.folder / "about.json", changed.to_json())
+        write_atomically(self.folder / "about.json", changed.model_dump_json(indent=2))
         return changed
 
-    def title(self) -> str:
-        """What to call the run on a page: its name, or its checkpoint and pairs; a number where
-        an older run has the same."""
-        return self._title(self.about().pairs)
-
-    def public_title(self) -> str:
-        """The title without the names of a person's files, for what others read."""
-        return self._title("")
-
-    def _title(self, pairs: str) -> str:
+    def title(self, public: bool = False) -> str:
+        """The run's name, or its checkpoint and pairs with a number where an older run has the
+        same; a `public` title leaves out the names of a person's files."""
         about = self.about()
         if about.name:
             return about.name
         try:
-            title = default_title(self.config(), pairs)
+            title = default_title(self.config(), "" if public else about.pairs)
         except StoreError:
             return self.id
         return f"{title} #{about.number}" if about.number > 1 else title
@@ -117,23 +99,17 @@ class Run(JobFolder):
         return self.with_kept_model(self.events_summary())
 
     def with_kept_model(self, summary: RunSummary) -> RunSummary:
-        """The same about the model that lies in `best/`: after a crash or before a run goes on,
-        that may be another than the last that the events tell of."""
-        if not self.has_model():
-            return replace(summary, saved_step=None)
+        """A copy about the model in `best/`, which after a crash may be another than the last."""
         step = self.kept_step()
-        return summary if step is None else replace(summary, saved_step=step)
+        if step is None and self.has_model():
+            step = summary.saved_step
+        return replace(summary, saved_step=step)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The kept model's scores on the validation split, from 0 to 1 (`accuracy`, `f1`, and its
-        `loss`); empty before the first evaluation."""
+        """The kept model's validation accuracy, F1 and loss; empty before the first evaluation."""
         best = self.events_summary().best
         return dict(best.metrics) if best else {}
-
-    @property
-    def predictions(self) -> Path:
-        return self.folder / "predictions"
 
     @property
     def best(self) -> Path:
@@ -141,7 +117,6 @@ class Run(JobFolder):
         return disk.standing(self.folder / "best")
 
     def has_model(self) -> bool:
-        """Whether a model was saved that can be loaded."""
         return (self.best / "config.json").exists()
 
     def kept_step(self) -> int | None:
@@ -153,15 +128,6 @@ class Run(JobFolder):
         disk.remove_folder(self.folder / "best")
         shutil.rmtree(self.checkpoints_folder, ignore_errors=True)
 
-    @property
-    def checkpoints_folder(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @property
-    def unfinished_checkpoint(self) -> Path:
-        """Where a checkpoint is until it is whole."""
-        return self.checkpoints_folder / ".being-written"
-
     def checkpoints(self) -> list[Path]:
         """The complete checkpoints, the latest last."""
         return sorted(self.checkpoints_folder.glob("step-*/"))
@@ -172,11 +138,7 @@ class Run(JobFolder):
         return int(checkpoints[-1].stem.rpartition("-")[2]) if checkpoints else 0
 
     def begin_checkpoint(self) -> Path:
-        """An empty folder to write a checkpoint into; what an earlier attempt left is removed.
-
-        Raises:
-            OSError: when the disk is full or the run's folder is gone, which is not made again.
-        """
+        """An empty folder to write a checkpoint into; a deleted run's folder is not made again."""
         shutil.rmtree(self.unfinished_checkpoint, ignore_errors=True)
         self.checkpoints_folder.mkdir(exist_ok=True)
         self.unfinished_checkpoint.mkdir()
@@ -187,9 +149,6 @@ class Run(JobFolder):
 
         Everything is on the disk before the name is there: after a power cut a checkpoint is
         whole or absent.
-
-        Raises:
-            OSError: when the disk is full; the earlier checkpoints are untouched.
         """
         name = f"step-{step:09d}"
         if same := sorted(self.checkpoints_folder.glob(f"{name}*/")):  # written before a resume
@@ -203,32 +162,22 @@ class Run(JobFolder):
             shutil.rmtree(old, ignore_errors=True)
 
     def rewind(self, checkpoint: Path | None) -> None:
-        """Make `best/` what it was when a checkpoint was written; empty where there was no model
-        yet, or no checkpoint.
-
-        Raises:
-            StoreError: when it cannot be written; then it stays as it is.
-        """
-        model = checkpoint / "best" if checkpoint is not None else None
-        step = _saved_step(model) if model is not None else None
+        """Make `best/` what it was when a checkpoint was written; empty without a checkpoint."""
+        best = self.folder / "best"
+        step = _saved_step(checkpoint / "best") if checkpoint is not None else None
         if step == self.kept_step():
             return
-        best = self.folder / "best"
-        if model is None or step is None:
+        if checkpoint is None or step is None:
             disk.remove_folder(best)
             return
         aside = best.with_name("best.new")
         shutil.rmtree(aside, ignore_errors=True)
         with disk.writing("The best model"):
-            disk.link_folder(model, aside)
+            disk.link_folder(checkpoint / "best", aside)
             disk.replace_folder(aside, best)
 
     def resume(self) -> int:
-        """Note that the run goes on, from its last checkpoint or from its beginning; the step.
-
-        Raises:
-            StoreError: when the folder cannot be written.
-        """
+        """Note that the run goes on, from its last checkpoint or its beginning; that step."""
         step = self.checkpoint_step()
         self.stop_file.unlink(missing_ok=True)
         self.end_partial_line()
@@ -237,11 +186,7 @@ class Run(JobFolder):
 
 
 def default_title(config: RunConfig, pairs: str = "") -> str:
-    """What a configuration is called: its name, or its checkpoint and pairs.
-
-    Args:
-        pairs: the person's name for the files of an upload; without it nothing is said of them.
-    """
+    """A configuration's name, or its checkpoint and pairs; `pairs` names the files of an upload."""
     dataset = (pairs or "own files") if is_upload(config.dataset) else config.dataset
     return config.name or f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} on {dataset}"
 
@@ -249,14 +194,8 @@ def default_title(config: RunConfig, pairs: str = "") -> str:
 def _saved_step(model: Path) -> int | None:
     """The step that a saved model's `config.json` tells; None where there is none."""
     try:
-        return json_files.read_as(model / "config.json", _noted_step)
-    except OSError:
+        notes = json_files.read_as(model / "config.json", json_files.parse)[NOTES]
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-
-
-def _noted_step(text: str) -> int | None:
-    try:
-        step = json_files.parse(text)[NOTES]["step"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+    step = notes.get("step") if isinstance(notes, dict) else None
     return step if type(step) is int else None

@@ -19,6 +19,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from finetune import disk, uploads
@@ -38,38 +39,28 @@ _BUCKET = Path("/data")  # where a Space's bucket is mounted unless told otherwi
 
 
 def default_root() -> Path:
-    """Where runs are kept unless told otherwise.
-
-    `FINETUNE_RUNS` if set, else (on a Space) a mounted bucket that can be written, else `runs/`
-    beside the app, else (a read-only folder) the user's cache, else a temporary folder that the
-    machine may clear. On a Space a `FINETUNE_RUNS` that cannot be written is passed over: the page
-    says that runs are lost then, where it would not start otherwise.
-    """
+    """`FINETUNE_RUNS`; else the first that can be written of a Space's mounted bucket, `runs/`
+    beside the app, the user's cache, and a temporary folder. On a Space a `FINETUNE_RUNS` that
+    cannot be written is passed over, and the page says that runs will be lost."""
+    candidates = [
+        Path(__file__).resolve().parent.parent.parent / "runs",
+        user_cache() / "finetune" / "runs",
+        Path(tempfile.gettempdir()) / "finetune-runs",
+    ]
     on_space = bool(os.environ.get("SPACE_ID"))
-    candidates = []
+    if on_space and os.path.ismount(_BUCKET):
+        candidates.insert(0, _BUCKET / "runs")
     if setting := os.environ.get("FINETUNE_RUNS"):
         requested = Path(os.path.expanduser(setting))
         if not on_space:
             return requested
-        candidates.append(requested)
-    if on_space and os.path.ismount(_BUCKET):
-        candidates.append(_BUCKET / "runs")
-    candidates += [
-        Path(__file__).resolve().parent.parent.parent / "runs",
-        user_cache() / "finetune" / "runs",
-    ]
-    for candidate in candidates:
-        if candidate.is_absolute() and is_writable(candidate):
-            return candidate
-    return Path(tempfile.gettempdir()) / "finetune-runs"
+        candidates.insert(0, requested)
+    writable = (path for path in candidates if path.is_absolute() and is_writable(path))
+    return next(writable, candidates[-1])
 
 
 class RunStore:
-    """The runs below one root that a visitor may see; all of them unless told otherwise.
-
-    Args:
-        root: the folder; made when the first run is.
-    """
+    """The runs below one root that a visitor may see; of a new store all of them."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
@@ -78,8 +69,8 @@ class RunStore:
         self._locks: dict[str, threading.Lock] = {}  # one a run: a long one holds up nobody else
 
     def for_visitor(self, visitor: Visitor) -> RunStore:
-        """The same store, in which there are only this visitor's runs and uploads."""
-        view = copy.copy(self)  # shares what was read of the runs
+        """The same store with only this visitor's runs and uploads; shares what was read."""
+        view = copy.copy(self)
         view.visitor = visitor
         return view
 
@@ -90,16 +81,14 @@ class RunStore:
 
     @property
     def uploads(self) -> uploads.Uploads:
-        """The visitor's uploaded files."""
         return uploads.Uploads(
             self.root / "uploads", self.visitor, self._datasets, self.batch_input_bytes
         )
 
     def batch_input_bytes(self) -> int:
         """Bytes of the files that the visitor has brought to be predicted."""
-        folders = map(JobFolder, (self.root / "batches").glob("*/"))
-        mine = [job.folder for job in folders if self.visitor.owns(job.owner)]
-        return sum(_size(path) for folder in mine for path in folder.glob("input.*"))
+        paths = self.root.glob("batches/*/input.*")
+        return sum(_size(p) for p in paths if self.visitor.owns(JobFolder(p.parent).owner))
 
     def uploaded_bytes(self) -> int:
         """Bytes of the files that all visitors have brought."""
@@ -108,11 +97,12 @@ class RunStore:
 
     def _datasets(self) -> set[str]:
         """What the visitor's runs are trained on."""
-        datasets = set()
+        return {config.dataset for config, _ in self._readable_runs()}
+
+    def _readable_runs(self) -> Iterator[tuple[RunConfig, RunMetadata]]:
         for run in self.runs():
             with contextlib.suppress(StoreError):
-                datasets.add(run.config().dataset)
-        return datasets
+                yield run.config(), run.about()
 
     def new_id(self) -> str:
         """An id that nobody can guess; ids sort by when they were made."""
@@ -121,57 +111,41 @@ class RunStore:
     def create(self, config: RunConfig, run_id: str = "", group: str = "") -> Run:
         """A new run folder with its configuration; there whole or not at all.
 
-        Args:
-            run_id: from `new_id`, where it had to be known before.
-            group: what it belongs together with.
-
         Raises:
             ConfigError: when the configuration is wrong.
             StoreError: when the folder cannot be made.
         """
         config.check()
         run = Run(self.root / (run_id or self.new_id()))
-        pairs = self._upload_names(config)
-        about = RunMetadata(
-            group=group, created=time.time(), pairs=pairs,
-            number=self._number(default_title(config, pairs)),
-        )  # fmt: skip
+        pairs = ""
+        if is_upload(config.dataset):
+            with contextlib.suppress(DataError):  # its files are gone: the training says so
+                pairs = ", ".join(self.uploads.file_names(config.dataset).values())
+        title = default_title(config, pairs)
+        numbers = [
+            about.number
+            for other, about in self._readable_runs()
+            if default_title(other, about.pairs) == title
+        ]
+        number = max(numbers, default=0) + 1
+        about = RunMetadata(group=group, created=time.time(), pairs=pairs, number=number)
         aside = JobFolder(run.folder.with_name(f".new-{run.id}"))
         try:
             with disk.writing(f"The run folder {run.folder}"):
                 aside.folder.mkdir(parents=True)
                 aside.describe_job("train", self.visitor.name)
-                write_atomically(aside.folder / "about.json", about.to_json())
+                write_atomically(aside.folder / "about.json", about.model_dump_json(indent=2))
                 write_atomically(aside.folder / "config.json", config.to_json())
                 os.replace(aside.folder, run.folder)
         finally:
             shutil.rmtree(aside.folder, ignore_errors=True)
         return run
 
-    def _upload_names(self, config: RunConfig) -> str:
-        """What the person calls the files of an upload; empty for other pairs, or none there."""
-        if not is_upload(config.dataset):
-            return ""
-        try:
-            return ", ".join(self.uploads.file_names(config.dataset).values())
-        except DataError:
-            return ""  # the training says so
-
-    def _number(self, title: str) -> int:
-        """One more than the greatest number a run with this title has."""
-        numbers = [0]
-        for run in self.runs():
-            about = run.about()
-            with contextlib.suppress(StoreError):
-                if default_title(run.config(), about.pairs) == title:
-                    numbers.append(about.number)
-        return max(numbers) + 1
-
     def get(self, run_id: object) -> Run:
         """The run of that id.
 
         Raises:
-            NoSuchRun: for anything else, a path, another type or another visitor's run included.
+            NoSuchRun: for anything else, a path or another visitor's run included.
         """
         if not isinstance(run_id, str) or not _ID.fullmatch(run_id):
             raise NoSuchRun
@@ -179,9 +153,6 @@ class RunStore:
         if not run.exists() or not self._shows(run):
             raise NoSuchRun
         return run
-
-    def _shows(self, run: Run) -> bool:
-        return self.visitor.alone or self.visitor.owns(run.owner)
 
     def runs(self) -> list[Run]:
         """Every run, the newest first."""
@@ -192,47 +163,34 @@ class RunStore:
         runs = (Run(self.root / name) for name in names if _ID.fullmatch(name))
         return [run for run in runs if run.exists() and self._shows(run)]
 
-    def summary(self, run: Run) -> RunSummary:
-        """The fold over the run's events.
+    def _shows(self, run: Run) -> bool:
+        return self.visitor.alone or self.visitor.owns(run.owner)
 
-        Reads only what is new since this store last looked; the cache is a convenience, a fresh
-        store gives the same answer. A log that shrank is read anew. Which model is kept is asked
-        of `best/` each time.
-        """
+    def summary(self, run: Run) -> RunSummary:
+        """The fold over the run's events; reads only what is new since this store last looked."""
         with self._locks.setdefault(run.id, threading.Lock()):
             offset, summary = self._folded.get(run.id, (0, RunSummary()))
-            size = run.events_file.stat().st_size if run.events_file.exists() else 0
-            if size < offset:
-                offset, summary = 0, RunSummary()
-            while size > offset:
-                fresh, after = run.tail(offset, limit=_CHUNK)
-                if after == offset:
-                    break
-                summary, offset = fold_events(fresh, summary), after
-            self._folded[run.id] = (offset, summary)
-        return run.with_kept_model(summary)
+            fresh, end = run.tail(offset, _CHUNK)
+            while end > offset:
+                summary, offset = fold_events(fresh, summary), end
+                fresh, end = run.tail(offset, _CHUNK)
+            self._folded[run.id] = offset, summary
+            return run.with_kept_model(summary)
 
     def delete(self, run: Run) -> None:
-        """Remove a run folder and all in it.
-
-        Raises:
-            StoreError: when something in it cannot be removed.
-        """
+        """Remove a run's folder."""
         folder = self.get(run.id).folder
         aside = folder.with_name(f".deleted-{secrets.token_hex(8)}")
         try:
             folder.rename(aside)  # gone at once, also for a worker that still writes into it
-            shutil.rmtree(aside, ignore_errors=True)
         except OSError as error:
-            raise StoreError(
-                f"Run {run.id} cannot be deleted: {error.strerror or error}."
-            ) from error
+            raise StoreError(f"Run {run.id} cannot be deleted: {error.strerror}.") from error
+        shutil.rmtree(aside, ignore_errors=True)
         self._folded.pop(run.id, None)
         self._locks.pop(run.id, None)
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; 0 where it was just removed."""
     try:
         return path.stat().st_size
     except OSError:

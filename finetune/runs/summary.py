@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
 
 from finetune.phases import Phase
 from finetune.runs import events
@@ -14,20 +15,17 @@ from finetune.runs.events import Event
 Status = Literal["none", "waiting", "running", "finished", "stopped", "failed", "interrupted"]
 
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed", "interrupted"})
-
-KEPT, RECENT = 2000, 20
 MAJORITY = "majority class"
+KEPT = 2000  # measurements held of a run; the whole curve is in its events
 
 
-@dataclass(frozen=True)
+@dataclass
 class JobState:
-    """How far a background job is: a fold over its events.
+    """How far a background job is; `status` is `none` where nobody asked for it.
 
     Args:
-        status: `none` where nobody asked for the job.
-        phase, detail: what it does now, and with what.
         done, total: of whatever the phase counts; `total` 0 while unknown.
-        error, remedy: why it failed, or why it was stopped where no person asked for it.
+        error, remedy: why it failed, or why the app stopped it.
         began, ended: seconds since the epoch; 0 before.
     """
 
@@ -45,85 +43,59 @@ class JobState:
     def running(self) -> bool:
         return self.status == "running"
 
-    def apply(self, event: Event) -> Self:
-        """The state after one more event."""
+    def apply(self, event: Event) -> None:
+        """Take in the next event."""
         match event:
-            case events.Started():
-                return replace(self, status="running", began=self.began or event.time)
-            case events.PhaseStarted():
-                return replace(
-                    self, status="running", phase=event.phase, detail=event.detail,
-                    done=0, total=0, began=self.began or event.time,
-                )  # fmt: skip
+            case events.Started() | events.PhaseStarted():
+                self.status = "running"
+                self.began = self.began or event.time
+                if isinstance(event, events.PhaseStarted):
+                    self.phase, self.detail = event.phase, event.detail
+                    self.done = self.total = 0
             case events.Progressed():
-                return replace(self, done=event.done, total=event.total)
+                self.done, self.total = event.done, event.total
             case events.Finished():
-                return replace(self, status="finished", error="", ended=event.time)
+                self.status, self.error, self.ended = "finished", "", event.time
             case events.Stopped():
-                return replace(self, status="stopped", error=event.reason, ended=event.time)
+                self.status, self.error, self.ended = "stopped", event.reason, event.time
             case events.Failed():
-                return replace(
-                    self, status="failed", error=event.error, remedy=event.remedy,
-                    ended=event.time,
-                )  # fmt: skip
-        return self
+                self.status, self.ended = "failed", event.time
+                self.error, self.remedy = event.error, event.remedy
 
 
-class LossCurve:
-    """The measurements of a run: all of them while they are few, else evenly thinned ones.
-
-    A run of a million steps is held in the memory of 2,000; the whole curve is in its events.
-    The latest is always among them.
-    """
+class LossCurve(list[events.Stepped]):
+    """The measurements of a run, evenly thinned to `KEPT`; `recent` are the last twenty, all."""
 
     def __init__(self, points: Iterable[events.Stepped] = ()) -> None:
-        self._points: list[events.Stepped] = []
-        self._stride = 1
-        self._seen = 0
-        self.recent: deque[events.Stepped] = deque(maxlen=RECENT)
+        self.recent: deque[events.Stepped] = deque(maxlen=20)
+        self._stride, self._appended = 1, 0
         for point in points:
             self.append(point)
 
     def append(self, point: events.Stepped) -> None:
-        """Add the next measurement."""
-        if self._seen % self._stride == 0:
-            self._points.append(point)
-            if len(self._points) > KEPT:
-                self._points = self._points[::2]
-                self._stride *= 2
-        self._seen += 1
+        if self and (self._appended - 1) % self._stride:
+            self.pop()  # it was there as the latest only
+        super().append(point)
         self.recent.append(point)
-
-    def _all(self) -> list[events.Stepped]:
-        if not self.recent or self._points[-1] is self.recent[-1]:
-            return self._points
-        return [*self._points, self.recent[-1]]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LossCurve) and self._all() == other._all()
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    def __iter__(self) -> Iterator[events.Stepped]:
-        return iter(self._all())
-
-    def __getitem__(self, index: int) -> events.Stepped:
-        return self._all()[index]
+        self._appended += 1
+        if len(self) > KEPT:
+            del self[1::2]
+            self._stride *= 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunSummary(JobState):
-    """The state of one run after some of its events.
+    """The state of one training run.
 
-    `train` and `validation` grow with the run and are shared between successive summaries
-    (appended, not copied), so that folding n events costs n, not n squared. `trained` are the
-    seconds it was worked on before `since`, when its worker took it up; `since` is 0 while it has
-    none. Where it ended by itself `trained` is as a clock counts them that nobody sets. `latest` is
-    when its worker was last heard of. `bests` are the evaluations that were the best so far, by
-    step, those among them that a resumed run does again. `opened` are the times somebody looked at
-    the test set. `reached` is the last step that an evaluation, a model or the run's end was told
-    of: losses are told every few steps only.
+    Args:
+        bests: step -> an evaluation that was the best so far, also if it is to be done again.
+        opened: the times somebody looked at the test set.
+        saved_step: of the model kept; None where there is none.
+        reached: the last step of an evaluation, a model or the run's end.
+        trained: seconds it was worked on before `since`, when its worker took it up; `since` is 0
+            while it has none.
+        latest: when its worker was last heard of, in seconds since the epoch.
+        count: events so far.
     """
 
     started: events.Started | None = None
@@ -161,11 +133,11 @@ class RunSummary(JobState):
 
     @property
     def best(self) -> events.Evaluated | None:
-        """The evaluation of the model kept in `best/`, None where it was not evaluated; the best so
-        far where no model is kept."""
+        """The evaluation of the kept model, None where it was not evaluated; the best so far where
+        no model is kept."""
         if self.saved_step is not None:
             return self.bests.get(self.saved_step)
-        return next((one for one in reversed(self.validation) if one.best), None)
+        return next((scored for scored in reversed(self.validation) if scored.best), None)
 
     @property
     def worked(self) -> float:
@@ -173,130 +145,95 @@ class RunSummary(JobState):
         return self.worked_by(self.latest)
 
     def worked_by(self, moment: float) -> float:
-        """Seconds it was worked on when it was `moment`; the time it lay dead is not counted, nor
-        what a clock that is set back takes away."""
+        """Seconds it was worked on at a moment (seconds since the epoch), pauses left out."""
         return self.trained + (max(0.0, moment - self.since) if self.since else 0.0)
 
     @property
     def samples_per_second(self) -> float:
         """Median of the last twenty measurements: one slow interval does not move it."""
-        rates = sorted(one.samples_per_second for one in self.train.recent)
-        return rates[len(rates) // 2] if rates else 0.0
+        rates = [point.samples_per_second for point in self.train.recent]
+        return median(rates) if rates else 0.0
 
     @property
     def seconds_left(self) -> float | None:
-        """Training time still ahead at the present rate, evaluations aside; None while unknown.
-
-        From the measured speed and not from the events' times: a clock may be set meanwhile.
-        """
-        known, rate = self.prepared, self.samples_per_second
-        if known is None or len(self.train.recent) < 2 or not rate or not known.steps_per_epoch:
+        """Training time still ahead at the present speed, without evaluations; None if unknown."""
+        prepared, rate = self.prepared, self.samples_per_second
+        if len(self.train.recent) < 2 or not (rate and prepared and prepared.steps_per_epoch):
             return None
-        return max(0, self.total_steps - self.step) * self._examples_a_step / rate
+        examples_per_step = prepared.train_examples / prepared.steps_per_epoch
+        return max(0, self.total_steps - self.step) * examples_per_step / rate
 
-    @property
-    def _examples_a_step(self) -> float:
-        return self.prepared.train_examples / self.prepared.steps_per_epoch if self.prepared else 0
-
-    def apply(self, event: Event) -> RunSummary:
-        # Somebody may open the test set long after the worker's death.
-        latest = self.latest if isinstance(event, events.TestSetOpened) else event.time
-        now = replace(super().apply(event), count=self.count + 1, latest=latest)
+    def apply(self, event: Event) -> None:
+        worked = self.worked  # until the event before
+        super().apply(event)
+        self.count += 1
+        if not isinstance(event, events.TestSetOpened):  # its worker may be long dead
+            self.latest = event.time
         match event:
-            case events.Started():
-                return replace(
-                    now, phase=Phase.START, started=event, trained=self.worked, since=event.time
-                )
-            case events.Prepared():
-                majority = {MAJORITY: event.majority} if event.majority else {}
-                before = self.prepared  # resumed: what was measured on the same pairs still holds
-                same = before is not None and before.fingerprint == event.fingerprint
-                return replace(
-                    now, prepared=event, baselines=(self.baselines if same else {}) | majority
-                )
-            case events.FirstBatch():
-                return replace(now, first_batch=event)
             case events.Stepped():
-                now.train.append(event)
-                return (
-                    now if now.phase == Phase.TRAIN else replace(now, phase=Phase.TRAIN, detail="")
-                )
+                self.train.append(event)
+                if self.phase != Phase.TRAIN:
+                    self.phase, self.detail = Phase.TRAIN, ""
+            case events.Started():
+                self.started, self.phase = event, Phase.START
+                self.trained, self.since = worked, event.time
+            case events.Prepared():
+                former = self.prepared
+                if former is None or former.fingerprint != event.fingerprint:
+                    self.baselines = {}  # a resumed run's were measured on the same pairs
+                if event.majority:
+                    self.baselines = self.baselines | {MAJORITY: event.majority}
+                self.prepared = event
+            case events.FirstBatch():
+                self.first_batch = event
             case events.Evaluated():
-                while now.validation and now.validation[-1].step >= event.step:
-                    now.validation.pop()  # a worker was killed before it could note it was done
-                now.validation.append(event)
+                while self.validation and self.validation[-1].step >= event.step:
+                    self.validation.pop()  # its worker was killed before it wrote `Resumed`
+                self.validation.append(event)
                 if event.best:
-                    now.bests[event.step] = event
-                return replace(now, reached=max(now.reached, event.step))
+                    self.bests[event.step] = event
+                self.reached = max(self.reached, event.step)
             case events.BaselinesMeasured():
-                return replace(now, baselines=self.baselines | event.baselines)
+                self.baselines = self.baselines | event.baselines
             case events.TestSetOpened():
-                return replace(now, opened=(*self.opened, event))
-            case events.Resumed():
-                return self._resumed(now, event)
+                self.opened += (event,)
             case events.Saved():
-                return replace(now, saved_step=event.step, reached=max(now.reached, event.step))
+                self.saved_step, self.reached = event.step, max(self.reached, event.step)
+            case events.Resumed():
+                self._resume(event)
+                self.trained, self.since = worked, event.time
             case events.Failed():
-                return replace(now, trained=now.worked, since=0.0)
+                self.trained, self.since = self.worked, 0.0
             case events.Stopped() | events.Finished():
-                discarded = isinstance(event, events.Stopped) and event.discarded
-                return replace(
-                    now,
-                    reached=max(now.reached, event.step),
-                    trained=event.seconds or self.worked,
-                    since=0.0,
-                    early=isinstance(event, events.Finished) and event.early,
-                    discarded=discarded,
-                    saved_step=None if discarded else self.saved_step,
-                )
-        return now
+                self.reached = max(self.reached, event.step)
+                self.trained, self.since = event.seconds or worked, 0.0
+                self.early = isinstance(event, events.Finished) and event.early
+                self.discarded = isinstance(event, events.Stopped) and event.discarded
+                if self.discarded:
+                    self.saved_step = None
 
-    def _resumed(self, now: RunSummary, event: events.Resumed) -> RunSummary:
-        """What came after the checkpoint is done again."""
-        validation = [scored for scored in self.validation if scored.step <= event.step]
-        best_steps = [scored.step for scored in validation if scored.best]
-        return replace(
-            now,
-            train=LossCurve(point for point in self.train if point.step <= event.step),
-            validation=validation,
-            saved_step=best_steps[-1] if best_steps else None,
-            reached=event.step,
-            status="running",
-            error="",
-            remedy="",
-            ended=0.0,
-            trained=self.worked,
-            since=event.time,
-            discarded=False,
-        )
+    def _resume(self, event: events.Resumed) -> None:
+        """Forget what came after the checkpoint, which is done again."""
+        self.train = LossCurve(point for point in self.train if point.step <= event.step)
+        self.validation = [scored for scored in self.validation if scored.step <= event.step]
+        best_steps = [scored.step for scored in self.validation if scored.best]
+        self.saved_step = best_steps[-1] if best_steps else None
+        self.reached = event.step
+        self.status, self.error, self.remedy, self.ended = "running", "", "", 0.0
+        self.discarded = False
 
 
 def fold_events(stream: Iterable[Event], start: RunSummary | None = None) -> RunSummary:
-    """The state of a training run after a stream of events.
-
-    Measurements in a row are taken together: a long run consists of little else.
-    """
-    summary, steps = start or RunSummary(), 0
+    """The state of a training run after a stream of events; `start` is changed."""
+    summary = start or RunSummary()
     for event in stream:
-        if isinstance(event, events.Stepped) and summary.phase == Phase.TRAIN:
-            summary.train.append(event)
-            steps += 1
-            continue
-        if steps:
-            summary, steps = _after(summary, steps), 0
-        summary = summary.apply(event)
-    return _after(summary, steps) if steps else summary
-
-
-def _after(summary: RunSummary, steps: int) -> RunSummary:
-    """The summary after so many measurements that its curve has already."""
-    count = summary.count + steps
-    return replace(summary, count=count, latest=summary.train.recent[-1].time)
+        summary.apply(event)
+    return summary
 
 
 def fold_job(stream: Iterable[Event]) -> JobState:
     """The state of a job other than a training run after a stream of events."""
     state = JobState()
     for event in stream:
-        state = state.apply(event)
+        state.apply(event)
     return state

@@ -2,7 +2,6 @@
 
 __all__ = [
     "accelerator",
-    "batch_size",
     "dataloaders",
     "distributed",
     "first_batch",

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerator:
-    """Accelerate's engine for a configuration, every random generator seeded.
-
-    Args:
-        folder: where trackers that write files put them.
+    """Accelerate's engine for a configuration, every random generator seeded; with the trackers
+    asked for where a folder for their files is named.
 
     Raises:
         ConfigError: when the hardware lacks the precision asked for, or a tracker its package.
@@ -30,17 +28,15 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
 
     from finetune.training import trackers
 
-    tracking = trackers.tracker_settings(config, folder) if folder is not None else {}
+    compiled = TorchDynamoPlugin(backend="inductor", dynamic=True) if config.torch_compile else None
     try:
         accelerator = Accelerator(
-            **tracking,
+            **(trackers.tracker_settings(config, folder) if folder is not None else {}),
             # Said outright, or several processes without a GPU would each train alone.
             cpu=not torch.accelerator.is_available(),
             mixed_precision=choose_precision(config.mixed_precision),
             gradient_accumulation_steps=config.gradient_accumulation_steps,
-            dynamo_plugin=TorchDynamoPlugin(backend="inductor", dynamic=True)
-            if config.torch_compile
-            else None,
+            dynamo_plugin=compiled,
         )
     except ValueError as error:
         problem = f"is {config.mixed_precision}, which this hardware lacks ({error}); set it to no"
@@ -52,29 +48,25 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
 def choose_precision(setting: str) -> str:
     """Accelerate's word for a `mixed_precision`; `auto` takes bf16 where the hardware computes in
     it: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
-    if setting != "auto":
-        return setting
-    return "bf16" if devices.computes_bf16() else "no"
+    fastest = "bf16" if devices.computes_bf16() else "no"
+    return fastest if setting == "auto" else setting
 
 
 def device_name(accelerator: Accelerator) -> str:
     """What to call the device on a page: `NVIDIA H100`, `CPU (2 threads)`."""
     import torch
 
-    if accelerator.device.type == "cuda":
-        return str(torch.cuda.get_device_name(accelerator.device))
-    if accelerator.device.type == "cpu":
-        return f"CPU ({torch.get_num_threads()} threads)"
-    return str(accelerator.device.type).upper()
+    device = accelerator.device
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    threads = f" ({torch.get_num_threads()} threads)" if device.type == "cpu" else ""
+    return device.type.upper() + threads
 
 
 def keep_freed_memory() -> None:
-    """Tell the C library to keep freed memory rather than give it back to the system.
-
-    Each step takes and frees the same hundreds of megabytes on a CPU; fetching them anew costs a
-    tenth of the step in page faults. The process ends with the run, and its memory with it.
-    """
-    max_mappings, trim_threshold = -4, -1  # M_MMAP_MAX and M_TRIM_THRESHOLD of glibc's malloc.h
+    """Let glibc keep freed memory for the process: each step takes and frees the same hundreds of
+    megabytes on a CPU, and a tenth of it would be page faults."""
+    max_mappings, trim_threshold = -4, -1  # M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h
     with contextlib.suppress(OSError, AttributeError):  # another system, another C library
         library = ctypes.CDLL(None)
         library.mallopt(max_mappings, 0)

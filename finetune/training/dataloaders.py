@@ -26,65 +26,55 @@ _SAMPLE = 1000  # rows of which is checked whether the tokenizer knows them
 
 @dataclass(frozen=True)
 class Loaders:
-    """The two loaders of a run; each batch is a dict of tensors of shape (batch, length).
-
-    Args:
-        order: the generator of the training order, drawn from at the start of each epoch.
-        class_weights: of each class in the training loss; None where all count the same.
-    """
+    """The two loaders of a run, the generator of its training order, and the weights in its loss
+    of shape (classes,), None where all count the same."""
 
     train: DataLoader[Any]
     validation: DataLoader[Any]
     order: torch.Generator
-    class_weights: list[float] | None = None
+    class_weights: torch.Tensor | None = None
 
 
 def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> Loaders:
-    """The loaders of one run.
-
-    The training order comes from a generator of its own, seeded with the run's seed, so that it
-    does not depend on what else drew a random number before.
-    """
+    """The loaders of one run."""
     train = pairs.splits["train"]
     if config.swap_augmentation:
         train = concatenate_datasets([train, swap_sentences(train)])
-    train = tokenize(train, tokenizer, config.max_length)
-    validation = tokenize(pairs.splits["validation"], tokenizer, config.max_length)
+    datasets: list[Any] = [
+        tokenize(split, tokenizer, config.max_length)
+        for split in (train, pairs.splits["validation"])
+    ]
     # Where max_length is no multiple, rounding up could pass what the model reads.
-    multiple = config.pad_to_multiple_of or 1
+    multiple = config.pad_to_multiple_of
     collator = DataCollatorWithPadding(
         tokenizer,
         padding=config.padding,
         max_length=config.max_length,
-        pad_to_multiple_of=multiple if multiple > 1 and config.max_length % multiple == 0 else None,
+        pad_to_multiple_of=multiple if multiple and config.max_length % multiple == 0 else None,
     )
-    generator = torch.Generator().manual_seed(config.seed)
+    # Each loader has a generator of its own: neither the order nor dropout depends on what else
+    # draws random numbers, such as an evaluation.
+    order, evaluation = (torch.Generator().manual_seed(config.seed) for _ in range(2))
     size = config.per_device_train_batch_size
-    order: dict[str, Any] = {"shuffle": True}
+    shuffling: dict[str, Any] = {"shuffle": True}
     if config.group_by_length and config.padding == "longest":
-        lengths = example_lengths(train)
-        order = {"sampler": LengthGroupedSampler(size, lengths=lengths, generator=generator)}
-    # The validation loader has a generator too: else each evaluation would draw from the one that
-    # makes dropout, and how often one evaluates would change what is learned.
-    evaluation = torch.Generator().manual_seed(config.seed)
+        lengths = pc.list_value_length(datasets[0].data.column("input_ids")).to_pylist()
+        shuffling = {"sampler": LengthGroupedSampler(size, lengths=lengths, generator=order)}
     return Loaders(
-        DataLoader(train, size, collate_fn=collator, generator=generator, **order),  # type: ignore[arg-type]
+        DataLoader(datasets[0], size, collate_fn=collator, generator=order, **shuffling),
         DataLoader(
-            validation,  # type: ignore[arg-type]
+            datasets[1],
             config.per_device_eval_batch_size,
             collate_fn=collator,
             generator=evaluation,
         ),
-        generator,
+        order,
         balanced_class_weights(pairs.counts["train"]) if config.class_weights != "none" else None,
     )
 
 
 def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    """Token ids instead of sentences, cut to `max_length`, unpadded; `label` becomes `labels`.
-
-    The longer sentence of a pair is cut first (`truncation=True`).
-    """
+    """Token ids instead of sentences, cut to `max_length`, unpadded; `label` becomes `labels`."""
     texts = [name for name in ("sentence1", "sentence2") if name in split.column_names]
 
     def encode(rows: dict[str, list[Any]]) -> Any:
@@ -95,58 +85,39 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
 
 
 def swap_sentences(split: Dataset) -> Dataset:
-    """The same pairs in the other order, the same columns in the same places.
-
-    Raises:
-        DataError: when there is one sentence only.
-    """
+    """The same pairs in the other order."""
     if "sentence2" not in split.column_names:
         raise DataError("swap_augmentation is on, but these are single sentences.", "Turn it off.")
     names = {"sentence1": "sentence2", "sentence2": "sentence1"}
     return split.rename_columns(names).select_columns(split.column_names)
 
 
-def example_lengths(tokenized: Dataset) -> list[int]:
-    """Length of every example in tokens, in order; reads the lists' offsets, not the tokens."""
-    lengths: list[int] = []
-    for batch in tokenized.with_format("arrow").iter(10_000):
-        lengths += pc.list_value_length(batch.column("input_ids")).to_pylist()
-    return lengths
-
-
-def balanced_class_weights(counts: list[int]) -> list[float]:
+def balanced_class_weights(counts: list[int]) -> torch.Tensor:
     """Weights inverse to frequency: rows / (classes x rows of the class); 0 for an empty class.
 
     Source: King and Zeng 2001, as scikit-learn's `class_weight="balanced"`.
     """
     present = sum(count > 0 for count in counts)
-    return [sum(counts) / (present * count) if count else 0.0 for count in counts]
+    return torch.tensor([sum(counts) / (present * count) if count else 0.0 for count in counts])
 
 
 def check_tokens(
     batches: Loaders, tokenizer: PreTrainedTokenizerBase, checkpoint: str, embeddings: int
 ) -> None:
-    """See that a checkpoint's tokenizer knows the pairs, and its weights all of their tokens.
-
-    Args:
-        checkpoint: its name in the configuration.
-        embeddings: tokens that its weights have an embedding for.
+    """See that the tokenizer knows the pairs, and the weights have embeddings for their tokens.
 
     Raises:
         ModelError: when one does not.
     """
-    train: Any = batches.train.dataset
-    sample = np.random.default_rng(0).permutation(len(train))[:_SAMPLE]
-    rows = train.with_format("arrow")[np.sort(sample)].column("input_ids").to_pylist()
-    checkpoints.check_known(checkpoint, tokenizer, rows)
-    validation: Any = batches.validation.dataset
-    for split in (train, validation):
-        for batch in split.with_format("arrow").iter(10_000):
-            largest = pc.max(pc.list_flatten(batch.column("input_ids"))).as_py()
-            if largest is not None and largest >= embeddings:
-                raise ModelError(
-                    f"The tokenizer of {checkpoint} makes token {largest:,}, and its weights know "
-                    f"{embeddings:,}, from 0.",
-                    "They do not belong together: choose another checkpoint, or bring the "
-                    "tokenizer that its weights were trained with.",
-                )
+    datasets: list[Any] = [batches.train.dataset, batches.validation.dataset]
+    columns = [dataset.data.column("input_ids") for dataset in datasets]
+    sample = np.random.default_rng(0).permutation(len(columns[0]))[:_SAMPLE]
+    checkpoints.check_known(checkpoint, tokenizer, columns[0].take(np.sort(sample)).to_pylist())
+    largest = max(pc.max(pc.list_flatten(column)).as_py() for column in columns)
+    if largest >= embeddings:
+        raise ModelError(
+            f"The tokenizer of {checkpoint} makes token {largest:,}, and its weights know "
+            f"{embeddings:,}, from 0.",
+            "They do not belong together: choose another checkpoint, or bring the tokenizer that "
+            "its weights were trained with.",
+        )

@@ -1,7 +1,6 @@
 """The processes that carry out a run: how many, which of them this is, and how they are started.
 
-`accelerate launch` starts them. Loads no torch, so that it can be asked before anything heavy is
-imported.
+`accelerate launch` starts them. Loads no torch: it is asked before anything heavy is imported.
 """
 
 from __future__ import annotations
@@ -49,8 +48,9 @@ def check_accelerate_config(config: RunConfig) -> None:
 def launch_command(run: Run) -> list[str]:
     """The command line that carries out `run` in several processes."""
     config = run.config()
-    several = ["--num_processes", str(config.num_processes)] if config.num_processes > 1 else []
-    words = [sys.executable, "-m", "accelerate.commands.launch", *several]
+    words = [sys.executable, "-m", "accelerate.commands.launch"]
+    if config.num_processes > 1:
+        words += ["--num_processes", str(config.num_processes)]
     if config.accelerate_config:
         words += ["--config_file", config.accelerate_config]
     else:
@@ -62,11 +62,7 @@ def launch_command(run: Run) -> list[str]:
 
 
 def exec_launcher(run: Run) -> NoReturn:
-    """Replace this process by the launcher of several; its pid, noted as the worker's, stays.
-
-    Raises:
-        OSError: when no Python can be started.
-    """
+    """Replace this process by the launcher of several; its pid, noted as the worker's, stays."""
     path = os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH", "")]))
     threads = max(1, (os.cpu_count() or 1) // run.config().num_processes)
     words = launch_command(run)
@@ -76,8 +72,7 @@ def exec_launcher(run: Run) -> NoReturn:
 
 def is_lost_rank_error(error: BaseException) -> bool:
     """Whether an error says that another process of the run has gone."""
-    if is_single_process():
-        return False
     words = ("closed by peer", "reset by peer", "connection refused", "remote process exited")
-    text = str(error).lower()
-    return type(error).__name__.startswith("Dist") or any(word in text for word in words)
+    is_network = type(error).__name__.startswith("Dist")
+    is_network = is_network or any(word in str(error).lower() for word in words)
+    return is_network and not is_single_process()

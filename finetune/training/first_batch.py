@@ -6,14 +6,14 @@ Source: https://huggingface.co/learn/llm-course/chapter3/2 and, for the shapes, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import count, groupby
+from itertools import chain, count, groupby
 from typing import Any
 
 from finetune.runs import events
 
 EXAMPLES = 4
 HEAD, TAIL = 48, 16  # tokens shown of a longer row: its beginning, and its end with the padding
-LENGTHS = 64  # examples whose lengths are listed
+_LENGTHS = 64  # examples whose lengths are listed
 _TOKEN_CHARACTERS = 40  # shown of a token
 
 
@@ -24,7 +24,6 @@ def describe_batch(
 
     Args:
         batch: tensors of shape (examples, tokens) by name, `labels` of shape (examples,).
-        tokenizer: of the model that reads it.
         labels: names of the classes, by index.
     """
     ids = batch["input_ids"].tolist()
@@ -34,18 +33,18 @@ def describe_batch(
     mask = batch["attention_mask"].tolist() if "attention_mask" in batch else everything
     types = batch["token_type_ids"].tolist() if "token_type_ids" in batch else []
     lengths = [sum(row) for row in mask]
-    long = width > HEAD + TAIL
-    shown = [*range(HEAD), *range(width - TAIL, width)] if long else list(range(width))
+    shown = list(range(width))
+    if width > HEAD + TAIL:
+        del shown[HEAD:-TAIL]
 
     def part(rows: Sequence[Sequence[int]]) -> list[list[int]]:
         return [[int(row[position]) for position in shown] for row in rows[:EXAMPLES]]
 
     added = {id_ for id_ in tokenizer.all_special_ids if id_ != tokenizer.unk_token_id}
     first = [id_ for id_, real in zip(ids[0], mask[0], strict=True) if real]
-    special = sorted(added & {id_ for row in ids[:EXAMPLES] for id_ in row})
     return events.FirstBatch(
         shapes={name: list(tensor.shape) for name, tensor in batch.items()},
-        lengths=lengths[:LENGTHS],
+        lengths=lengths[:_LENGTHS],
         padded=1 - sum(lengths) / (width * len(ids)),
         positions=shown,
         tokens=[readable_tokens(tokenizer, row) for row in part(ids)],
@@ -53,7 +52,7 @@ def describe_batch(
         token_type_ids=part(types),
         attention_mask=part(mask),
         labels=[labels[index] for index in batch["labels"].tolist()[:EXAMPLES]],
-        special=_names(tokenizer, special),
+        special=_names(tokenizer, sorted(added.intersection(chain(*ids[:EXAMPLES])))),
         form=_form(tokenizer, first, added),
     )
 
@@ -65,19 +64,16 @@ def _names(tokenizer: Any, ids: list[int]) -> list[str]:
 def _form(tokenizer: Any, ids: Sequence[int], added: set[int]) -> str:
     """The added tokens of a row by name, and what is between them as sentences."""
     parts: list[str] = []
-    for is_text, run in groupby(ids, lambda id_: id_ not in added):
-        parts += [""] if is_text else _names(tokenizer, list(run))
+    for is_text, group in groupby(ids, lambda id_: id_ not in added):
+        parts += [""] if is_text else _names(tokenizer, list(group))
     several = parts.count("") > 1
     sentences = count(1)
     return " ".join(part or f"sentence{next(sentences) if several else ''}" for part in parts)
 
 
 def readable_tokens(tokenizer: Any, ids: list[int]) -> list[str]:
-    """Tokens as a person reads them.
-
-    A vocabulary of bytes (GPT-2's, RoBERTa's) writes every byte that is no ASCII as two letters
-    that are not there; those tokens are decoded. A part of a character is then a replacement mark.
-    """
+    """Tokens as a person reads them: a vocabulary of bytes (GPT-2's, RoBERTa's) writes those that
+    are not ASCII as other letters, which are decoded."""
     tokens = []
     for id_, name in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
         if not name.isascii() and id_ not in tokenizer.all_special_ids:

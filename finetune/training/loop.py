@@ -30,10 +30,9 @@ from finetune.training.dataloaders import Loaders
 from finetune.training.optimizer import build_optimizer, build_scheduler
 from finetune.training.progress import LoopProgress, LossMeter
 
-Logits = NDArray[np.float32]
-Labels = NDArray[np.int64]
+Logits = NDArray[np.float32]  # of shape (examples, classes)
+Labels = NDArray[np.int64]  # of shape (examples,)
 Weights = dict[str, torch.Tensor]
-# What is saved, where that is not the best model.
 
 
 @dataclass(frozen=True)
@@ -41,15 +40,11 @@ class Hooks:
     """Callbacks of the loop; every rank calls each of them.
 
     Args:
-        should_stop: whether the run shall end; asked after every step and evaluated batch.
-        save_best: takes the step and writes the unwrapped model; called after the best evaluation
-            so far. The whole weights come with it where each rank holds a part of them (FSDP,
-            DeepSpeed), else None.
-        save_predictions: takes the step, logits (examples, classes) and labels (examples,) of an
-            evaluation; returns score -> the ends of its interval.
-        save_checkpoint: takes the step and a function that writes everything a later `fit` needs
-            to go on from here into a folder; every rank calls both.
-        first_batch: takes the run's first batch and returns the events that describe it.
+        should_stop: asked after every step and evaluated batch.
+        save_best: takes the step, the unwrapped model, and its weights where each rank holds a
+            part of them (FSDP, DeepSpeed), else None.
+        save_predictions: returns score -> the ends of its interval.
+        save_checkpoint: takes the step and a function that writes a checkpoint into a folder.
     """
 
     should_stop: Callable[[], bool] = lambda: False
@@ -78,14 +73,10 @@ def fit(
     is the best evaluated, or the present one where none was evaluated yet.
 
     Args:
-        config: the hyperparameters.
-        accelerator: made with the configuration's mixed precision and accumulation.
         model: a classifier whose output has `loss` and `logits` of shape (batch, classes).
-        batches: loaders of tokenised pairs with `labels` of shape (batch,).
         metric: scores predicted classes; its result's keys are the metrics' names.
-        hooks: what to do with results, and when to stop.
-        resume: a folder that `Hooks.save_checkpoint` was given by a run of the same
-            configuration; the rest of the run is then the same as if it had never ended.
+        resume: a checkpoint of a run of the same configuration; the rest of the run is then the
+            same as if it had never ended.
 
     Raises:
         TrainingError: when the loss is not a finite number, naming the step.
@@ -124,11 +115,7 @@ def fit(
 
 
 def count_steps(config: RunConfig, batches_per_epoch: int) -> tuple[int, int]:
-    """Optimizer steps an epoch and in all.
-
-    Args:
-        batches_per_epoch: batches each process sees in one epoch.
-    """
+    """Optimizer steps an epoch and in all; `batches_per_epoch` are those of each process."""
     per_epoch = math.ceil(batches_per_epoch / config.gradient_accumulation_steps)
     total = config.max_steps if config.max_steps > 0 else per_epoch * config.num_train_epochs
     return per_epoch, total
@@ -157,19 +144,14 @@ class _Loop:
         )
         self.per_epoch, self.total = count_steps(config, len(self.train))
         self.scheduler = build_scheduler(self.optimizer, config, self.total)
-        self.class_weights: torch.Tensor | None = None
-        if batches.class_weights is not None:
-            self.class_weights = torch.tensor(batches.class_weights, device=accelerator.device)
+        weights = batches.class_weights
+        self.class_weights = None if weights is None else weights.to(accelerator.device)
         self.progress = LoopProgress(batches.order)
         self.meter = LossMeter(accelerator, config.logging_steps)
         accelerator.register_for_checkpointing(self.scheduler, self.progress)
         self.rate = 0.0  # of the step just taken, and
         self.norm: Any = None  # its gradient's norm, where it was clipped
-
-    @property
-    def plateau(self) -> bool:
-        """Whether the learning rate follows the validation loss rather than the steps."""
-        return self.config.lr_scheduler_type == "reduce_lr_on_plateau"
+        self.plateau = config.lr_scheduler_type == "reduce_lr_on_plateau"  # follows the scores
 
     def resume(self, folder: Path) -> Generator[Event, None, bool]:
         """Go on from a checkpoint; whether the run ends with that."""
@@ -183,13 +165,12 @@ class _Loop:
     def remaining_batches(self) -> Iterable[dict[str, torch.Tensor]]:
         """The batches of this epoch that were not trained on yet."""
         self.model.train()
-        batches: Iterable[dict[str, torch.Tensor]] = self.train
-        if seen := self.progress.batch:
-            batches = self.accelerator.skip_first_batches(self.train, seen)
-        return batches
+        skipped = self.progress.batch
+        train = self.accelerator.skip_first_batches(self.train, skipped) if skipped else self.train
+        return train  # type: ignore[no-any-return]
 
     def train_batch(self, batch: dict[str, torch.Tensor]) -> bool:
-        """Add a batch's gradient; whether the optimizer stepped, the step's batches being whole."""
+        """Add a batch's gradient; whether it was the step's last, and the optimizer stepped."""
         config, accelerator, progress = self.config, self.accelerator, self.progress
         progress.batch += 1
         with accelerator.accumulate(self.model):
@@ -248,8 +229,7 @@ class _Loop:
         return self.progress.step % every == 0 if every else self.evaluation_due()
 
     def evaluate(self) -> Generator[Event, None, bool]:
-        """Score the validation split and keep the model if it is the best so far; whether the run
-        ends with that."""
+        """Score the validation split; whether the run ends with that."""
         evaluated = yield from self._score()
         if evaluated and self.plateau:  # before a stop's checkpoint, which has it then
             self.scheduler.step(self.progress.validation_loss)
@@ -265,78 +245,61 @@ class _Loop:
         return False
 
     def _score(self) -> Generator[Event, None, bool]:
-        """Evaluate; False where a stop ended it before it was done."""
+        """Evaluate, keep the best model; False where a stop ended it before it was done."""
         yield PhaseStarted(phase=Phase.EVALUATE)
         progress, began = self.progress, time.monotonic()
         predictions = self._predict_validation()
         if predictions is None:
             return False
-        scores, logits, labels = predictions
+        logits, labels = predictions
         loss = cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
         progress.evaluated, progress.validation_loss = progress.step, loss
+        scores: dict[str, float] = {}
         best = False
-        if scores:  # the main process has them, and its answer alone is written down
-            scores["loss"] = loss
+        if self.accelerator.is_main_process:  # its answer alone is written down
+            metrics = self.metric.compute(predictions=logits.argmax(axis=1), references=labels)
+            scores = {**(metrics or {}), "loss": loss}
             name = self.config.metric_for_best_model
             score = -scores[name] if name == "loss" else scores[name]
             best = progress.best is None or score > progress.best
             progress.best = score if best else progress.best
             progress.waited = 0 if best else progress.waited + 1
         seconds = time.monotonic() - began
-        intervals = self.hooks.save_predictions(progress.step, logits, labels)
         yield events.Evaluated(
             step=progress.step,
             epoch=progress.step / self.per_epoch,
             metrics=scores,
             seconds=seconds,
             best=best,
-            intervals=intervals,
+            intervals=self.hooks.save_predictions(progress.step, logits, labels),
         )
         if self._any_rank(best):
             yield from self._save_model()
         return True
 
-    def _predict_validation(self) -> tuple[dict[str, float], Logits, Labels] | None:
-        """Metrics, logits (examples, classes) and labels (examples,) of the validation split.
-
-        Every example counts once, however the ranks shared them. Only the main process gets
-        metrics; the others get an empty dict. None when a stop was requested meanwhile.
-        """
+    def _predict_validation(self) -> tuple[Logits, Labels] | None:
+        """The validation split's, each example once; None when a stop was requested meanwhile."""
         self.model.eval()
-        logits: list[torch.Tensor] = []
-        labels: list[torch.Tensor] = []
-        main = self.accelerator.is_main_process
+        batches = []
         for batch in self.validation:
             with torch.no_grad():
-                outputs = self.model(**batch)
-            gathered = self.accelerator.gather_for_metrics(
-                (outputs.logits.float(), batch["labels"])
-            )
-            if main:
-                self.metric.add_batch(
-                    predictions=gathered[0].argmax(dim=-1), references=gathered[1]
-                )
-            logits.append(gathered[0].cpu())
-            labels.append(gathered[1].cpu())
+                logits = self.model(**batch).logits.float()
+            gathered = self.accelerator.gather_for_metrics((logits, batch["labels"]))
+            batches.append([tensor.cpu() for tensor in gathered])
             if self.stop_requested():
-                if main:
-                    self.metric.compute()  # empties it for the next evaluation
                 return None
-        scores = self.metric.compute() if main else {}
-        return scores or {}, torch.cat(logits).numpy(), torch.cat(labels).numpy()
+        logits, labels = (torch.cat(parts).numpy() for parts in zip(*batches, strict=True))
+        return logits, labels
 
     def _save_model(self) -> Iterator[Event]:
-        scored = self.progress.best is not None
+        scored, accelerator = self.progress.best is not None, self.accelerator
         yield PhaseStarted(phase=Phase.SAVE_MODEL if scored else Phase.SAVE_UNSCORED_MODEL)
         # Every rank comes here, for each may hold a part of the weights.
-        sharded = is_sharded(self.accelerator)
-        weights = self.accelerator.get_state_dict(self.model) if sharded else None
-        plain = self.accelerator.unwrap_model(self.model)
-        self.hooks.save_best(self.progress.step, plain, weights)
+        weights = accelerator.get_state_dict(self.model) if is_sharded(accelerator) else None
+        self.hooks.save_best(self.progress.step, accelerator.unwrap_model(self.model), weights)
         yield events.Saved(step=self.progress.step)
 
     def write_checkpoint(self) -> Iterator[Event]:
-        """Write everything needed to go on from here."""
         yield PhaseStarted(phase=Phase.SAVE_CHECKPOINT)
         self.hooks.save_checkpoint(
             self.progress.step, lambda folder: self.accelerator.save_state(str(folder))
@@ -353,10 +316,10 @@ class _Loop:
     def end_early(self) -> Generator[Event, None, bool]:
         """End the run where the score has stopped rising; whether it has."""
         progress, patience = self.progress, self.config.early_stopping_patience
-        if not (patience and self._any_rank(progress.waited >= patience)):
-            return False
-        yield events.Finished(step=progress.step, seconds=progress.seconds, early=True)
-        return True
+        ends = bool(patience) and self._any_rank(progress.waited >= patience)
+        if ends:
+            yield events.Finished(step=progress.step, seconds=progress.seconds, early=True)
+        return ends
 
     def _any_rank(self, mine: bool) -> bool:
         """Whether any rank says yes: a small all-reduce, and none where there is one process."""

@@ -1,7 +1,7 @@
 """Tokenizer and classifier from a checkpoint's name; saving and loading them whole.
 
-Weights are read from safetensors only (a pickle runs code when it is opened) and code that
-comes with a checkpoint is never run.
+Weights are read from safetensors only, for a pickle runs code when it is opened; code that comes
+with a checkpoint is never run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from transformers import (
 from finetune import disk, hub_errors
 from finetune.config import RunConfig
 from finetune.data import checkpoints
-from finetune.errors import ModelError, some
+from finetune.errors import FinetuneError, ModelError, some
 from finetune.hub_errors import retried
 from finetune.runs.run import NOTES
 
@@ -43,15 +43,13 @@ def load_classifier(
 
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
-        labels: names of the classes, by index; written into the model's configuration.
         max_length: the longest input in tokens.
         dropout: in place of every dropout of the checkpoint's; -1 keeps them.
-        attn_implementation: `auto`, or one that the model must have.
 
     Raises:
         ConfigError: when it reads fewer than `max_length` tokens.
-        ModelError: when there is no such checkpoint, it has no safetensors weights, no tokenizer
-            or a weight that is not finite, or the Hub does not answer.
+        ModelError: when it is not to be had, has no safetensors weights, no tokenizer or a weight
+            that is not finite.
     """
     source = checkpoints.resolve_checkpoint(checkpoint)
     # Else pickles are sent to be converted, and weights read that nobody has merged.
@@ -61,8 +59,11 @@ def load_classifier(
         config = retried(lambda: AutoConfig.from_pretrained(source))
         checkpoints.check_length(checkpoint, max_length, config.to_dict())
         if dropout >= 0:
-            _set_dropout(config, dropout)
-        config.num_labels = len(labels)
+            # Families name their dropouts differently: numbers with the word in the name.
+            for name, value in list(vars(config).items()):
+                number = value is None or (isinstance(value, float | int) and value is not True)
+                if number and ("dropout" in name or name.endswith("pdrop")):
+                    setattr(config, name, dropout)
         config.id2label = dict(enumerate(labels))
         config.label2id = {name: index for index, name in enumerate(labels)}
         config.problem_type = "single_label_classification"
@@ -97,9 +98,9 @@ def _explaining(checkpoint: str) -> Iterator[None]:
     """Turn what the Hub's clients and the readers of files raise into errors for people."""
     try:
         yield
-    except ModelError:
+    except FinetuneError:
         raise
-    except Exception as error:  # of the Hub's clients, and of what reads the files
+    except Exception as error:
         if (explained := hub_errors.explained("checkpoint", checkpoint, error)) is not None:
             raise explained from error
         if not isinstance(error, OSError | ValueError | KeyError | ImportError):
@@ -110,20 +111,11 @@ def _explaining(checkpoint: str) -> Iterator[None]:
         ) from error
 
 
-def _set_dropout(config: Any, dropout: float) -> None:
-    """Every family names its dropouts differently; all are numbers with the word in the name."""
-    for name, value in list(vars(config).items()):
-        number = value is None or (isinstance(value, float | int) and value is not True)
-        if number and ("dropout" in name or name.endswith("pdrop")):
-            setattr(config, name, dropout)
-
-
 def choose_attention(requested: str, device: torch.device, half: bool, max_length: int) -> str:
     """How attention is computed: what is requested, or for `auto` the fastest.
 
     On a CPU in bf16 that is the plain one up to a few hundred tokens: the fused kernel's backward
-    pass takes twice as long there, and dropout keeps it from being used at all. The library's own
-    choice serves everywhere else.
+    pass takes twice as long. Elsewhere it is the library's own choice.
     """
     if requested == "auto" and half and device.type == "cpu" and max_length <= 256:
         return "eager"
@@ -131,10 +123,7 @@ def choose_attention(requested: str, device: torch.device, half: bool, max_lengt
 
 
 def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
-    """The model with what the configuration freezes, adds or recomputes.
-
-    Returns:
-        The model itself, or with LoRA a `peft.PeftModel` around it.
+    """The model with what the configuration freezes or recomputes; with LoRA a `PeftModel`.
 
     Raises:
         ModelError: when it has no such layers.
@@ -173,36 +162,29 @@ def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
     targets = [name.strip() for name in config.lora_target_modules.split(",") if name.strip()]
     # The layers outside the pretrained encoder are new and trained whole; peft itself would find
     # `classifier` and `score` only.
-    head = [
-        name
-        for name, layer in model.named_children()
-        if name != model.base_model_prefix and list(layer.parameters())
-    ]
+    layers = (name for name, layer in model.named_children() if list(layer.parameters()))
     lora = LoraConfig(
         task_type="SEQ_CLS",
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         target_modules=targets or "all-linear",
-        modules_to_save=head,
+        modules_to_save=[name for name in layers if name != model.base_model_prefix],
     )
     try:
         return get_peft_model(model, lora)
     except ValueError as error:
-        linear = (name for name, m in model.named_modules() if isinstance(m, torch.nn.Linear))
-        names = sorted({name.rsplit(".")[-1] for name in linear})
         raise ModelError(
             f"lora_target_modules is {config.lora_target_modules!r}, and {config.checkpoint} has "
-            f"no such layers.",
-            f"Choose among: {', '.join(names)}.",
+            "no such layers.",
+            "Leave it empty for all linear layers.",
         ) from error
 
 
 def merged_model(model: Any) -> PreTrainedModel:
-    """The model as `from_pretrained` will find it: LoRA merged into a copy, none otherwise."""
-    if not hasattr(model, "merge_and_unload"):
-        return model  # type: ignore[no-any-return]
-    return copy.deepcopy(model).merge_and_unload()  # type: ignore[no-any-return]
+    """The model itself, or a copy that LoRA is merged into."""
+    merges = hasattr(model, "merge_and_unload")
+    return copy.deepcopy(model).merge_and_unload() if merges else model  # type: ignore[no-any-return]
 
 
 def save_model(
@@ -218,10 +200,6 @@ def save_model(
     Args:
         weights: those to write in place of the model's own, which may be parts.
         step: optimizer steps it has taken, written into its `config.json`.
-
-    Raises:
-        OSError: when the folder above is gone, which is not made again, or the disk is full;
-            what was there stays. safetensors has an exception of its own for that.
     """
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
@@ -243,8 +221,7 @@ def load_saved_model(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTr
     """A classifier that `save_model` wrote, in evaluation mode.
 
     Raises:
-        ModelError: when the folder is gone or damaged, lacks some of the weights, which would be
-            drawn at random, or has a tokenizer without words.
+        ModelError: when the folder is gone or damaged, lacks weights or a tokenizer.
     """
     if not (Path(folder) / "config.json").is_file():
         raise ModelError(

@@ -33,14 +33,9 @@ def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Op
         return torch.optim.Adafactor(groups, **settings)
     settings |= {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_epsilon}
     if config.optim == "adamw_bnb_8bit":
-        missing = ""
-        if not torch.cuda.is_available():
-            missing = "a CUDA device, and there is none"
-        elif importlib.util.find_spec("bitsandbytes") is None:
-            missing = "the package bitsandbytes, which is not installed"
-        if missing:
-            problem = f"is adamw_bnb_8bit, which needs {missing}; set it to adamw_torch_fused"
-            raise ConfigError({"optim": problem})
+        if not (torch.cuda.is_available() and importlib.util.find_spec("bitsandbytes")):
+            problem = "is adamw_bnb_8bit, which needs a CUDA device and the package bitsandbytes"
+            raise ConfigError({"optim": f"{problem}; set it to adamw_torch_fused"})
         bitsandbytes = importlib.import_module("bitsandbytes")
         return bitsandbytes.optim.AdamW8bit(groups, **settings)  # type: ignore[no-any-return]
     return torch.optim.AdamW(groups, fused=config.optim == "adamw_torch_fused", **settings)

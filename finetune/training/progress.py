@@ -14,13 +14,11 @@ class LoopProgress:
     """Where the loop is; all of it is in every checkpoint.
 
     Attributes:
-        step: optimizer steps taken.
         batch: batches of this epoch seen by each rank.
         order: state of the generator of the training order when this epoch began.
         best: the best score so far; None before the first evaluation.
         waited: evaluations since that one; scores are known to the main process alone.
-        evaluated: the step of the last evaluation, and
-        validation_loss: its loss.
+        evaluated: the step of the last evaluation, which had `validation_loss`.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -36,7 +34,6 @@ class LoopProgress:
         return time.monotonic() - self._began
 
     def begin_epoch(self) -> None:
-        """An epoch begins: its order is drawn from the generator as it is now."""
         self.batch = 0
         self.order = self._generator.get_state()
 
@@ -61,7 +58,6 @@ class LossMeter:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new interval now; called after an evaluation, whose time is not training's."""
         self._loss = torch.zeros((), device=self._accelerator.device)
         self._batches = self._examples = 0
         self._began = time.monotonic()
@@ -72,11 +68,10 @@ class LossMeter:
         self._examples += examples
 
     def due(self, step: int, last: int) -> bool:
-        return step == 1 or step == last or step % self._every == 0
+        return step in (1, last) or step % self._every == 0
 
     def read(self) -> tuple[float, float]:
-        """The mean loss and the samples a second of all ranks since the last call; waits for the
-        device and for every rank."""
+        """The mean loss and samples a second of all ranks since the last call; waits for them."""
         mean = self._accelerator.reduce(self._loss / self._batches, reduction="mean").item()
         examples = self._examples * self._accelerator.num_processes
         speed = examples / max(1e-9, time.monotonic() - self._began)

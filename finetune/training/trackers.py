@@ -35,11 +35,6 @@ class Tracker:
 
     A tracker that breaks while the run goes on is left behind with a line in the log.
 
-    Args:
-        accelerator: made with `tracker_settings`.
-        config: its values are the tracked hyperparameters.
-        title: the name of the run, where the tracker asks for one.
-
     Raises:
         ConfigError: when the tracker does not begin, for want of a login or a network.
     """
@@ -59,23 +54,17 @@ class Tracker:
             raise ConfigError({"report_to": f"{reason}; set it to none"}) from error
 
     def __call__(self, event: Event) -> None:
-        """Log what the event measures, if it does."""
-        values = event_scalars(event) if self._tracking else {}
-        if not values:
+        """Log the event's numbers under the names that `Trainer` gives them."""
+        if not self._tracking or not isinstance(event, events.Evaluated | events.Stepped):
             return
+        if isinstance(event, events.Evaluated):
+            values = {f"eval/{name}": value for name, value in event.metrics.items()}
+        else:
+            names = ("loss", "learning_rate", "epoch", "samples_per_second", "grad_norm")
+            numbers = {f"train/{name}": getattr(event, name) for name in names}
+            values = {name: value for name, value in numbers.items() if value is not None}
         try:
-            self._accelerator.log(values, step=getattr(event, "step", None))
+            self._accelerator.log(values, step=event.step)
         except Exception as error:
             self._tracking = False
             print(f"the tracker has stopped: {type(error).__name__}: {error}", flush=True)
-
-
-def event_scalars(event: Event) -> dict[str, float]:
-    """The numbers of an event under the names that `Trainer` gives them."""
-    if isinstance(event, events.Evaluated):
-        return {f"eval/{name}": value for name, value in event.metrics.items()}
-    if not isinstance(event, events.Stepped):
-        return {}
-    names = ("loss", "learning_rate", "epoch", "samples_per_second", "grad_norm")
-    values = {f"train/{name}": getattr(event, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}

@@ -11,7 +11,6 @@ from finetune.ui.html import render
 
 _ENDINGS = ("waiting", "finished", "stopped", "failed", "interrupted")
 _MOMENTS: dict[str, str] = {
-    Phase.FIND_BATCH_SIZE: "fit",
     Phase.TOKENIZE: "tokenise",
     Phase.TRAIN: "train",
     Phase.EVALUATE: "evaluate",

@@ -11,7 +11,6 @@ TEXTS = {
     Phase.START: message("loading PyTorch"),
     Phase.DOWNLOAD: message("Loading"),
     Phase.TOKENIZE: message("Tokenising"),
-    Phase.FIND_BATCH_SIZE: message("finding the largest batch that fits"),
     Phase.TRAIN: message("Training"),
     Phase.EVALUATE: message("Evaluating"),
     Phase.BASELINES: message("Evaluating"),

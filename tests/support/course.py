@@ -42,11 +42,7 @@ def train(
     collator = DataCollatorWithPadding(tokenizer=tokenizer)
     order = torch.Generator().manual_seed(seed)
     train_dataloader = DataLoader(
-        tokenized["train"],
-        shuffle=True,
-        batch_size=batch_size,
-        collate_fn=collator,
-        generator=order,
+        tokenized["train"], batch_size, shuffle=True, collate_fn=collator, generator=order
     )
     eval_dataloader = DataLoader(
         tokenized["validation"], batch_size=batch_size, collate_fn=collator
@@ -55,12 +51,8 @@ def train(
     train_dataloader, eval_dataloader, model, optimizer = accelerator.prepare(
         train_dataloader, eval_dataloader, model, optimizer
     )
-    lr_scheduler = get_scheduler(
-        "linear",
-        optimizer=optimizer,
-        num_warmup_steps=0,
-        num_training_steps=epochs * len(train_dataloader),
-    )
+    total = epochs * len(train_dataloader)
+    lr_scheduler = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=total)
     losses = []
     for _ in range(epochs):
         model.train()
@@ -72,11 +64,12 @@ def train(
             optimizer.zero_grad()
             losses.append(loss.item())
     model.eval()
-    found, wanted = [], []
+    predictions, references = [], []
     for batch in eval_dataloader:
         with torch.no_grad():
             outputs = model(**batch)
-        found += outputs.logits.argmax(dim=-1).tolist()
-        wanted += batch["labels"].tolist()
-    scores = {"accuracy": accuracy_score(wanted, found), "f1": f1_score(wanted, found)}
+        predictions += outputs.logits.argmax(dim=-1).tolist()
+        references += batch["labels"].tolist()
+    measures = {"accuracy": accuracy_score, "f1": f1_score}
+    scores = {name: score(references, predictions) for name, score in measures.items()}
     return losses, scores, model.state_dict()

@@ -1,7 +1,4 @@
-"""Toy checkpoints and toy pairs: a transformer of two layers learns them in seconds.
-
-What lives here is small on purpose; nothing is downloaded and no sentence is anyone's.
-"""
+"""Toy checkpoints and toy pairs: a transformer of two layers learns them in seconds."""
 
 from __future__ import annotations
 
@@ -29,10 +26,10 @@ VERBS = ["sees", "hears", "follows", "likes", "finds", "helps"]
 CONTRARY = ["misses", "loses", "fears", "leaves"]
 # Any other text is spelt.
 LETTERS = [
-    *(one for one in string.ascii_lowercase if one != "a"),
+    *string.ascii_lowercase[1:],
     *string.digits,
     *",!?'-:;()$%/&",
-    *(f"##{one}" for one in string.ascii_lowercase + string.digits),
+    *(f"##{letter}" for letter in string.ascii_lowercase + string.digits),
 ]
 WORDS = ["the", "a", ".", *ANIMALS, *VERBS, *CONTRARY]
 
@@ -40,21 +37,21 @@ WORDS = ["the", "a", ".", *ANIMALS, *VERBS, *CONTRARY]
 def rows(count: int, seed: int = 0) -> list[tuple[str, str, int]]:
     """Pairs whose second sentence says the same, or has a contrary verb: soon learned."""
     draw = random.Random(seed)
-    made = []
+    pairs = []
     for _ in range(count):
         first, second = draw.sample(ANIMALS, 2)
         verb, same = draw.choice(VERBS), draw.random() < 0.6
         other = verb if same else draw.choice(CONTRARY)
-        made.append((f"the {first} {verb} a {second} .", f"a {first} {other} the {second} .", same))
-    return [(one, two, int(same)) for one, two, same in made]
+        sentences = f"the {first} {verb} a {second} .", f"a {first} {other} the {second} ."
+        pairs.append((*sentences, int(same)))
+    return pairs
 
 
 def write_pairs(folder: Path, train: int = 64, validation: int = 24) -> Path:
     """A folder of one CSV a split."""
     folder.mkdir(parents=True, exist_ok=True)
-    for seed, (name, count) in enumerate(
-        [("train", train), ("validation", validation), ("test", 8)]
-    ):
+    counts = {"train": train, "validation": validation, "test": 8}
+    for seed, (name, count) in enumerate(counts.items()):
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["sentence1", "sentence2", "label"])

@@ -13,12 +13,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from finetune.config import RunConfig
 from finetune.data import splits
-from finetune.jobs import train
 from finetune.runs import events
-from finetune.runs.store import RunStore
 from finetune.training import first_batch
 from tests.support import toys
-from tests.support.training import fit, work_in_this_process
+from tests.support.training import fit
 from tests.training.test_families import write
 
 LABELS = ["no", "yes"]
@@ -40,26 +38,24 @@ def first(config: RunConfig, pairs: splits.Pairs) -> tuple[events.FirstBatch, di
     return event, batch
 
 
-def test_it_is_the_batch_that_is_trained_on(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
-    event, batch = first(toy_config, toy_pairs)
+@pytest.mark.parametrize("padding", ["longest", "max_length"])
+def test_it_is_the_batch_that_is_trained_on(
+    padding: str, toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    event, batch = first(toy_config.changed(padding=padding), toy_pairs)
     assert event.shapes == {name: list(tensor.shape) for name, tensor in batch.items()}
     assert event.ids == batch["input_ids"][:SHOWN].tolist()
     assert event.token_type_ids == batch["token_type_ids"][:SHOWN].tolist()
     assert event.lengths == batch["attention_mask"].sum(dim=1).tolist()
+    assert event.padded == pytest.approx(1 - batch["attention_mask"].float().mean().item())
+    assert (event.padded > 0.5) == (padding == "max_length")
     assert event.labels == [LABELS[n] for n in batch["labels"][:SHOWN].tolist()]
     assert event.tokens[0][0] == "[CLS]"
     assert event.tokens[0][1] in toys.WORDS
-    assert event.form == "[CLS] sentence1 [SEP] sentence2 [SEP]"
-    assert {"[CLS]", "[SEP]"} <= set(event.special)
-
-
-def test_padding_is_told_as_the_mask_has_it(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
-    event, batch = first(toy_config.changed(padding="max_length", max_length=32), toy_pairs)
-    assert event.shapes["input_ids"] == [8, 32]
-    assert event.padded == pytest.approx(1 - batch["attention_mask"].float().mean().item())
-    assert event.padded > 0.5
     for tokens, mask in zip(event.tokens, event.attention_mask, strict=True):
         assert [token == "[PAD]" for token in tokens] == [not bit for bit in mask]
+    assert event.form == "[CLS] sentence1 [SEP] sentence2 [SEP]"
+    assert {"[CLS]", "[SEP]"} <= set(event.special)
 
 
 def test_a_long_batch_is_told_in_part() -> None:
@@ -78,30 +74,20 @@ def test_a_long_batch_is_told_in_part() -> None:
     }
     event = first_batch.describe_batch(batch, Letters(), LABELS)
     assert event.shapes["input_ids"] == [examples, width]
-    assert event.tokens[0][0] == "0"
-    assert event.tokens[0][-1] == str(width - 1)
+    assert (event.tokens[0][0], event.tokens[0][-1]) == ("0", str(width - 1))
     assert len(event.positions) < 100
     assert (event.form, event.special, event.token_type_ids) == ("sentence 4999", ["4999"], [])
     assert len(events.to_json(event)) < 20_000
 
 
-@pytest.mark.parametrize("family", ["Roberta", "DistilBert", "GPT2"])
 def test_models_without_token_types_have_none(
-    family: str, tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    config = toy_config.changed(checkpoint=str(write(tmp_path / "toy", family)))
-    event, _ = first(config, toy_pairs)
-    assert event.token_type_ids == []
-    assert set(event.shapes) == {"input_ids", "attention_mask", "labels"}
-    assert len(event.tokens) == SHOWN
-
-
-def test_single_sentences_have_one_kind_of_token(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
+    tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
     single = dataclasses.replace(toy_pairs, splits=toy_pairs.splits.remove_columns("sentence2"))
-    event, _ = first(toy_config, single)
-    assert {kind for row in event.token_type_ids for kind in row} == {0}
+    config = toy_config.changed(checkpoint=str(write(tmp_path / "toy", "Roberta")))
+    event, _ = first(config, single)
+    assert event.token_type_ids == []
+    assert set(event.shapes) == {"input_ids", "attention_mask", "labels"}
     assert event.form == "[CLS] sentence [SEP]"
 
 
@@ -115,17 +101,3 @@ def test_tokens_of_bytes_are_told_as_text() -> None:
     tokenizer.train_from_iterator([text] * 50, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     assert "".join(first_batch.readable_tokens(fast, fast(text)["input_ids"])) == text
-
-
-def test_a_run_tells_its_first_batch_once(
-    store: RunStore, toy_config: RunConfig, toy_pairs_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work_in_this_process(monkeypatch)
-    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
-    run = store.create(toy_config.changed(dataset=store.uploads.add(files), max_steps=2))
-    assert train.carry_out_run(run, lambda event: None) == 0
-    (event,) = [event for event in run.tail()[0] if isinstance(event, events.FirstBatch)]
-    summary = store.summary(run)
-    assert summary.first_batch == event
-    assert summary.prepared is not None
-    assert set(event.labels) <= set(summary.prepared.labels)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, Trainer, Trai
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import TrainingError
+from finetune.jobs import train
 from finetune.phases import Phase
 from finetune.runs import events, summary
-from finetune.training import dataloaders, loop, metrics, model
+from finetune.training import loop, model
 from finetune.training.optimizer import build_optimizer
 from finetune.ui import run_view
 from tests.support import course, toys
@@ -78,45 +78,26 @@ def trainer_on_the_same_batches(
     return trainer, classifier
 
 
-@pytest.fixture
-def still(toy_config: RunConfig, still_checkpoint: Path) -> RunConfig:
-    """Without dropout, so that both loops learn the same."""
-    return toy_config.changed(checkpoint=str(still_checkpoint))
-
-
-def test_trainer_gets_the_same(still: RunConfig, toy_pairs: splits.Pairs, tmp_path: Path) -> None:
-    happened, _ = fit(still, toy_pairs)
-    trainer, _ = trainer_on_the_same_batches(still, toy_pairs, tmp_path)
-    trainer.train()
-    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert losses(happened) == pytest.approx(logged, abs=1e-3)  # it logs rounded losses
-    tokenizer, _, _ = prepared(still, toy_pairs)
-    output = trainer.predict(dataloaders.tokenize(toy_pairs.splits["validation"], tokenizer, 32))
-    scores = metrics.AccuracyAndF1(toy_pairs.labels).compute(
-        predictions=output.predictions.argmax(-1), references=output.label_ids
-    )
-    expected = {**scores, "loss": output.metrics["test_loss"]}
-    assert evaluations(happened)[-1].metrics == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("rows", [40, 38], ids=["whole batches", "a small last batch"])
-def test_the_last_step_of_an_epoch_is_the_mean_of_its_own_batches(
-    still: RunConfig, toy_pairs_folder: Path, tmp_path: Path,
+@pytest.mark.parametrize("rows", [64, 40, 38], ids=["one batch a step", "several", "a small last"])
+def test_trainer_gets_the_same(
+    toy_config: RunConfig, still_checkpoint: Path, toy_pairs_folder: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, rows: int,
 ) -> None:  # fmt: skip
-    """10 batches, 4 at a time: the third step of an epoch has two. Plain gradient descent, for
-    AdamW hardly sees by what a gradient is divided."""
+    """Without dropout. 10 batches, 4 at a time: the third step of an epoch has two. Plain gradient
+    descent then, for AdamW hardly sees by what a gradient is divided."""
+    config = toy_config.changed(checkpoint=str(still_checkpoint))
+    if rows < 64:
+        config = config.changed(per_device_train_batch_size=4, gradient_accumulation_steps=4)
+        sgd = torch.optim.SGD
+        monkeypatch.setattr(torch.optim, "AdamW", lambda groups, **_: sgd(groups, lr=0.1))
     pairs = toys.load(toy_pairs_folder, max_train_samples=rows)
-    config = still.changed(per_device_train_batch_size=4, gradient_accumulation_steps=4)
-    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, **_: torch.optim.SGD(groups, lr=0.1))
     happened, ours = fit(config, pairs)
-    assert len(losses(happened)) == 6
     trainer, theirs = trainer_on_the_same_batches(config, pairs, tmp_path)
     trainer.train()
-    assert trainer.state.global_step == 6
+    assert trainer.state.global_step == len(losses(happened)) == (16 if rows == 64 else 6)
     expected = theirs.state_dict()
     for name, value in ours.state_dict().items():
-        assert torch.allclose(value, expected[name], atol=1e-6), name
+        assert torch.allclose(value, expected[name], atol=1e-6 if rows < 64 else 1e-4), name
 
 
 def test_how_often_one_evaluates_does_not_change_what_is_learned(
@@ -125,11 +106,6 @@ def test_how_often_one_evaluates_does_not_change_what_is_learned(
     seldom, _ = fit(toy_config, toy_pairs)
     often, _ = fit(toy_config.changed(eval_steps=2), toy_pairs)
     assert losses(often) == losses(seldom)
-
-
-def test_it_learns(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
-    happened, _ = fit(toy_config.changed(num_train_epochs=12, learning_rate=5e-3), toy_pairs)
-    assert losses(happened)[-1] < 0.7 * losses(happened)[0]
 
 
 def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
@@ -141,7 +117,7 @@ def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.P
         return {"f1": [0.25, 0.75]}
 
     happened, _ = fit(
-        toy_config, toy_pairs, save_predictions=keep,
+        toy_config.changed(max_grad_norm=0.5), toy_pairs, save_predictions=keep,
         save_best=lambda step, model, weights: saved.append(step),
     )  # fmt: skip
     scored = evaluations(happened)
@@ -155,17 +131,11 @@ def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.P
         assert logits.shape == (24, 2)
         assert np.mean(logits.argmax(1) == labels) == pytest.approx(event.metrics["accuracy"])
         assert event.intervals == {"f1": [0.25, 0.75]}
-    rates = [event.learning_rate for event in happened if isinstance(event, events.Stepped)]
+    steps = [event for event in happened if isinstance(event, events.Stepped)]
+    rates = [event.learning_rate for event in steps]
     assert rates[0] == 1e-3
     assert rates == sorted(rates, reverse=True)
-
-
-def test_accumulation_is_a_larger_batch(still: RunConfig, toy_pairs: splits.Pairs) -> None:
-    whole, _ = fit(still, toy_pairs)
-    parts, _ = fit(
-        still.changed(per_device_train_batch_size=2, gradient_accumulation_steps=4), toy_pairs
-    )
-    assert losses(parts) == pytest.approx(losses(whole), abs=1e-5)
+    assert all(event.grad_norm is not None and event.grad_norm > 0 for event in steps)
 
 
 def test_steps_are_counted_when_the_last_batch_is_small(
@@ -179,12 +149,6 @@ def test_steps_are_counted_when_the_last_batch_is_small(
     assert isinstance(happened[-1], events.Finished)
 
 
-def test_clipping_reports_the_norm(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
-    happened, _ = fit(toy_config.changed(max_grad_norm=0.5), toy_pairs)
-    norms = [event.grad_norm for event in happened if isinstance(event, events.Stepped)]
-    assert all(norm is not None and norm > 0 for norm in norms)
-
-
 def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
     _, classifier = model.load_classifier(toy_config.checkpoint, toy_pairs.labels, 32)
     optimizer = build_optimizer(classifier, toy_config.changed(decay_biases_and_norms=False))
@@ -195,28 +159,31 @@ def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits
     assert len(decayed["params"] + spared["params"]) == len(list(classifier.parameters()))
 
 
-def stop_after(calls: int) -> Callable[[], bool]:
+def stopped_after(
+    calls: int, config: RunConfig, pairs: splits.Pairs
+) -> tuple[list[events.Event], list[int]]:
+    """The events of a run that is asked to stop, and the steps of the models it saved."""
+    saved: list[int] = []
     asked = iter(range(10**9))
-    return lambda: next(asked) >= calls
+    happened, _ = fit(
+        config, pairs, should_stop=lambda: next(asked) >= calls,
+        save_best=lambda step, model, weights: saved.append(step),
+    )  # fmt: skip
+    assert isinstance(happened[-1], events.Stopped)
+    return happened, saved
 
 
 def test_a_stop_before_an_evaluation_keeps_the_present_model(
     toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
     """Losses are told every fifth step: the stop, the model and the page say the same step."""
-    saved: list[int] = []
-    happened, _ = fit(
-        toy_config.changed(logging_steps=5), toy_pairs, should_stop=stop_after(6),
-        save_best=lambda step, model, weights: saved.append(step),
-    )  # fmt: skip
+    happened, saved = stopped_after(6, toy_config.changed(logging_steps=5), toy_pairs)
     end = [getattr(event, "phase", getattr(event, "step", None)) for event in happened[-4:]]
     assert end == [Phase.SAVE_UNSCORED_MODEL, 7, Phase.SAVE_CHECKPOINT, 7]
-    assert isinstance(happened[-1], events.Stopped)
     assert saved == [7]
     assert evaluations(happened) == []
     shown = [summary.fold_events(happened[: count + 1]) for count in range(len(happened))]
     saving = [run_view.announcement(state) for state in shown if state.phase.startswith("save")]
-    assert len(saving) >= 2
     assert not [text for text in saving if "best" in text]
     assert "Saving a checkpoint" in saving[-2]
     assert (shown[-1].train[-1].step, shown[-1].step, shown[-1].saved_step) == (5, 7, 7)
@@ -225,27 +192,19 @@ def test_a_stop_before_an_evaluation_keeps_the_present_model(
 def test_a_stop_after_an_evaluation_keeps_the_best(
     toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    saved: list[int] = []
-    happened, _ = fit(
-        toy_config, toy_pairs, should_stop=stop_after(14),
-        save_best=lambda step, model, weights: saved.append(step),
-    )  # fmt: skip
+    happened, saved = stopped_after(14, toy_config, toy_pairs)
     assert [event.step for event in evaluations(happened)] == [8] == saved
     phases = [event.phase for event in happened if isinstance(event, events.PhaseStarted)]
     assert phases[-1] == Phase.SAVE_CHECKPOINT
     assert Phase.SAVE_UNSCORED_MODEL not in phases
     ended = summary.fold_events(happened)
-    assert ended.saved_step == 8
-    assert isinstance(happened[-1], events.Stopped)
-    assert ended.step == happened[-1].step > 8
+    assert ended.saved_step == 8 < ended.step
 
 
 def test_a_stop_during_an_evaluation_ends_it(
     toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    # eight steps, then batches of the evaluation
-    happened, _ = fit(toy_config, toy_pairs, should_stop=stop_after(9))
-    assert isinstance(happened[-1], events.Stopped)
+    happened, _ = stopped_after(9, toy_config, toy_pairs)  # eight steps, then a batch of it
     assert evaluations(happened) == []
 
 
@@ -271,3 +230,11 @@ def test_a_loss_that_is_no_number_is_named_with_its_step(
     model.save_model(classifier, tokenizer, tmp_path / "broken")
     with pytest.raises(TrainingError, match="became inf at step 1"):
         fit(toy_config.changed(checkpoint=str(tmp_path / "broken")), toy_pairs)
+
+
+def test_a_full_device_names_the_batch_and_what_to_change() -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    failed = train.unexpected_failure(error, RunConfig(per_device_train_batch_size=16))
+    assert "out of memory" in failed.error
+    assert "per_device_train_batch_size is 16" in failed.remedy
+    assert "gradient_accumulation_steps" in failed.remedy

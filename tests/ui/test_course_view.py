@@ -48,7 +48,6 @@ def test_every_phase_and_every_ending_has_a_lesson() -> None:
     ("phase", "detail", "expected"),
     [
         ("", "", "start"),
-        (Phase.FIND_BATCH_SIZE, "", "fit"),
         (Phase.DOWNLOAD, "glue/mrpc", "data"),
         (Phase.DOWNLOAD, "bert-base-uncased", "checkpoint"),
         (Phase.TOKENIZE, "64", "tokenise"),
