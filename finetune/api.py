@@ -49,7 +49,6 @@ def train(config: RunConfig, store: RunStore | None = None, progress: bool = Tru
     An interrupt (Ctrl-C, or a notebook's stop button) stops the run, keeping its best model.
 
     Args:
-        config: the hyperparameters.
         store: where the run is kept; the default folder of runs if None.
         progress: whether to show a progress bar with the evaluations above it.
 
@@ -103,12 +102,11 @@ def evaluate(run: Run, split: str = "validation") -> RunEvaluation:
         StoreError: when nothing was evaluated yet.
         DataError: when there is no such split, or its pairs have changed.
     """
-    store = RunStore(run.folder.parent)
     if split == "test":
         from finetune.evaluation import test_set
 
         test_set.open_test_set(run)
-    return report.evaluate_run(run, store.summary(run), split)
+    return report.evaluate_run(run, RunStore(run.folder.parent).summary(run), split)
 
 
 def push_to_hub(
@@ -117,7 +115,6 @@ def push_to_hub(
     """Push a run's best model with its model card to the Hugging Face Hub, as one commit.
 
     Args:
-        run: one with a model.
         repository: `name` or `namespace/name`.
         private: whether a new repository is private.
         token: with write access; that of `hf auth login` or `HF_TOKEN` if None.

@@ -43,9 +43,7 @@ _expert = partial(hyperparameter, group="Expert")
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The whole configuration of a run. The defaults are the preset Recommended; the Hugging Face
-    course's own loop is the preset As the course.
-    """
+    """The whole configuration of a run; the defaults are the preset Recommended."""
 
     dataset: str = _common(
         BUNDLED_DATASET,
@@ -298,10 +296,8 @@ class RunConfig:
             except ValueError as error:
                 problems[name] = str(error)
         config = cls(**read)
-        problems = config.problems() | problems
-        if problems:
-            order = [*(name for name in knobs() if name in problems), *problems]
-            raise ConfigError({name: problems[name] for name in order})
+        if problems := config.problems() | problems:
+            raise ConfigError(problems)
         return config
 
     @classmethod
@@ -313,8 +309,8 @@ class RunConfig:
         """
         try:
             values = json_files.parse(text)
-        except ValueError as error:
-            raise ConfigError({"config.json": f"is not JSON: {error}"}) from None
+        except ValueError:
+            values = None
         if not isinstance(values, dict):
             raise ConfigError({"config.json": "must be a JSON object of names and values"})
         return cls.from_dict(values)
@@ -335,10 +331,7 @@ SOURCE_FIELDS: tuple[str, ...] = (
     "dataset", "dataset_config_name", "dataset_revision", "train_split", "validation_split",
     "test_split", "sentence1_column", "sentence2_column", "label_column",
 )  # fmt: skip
-DATA_FIELDS: tuple[str, ...] = (
-    "dataset",
-    *(name for name, knob in knobs().items() if knob.group == "Data"),
-)
+DATA_FIELDS = ("dataset", *(name for name, knob in knobs().items() if knob.group == "Data"))
 
 # Values that differ from the fields' defaults, which are Recommended.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -383,9 +376,8 @@ def preset(name: str) -> dict[str, Any]:
     Raises:
         KeyError: when there is no such preset.
     """
-    values = {field: value for field, value in RunConfig().to_dict().items()
-              if field not in _NOT_PRESET}  # fmt: skip
-    return values | PRESETS[name]
+    defaults = RunConfig().to_dict().items()
+    return {field: value for field, value in defaults if field not in _NOT_PRESET} | PRESETS[name]
 
 
 def is_upload(dataset: str) -> bool:

@@ -1,4 +1,4 @@
-"""Writes folders that are whole after a crash, and explains why a file cannot be written.
+"""Writes files and folders that are whole after a crash, and explains why one cannot be written.
 
 Libraries raise errors of their own for one and the same full disk: `OSError`, or in torch,
 safetensors and numpy an exception that has only words. `writing` makes one error of them all.
@@ -27,8 +27,6 @@ _CAUSES = {
     errno.EFBIG: ("it would be larger than this process may write", "Raise that limit (ulimit -f)"),
     errno.EROFS: ("the disk is read-only", "Make it writable"),
     errno.EACCES: ("permission denied", "Give this user the right to write there"),
-    errno.EPERM: ("operation not permitted", "Give this user the right to write there"),
-    errno.EIO: ("the disk reports an error", "Check the disk"),
 }
 _NUMBER = re.compile(r"(?:os error |\[errno )(\d+)", re.IGNORECASE)
 # torch's zip writer, and numpy's `tofile`: a short write, of which they give no cause.
@@ -52,8 +50,7 @@ def cause(error: BaseException | None) -> int | None:
 
 def is_full(error: BaseException) -> bool:
     """Whether a file could not be written for want of room, or of a disk that takes it."""
-    # A permission may have been one to read, unlike the other causes.
-    return cause(error) not in (None, errno.EACCES, errno.EPERM)
+    return cause(error) not in (None, errno.EACCES)  # that permission may be one to read
 
 
 def failure(
@@ -88,6 +85,28 @@ def writing(
         if cause(error) is None and not isinstance(error, OSError):
             raise
         raise failure(name, error, kind, otherwise) from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of `path` when all is written."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        yield new
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text` so that a reader sees the old or the new, never a half.
+
+    Raises:
+        StoreError: when the disk is full or the folder cannot be written.
+    """
+    with writing(path), replacing(path) as new:
+        new.write_text(text, encoding="utf-8")
+        sync(new)
 
 
 def sync(path: Path) -> None:
@@ -149,21 +168,3 @@ def link_folder(folder: Path, to: Path) -> None:
             os.link(path, to / path.name)
         except OSError:
             shutil.copy2(path, to / path.name)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` so that a reader sees the old or the new, never a half.
-
-    Raises:
-        StoreError: when the disk is full or the folder cannot be written.
-    """
-    new = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise failure(path, error, StoreError) from error

@@ -16,19 +16,12 @@ from finetune.environment import devices
 
 @dataclass(frozen=True)
 class Space:
-    """A Space, as far as a visitor should know.
+    """A Space, as far as a visitor should know."""
 
-    Args:
-        hardware: in words.
-        zero: whether its GPU is lent to single functions for minutes only.
-        gpus: how many it has for itself.
-        lasting: whether runs are there after a restart.
-    """
-
-    hardware: str
-    zero: bool
-    gpus: int
-    lasting: bool
+    hardware: str  # in words
+    zero: bool  # whether its GPU is lent to single functions for minutes only
+    gpus: int  # how many it has for itself
+    lasting: bool  # whether runs are there after a restart
 
     def notices(self) -> list[str]:
         """What to say at the head of the page, in plain sentences."""
@@ -73,5 +66,4 @@ def is_mounted(path: Path) -> bool:
     """Whether a folder lies on a disk of its own, not on that of the machine nor in memory."""
     if Path(tempfile.gettempdir()) in path.parents:
         return False
-    existing = next(parent for parent in (path, *path.parents) if parent.exists()).resolve()
-    return any(map(os.path.ismount, [existing, *existing.parents][:-1]))
+    return any(map(os.path.ismount, [path, *path.parents][:-1]))

@@ -1,8 +1,8 @@
 """Confusion matrices, scores of classes, curves over thresholds, and the best threshold.
 
-The figures are scikit-learn's, which is imported when it is first needed: that takes a second.
-An example is called positive where its score is at least the threshold; a ratio of nothing, as the
-precision where nothing is called positive, is 0.
+scikit-learn is imported when it is first needed: that takes a second. An example is called positive
+where its score is at least the threshold; a ratio of nothing, as the precision where nothing is
+called positive, is 0.
 """
 
 from __future__ import annotations
@@ -23,12 +23,7 @@ Truths = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ClassScores:
-    """One class against all others.
-
-    Args:
-        support: examples of this class.
-        predicted: examples put into this class.
-    """
+    """One class against all others: `support` examples are of it, `predicted` were put into it."""
 
     precision: float
     recall: float
@@ -39,7 +34,7 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve over thresholds, from infinity (nothing is called positive) downwards.
+    """A curve over falling thresholds.
 
     Args:
         x: the false positive rate, or the recall; of shape (points,), ascending.
@@ -49,7 +44,6 @@ class Curve:
 
     x: Floats
     y: Floats
-    thresholds: Floats
     area: float
 
 
@@ -66,7 +60,7 @@ class ThresholdMetrics:
 
 @dataclass(frozen=True)
 class ThresholdSweep:
-    """The metrics at thresholds from 0 to 1, all of shape (steps,), and at the best of all."""
+    """The metrics at thresholds from 0 to 1, all of shape (101,), and at the best of all."""
 
     thresholds: Floats
     accuracy: Floats
@@ -116,17 +110,21 @@ def accuracy_and_f1(confusion: Counts, positive: int = 1) -> dict[str, float]:
     return {"accuracy": float(accuracy), "f1": float(mean_f1(hits[meant], sizes[meant]))}
 
 
+def constant_answer_scores(
+    support: Sequence[int], answer: int, positive: int = 1
+) -> dict[str, float]:
+    """Accuracy and F1 of always answering one class, of classes with so many examples each."""
+    confusion = np.zeros((len(support), len(support)), np.int64)
+    confusion[:, answer] = support
+    return accuracy_and_f1(confusion, positive)
+
+
 def class_scores(confusion: Counts) -> list[ClassScores]:
     """Precision, recall and F1 of each class, in order."""
-    from sklearn.metrics import precision_recall_fscore_support
-
-    labels, predictions, counts = _cells(confusion)
-    precision, recall, f1, _ = precision_recall_fscore_support(
-        labels, predictions,
-        labels=range(len(confusion)), sample_weight=counts, zero_division=0,
-    )  # fmt: skip
-    columns = (precision, recall, f1, confusion.sum(axis=1), confusion.sum(axis=0))
-    return [ClassScores(*row) for row in zip(*(one.tolist() for one in columns), strict=True)]
+    hits, support, predicted = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
+    precision, recall = ratio(hits, predicted), ratio(hits, support)
+    columns = (precision, recall, ratio(2 * hits, support + predicted), support, predicted)
+    return [ClassScores(*row) for row in zip(*(values.tolist() for values in columns), strict=True)]
 
 
 def matthews_corrcoef(confusion: Counts) -> float:
@@ -137,25 +135,11 @@ def matthews_corrcoef(confusion: Counts) -> float:
     """
     from sklearn import metrics
 
-    labels, predictions, counts = _cells(confusion)
-    if len(counts) == 1:  # of which scikit-learn warns
-        return 0.0
-    return float(metrics.matthews_corrcoef(labels, predictions, sample_weight=counts))
-
-
-def _cells(confusion: Counts) -> tuple[Indices, Indices, Counts]:
-    """Labels, predictions and counts of the cells that are not empty."""
     labels, predictions = np.nonzero(confusion)
-    return labels, predictions, confusion[labels, predictions]
-
-
-def constant_answer_scores(
-    support: Sequence[int], answer: int, positive: int = 1
-) -> dict[str, float]:
-    """Accuracy and F1 of always answering one class, of classes with so many examples each."""
-    confusion = np.zeros((len(support), len(support)), np.int64)
-    confusion[:, answer] = support
-    return accuracy_and_f1(confusion, positive)
+    if len(labels) == 1:  # of which scikit-learn warns
+        return 0.0
+    counts = confusion[labels, predictions]
+    return float(metrics.matthews_corrcoef(labels, predictions, sample_weight=counts))
 
 
 def roc_curve(scores: Scores, positives: Truths) -> Curve | None:
@@ -169,24 +153,20 @@ def roc_curve(scores: Scores, positives: Truths) -> Curve | None:
 
     if positives.all() or not positives.any():
         return None
-    x, y, thresholds = metrics.roc_curve(positives, scores, drop_intermediate=False)
-    return Curve(x, y, thresholds, float(metrics.auc(x, y)))
+    x, y, _ = metrics.roc_curve(positives, scores, drop_intermediate=False)
+    return Curve(x, y, float(metrics.auc(x, y)))
 
 
 def precision_recall_curve(scores: Scores, positives: Truths) -> Curve | None:
-    """Precision against recall, from recall 0, where precision is set to 1; its area is the average
-    precision. None where there are no positives or no negatives.
-
-    Args:
-        scores, positives: as for `roc_curve`.
-    """
+    """Precision against recall, from recall 0; its area is the average precision. Arguments and
+    result as for `roc_curve`."""
     from sklearn import metrics
 
     if positives.all() or not positives.any():
         return None
-    precision, recall, thresholds = metrics.precision_recall_curve(positives, scores)
+    precision, recall, _ = metrics.precision_recall_curve(positives, scores)
     area = float(-(np.diff(recall) * precision[:-1]).sum())
-    return Curve(recall[::-1], precision[::-1], np.append(np.inf, thresholds[::-1]), area)
+    return Curve(recall[::-1], precision[::-1], area)
 
 
 def thin_curve(curve: Curve, points: int = 200) -> Curve:
@@ -195,13 +175,27 @@ def thin_curve(curve: Curve, points: int = 200) -> Curve:
     if len(curve.x) <= points:
         return curve
     length = np.append(0.0, np.cumsum(np.hypot(np.diff(curve.x), np.diff(curve.y))))
-    kept = np.unique(np.searchsorted(length, np.linspace(0, length[-1], points)))
-    kept[-1] = len(length) - 1
-    return replace(curve, x=curve.x[kept], y=curve.y[kept], thresholds=curve.thresholds[kept])
+    rows = np.unique(np.searchsorted(length, np.linspace(0, length[-1], points)))
+    rows[-1] = len(length) - 1
+    return replace(curve, x=curve.x[rows], y=curve.y[rows])
 
 
-def threshold_metrics(scores: Scores, positives: Truths, thresholds: Floats) -> dict[str, Floats]:
-    """`accuracy`, `precision`, `recall` and `f1` at each threshold, of shape (thresholds,)."""
+def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
+    """The metrics at thresholds 0.00, 0.01 ... 1.00, and at the threshold of the best F1.
+
+    The best threshold is fitted to these very examples, so the F1 there is better than what new
+    examples will show."""
+    grid = np.arange(101) / 100
+    best = _best_threshold(np.asarray(scores, np.float64), positives)
+    at_best = _threshold_metrics(scores, positives, np.array([best]))
+    return ThresholdSweep(
+        thresholds=grid,
+        best=ThresholdMetrics(best, **{name: float(value[0]) for name, value in at_best.items()}),
+        **_threshold_metrics(scores, positives, grid),
+    )
+
+
+def _threshold_metrics(scores: Scores, positives: Truths, thresholds: Floats) -> dict[str, Floats]:
     called = np.asarray(scores, np.float64) >= thresholds[:, None]
     hits, predicted = called[:, positives].sum(axis=1), called.sum(axis=1)
     support, examples = positives.sum(), np.array(len(positives))
@@ -211,21 +205,6 @@ def threshold_metrics(scores: Scores, positives: Truths, thresholds: Floats) -> 
         "recall": ratio(hits, support),
         "f1": ratio(2 * hits, predicted + support),
     }
-
-
-def threshold_sweep(scores: Scores, positives: Truths, steps: int = 101) -> ThresholdSweep:
-    """The metrics at thresholds 0.00, 0.01 ... 1.00, and at the threshold of the best F1.
-
-    The best threshold is fitted to these very examples, so the F1 there is better than what new
-    examples will show."""
-    grid = np.arange(steps) / (steps - 1)
-    best = _best_threshold(np.asarray(scores, np.float64), positives)
-    there = threshold_metrics(scores, positives, np.array([best]))
-    return ThresholdSweep(
-        thresholds=grid,
-        best=ThresholdMetrics(best, **{name: float(value[0]) for name, value in there.items()}),
-        **threshold_metrics(scores, positives, grid),
-    )
 
 
 def _best_threshold(scores: Floats, positives: Truths) -> float:
