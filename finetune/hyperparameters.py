@@ -70,12 +70,12 @@ class Knob:
         return f"must be at most {self.high:g}, got {value:g}" if value > self.high else ""
 
 
-def hyperparameter(default: Any, help: str, group: str) -> Any:
-    """A dataclass field that carries its help and its group."""
-    return dataclasses.field(default=default, metadata={"help": help, "group": group})
+def hyperparameter(default: Any, group: str) -> Any:
+    """A dataclass field that carries its group."""
+    return dataclasses.field(default=default, metadata={"group": group})
 
 
-def describe_field(field: dataclasses.Field[Any], annotation: Any) -> Knob:
+def describe_field(field: dataclasses.Field[Any], annotation: Any, help: str) -> Knob:
     """The `Knob` of a field; its bounds and choices are in its annotation."""
     kind, details = annotation, {}
     if get_origin(annotation) is Annotated:
@@ -83,7 +83,7 @@ def describe_field(field: dataclasses.Field[Any], annotation: Any) -> Knob:
         details = dataclasses.asdict(bounds)
     elif get_origin(annotation) is Literal:
         kind, details = str, {"choices": get_args(annotation)}
-    return Knob(kind=kind, **field.metadata, **details)
+    return Knob(help, field.metadata["group"], kind, **details)
 
 
 def _shorten(value: Any) -> str:
