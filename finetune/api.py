@@ -26,10 +26,6 @@ _POLL = 0.2  # seconds between two looks at a run's events
 def load_pairs(config: RunConfig, store: RunStore | None = None) -> Pairs:
     """Read the sentence pairs that a configuration names, as a run would train on them.
 
-    Args:
-        config: `dataset` and the fields that choose rows and columns count.
-        store: where uploads lie and what was read is kept; the default folder of runs if None.
-
     Returns:
         `splits`, a `DatasetDict` with `train`, `validation` and perhaps `test`, and their classes
         in `labels`.

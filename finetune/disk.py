@@ -56,13 +56,7 @@ def is_full(error: BaseException) -> bool:
 def failure(
     name: object, error: BaseException, kind: type[_Error], otherwise: str = ELSEWHERE
 ) -> _Error:
-    """An error for people: what cannot be written, why, and what to do about it.
-
-    Args:
-        name: of the file or folder.
-        kind: the class of the error.
-        otherwise: the end of the remedy.
-    """
+    """An error for people: what cannot be written, why, and a remedy that ends in `otherwise`."""
     reason = getattr(error, "strerror", None) or str(error)
     reason, remedy = _CAUSES.get(cause(error) or 0, (reason, "See that it can be written"))
     return kind(f"{name} cannot be written: {reason}.", f"{remedy}{otherwise}.")
@@ -72,11 +66,7 @@ def failure(
 def writing(
     name: object, kind: type[FinetuneError] = StoreError, otherwise: str = ELSEWHERE
 ) -> Iterator[None]:
-    """Turn what any library raises when it cannot write into an error for people.
-
-    Raises:
-        kind: as `failure`; other errors pass unchanged.
-    """
+    """Turn what any library raises when it cannot write into `failure`; other errors pass."""
     try:
         yield
     except FinetuneError:
@@ -99,11 +89,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` so that a reader sees the old or the new, never a half.
-
-    Raises:
-        StoreError: when the disk is full or the folder cannot be written.
-    """
+    """Replace `path` by `text` so that a reader sees the old or the new, or raise StoreError."""
     with writing(path), replacing(path) as new:
         new.write_text(text, encoding="utf-8")
         sync(new)
@@ -127,8 +113,7 @@ def sync_folder(folder: Path) -> None:
 def replace_folder(new: Path, folder: Path) -> None:
     """Put a folder in the place of another, once all that is in it is on the disk.
 
-    No system renames one folder over another that has files. The former is renamed first: after a
-    crash between the two it is there, where `standing` finds it.
+    The former is renamed first: after a crash between the two renames `standing` finds it.
     """
     sync_folder(new)
     former = _former(folder)

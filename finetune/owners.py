@@ -21,16 +21,10 @@ _MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who sends a request.
+    """Who sends a request."""
 
-    Args:
-        names: the owners they are: a signed-in user and a browser; the first gets what is new.
-            A visitor without any has nothing and may start nothing.
-        alone: whether this is one's own machine, where everything is theirs.
-    """
-
-    names: tuple[str, ...] = ()
-    alone: bool = False
+    names: tuple[str, ...] = ()  # a signed-in user and a browser; the first gets what is new
+    alone: bool = False  # on one's own machine, where everything is theirs
 
     @property
     def name(self) -> str:
@@ -62,12 +56,8 @@ def is_shared() -> bool:
 
 
 def identify(user: str = "", browser: str = "") -> Visitor:
-    """The visitor that a request comes from.
-
-    Args:
-        user: the name a sign-in has proven; empty where nobody is signed in.
-        browser: the owner that an issued token has proven (`identities`); empty where none has.
-    """
+    """The visitor that a request comes from, by the name that a sign-in has proven and the owner
+    that an issued token has proven (`identities`)."""
     if not is_shared():
         return LOCAL_USER
     names = (f"user:{user}" if user else "", browser)

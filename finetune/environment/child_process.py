@@ -31,13 +31,12 @@ _turn = threading.BoundedSemaphore(2)  # children at once; more wait for their t
 def call(
     function: str, *arguments: Any, about: str, seconds: float = SECONDS, memory: int = MEMORY
 ) -> Any:
-    """What a function returns.
+    """What a function returns, called in a child.
 
     Args:
         function: `module:name`; it takes and returns what JSON can say.
         about: what it reads, for errors.
-        seconds: it may take.
-        memory: bytes it may hold, where the system can limit that.
+        memory: bytes it may hold.
 
     Raises:
         DataError: as the function does, and when it went beyond a limit or broke.

@@ -1,7 +1,4 @@
-"""Baselines: TF-IDF with logistic regression, and the checkpoint's own cosine similarity.
-
-Both are scored on the validation pairs of the model.
-"""
+"""Baselines: TF-IDF with logistic regression, and the checkpoint's own cosine similarity."""
 
 from __future__ import annotations
 
@@ -47,14 +44,11 @@ def measure_baselines(
 ) -> dict[str, dict[str, float]]:
     """Baseline -> `accuracy`, `f1`, and the number of `examples` it was measured on.
 
-    Pairs are drawn with a seed where they are many, so that runs on the same pairs have the same
-    baselines.
-
     Args:
         checkpoint: the model before any tuning; compared only where it is a sentence encoder.
         max_length: the longest sentence in tokens.
         half: whether to encode in bf16.
-        stop: asked between two batches; what is known by then is returned.
+        stop: asked between two batches; the baselines measured by then are returned.
     """
 
     def scores(answers: Labels, labels: Labels) -> dict[str, float]:
@@ -87,7 +81,7 @@ def _draw(split: Dataset, most: int) -> _Texts:
 
 
 def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
-    """Classes that logistic regression gives the validation pairs, of shape (pairs,).
+    """Classes that logistic regression gives the validation pairs.
 
     A pair is what its two TF-IDF vectors have in common and in what they differ (elementwise
     product and absolute difference, as InferSent joins sentence vectors: Conneau et al. 2017,
@@ -97,11 +91,10 @@ def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    classes = len(np.unique(train.labels))
     # Words of one letter count too, and characters stand for words where a script has no spaces.
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), token_pattern=r"(?u)[\u3040-\u9fff]|\w+", sublinear_tf=True,
-        max_features=min(50_000, WEIGHTS // (2 * classes)),
+        max_features=min(50_000, WEIGHTS // (2 * len(np.unique(train.labels)))),
     )  # fmt: skip
     vectorizer.fit(train.first + train.second)
 
@@ -115,8 +108,7 @@ def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
         return hstack([common, abs(first - second), cosine]).tocsr()
 
     model = LogisticRegression(max_iter=200).fit(features(train), train.labels)
-    answers: Labels = model.predict(features(validation))
-    return answers
+    return np.asarray(model.predict(features(validation)))
 
 
 def predict_by_threshold(
@@ -125,7 +117,7 @@ def predict_by_threshold(
     """Classes by the threshold of a similarity, and the side of it, that is most often right on the
     pairs it is tuned on; all of shape (pairs,)."""
     values = np.unique(tuned_on).astype(np.float64)
-    edges = np.concatenate([[-np.inf], (values[1:] + values[:-1]) / 2, [np.inf]])
+    edges = np.array([-np.inf, *(values[1:] + values[:-1]) / 2, np.inf])
     right = ((tuned_on >= edges[:, None]) == (labels == positive)).sum(axis=1)
     high, low = int(right.argmax()), int(right.argmin())
     if right[high] >= len(labels) - right[low]:
@@ -154,13 +146,9 @@ def _sentence_encoder(checkpoint: str) -> Path | None:
 
 @torch.inference_mode()
 def cosine_similarity(
-    folder: Path,
-    first: list[str],
-    second: list[str],
-    max_length: int,
-    half: bool,
+    folder: Path, first: list[str], second: list[str], max_length: int, half: bool,
     stop: Callable[[], bool],
-) -> Similarities | None:
+) -> Similarities | None:  # fmt: skip
     """How alike a sentence encoder finds pairs, of shape (pairs,); None when stopped."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     with torch.random.fork_rng():  # new weights are drawn for what a checkpoint lacks
@@ -185,6 +173,5 @@ def cosine_similarity(
         mask = inputs["attention_mask"].unsqueeze(-1)
         pooled = states[:, 0] if first_token else (states * mask).sum(1) / mask.sum(1)
         batches.append(torch.nn.functional.normalize(pooled, dim=1).cpu())
-    vectors_first, vectors_second = torch.cat(batches)[np.argsort(order)].chunk(2)
-    cosine: Similarities = (vectors_first * vectors_second).sum(dim=1).numpy()
-    return cosine
+    vectors = torch.cat(batches)[np.argsort(order)].chunk(2)
+    return np.asarray((vectors[0] * vectors[1]).sum(dim=1))

@@ -39,12 +39,12 @@ def select_examples(
     search: str = "",
     by: str = "confidence",
 ) -> NDArray[np.int64]:
-    """Rows of examples, in order.
+    """Rows of examples, in order; what is empty selects any.
 
     Args:
         which: one of `SELECTIONS`.
-        label: the true class by name; any where empty.
-        history: one of `HISTORIES`; any where empty.
+        label: the true class by name.
+        history: one of `HISTORIES`.
         search: a text that stands in one of the sentences, in upper or lower case.
         by: `confidence`, `words` or `overlap`, the greatest first; or `row`. Suspected labels come
             by their doubt.

@@ -33,7 +33,6 @@ HISTORIES: tuple[History, ...] = ("always right", "learned", "forgotten", "never
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the histories; of more, evenly chosen ones
 _MOST_NUMBERS = 200_000_000  # of all evaluations read for the histories together
-_MOST_CURVES = 20  # classes that get an area of their own
 _lock = threading.Lock()  # two tabs may ask for the same evaluation at once
 
 
@@ -65,7 +64,6 @@ class Analysis:
     matthews: float  # Matthews' correlation, -1 to 1
     roc: Curve | None  # of the positive class of two; None too where one class is missing
     precision_recall: Curve | None
-    areas: dict[str, tuple[float, float]]  # of more classes: area under ROC, average precision
     sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
     reliability: Reliability  # as the model is
     calibration: Calibration | None  # after temperature scaling; None for few examples
@@ -136,28 +134,30 @@ def _evaluate(
     split: str,
     best_step: int,
     other_steps: tuple[int, ...],
-    names: tuple[str, ...],
+    classes: tuple[str, ...],
     positive: int,
     version: object,  # of the files, for the cache
 ) -> RunEvaluation:
     run = Run(folder)
     scored = saved_predictions.read_logits(run, best_step, split)
-    truth, classes = scored.labels, scored.logits.shape[1]
-    labels = list(names) if len(names) == classes else [str(index) for index in range(classes)]
+    truth, labels = scored.labels, list(classes)
     # 1. The answers.
     shares = calibration.probabilities(scored.logits)
     answers = shares.argmax(axis=1).astype(np.int64)
     confidence = shares[np.arange(len(truth)), answers]
-    confusion = classification.confusion_matrix(truth, answers, classes)
+    confusion = classification.confusion_matrix(truth, answers, len(labels))
     # 2. The texts, if they are those of the logits, and how each example went.
     table = saved_predictions.read_examples(run, split)
     if table is not None and not np.array_equal(table.column("label").to_numpy(), truth):
         table = None
-    traits = _traits(table) if table is not None else None
+    traits = None
+    if table is not None:
+        names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
+        traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
     history, doubt, count = _histories(truth, _evaluations(run, scored, other_steps))
     swapped = saved_predictions.read_swapped_logits(run) if split == "validation" else None
     # 3. The curves, which only two classes have.
-    binary, scores, positives = classes == 2, shares[:, positive], truth == positive
+    binary, scores, positives = len(labels) == 2, shares[:, positive], truth == positive
     analysis = Analysis(
         step=scored.step,
         labels=labels,
@@ -172,21 +172,15 @@ def _evaluate(
         precision_recall=(
             classification.precision_recall_curve(scores, positives) if binary else None
         ),
-        areas={} if binary else _areas(shares, truth, labels),
         sweep=classification.threshold_sweep(scores, positives) if binary else None,
         reliability=calibration.reliability(confidence, answers == truth),
         calibration=calibration.calibrate(scored.logits, truth),
         order=_order_consistency(swapped, scored, positive) if swapped else None,
-        slices=slices.score_slices(traits, truth, answers, positive, labels) if traits else [],
+        slices=slices.score_slices(traits, truth, answers, labels) if traits else [],
         histories={name: int((history == index).sum()) for index, name in enumerate(HISTORIES)},
         evaluations=count,
     )
     return RunEvaluation(analysis, truth, answers, confidence, doubt, history, traits, table)
-
-
-def _traits(table: pa.Table) -> Traits:
-    names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
-    return slices.pair_traits(*(table.column(name).to_pylist() for name in names))
 
 
 def _evaluations(run: Run, kept: SavedLogits, other_steps: Sequence[int]) -> Iterator[SavedLogits]:
@@ -218,20 +212,6 @@ def _histories(
         count += 1
     history = np.select([always, right, ever], [0, 1, 2], 3).astype(np.int8)
     return history, (1 - total / count).astype(np.float32), count
-
-
-def _areas(
-    shares: NDArray[np.float32], truth: NDArray[np.int64], names: list[str]
-) -> dict[str, tuple[float, float]]:
-    """Area under ROC and average precision of the most frequent classes, each against all."""
-    areas = {}
-    counts = np.bincount(truth, minlength=len(names))
-    for index in np.argsort(-counts, kind="stable")[:_MOST_CURVES]:
-        roc = classification.roc_curve(shares[:, index], truth == index)
-        precision = classification.precision_recall_curve(shares[:, index], truth == index)
-        if roc is not None and precision is not None:
-            areas[names[index]] = (roc.area, precision.area)
-    return areas
 
 
 def _order_consistency(

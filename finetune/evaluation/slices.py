@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics import classification, intervals
+from finetune.metrics import intervals
 from finetune.metrics.classification import Floats, Indices, Truths
 from finetune.metrics.intervals import Interval
 
@@ -53,7 +53,6 @@ class Slice:
     value: str  # in words: "over 32 up to 40", "yes", the name of a class
     count: int  # examples, at least 1
     accuracy: Interval  # Wilson's
-    f1: float | None  # None within one class, and where the positive one of two is not there
     weak: bool  # the accuracy is significantly below that of all other examples
 
     @property
@@ -99,7 +98,7 @@ def _read(text: str) -> _Text:
 
 
 def score_slices(
-    traits: Traits, labels: Indices, predictions: Indices, positive: int, names: Sequence[str]
+    traits: Traits, labels: Indices, predictions: Indices, names: Sequence[str]
 ) -> list[Slice]:
     """The accuracy of each group of examples that share a trait, and which groups are weak.
 
@@ -129,20 +128,10 @@ def score_slices(
             value,
             int(counts[index]),
             intervals.wilson_interval(int(hits[index]), int(counts[index])),
-            _f1(labels[members], predictions[members], len(names), positive)
-            if trait != "class"
-            else None,
             index in weak,
         )
         for index, (trait, value, members) in enumerate(groups)
     ]
-
-
-def _f1(labels: Indices, predictions: Indices, classes: int, positive: int) -> float | None:
-    if classes == 2 and not ((labels == positive) | (predictions == positive)).any():
-        return None
-    confusion = classification.confusion_matrix(labels, predictions, classes)
-    return classification.accuracy_and_f1(confusion, positive)["f1"]
 
 
 def _groups(

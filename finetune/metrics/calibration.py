@@ -24,42 +24,27 @@ _LEAST = 10  # examples in a fold
 
 @dataclass(frozen=True)
 class Reliability:
-    """Confidence beside accuracy, by bins of confidence.
+    """Confidence beside accuracy, by bins of confidence."""
 
-    Args:
-        counts: examples in each bin; a bin holds its upper edge.
-        confidence, accuracy: means over each bin; nan where it is empty.
-        ece: expected calibration error, the mean of |accuracy - confidence| over the examples.
-    """
-
-    counts: NDArray[np.int64]
-    confidence: Floats
+    counts: NDArray[np.int64]  # examples in each bin; a bin holds its upper edge
+    confidence: Floats  # mean over each bin; nan where it is empty
     accuracy: Floats
-    ece: float
+    ece: float  # expected calibration error: |accuracy - confidence|, mean over the examples
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Calibration after temperature scaling.
+    """Calibration after temperature scaling."""
 
-    Args:
-        temperature: fitted on all examples; the one to use.
-        after: each fold at the temperature fitted on the other folds.
-    """
-
-    temperature: float
-    after: Reliability
+    temperature: float  # fitted on all examples; the one to use
+    after: Reliability  # each fold at the temperature fitted on the other folds
     folds: int
 
 
 def probabilities(
     logits: Logits, temperature: float | NDArray[np.float32] = 1.0
 ) -> NDArray[np.float32]:
-    """The softmax of finite logits over a temperature, of shape (examples, classes).
-
-    Args:
-        temperature: one for all, or one for each example, of shape (examples, 1).
-    """
+    """The softmax of finite logits over a temperature, one for all or of shape (examples, 1)."""
     shares: NDArray[np.float32]
     shares = np.subtract(logits, logits.max(axis=1, keepdims=True), dtype=np.float32)
     shares /= np.float32(temperature)
@@ -71,8 +56,7 @@ def probabilities(
 def reliability(confidence: Floats | Logits, right: Truths) -> Reliability:
     """Confidence against accuracy in bins.
 
-    The expected error of few examples is too high: even a perfect model shows some. scikit-learn's
-    `calibration_curve` has neither the bins' counts nor the empty bins.
+    The expected error of few examples is too high: even a perfect model shows some.
 
     Args:
         confidence: probability of the predicted class, of shape (examples,), at least one example.
@@ -96,11 +80,8 @@ def reliability(confidence: Floats | Logits, right: Truths) -> Reliability:
 
 
 def fit_temperature(logits: Logits, labels: Indices) -> float:
-    """The temperature at which the labels are most likely, on a random part of very many examples.
-
-    Returns:
-        from 0.05, as where every example is right, to 20, as where logits say less than nothing;
-        1 where all logits of each example are equal.
+    """The temperature, from 0.05 to 20, at which the labels are most likely; 1 where all logits of
+    each example are equal. Of very many examples a random part is used.
 
     Source: Guo, Pleiss, Sun and Weinberger 2017, https://arxiv.org/abs/1706.04599.
     """
@@ -132,8 +113,8 @@ def fit_temperature(logits: Logits, labels: Indices) -> float:
 def calibrate(logits: Logits, labels: Indices) -> Calibration | None:
     """Calibration after temperature scaling; None for fewer than 10 examples.
 
-    A temperature looks better on the examples it was fitted on. So each fold of the examples is
-    judged at the temperature fitted on the others; there are 5, or fewer of 10 examples each."""
+    A temperature looks better on the examples it was fitted on, so each of 5 folds, or fewer of 10
+    examples each, is judged at the temperature fitted on the others."""
     if len(labels) < _LEAST:
         return None
     folds = max(2, min(_FOLDS, len(labels) // _LEAST))
