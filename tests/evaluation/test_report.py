@@ -165,24 +165,17 @@ def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:
     assert "different pairs" in evaluation_view.versus(first, third, None)
 
 
-def test_it_is_computed_anew_only_when_something_changed(store: RunStore) -> None:
+def test_an_evaluation_is_that_of_the_files_as_they_are(store: RunStore) -> None:
+    run = store.create(RunConfig())
+    with pytest.raises(StoreError, match="Nothing was evaluated yet"):
+        report.evaluate_run(run, service.run_summary(store, run))
     run, summary = evaluated(store, {1: sure([0, 1])}, [0, 1], 1)
     first = report.evaluate_run(run, summary)
     assert report.evaluate_run(run, summary) is first
     saved_predictions.save_examples(run, "validation", texts([0, 1]))
-    assert report.evaluate_run(run, summary) is not first
-
-
-def test_texts_of_other_pairs_are_not_shown(store: RunStore) -> None:
-    run, summary = evaluated(store, {1: sure([0, 1])}, [0, 1], 1)
-    saved_predictions.save_examples(run, "validation", texts([1, 1]))
+    assert report.evaluate_run(run, summary).table is not None
+    saved_predictions.save_examples(run, "validation", texts([1, 1]))  # of other pairs
     assert report.evaluate_run(run, summary).table is None
-
-
-def test_nothing_evaluated_is_said(store: RunStore) -> None:
-    run = store.create(RunConfig())
-    with pytest.raises(StoreError, match="Nothing was evaluated yet"):
-        report.evaluate_run(run, service.run_summary(store, run))
 
 
 @pytest.mark.parametrize(
@@ -192,12 +185,11 @@ def test_nothing_evaluated_is_said(store: RunStore) -> None:
         ([1] * 10, np.ones((10, 2)), 2),
         ([0, 1] * 5, np.full((10, 2), np.nan), 2),
         ([0, 1] * 100, np.where(np.eye(200, 2) > 0, np.inf, -np.inf), 2),
-        ([0, 1] * 100, np.full((200, 2), 1e30), 2),
         ([0] * 12, np.ones((12, 1)), 1),
         (list(range(1000)), sure([n % 7 for n in range(1000)], 1000), 1000),
         ([2] * 30, sure([2] * 30, 3), 3),
     ],
-    ids=["one", "one class", "NaN", "infinite", "huge", "a single class", "1000 classes",
+    ids=["one", "one class", "NaN", "infinite", "a single class", "1000 classes",
          "one of three"],
 )  # fmt: skip
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -286,9 +278,8 @@ def test_where_no_label_is_suspected_the_nearest_are_offered(store: RunStore) ->
     assert table.index('data-row="0"') < table.index('data-row="1"')
 
 
-@pytest.mark.parametrize("which", ["wrong", "right", "suspected labels"])
 def test_labels_that_were_always_contradicted_are_suspected_and_can_be_corrected(
-    store: RunStore, which: str
+    store: RunStore,
 ) -> None:
     labels = [1, 1, 0, 1]
     doubted = np.array([[2, 0], [0.5, 0], [3, 0], [9, 0]], np.float32)
@@ -297,9 +288,10 @@ def test_labels_that_were_always_contradicted_are_suspected_and_can_be_corrected
     study = report.evaluate_run(run, summary)
     assert study.suspects.tolist() == [3]  # surely the other; the first is below nine in ten
     assert examples.select_examples(study, "suspected labels").tolist() == [3]
-    table = errors(store, run, which)
-    assert "<select data-row=" in table
-    assert "None is sure" not in table
+    for which in ("wrong", "right", "suspected labels"):
+        table = errors(store, run, which)
+        assert "<select data-row=" in table
+        assert "None is sure" not in table
 
 
 def errors(store: RunStore, run: Run, which: str) -> str:

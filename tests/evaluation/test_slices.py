@@ -4,8 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import fisher_exact
 from sklearn.metrics import accuracy_score
@@ -104,13 +102,6 @@ def test_negations_are_found(text: str, negation: bool) -> None:
     assert not pair(text, text)["negation_differs"]
 
 
-@given(st.lists(st.tuples(st.text(), st.text()), max_size=3))
-def test_any_text_can_be_read(rows: list[tuple[str, str]]) -> None:
-    traits = slices.pair_traits([first for first, _ in rows], [second for _, second in rows])
-    assert len(traits.words) == len(rows)
-    assert (traits.words >= 0).all()
-
-
 def test_slices_hold_what_their_values_say() -> None:
     traits, draw = drawn(408), np.random.default_rng(1)
     by_trait: dict[str, list[Slice]] = {}
@@ -124,6 +115,7 @@ def test_slices_hold_what_their_values_say() -> None:
         assert sum(part.count for part in parts) == 408, trait
     for trait, values in (("words", traits.words), ("overlap", traits.overlap)):
         for part in by_trait[trait]:
+            assert re.fullmatch(r"(over [\d.]+ )?up to [\d.]+", part.value)
             *low, high = (float(end) for end in re.findall(r"[\d.]+", part.value))
             inside = (values <= high) & (values > (low[0] if low else -1))
             assert part.count == inside.sum()
@@ -150,20 +142,6 @@ def test_of_single_sentences_there_is_no_overlap_and_no_difference() -> None:
     labels = np.array([0, 1, 0])
     parts = slices.score_slices(traits, labels, labels, NAMES)
     assert {part.trait for part in parts} == {"words", "number", "negation", "class"}
-
-
-@pytest.mark.parametrize(
-    ("counts", "values"),
-    [
-        ([7] * 9, ["up to 7"]), ([1, 2, 3, 4], ["up to 1", "over 1 up to 2", "over 2 up to 3",
-                                                 "over 3 up to 4"]),
-        ([5, 5, 5, 5, 5, 9], ["up to 5", "over 5 up to 9"]),
-    ],
-)  # fmt: skip
-def test_bins_of_words_are_named(counts: list[int], values: list[str]) -> None:
-    traits = slices.pair_traits([" ".join("w" * count) for count in counts])
-    parts = judged(traits, np.ones(len(counts), bool))
-    assert [part.value for part in parts if part.trait == "words"] == values
 
 
 @pytest.mark.parametrize("n", [0, 1, 10])
