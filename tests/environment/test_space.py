@@ -91,18 +91,22 @@ def test_a_bucket_is_used_where_it_can_be_written(
     assert bucket not in store.default_root().parents  # it cannot be written
 
 
-def test_zerogpu_finds_a_function_in_the_app(tmp_path: Path) -> None:
-    """A stand-in for the package of a Space says what a GPU is lent to."""
-    (tmp_path / "spaces.py").write_text(
+def with_spaces(folder: Path) -> dict[str, str]:
+    """An environment with a stand-in for the package of a Space, which says what is lent to."""
+    (folder / "spaces.py").write_text(
         "import sys\n"
         "assert 'torch' not in sys.modules\n"
         "def GPU(function):\n"
         "    print('lends to', function.__name__)\n"
         "    return function\n"
     )
+    return os.environ | {"PYTHONPATH": str(folder)}
+
+
+def test_zerogpu_finds_a_function_in_the_app(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import app"], cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        [sys.executable, "-c", "import app"], cwd=ROOT, env=with_spaces(tmp_path),
+        capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "lends to lent\n"), done.stderr
 

@@ -111,7 +111,7 @@ def test_examples_are_found_by_what_is_asked(store: RunStore) -> None:
     study = report.evaluate_run(run, summary)
 
     def rows(*filters: str, **named: str) -> list[int]:
-        return examples.select_examples(study, *filters, **named).tolist()
+        return [int(row) for row in examples.select_examples(study, *filters, **named)]
 
     assert rows() == [1, 2, 4]  # the surest first
     assert rows("wrong", label="yes") == [1, 4]
