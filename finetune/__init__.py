@@ -19,28 +19,24 @@ if TYPE_CHECKING:
     from finetune.config import RunConfig
     from finetune.inference.predictor import Predictor
     from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+    from finetune.runs.store import RunStore
 
 __version__ = "0.2.0"
 __all__ = [
     "Predictor", "Run", "RunConfig", "RunStore", "evaluate", "load_pairs", "push_to_hub", "train",
 ]  # fmt: skip
 _MODULES = {
-    "Predictor": "finetune.inference.predictor",
-    "Run": "finetune.runs.store",
-    "RunConfig": "finetune.config",
-    "RunStore": "finetune.runs.store",
-    "evaluate": "finetune.api",
-    "load_pairs": "finetune.api",
-    "push_to_hub": "finetune.api",
-    "train": "finetune.api",
+    "Predictor": "inference.predictor",
+    "Run": "runs.run",
+    "RunConfig": "config",
+    "RunStore": "runs.store",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module 'finetune' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(f"finetune.{_MODULES.get(name, 'api')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -26,10 +26,6 @@ _POLL = 0.2  # seconds between two looks at a run's events
 def load_pairs(config: RunConfig, store: RunStore | None = None) -> Pairs:
     """Read the sentence pairs that a configuration names, as a run would train on them.
 
-    Args:
-        config: `dataset` and the fields that choose rows and columns count.
-        store: where uploads lie and what was read is kept; the default folder of runs if None.
-
     Returns:
         `splits`, a `DatasetDict` with `train`, `validation` and perhaps `test`, and their classes
         in `labels`.
@@ -49,7 +45,6 @@ def train(config: RunConfig, store: RunStore | None = None, progress: bool = Tru
     An interrupt (Ctrl-C, or a notebook's stop button) stops the run, keeping its best model.
 
     Args:
-        config: the hyperparameters.
         store: where the run is kept; the default folder of runs if None.
         progress: whether to show a progress bar with the evaluations above it.
 
@@ -103,12 +98,11 @@ def evaluate(run: Run, split: str = "validation") -> RunEvaluation:
         StoreError: when nothing was evaluated yet.
         DataError: when there is no such split, or its pairs have changed.
     """
-    store = RunStore(run.folder.parent)
     if split == "test":
         from finetune.evaluation import test_set
 
         test_set.open_test_set(run)
-    return report.evaluate_run(run, store.summary(run), split)
+    return report.evaluate_run(run, RunStore(run.folder.parent).summary(run), split)
 
 
 def push_to_hub(
@@ -117,7 +111,6 @@ def push_to_hub(
     """Push a run's best model with its model card to the Hugging Face Hub, as one commit.
 
     Args:
-        run: one with a model.
         repository: `name` or `namespace/name`.
         private: whether a new repository is private.
         token: with write access; that of `hf auth login` or `HF_TOKEN` if None.

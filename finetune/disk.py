@@ -1,4 +1,4 @@
-"""Writes folders that are whole after a crash, and explains why a file cannot be written.
+"""Writes files and folders that are whole after a crash, and explains why one cannot be written.
 
 Libraries raise errors of their own for one and the same full disk: `OSError`, or in torch,
 safetensors and numpy an exception that has only words. `writing` makes one error of them all.
@@ -27,8 +27,6 @@ _CAUSES = {
     errno.EFBIG: ("it would be larger than this process may write", "Raise that limit (ulimit -f)"),
     errno.EROFS: ("the disk is read-only", "Make it writable"),
     errno.EACCES: ("permission denied", "Give this user the right to write there"),
-    errno.EPERM: ("operation not permitted", "Give this user the right to write there"),
-    errno.EIO: ("the disk reports an error", "Check the disk"),
 }
 _NUMBER = re.compile(r"(?:os error |\[errno )(\d+)", re.IGNORECASE)
 # torch's zip writer, and numpy's `tofile`: a short write, of which they give no cause.
@@ -52,20 +50,13 @@ def cause(error: BaseException | None) -> int | None:
 
 def is_full(error: BaseException) -> bool:
     """Whether a file could not be written for want of room, or of a disk that takes it."""
-    # A permission may have been one to read, unlike the other causes.
-    return cause(error) not in (None, errno.EACCES, errno.EPERM)
+    return cause(error) not in (None, errno.EACCES)  # that permission may be one to read
 
 
 def failure(
     name: object, error: BaseException, kind: type[_Error], otherwise: str = ELSEWHERE
 ) -> _Error:
-    """An error for people: what cannot be written, why, and what to do about it.
-
-    Args:
-        name: of the file or folder.
-        kind: the class of the error.
-        otherwise: the end of the remedy.
-    """
+    """An error for people: what cannot be written, why, and a remedy that ends in `otherwise`."""
     reason = getattr(error, "strerror", None) or str(error)
     reason, remedy = _CAUSES.get(cause(error) or 0, (reason, "See that it can be written"))
     return kind(f"{name} cannot be written: {reason}.", f"{remedy}{otherwise}.")
@@ -75,11 +66,7 @@ def failure(
 def writing(
     name: object, kind: type[FinetuneError] = StoreError, otherwise: str = ELSEWHERE
 ) -> Iterator[None]:
-    """Turn what any library raises when it cannot write into an error for people.
-
-    Raises:
-        kind: as `failure`; other errors pass unchanged.
-    """
+    """Turn what any library raises when it cannot write into `failure`; other errors pass."""
     try:
         yield
     except FinetuneError:
@@ -88,6 +75,24 @@ def writing(
         if cause(error) is None and not isinstance(error, OSError):
             raise
         raise failure(name, error, kind, otherwise) from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of `path` when all is written."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        yield new
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text` so that a reader sees the old or the new, or raise StoreError."""
+    with writing(path), replacing(path) as new:
+        new.write_text(text, encoding="utf-8")
+        sync(new)
 
 
 def sync(path: Path) -> None:
@@ -108,8 +113,7 @@ def sync_folder(folder: Path) -> None:
 def replace_folder(new: Path, folder: Path) -> None:
     """Put a folder in the place of another, once all that is in it is on the disk.
 
-    No system renames one folder over another that has files. The former is renamed first: after a
-    crash between the two it is there, where `standing` finds it.
+    The former is renamed first: after a crash between the two renames `standing` finds it.
     """
     sync_folder(new)
     former = _former(folder)
@@ -149,21 +153,3 @@ def link_folder(folder: Path, to: Path) -> None:
             os.link(path, to / path.name)
         except OSError:
             shutil.copy2(path, to / path.name)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` so that a reader sees the old or the new, never a half.
-
-    Raises:
-        StoreError: when the disk is full or the folder cannot be written.
-    """
-    new = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        with new.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise failure(path, error, StoreError) from error

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
+
+_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @dataclass(frozen=True)
@@ -23,21 +27,13 @@ class Between:
 
 @dataclass(frozen=True)
 class Knob:
-    """One hyperparameter.
+    """One hyperparameter."""
 
-    Args:
-        help: one line: what it does and when to change it.
-        group: the part of the form it belongs to.
-        kind: bool, int, float or str.
-        choices: the values allowed, for a text.
-        low, high, usual: as for `Between`, for a number.
-    """
-
-    help: str
-    group: str
-    kind: type
-    choices: tuple[str, ...] = ()
-    low: float | None = None
+    help: str  # one line: what it does and when to change it
+    group: str  # the part of the form it belongs to
+    kind: type  # bool, int, float or str
+    choices: tuple[str, ...] = ()  # the values allowed, for a text
+    low: float | None = None  # as for `Between`, for a number
     high: float | None = None
     usual: tuple[float, float] | None = None
 
@@ -47,27 +43,17 @@ class Knob:
         Raises:
             ValueError: saying what it must be.
         """
-        if self.kind is bool:
-            words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-            if (word := str(value).strip().lower()) in words:
-                return words[word]
-            raise ValueError(f"must be true or false, got {_shorten(value)}")
-        if self.kind is str:
-            if isinstance(value, str):
-                return value.strip()
-            raise ValueError(f"must be a text, got {_shorten(value)}")
-        try:
-            if isinstance(value, bool) or not isinstance(value, int | float | str):
-                raise ValueError
-            number = float(value)
-            if self.kind is float:
-                return number
-            if not number.is_integer():
-                raise ValueError
-            return int(number)
-        except (ValueError, OverflowError):
-            noun = "a whole number" if self.kind is int else "a number"
-            raise ValueError(f"must be {noun}, got {_shorten(value)}") from None
+        word = str(value).strip()
+        if self.kind is bool and word.lower() in _BOOLEANS:
+            return _BOOLEANS[word.lower()]
+        if self.kind is str and isinstance(value, str):
+            return word
+        if self.kind in (int, float) and type(value) in (int, float, str):
+            with contextlib.suppress(ValueError, OverflowError):
+                number = float(value)
+                if self.kind is float or number.is_integer():
+                    return self.kind(number)
+        raise ValueError(f"must be {_NOUNS[self.kind]}, got {_shorten(value)}")
 
     def problem(self, value: Any) -> str:
         """What is wrong with a value of the field's type; empty where it is allowed."""
@@ -84,12 +70,12 @@ class Knob:
         return f"must be at most {self.high:g}, got {value:g}" if value > self.high else ""
 
 
-def hyperparameter(default: Any, help: str, group: str) -> Any:
-    """A dataclass field that carries its help and its group."""
-    return dataclasses.field(default=default, metadata={"help": help, "group": group})
+def hyperparameter(default: Any, group: str) -> Any:
+    """A dataclass field that carries its group."""
+    return dataclasses.field(default=default, metadata={"group": group})
 
 
-def describe_field(field: dataclasses.Field[Any], annotation: Any) -> Knob:
+def describe_field(field: dataclasses.Field[Any], annotation: Any, help: str) -> Knob:
     """The `Knob` of a field; its bounds and choices are in its annotation."""
     kind, details = annotation, {}
     if get_origin(annotation) is Annotated:
@@ -97,7 +83,7 @@ def describe_field(field: dataclasses.Field[Any], annotation: Any) -> Knob:
         details = dataclasses.asdict(bounds)
     elif get_origin(annotation) is Literal:
         kind, details = str, {"choices": get_args(annotation)}
-    return Knob(kind=kind, **field.metadata, **details)
+    return Knob(help, field.metadata["group"], kind, **details)
 
 
 def _shorten(value: Any) -> str:

@@ -8,11 +8,11 @@ address may have is limited, since limits for each visitor mean nothing where vi
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import hmac
 import ipaddress
 import os
-import re
 import secrets
 import threading
 import time
@@ -24,7 +24,6 @@ from finetune.owners import Limits
 
 KEY = ".identity-key"
 _KEY_BYTES = 32
-_TOKEN = re.compile(r"([A-Za-z0-9_-]{22})\.([A-Za-z0-9_-]{43})")
 _HOUR, _DAY = 3600.0, 24 * 3600.0
 _HOURS_A_DAY = 6  # a day's limit, in limits of an hour
 _ADDRESSES = 10_000  # remembered before those of yesterday are forgotten
@@ -62,10 +61,12 @@ class Identities:
 
     def owner(self, token: str) -> str:
         """The owner that a token proves, as runs name it; empty where it was not issued here."""
-        match = _TOKEN.fullmatch(token)
-        if not match or not hmac.compare_digest(match[2], self._signature(match[1])):
+        number, _, signature = token.partition(".")
+        if not signature or not hmac.compare_digest(
+            signature.encode(), self._signature(number).encode()
+        ):
             return ""
-        return f"browser:{hashlib.sha256(match[1].encode()).hexdigest()[:32]}"
+        return f"browser:{hashlib.sha256(number.encode()).hexdigest()[:32]}"
 
     def _signature(self, number: str) -> str:
         digest = hmac.digest(self._secret(), f"visitor {number}".encode(), "sha256")
@@ -97,37 +98,27 @@ class Identities:
         if not self._key:
             path = self._root / KEY
             try:
-                if not path.exists():
-                    _write_key(path)
-                key = path.read_bytes()
+                key = _read_or_make_key(path)
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be kept: {error.strerror or error}.",
                     "Without it nobody can have runs of their own; free some space.",
                 ) from error
-            if len(key) != _KEY_BYTES:  # an empty one would let everybody sign
+            if len(key) != _KEY_BYTES:  # with a short one anybody could sign
                 raise StoreError(f"{path} is damaged.", "Delete it; who signs in loses nothing.")
             self._key = key
         return self._key
 
 
-def _write_key(path: Path) -> None:
-    """Write a key that its owner alone can read; of several processes that do, one wins."""
+def _read_or_make_key(path: Path) -> bytes:
+    """A key that its owner alone can read; of several processes the first makes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
-        try:
-            os.link(new, path)
-        except FileExistsError:
-            pass
-        except OSError:  # a mounted bucket knows no links
-            if not path.exists():
-                os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (key := file.read()):
+            key = secrets.token_bytes(_KEY_BYTES)
+            file.write(key)
+    return key
 
 
 def _network(address: str) -> str:
@@ -136,8 +127,7 @@ def _network(address: str) -> str:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if parsed.version == 4:
+    if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, 64), strict=False))
+    mapped = parsed.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((parsed, 64), strict=False))

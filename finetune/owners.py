@@ -2,13 +2,13 @@
 
 On one's own machine everything is one's own. Where several people share an app (on a Space, or
 with `FINETUNE_VISITORS=1`) a run belongs to who started it: the signed-in user, or else the
-browser, known by an identity issued to it (`identities`).
+browser, by an identity issued to it (`identities`).
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 # The message for a visitor without an identity: the fact, and the remedy.
 NOBODY = (
@@ -16,20 +16,15 @@ NOBODY = (
     "Allow them and load the page again, or sign in. A program sends what POST /finetune/visitor "
     "gives it.",
 )
+_MEGABYTE = 2**20
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who sends a request.
+    """Who sends a request."""
 
-    Args:
-        names: the owners they are: a signed-in user and a browser; the first gets what is new.
-            A visitor without any has nothing and may start nothing.
-        alone: whether this is one's own machine, where everything is theirs.
-    """
-
-    names: tuple[str, ...] = ()
-    alone: bool = False
+    names: tuple[str, ...] = ()  # a signed-in user and a browser; the first gets what is new
+    alone: bool = False  # on one's own machine, where everything is theirs
 
     @property
     def name(self) -> str:
@@ -61,12 +56,8 @@ def is_shared() -> bool:
 
 
 def identify(user: str = "", browser: str = "") -> Visitor:
-    """The visitor that a request comes from.
-
-    Args:
-        user: the name a sign-in has proven; empty where nobody is signed in.
-        browser: the owner that an issued token has proven (`identities`); empty where none has.
-    """
+    """The visitor that a request comes from, by the name that a sign-in has proven and the owner
+    that an issued token has proven (`identities`)."""
     if not is_shared():
         return LOCAL_USER
     names = (f"user:{user}" if user else "", browser)
@@ -75,45 +66,34 @@ def identify(user: str = "", browser: str = "") -> Visitor:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one visitor of a shared app may have; on one's own machine nothing is limited.
+    """What one visitor of a shared app may have; on one's own machine nothing is limited."""
 
-    Args:
-        runs: run folders kept.
-        waiting: places in the queue.
-        upload_bytes: of uploaded files, together.
-        all_upload_bytes: of the uploaded files of all visitors.
-        new_visitors: identities issued to one address in an hour; six times as many in a day.
-        hub_bytes: of the Hub's datasets and checkpoints, in a day.
-        run_minutes: that a run is worked on.
-        run_steps: that a run takes.
-        queue: places in the queue, of all visitors together.
-    """
-
-    runs: int = 20
-    waiting: int = 4
-    upload_bytes: int = 500 * 2**20
-    all_upload_bytes: int = 10_000 * 2**20
-    new_visitors: int = 10
-    hub_bytes: int = 5000 * 2**20
-    run_minutes: int = 240
-    run_steps: int = 100_000
-    queue: int = 40
+    runs: int  # folders kept
+    waiting: int  # places in the queue
+    upload_bytes: int  # of uploaded files, together
+    all_upload_bytes: int  # of the uploaded files of all visitors
+    new_visitors: int  # identities issued to one address in an hour; six times as many in a day
+    hub_bytes: int  # of the Hub's datasets and checkpoints, in a day
+    run_minutes: int  # that a run is worked on
+    run_steps: int
+    queue: int  # places in the queue, of all visitors together
 
     @classmethod
     def of_environment(cls) -> Limits:
         """Each as its `FINETUNE_MAX_...` says it; the README names them."""
-        values = {}
-        for field in fields(cls):
-            name, unit = _VARIABLES.get(field.name, (field.name.upper(), 1))
+
+        def limit(name: str, default: int) -> int:
             text = os.environ.get(f"FINETUNE_MAX_{name}", "").strip()
-            if text.isdecimal():
-                values[field.name] = int(text) * unit
-        return cls(**values)
+            return int(text) if text.isdecimal() else default
 
-
-# Limits whose variable has another name and, for megabytes, another unit.
-_VARIABLES = {
-    "upload_bytes": ("UPLOAD_MB", 2**20),
-    "all_upload_bytes": ("ALL_UPLOADS_MB", 2**20),
-    "hub_bytes": ("HUB_MB", 2**20),
-}
+        return cls(
+            runs=limit("RUNS", 20),
+            waiting=limit("WAITING", 4),
+            upload_bytes=limit("UPLOAD_MB", 500) * _MEGABYTE,
+            all_upload_bytes=limit("ALL_UPLOADS_MB", 10_000) * _MEGABYTE,
+            new_visitors=limit("NEW_VISITORS", 10),
+            hub_bytes=limit("HUB_MB", 5000) * _MEGABYTE,
+            run_minutes=limit("RUN_MINUTES", 240),
+            run_steps=limit("RUN_STEPS", 100_000),
+            queue=limit("QUEUE", 40),
+        )

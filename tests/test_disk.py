@@ -18,9 +18,7 @@ from safetensors.torch import save_file
 
 from finetune import disk
 from finetune.config import RunConfig
-from finetune.data import tables
 from finetune.errors import DataError, StoreError
-from finetune.inference import files as batch
 from finetune.jobs import background, train
 from finetune.phases import Phase
 from finetune.runs import events
@@ -37,14 +35,6 @@ def little_room() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.fixture
-def full(tmp_path: Path) -> Path:
-    """A file on a full disk; a link, for some writers remove what they could not write."""
-    link = tmp_path / "file.csv"
-    link.symlink_to("/dev/full")
-    return link
 
 
 def _arrow(path: Path) -> None:
@@ -76,13 +66,6 @@ def test_a_write_that_ends_in_the_middle_is_known(library: str, tmp_path: Path) 
     assert caught.value.remedy.startswith(("Free some space", "Raise that limit"))
 
 
-@pytest.mark.parametrize("library", ["torch", "numpy, raw", "parquet"])
-def test_a_full_disk_is_known(library: str, full: Path) -> None:
-    words = r"the disk is full\. Free some space, or choose another"
-    with pytest.raises(StoreError, match=words), disk.writing("The checkpoint"):
-        WRITERS[library](full)
-
-
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -90,7 +73,6 @@ def test_a_full_disk_is_known(library: str, full: Path) -> None:
         (errno.EDQUOT, "the disk quota is used up. Free some space and press Resume."),
         (errno.EROFS, "the disk is read-only. Make it writable and press Resume."),
         (errno.EACCES, "permission denied. Give this user the right to write there and press"),
-        (errno.EIO, "the disk reports an error. Check the disk and press Resume."),
         (errno.ENOENT, "No such file or directory. See that it can be written and press Resume."),
     ],
 )
@@ -114,9 +96,22 @@ def test_other_errors_are_not_taken_for_a_full_disk() -> None:
     assert disk.cause(RuntimeError(torchs + "No such file or directory")) is None
 
 
-def test_a_run_says_that_the_disk_is_full(full: Path) -> None:
-    with pytest.raises(RuntimeError) as caught:
+def test_runs_and_jobs_say_that_the_disk_is_full(tmp_path: Path) -> None:
+    full = tmp_path / "model.bin"
+    full.symlink_to("/dev/full")
+
+    def work() -> events.Event:
         torch.save({"a": torch.zeros(MANY)}, full)
+        return events.Finished(step=0, seconds=0.0)
+
+    job = Run(tmp_path)
+    assert background.carry_out(job, Phase.START, work) == 1
+    failed = job.tail()[0][-1]
+    assert isinstance(failed, events.Failed)
+    assert failed.error == "A file of the job cannot be written: the disk is full."
+    assert failed.remedy.startswith("Free some space")
+    with pytest.raises(RuntimeError) as caught:
+        work()
     failed = train.unexpected_failure(caught.value, RunConfig())
     assert failed.error == "A file of the run cannot be written: the disk is full."
     assert failed.remedy == "Free some space and press Resume: nothing saved is lost."
@@ -132,21 +127,3 @@ def test_an_upload_to_a_read_only_disk_frees_no_space(
     (tmp_path / "train.csv").write_text("sentence1,sentence2,label\na,b,0\n")
     with pytest.raises(DataError, match=r"the disk is read-only\. Make it writable"):
         store.uploads.add({"train": tmp_path / "train.csv"})
-
-
-def test_a_judged_file_on_a_full_disk_is_said(full: Path, tmp_path: Path) -> None:
-    (tmp_path / "pairs.csv").write_text("sentence1,sentence2\na,b\n")
-    table = tables.open_table(tmp_path / "pairs.csv", "pairs.csv")
-    place = Run(tmp_path)
-
-    def work() -> events.Event:
-        with batch.open_writer(full, table, ["prediction"]) as write:
-            write([{"sentence1": "a" * MANY}])
-        return events.Finished(step=0, seconds=0.0)
-
-    assert background.carry_out(place, Phase.START, work) == 1
-    last = place.tail()[0][-1]
-    assert isinstance(last, events.Failed)
-    assert (last.error, last.remedy[:15]) == (
-        "A file of the job cannot be written: the disk is full.", "Free some space"
-    )  # fmt: skip

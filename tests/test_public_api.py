@@ -11,8 +11,9 @@ import pytest
 import finetune
 from finetune import Predictor, RunConfig, RunStore
 from finetune.errors import PublishError, TrainingError
+from finetune.jobs import service
+from finetune.runs import events
 from tests.conftest import TOKEN
-from tests.support import toys
 from tests.support.hub import LoopbackHub
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,9 +58,13 @@ def test_a_notebook_trains_evaluates_predicts_and_pushes(
     assert hub.repos["model", "ada/pairs"].private
 
 
-def test_a_run_that_fails_raises(config: RunConfig, store: RunStore, tmp_path: Path) -> None:
-    broken = toys.write_checkpoint(tmp_path / "broken")
-    (broken / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(TrainingError) as caught:
-        finetune.train(config.changed(checkpoint=str(broken)), store, progress=False)
-    assert caught.value.remedy
+def test_a_run_that_fails_raises(
+    config: RunConfig, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.create(config)
+    run.append(events.Started(device="CPU"))
+    run.append(events.Failed(error="The loss is not a number.", remedy="Lower it."))
+    monkeypatch.setattr(service, "start_run", lambda *_: run)
+    with pytest.raises(TrainingError, match="not a number") as caught:
+        finetune.train(config, store, progress=False)
+    assert caught.value.remedy == "Lower it."

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -22,22 +23,20 @@ from finetune.errors import DataError, FinetuneError
 
 SECONDS = 60
 MEMORY = 2**30  # bytes
-_CHILDREN = 2  # at once; more wait for their turn
 _LARGEST_RESULT = 2**24  # bytes
 _SOURCE = Path(__file__).resolve().parent.parent
-_turn = threading.BoundedSemaphore(_CHILDREN)
+_turn = threading.BoundedSemaphore(2)  # children at once; more wait for their turn
 
 
 def call(
     function: str, *arguments: Any, about: str, seconds: float = SECONDS, memory: int = MEMORY
 ) -> Any:
-    """What a function returns.
+    """What a function returns, called in a child.
 
     Args:
         function: `module:name`; it takes and returns what JSON can say.
         about: what it reads, for errors.
-        seconds: it may take.
-        memory: bytes it may hold, where the system can limit that.
+        memory: bytes it may hold.
 
     Raises:
         DataError: as the function does, and when it went beyond a limit or broke.
@@ -46,7 +45,6 @@ def call(
     path = os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH", "")]))
     # Arrow's own pools, and the stacks of many threads, reserve more than they use.
     variables = {"PYTHONPATH": path, "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "2"}
-    late = threading.Event()
     with (
         _turn,
         subprocess.Popen(
@@ -57,38 +55,27 @@ def call(
             env=os.environ | variables,
         ) as child,
     ):
-
-        def end() -> None:
-            late.set()
-            child.kill()
-
-        timer = threading.Timer(seconds, end)
-        timer.start()
         assert child.stdout is not None
         answer = child.stdout.read(_LARGEST_RESULT + 1)
-        timer.cancel()
         child.kill()
     with contextlib.suppress(ValueError):
         kind, value = json.loads(answer)
         if kind == "result":
             return value
         raise DataError(*value)
-    reason = f"took more than {seconds:g} s to read."
-    if not late.is_set():
-        megabytes = f"{memory / 2**20:,.0f} MiB"
-        reason = f"could not be read with {megabytes} of memory, or breaks what reads it."
+    reason = f"could not be read with {memory / 2**20:,.0f} MiB of memory, or breaks what reads it."
+    if child.returncode == -signal.SIGALRM:
+        reason = f"took more than {seconds:g} s to read."
     raise DataError(f"{about} {reason}", "Bring a part of it, or save it as CSV or JSONL.")
 
 
 def main() -> None:
     """The child: what was requested, as JSON on the standard output."""
     function, arguments, seconds, memory = json.loads(sys.argv[1])
-    out = os.dup(1)
+    output = os.dup(1)
     os.dup2(2, 1)  # what a library prints is no answer
-    with contextlib.suppress(ImportError, AttributeError, ValueError, OSError):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        import resource
-
+    signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process
+    with contextlib.suppress(ValueError, OSError):  # where the system has stricter limits
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     threading.Thread(target=_end_with_the_app, daemon=True).start()
@@ -97,7 +84,7 @@ def main() -> None:
         answer = ["result", getattr(importlib.import_module(module), name)(*arguments)]
     except FinetuneError as error:
         answer = ["refused", [error.fact, error.remedy]]
-    with os.fdopen(out, "w", encoding="utf-8") as file:
+    with os.fdopen(output, "w", encoding="utf-8") as file:
         file.write(json.dumps(answer))
 
 

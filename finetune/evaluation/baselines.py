@@ -1,14 +1,10 @@
-"""Baselines: TF-IDF with logistic regression, and the checkpoint's own cosine similarity.
-
-Both are scored on the validation pairs of the model.
-"""
+"""Baselines: TF-IDF with logistic regression, and the checkpoint's own cosine similarity."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +12,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
+from finetune import json_files
 from finetune.data import checkpoints
 from finetune.data.splits import Pairs
 from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
@@ -27,23 +24,15 @@ MOST_ENCODED = 2_000  # validation pairs that are encoded: as dear as an evaluat
 MOST_TUNED = 500  # training pairs that the similarity's threshold is chosen on
 WEIGHTS = 2_000_000  # of the regression; fitting takes some 300 bytes for each
 _BATCH = 64
-_SEED = 0
 
 Labels = NDArray[np.int64]
 Similarities = NDArray[np.float32]
 
 
-class _Texts:
-    """Texts and labels of a split, or of so many of its pairs, drawn with a seed."""
-
-    def __init__(self, split: Dataset, most: int) -> None:
-        if len(split) > most:
-            rows = np.random.default_rng(_SEED).choice(len(split), most, replace=False)
-            split = split.select(np.sort(rows))
-        self.first: list[str] = split["sentence1"][:]
-        paired = "sentence2" in split.column_names
-        self.second: list[str] | None = split["sentence2"][:] if paired else None
-        self.labels = np.asarray(split["label"][:], np.int64)
+class _Texts(NamedTuple):
+    first: list[str]
+    second: list[str]  # empty for single sentences
+    labels: Labels
 
 
 def measure_baselines(
@@ -55,37 +44,44 @@ def measure_baselines(
 ) -> dict[str, dict[str, float]]:
     """Baseline -> `accuracy`, `f1`, and the number of `examples` it was measured on.
 
-    Pairs are drawn with a seed where they are many, so that runs on the same pairs have the same
-    baselines.
-
     Args:
         checkpoint: the model before any tuning; compared only where it is a sentence encoder.
         max_length: the longest sentence in tokens.
         half: whether to encode in bf16.
-        stop: asked between two batches; what is known by then is returned.
+        stop: asked between two batches; the baselines measured by then are returned.
     """
 
     def scores(answers: Labels, labels: Labels) -> dict[str, float]:
         confusion = confusion_matrix(labels, answers, len(pairs.labels))
         return {**accuracy_and_f1(confusion, pairs.positive), "examples": float(len(labels))}
 
-    train, validation = (_Texts(pairs.splits[name], MOST) for name in ("train", "validation"))
+    train, validation = (_draw(pairs.splits[name], MOST) for name in ("train", "validation"))
     baselines = {TFIDF: scores(predict_by_tfidf(train, validation), validation.labels)}
     folder = _sentence_encoder(checkpoint)
-    if folder is None or train.second is None or len(pairs.labels) != 2:
+    if folder is None or not train.second or len(pairs.labels) != 2:
         return baselines
-    train = _Texts(pairs.splits["train"], MOST_TUNED)
-    validation = _Texts(pairs.splits["validation"], MOST_ENCODED)
-    encoder = Encoder(folder, max_length, half, stop)
-    tuned_on, similarity = encoder.similarity(train), encoder.similarity(validation)
-    if tuned_on is not None and similarity is not None:
+    train = _draw(pairs.splits["train"], MOST_TUNED)
+    validation = _draw(pairs.splits["validation"], MOST_ENCODED)
+    first, second = train.first + validation.first, train.second + validation.second
+    cosine = cosine_similarity(folder, first, second, max_length, half, stop)
+    if cosine is not None:
+        tuned_on, similarity = np.split(cosine, [len(train.labels)])
         answers = predict_by_threshold(tuned_on, train.labels, similarity, pairs.positive)
         baselines[COSINE] = scores(answers, validation.labels)
     return baselines
 
 
+def _draw(split: Dataset, most: int) -> _Texts:
+    """Texts and labels of a split, or of so many of its pairs, drawn with a seed."""
+    if len(split) > most:
+        rows = np.random.default_rng(0).choice(len(split), most, replace=False)
+        split = split.select(np.sort(rows))
+    second = split["sentence2"][:] if "sentence2" in split.column_names else []
+    return _Texts(split["sentence1"][:], second, np.asarray(split["label"][:], np.int64))
+
+
 def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
-    """Classes that logistic regression gives the validation pairs, of shape (pairs,).
+    """Classes that logistic regression gives the validation pairs.
 
     A pair is what its two TF-IDF vectors have in common and in what they differ (elementwise
     product and absolute difference, as InferSent joins sentence vectors: Conneau et al. 2017,
@@ -95,19 +91,16 @@ def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    classes = len(np.unique(train.labels))
-    if classes < 2:
-        return np.full(len(validation.labels), train.labels[0])
     # Words of one letter count too, and characters stand for words where a script has no spaces.
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), token_pattern=r"(?u)[\u3040-\u9fff]|\w+", sublinear_tf=True,
-        max_features=min(50_000, WEIGHTS // (2 * classes)),
+        max_features=min(50_000, WEIGHTS // (2 * len(np.unique(train.labels)))),
     )  # fmt: skip
-    vectorizer.fit(train.first + (train.second or []))
+    vectorizer.fit(train.first + train.second)
 
     def features(texts: _Texts) -> Any:
         first = vectorizer.transform(texts.first)
-        if texts.second is None:
+        if not texts.second:
             return first
         second = vectorizer.transform(texts.second)
         common = first.multiply(second)
@@ -115,8 +108,7 @@ def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
         return hstack([common, abs(first - second), cosine]).tocsr()
 
     model = LogisticRegression(max_iter=200).fit(features(train), train.labels)
-    answers: Labels = model.predict(features(validation))
-    return answers
+    return np.asarray(model.predict(features(validation)))
 
 
 def predict_by_threshold(
@@ -125,14 +117,14 @@ def predict_by_threshold(
     """Classes by the threshold of a similarity, and the side of it, that is most often right on the
     pairs it is tuned on; all of shape (pairs,)."""
     values = np.unique(tuned_on).astype(np.float64)
-    edges = np.concatenate([[-np.inf], (values[1:] + values[:-1]) / 2, [np.inf]])
+    edges = np.array([-np.inf, *(values[1:] + values[:-1]) / 2, np.inf])
     right = ((tuned_on >= edges[:, None]) == (labels == positive)).sum(axis=1)
     high, low = int(right.argmax()), int(right.argmin())
     if right[high] >= len(labels) - right[low]:
-        chosen = similarity >= edges[high]
+        called = similarity >= edges[high]
     else:  # the positive class is that of unlike sentences
-        chosen = similarity < edges[low]
-    return np.where(chosen, positive, 1 - positive).astype(np.int64)
+        called = similarity < edges[low]
+    return np.where(called, positive, 1 - positive).astype(np.int64)
 
 
 def _sentence_encoder(checkpoint: str) -> Path | None:
@@ -152,54 +144,34 @@ def _sentence_encoder(checkpoint: str) -> Path | None:
     return folder if (folder / "modules.json").is_file() else None
 
 
-class Encoder:
-    """A sentence encoder before any tuning, loaded without touching torch's random numbers.
-
-    Args:
-        folder: a sentence-transformers checkpoint.
-        half: whether to compute in bf16.
-    """
-
-    def __init__(self, folder: Path, max_length: int, half: bool, stop: Callable[[], bool]) -> None:
-        self._stop = stop
-        self._half = half
-        self._max_length = max_length
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
-        with torch.random.fork_rng():  # new weights are drawn for what a checkpoint lacks
-            self._model = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
-        pooling = folder / "1_Pooling" / "config.json"
-        settings = json.loads(pooling.read_text()) if pooling.is_file() else {}
-        self._first_token = bool(settings.get("pooling_mode_cls_token"))
-        if torch.accelerator.is_available():
-            self._model.to(torch.accelerator.current_accelerator())
-
-    def similarity(self, texts: _Texts) -> Similarities | None:
-        """Cosine of the two sentences' vectors, of shape (pairs,); None when stopped."""
-        assert texts.second is not None, "single sentences have no similarity"
-        vectors = self._encode([*texts.first, *texts.second])
-        if vectors is None:
+@torch.inference_mode()
+def cosine_similarity(
+    folder: Path, first: list[str], second: list[str], max_length: int, half: bool,
+    stop: Callable[[], bool],
+) -> Similarities | None:  # fmt: skip
+    """How alike a sentence encoder finds pairs, of shape (pairs,); None when stopped."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.random.fork_rng():  # new weights are drawn for what a checkpoint lacks
+        model = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
+    if torch.accelerator.is_available():
+        model.to(torch.accelerator.current_accelerator())
+    first_token = json_files.read(folder / "1_Pooling" / "config.json").get(
+        "pooling_mode_cls_token"
+    )
+    texts = first + second
+    order = np.argsort([len(text) for text in texts], kind="stable")
+    batches = []
+    for rows in np.array_split(order, range(_BATCH, len(order), _BATCH)):
+        if stop():
             return None
-        size = len(texts.first)
-        cosine: Similarities = (vectors[:size] * vectors[size:]).sum(dim=1).numpy()
-        return cosine
-
-    def _encode(self, texts: Sequence[str]) -> torch.Tensor | None:
-        """Vectors of length 1, of shape (texts, size)."""
-        order = sorted(range(len(texts)), key=lambda n: len(texts[n]))
-        batches: list[torch.Tensor] = []
-        with torch.inference_mode():
-            for start in range(0, len(order), _BATCH):
-                if self._stop():
-                    return None
-                batches.append(self._batch([texts[n] for n in order[start : start + _BATCH]]))
-        return torch.cat(batches)[np.argsort(order)]
-
-    def _batch(self, texts: list[str]) -> torch.Tensor:
-        inputs = self._tokenizer(
-            texts, truncation=True, max_length=self._max_length, padding=True, return_tensors="pt"
-        ).to(self._model.device)
-        with torch.autocast(self._model.device.type, torch.bfloat16, enabled=self._half):
-            states = self._model(**inputs).last_hidden_state.float()
-        mask = inputs["attention_mask"].unsqueeze(-1).float()
-        pooled = states[:, 0] if self._first_token else (states * mask).sum(1) / mask.sum(1)
-        return torch.nn.functional.normalize(pooled, dim=1).cpu()
+        inputs = tokenizer(
+            [texts[row] for row in rows],
+            truncation=True, max_length=max_length, padding=True, return_tensors="pt",
+        ).to(model.device)  # fmt: skip
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
+            states = model(**inputs).last_hidden_state.float()
+        mask = inputs["attention_mask"].unsqueeze(-1)
+        pooled = states[:, 0] if first_token else (states * mask).sum(1) / mask.sum(1)
+        batches.append(torch.nn.functional.normalize(pooled, dim=1).cpu())
+    vectors = torch.cat(batches)[np.argsort(order)].chunk(2)
+    return np.asarray((vectors[0] * vectors[1]).sum(dim=1))

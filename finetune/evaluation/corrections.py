@@ -7,15 +7,15 @@ The run itself stays as it was; a new one can start from the corrected pairs.
 
 from __future__ import annotations
 
-import csv
 import json
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from finetune.config import NO_COLUMN, RunConfig
+import pyarrow as pa
+from pyarrow import csv
+
+from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
 from finetune.data import safe_csv
 from finetune.disk import write_atomically
 from finetune.errors import DataError
@@ -23,23 +23,13 @@ from finetune.evaluation import saved_predictions
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_BATCH = 10_000
 _write_lock = threading.Lock()  # a person may correct two labels within a moment
-# The fields that chose the pairs, which have been chosen now.
-_SOURCE_FIELDS = (
-    "dataset_config_name", "dataset_revision", "train_split", "validation_split", "test_split",
-    "validation_share", "max_train_samples", "max_eval_samples", "drop_duplicates", "drop_leaked",
-)  # fmt: skip
 
 
 def read_corrections(run: Run) -> dict[int, str]:
     """Row -> the corrected class, in the order of the rows."""
     values = run.read_json(run.folder / "corrections.json")
-    rows = {int(row): str(label) for row, label in values.items() if row.isdecimal()}
-    return dict(sorted(rows.items()))
+    return dict(sorted((int(row), str(label)) for row, label in values.items()))
 
 
 def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int, str]:
@@ -57,31 +47,26 @@ def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int
         raise DataError(f"There is no class {label!r}.", f"The classes are {', '.join(labels)}.")
     with _write_lock:
         corrections = read_corrections(run)
-        corrections.pop(row, None)
-        if labels.index(label) != table.column("label")[row].as_py():
-            corrections[row] = label
+        corrections[row] = label
+        if labels.index(label) == table.column("label")[row].as_py():
+            del corrections[row]
         text = json.dumps(corrections, ensure_ascii=False, sort_keys=True)
         write_atomically(run.folder / "corrections.json", text + "\n")
     return corrections
 
 
-def corrections_csv(run: Run, labels: list[str]) -> Iterator[str]:
-    """The validation pairs with the corrected labels as CSV, in pieces; `label_before` is the label
-    that a corrected one had."""
-    return _csv_pieces(_examples(run), labels, read_corrections(run))
-
-
-def _csv_pieces(table: pa.Table, labels: list[str], corrections: dict[int, str]) -> Iterator[str]:
+def corrections_csv(run: Run, labels: list[str]) -> str:
+    """The validation pairs with the corrected labels as CSV; `label_before` is the label that a
+    corrected one had."""
+    table, corrections = _examples(run), read_corrections(run)
     columns = [name for name in table.column_names if name != "label"]
-    yield safe_csv.to_csv([[*columns, "label", "label_before"]])
-    for start in range(0, table.num_rows, _BATCH):
-        lines = []
-        for row, example in enumerate(table.slice(start, _BATCH).to_pylist(), start):
-            before = labels[example["label"]]
-            label = corrections.get(row, before)
-            texts = [example[name] for name in columns]
-            lines.append([*texts, label, before if label != before else ""])
-        yield safe_csv.to_csv(lines)
+    lines = []
+    for row, example in enumerate(table.to_pylist()):
+        before = labels[example["label"]]
+        label = corrections.get(row, before)
+        texts = [example[name] for name in columns]
+        lines.append([*texts, label, before if label != before else ""])
+    return safe_csv.to_csv([[*columns, "label", "label_before"], *lines])
 
 
 def corrections_upload(store: RunStore, run: Run) -> RunConfig:
@@ -102,39 +87,35 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
     config = run.pinned_config()
     dataset_cache.ensure_cached(config, run.folder.parent)
     pairs = splits.load_pairs(config, run.folder.parent)
-    if pairs.splits["validation"]["label"][:] != _examples(run).column("label").to_pylist():
+    tables = {name: split.with_format("arrow")[:] for name, split in pairs.splits.items()}
+    if tables["validation"].column("label") != _examples(run).column("label"):
         raise DataError("The pairs have changed since this run.", "Examine them anew.")
     with tempfile.TemporaryDirectory() as folder:
-        files = {}
-        for split, rows in pairs.splits.items():
-            files[split] = Path(folder) / f"{split}.csv"
-            changed = corrections if split == "validation" else {}
-            _write_split(files[split], rows, pairs.labels, changed)
-        name = store.uploads.add(files)
-    paired = "sentence2" in pairs.splits["train"].column_names
-    default = RunConfig()
-    return config.changed(
-        **{field: getattr(default, field) for field in _SOURCE_FIELDS},
-        dataset=name,
-        sentence1_column="sentence1",
-        sentence2_column="sentence2" if paired else NO_COLUMN,
-        label_column="label",
-        positive_label=pairs.labels[pairs.positive] if len(pairs.labels) == 2 else "",
-        name="",
-    )
+        files = {name: Path(folder) / f"{name}.csv" for name in tables}
+        for name, table in tables.items():
+            changed = corrections if name == "validation" else {}
+            _write_split(files[name], table, pairs.labels, changed)
+        dataset = store.uploads.add(files)
+    paired = "sentence2" in tables["train"].column_names
+    defaults = {field: getattr(RunConfig(), field) for field in (*DATA_FIELDS, "name")}
+    columns = {
+        "sentence1_column": "sentence1",
+        "sentence2_column": "sentence2" if paired else NO_COLUMN,
+        "label_column": "label",
+        "positive_label": pairs.labels[pairs.positive] if len(pairs.labels) == 2 else "",
+    }
+    return config.changed(**defaults | columns | {"dataset": dataset})
 
 
-def _write_split(path: Path, rows: Any, labels: list[str], corrections: dict[int, str]) -> None:
+def _write_split(
+    path: Path, table: pa.Table, names: list[str], corrections: dict[int, str]
+) -> None:
     """A split as plain CSV: `safe_csv` would change a text for a spreadsheet."""
-    columns = [name for name in ("sentence1", "sentence2") if name in rows.column_names]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow([*columns, "label"])
-        batches = rows.with_format("arrow").iter(_BATCH)
-        examples = (example for batch in batches for example in batch.to_pylist())
-        for row, example in enumerate(examples):
-            label = corrections.get(row, labels[example["label"]])
-            writer.writerow([*(example[name] for name in columns), label])
+    labels = [names[index] for index in table.column("label").to_pylist()]
+    for row, label in corrections.items():
+        labels[row] = label
+    columns = [name for name in ("sentence1", "sentence2") if name in table.column_names]
+    csv.write_csv(table.select(columns).append_column("label", pa.array(labels)), path)
 
 
 def _examples(run: Run) -> pa.Table:

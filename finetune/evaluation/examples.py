@@ -13,33 +13,22 @@ from numpy.typing import NDArray
 
 from finetune.evaluation.report import HISTORIES, RunEvaluation
 
-# What examples can be sorted by -> whether the greatest comes first.
-SORTS = {"confidence": True, "words": True, "overlap": True, "row": False}
 SELECTIONS = ("wrong", "right", "suspected labels", "all")
 
 
 @dataclass(frozen=True)
 class ExampleRow:
-    """One example as a table shows it.
+    """One example as a table shows it."""
 
-    Args:
-        row: its place in the validation split, from 0.
-        label, answer: names of classes.
-        confidence: probability of the answer.
-        history: one of `HISTORIES`.
-        words: of both sentences together; 0 where unknown.
-        overlap: share of words the sentences have in common; None where unknown.
-    """
-
-    row: int
+    row: int  # of the validation split, from 0
     sentence1: str
     sentence2: str
-    label: str
+    label: str  # names of classes
     answer: str
-    confidence: float
-    history: str
-    words: int
-    overlap: float | None
+    confidence: float  # probability of the answer
+    history: str  # one of `HISTORIES`
+    words: int  # of both sentences together; 0 where unknown
+    overlap: float | None  # share of words in common; None where unknown
 
 
 def select_examples(
@@ -50,32 +39,33 @@ def select_examples(
     search: str = "",
     by: str = "confidence",
 ) -> NDArray[np.int64]:
-    """Rows of examples, in order.
+    """Rows of examples, in order; what is empty selects any.
 
     Args:
         which: one of `SELECTIONS`.
-        label: the true class by name; any where empty.
-        history: one of `HISTORIES`; any where empty.
+        label: the true class by name.
+        history: one of `HISTORIES`.
         search: a text that stands in one of the sentences, in upper or lower case.
-        by: one of `SORTS`; suspected labels come by their doubt.
+        by: `confidence`, `words` or `overlap`, the greatest first; or `row`. Suspected labels come
+            by their doubt.
     """
-    kept = np.ones(len(study.truth), bool)
+    selected = np.ones(len(study.truth), bool)
     if which in ("wrong", "right"):
-        kept &= (study.answers == study.truth) == (which == "right")
+        selected &= (study.answers == study.truth) == (which == "right")
     if label in study.analysis.labels:
-        kept &= study.truth == study.analysis.labels.index(label)
+        selected &= study.truth == study.analysis.labels.index(label)
     if history in HISTORIES:
-        kept &= study.history == list(HISTORIES).index(history)
+        selected &= study.history == HISTORIES.index(history)
     if search.strip() and study.table is not None:
-        kept &= _contains(study.table, search.strip())
+        selected &= _contains(study.table, search.strip())
     if which == "suspected labels":
-        return study.suspects[kept[study.suspects]]
-    rows = np.flatnonzero(kept)
-    values: dict[str, NDArray[Any]] = {"row": np.arange(len(kept))}
+        return study.suspects[selected[study.suspects]]
+    rows = np.flatnonzero(selected)
+    values: dict[str, NDArray[Any]] = {"row": -np.arange(len(selected))}
     if study.traits is not None:
         values |= {"words": study.traits.words, "overlap": study.traits.overlap}
-    ranked = np.nan_to_num(values.get(by, study.confidence)[rows].astype(np.float64), nan=-1.0)
-    return rows[np.argsort(-ranked if SORTS.get(by, True) else ranked, kind="stable")]
+    ranks = values.get(by, study.confidence)[rows]
+    return rows[np.argsort(-ranks, kind="stable")]
 
 
 def most_doubted_errors(
@@ -90,31 +80,27 @@ def most_doubted_errors(
 def _contains(table: pa.Table, text: str) -> NDArray[np.bool_]:
     either = np.zeros(table.num_rows, bool)
     for name in {"sentence1", "sentence2"} & set(table.column_names):
-        matches = pc.match_substring(table.column(name), text, ignore_case=True)
-        either |= matches.fill_null(False).to_numpy()
+        either |= pc.match_substring(table.column(name), text, ignore_case=True).to_numpy()
     return either
 
 
 def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
     """The examples of some rows, in the order of `rows`."""
-    names = study.analysis.labels
-    texts: list[dict[str, Any]] = [{} for _ in rows]
+    names, traits = study.analysis.labels, study.traits
+    texts: list[dict[str, str]] = [{}] * len(rows)
     if study.table is not None:
         texts = study.table.take(pa.array(rows, pa.int64())).to_pylist()
-    lines = []
-    for row, text in zip(rows, texts, strict=True):
-        overlap = float(study.traits.overlap[row]) if study.traits is not None else float("nan")
-        lines.append(
-            ExampleRow(
-                row=int(row),
-                sentence1=text.get("sentence1") or "",
-                sentence2=text.get("sentence2") or "",
-                label=names[study.truth[row]],
-                answer=names[study.answers[row]],
-                confidence=float(study.confidence[row]),
-                history=HISTORIES[study.history[row]],
-                words=int(study.traits.words[row]) if study.traits is not None else 0,
-                overlap=None if np.isnan(overlap) else overlap,
-            )
+    return [
+        ExampleRow(
+            row=int(row),
+            sentence1=text.get("sentence1", ""),
+            sentence2=text.get("sentence2", ""),
+            label=names[study.truth[row]],
+            answer=names[study.answers[row]],
+            confidence=float(study.confidence[row]),
+            history=HISTORIES[study.history[row]],
+            words=int(traits.words[row]) if traits else 0,
+            overlap=float(traits.overlap[row]) if traits and "sentence2" in text else None,
         )
-    return lines
+        for row, text in zip(rows, texts, strict=True)
+    ]

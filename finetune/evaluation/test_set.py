@@ -58,15 +58,15 @@ def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> Non
         rows = np.sort(np.random.default_rng(0).choice(rows, MOST_SWAPPED, replace=False))
     texts = table.take(rows)
     first, second = (texts.column(name).to_pylist() for name in ("sentence1", "sentence2"))
-    step = run.summary().saved_step or 0
     scorer = Scorer(run.best, checkpoints.length_of(run.folder))
     given = scorer.scores(first, second)
     if not stop():
-        logits = SwappedLogits(step, rows, given, scorer.scores(second, first))
+        swapped = scorer.scores(second, first)
+        logits = SwappedLogits(run.summary().saved_step or 0, rows, given, swapped)
         saved_predictions.save_swapped_logits(run, logits)
 
 
-def open_test_set(run: Run) -> events.TestSetOpened:
+def open_test_set(run: Run) -> None:
     """Score the kept model on the test split, and write into the run that it was opened.
 
     Raises:
@@ -93,14 +93,14 @@ def open_test_set(run: Run) -> events.TestSetOpened:
         confusion = confusion_matrix(labels, answers, len(pairs.labels))
         return accuracy_and_f1(confusion, pairs.positive)
 
-    opened = events.TestSetOpened(
-        step=step,
-        metrics=metrics(PredictOptions()),
-        threshold=rule.threshold,
-        at_threshold=metrics(PredictOptions(threshold=True)) if rule.threshold else {},
+    run.append(
+        events.TestSetOpened(
+            step=step,
+            metrics=metrics(PredictOptions()),
+            threshold=rule.threshold,
+            at_threshold=metrics(PredictOptions(threshold=True)) if rule.threshold else {},
+        )
     )
-    run.append(opened)
-    return opened
 
 
 def _load_pairs(run: Run) -> Pairs:

@@ -1,7 +1,6 @@
-"""Calibration: do probabilities of 80% mean right in 80 of 100, and temperature scaling.
+"""Calibration: whether answers given with 80% confidence are right in 80 of 100.
 
-A temperature T divides the logits: above 1 it makes a model less sure, below 1 surer; the
-predicted classes stay what they are.
+A temperature divides the logits: above 1 it makes a model less sure, below 1 surer.
 """
 
 from __future__ import annotations
@@ -17,60 +16,47 @@ from finetune.metrics.classification import Floats, Indices, Truths
 Logits = NDArray[np.floating[Any]]
 
 COLDEST, HOTTEST = 0.05, 20.0  # temperatures
-_CHUNK = 1_000_000  # numbers at once
-_FITTED_ON = 3_000_000  # numbers at most
-_FEWEST = 10  # examples
+BINS = 15  # of confidence, of equal width
+_FITTED_ON = 3_000_000  # logits at most
+_FOLDS = 5
+_LEAST = 10  # examples in a fold
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Confidence beside accuracy, by bins of confidence.
+    """Confidence beside accuracy, by bins of confidence."""
 
-    Args:
-        counts: examples in each bin; a bin holds its upper edge.
-        confidence, accuracy: means over each bin; nan where it is empty.
-        ece: expected calibration error, the mean of |accuracy - confidence| over the examples.
-    """
-
-    counts: NDArray[np.int64]
-    confidence: Floats
+    counts: NDArray[np.int64]  # examples in each bin; a bin holds its upper edge
+    confidence: Floats  # mean over each bin; nan where it is empty
     accuracy: Floats
-    ece: float
+    ece: float  # expected calibration error: |accuracy - confidence|, mean over the examples
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Calibration before and after temperature scaling, on examples it was not fitted on.
+    """Calibration after temperature scaling."""
 
-    Args:
-        temperature: fitted on all examples; the one to use.
-        before: at temperature 1.
-        after: each fold at the temperature fitted on the other folds.
-    """
-
-    temperature: float
-    before: Reliability
-    after: Reliability
+    temperature: float  # fitted on all examples; the one to use
+    after: Reliability  # each fold at the temperature fitted on the other folds
     folds: int
 
 
-def probabilities(logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
-    """The softmax of finite logits over a temperature, of shape (examples, classes)."""
-    wide = np.promote_types(logits.dtype, np.float32)  # float16 would round the difference
-    with np.errstate(over="ignore"):  # what passes float32 is as good as 0
-        shifted = np.subtract(logits, logits.max(axis=1, keepdims=True), dtype=wide)
-        out: NDArray[np.float32] = shifted.astype(np.float32, copy=False)
-        out /= np.float32(temperature)
-    np.exp(out, out=out)
-    out /= out.sum(axis=1, keepdims=True)
-    return out
+def probabilities(
+    logits: Logits, temperature: float | NDArray[np.float32] = 1.0
+) -> NDArray[np.float32]:
+    """The softmax of finite logits over a temperature, one for all or of shape (examples, 1)."""
+    shares: NDArray[np.float32]
+    shares = np.subtract(logits, logits.max(axis=1, keepdims=True), dtype=np.float32)
+    shares /= np.float32(temperature)
+    np.exp(shares, out=shares)
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares
 
 
-def reliability(confidence: Floats | Logits, right: Truths, bins: int = 15) -> Reliability:
-    """Confidence against accuracy in bins of equal width.
+def reliability(confidence: Floats | Logits, right: Truths) -> Reliability:
+    """Confidence against accuracy in bins.
 
-    The expected error of few examples is too high: even a perfect model shows some. (scikit-learn's
-    `calibration_curve` has neither the bins' counts nor the empty bins.)
+    The expected error of few examples is too high: even a perfect model shows some.
 
     Args:
         confidence: probability of the predicted class, of shape (examples,), at least one example.
@@ -78,28 +64,24 @@ def reliability(confidence: Floats | Logits, right: Truths, bins: int = 15) -> R
 
     Source: Naeini, Cooper and Hauskrecht 2015, https://doi.org/10.1609/aaai.v29i1.9602.
     """
-    values = np.asarray(confidence, dtype=np.float64)
-    index = np.searchsorted(np.arange(1, bins) / bins, values, side="left")
-    counts, sums, hits = (
-        np.bincount(index, weights, minlength=bins) for weights in (None, values, right)
-    )
-    filled = counts > 0
+    bins = np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="left")
+    counts = np.bincount(bins, minlength=BINS)
     mean_confidence, accuracy = (
-        np.divide(total, counts, out=np.full(bins, np.nan), where=filled) for total in (sums, hits)
+        np.divide(
+            np.bincount(bins, values, minlength=BINS),
+            counts,
+            out=np.full(BINS, np.nan),
+            where=counts > 0,
+        )
+        for values in (confidence, right)
     )
-    gaps = np.abs(accuracy - mean_confidence)[filled]
-    ece = float((gaps * counts[filled]).sum() / len(values))
-    return Reliability(counts, mean_confidence, accuracy, ece)
+    gaps = np.nan_to_num(np.abs(accuracy - mean_confidence))
+    return Reliability(counts, mean_confidence, accuracy, float(np.average(gaps, weights=counts)))
 
 
-def fit_temperature(logits: Logits, labels: Indices, seed: int = 0) -> float:
-    """The temperature at which the labels are most likely.
-
-    Beyond 3 million numbers the fit rests on a random part of the examples, drawn with `seed`.
-
-    Returns:
-        from 0.05, as where every example is right, to 20, as where logits say less than nothing;
-        1 where no temperature changes anything, all logits of each example being equal.
+def fit_temperature(logits: Logits, labels: Indices) -> float:
+    """The temperature, from 0.05 to 20, at which the labels are most likely; 1 where all logits of
+    each example are equal. Of very many examples a random part is used.
 
     Source: Guo, Pleiss, Sun and Weinberger 2017, https://arxiv.org/abs/1706.04599.
     """
@@ -107,7 +89,7 @@ def fit_temperature(logits: Logits, labels: Indices, seed: int = 0) -> float:
 
     most = max(1, _FITTED_ON // logits.shape[1])
     if len(labels) > most:
-        rows = np.random.default_rng(seed).choice(len(labels), most, replace=False)
+        rows = np.random.default_rng(0).choice(len(labels), most, replace=False)
         logits, labels = logits[rows], labels[rows]
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(axis=1, keepdims=True)
@@ -128,36 +110,19 @@ def fit_temperature(logits: Logits, labels: Indices, seed: int = 0) -> float:
     return 1 / float(brentq(slope, 1 / HOTTEST, 1 / COLDEST, rtol=1e-7))
 
 
-def calibrate(logits: Logits, labels: Indices, folds: int = 5, seed: int = 0) -> Calibration | None:
-    """Calibration before and after temperature scaling; None for fewer than 10 examples.
+def calibrate(logits: Logits, labels: Indices) -> Calibration | None:
+    """Calibration after temperature scaling; None for fewer than 10 examples.
 
-    A temperature looks better on the examples it was fitted on. So each fold of the examples is
-    judged at the temperature fitted on the others; fewer than 5 where one would hold under 10."""
-    n = len(labels)
-    if n < _FEWEST:
+    A temperature looks better on the examples it was fitted on, so each of 5 folds, or fewer of 10
+    examples each, is judged at the temperature fitted on the others."""
+    if len(labels) < _LEAST:
         return None
-    folds = max(2, min(folds, n // 10))
-    fold_of = np.random.default_rng(seed).permutation(n) % folds
-    temperatures = np.empty(n)
+    folds = max(2, min(_FOLDS, len(labels) // _LEAST))
+    fold_of = np.random.default_rng(0).permutation(len(labels)) % folds
+    temperatures = np.empty((len(labels), 1), np.float32)
     for fold in range(folds):
         others = fold_of != fold
-        temperatures[~others] = fit_temperature(logits[others], labels[others], seed)
-    right = logits.argmax(axis=1) == labels
-    return Calibration(
-        temperature=fit_temperature(logits, labels, seed),
-        before=reliability(_confidence(logits, np.ones(n)), right),
-        after=reliability(_confidence(logits, temperatures), right),
-        folds=folds,
-    )
-
-
-def _confidence(logits: Logits, temperatures: Floats) -> Floats:
-    """Probability of the predicted class, at a temperature for each example. In chunks, as 100,000
-    examples of 1,000 classes would take a gigabyte."""
-    parts = []
-    chunks = min(len(logits), 1 + logits.size // _CHUNK)
-    for rows in np.array_split(np.arange(len(logits)), chunks):
-        shifted = logits[rows].astype(np.float64)
-        shifted -= shifted.max(axis=1, keepdims=True)  # the largest is 0, of which exp is 1
-        parts.append(1 / np.exp(shifted / temperatures[rows, None]).sum(axis=1))
-    return np.concatenate(parts)
+        temperatures[~others] = fit_temperature(logits[others], labels[others])
+    confidence = probabilities(logits, temperatures).max(axis=1)
+    after = reliability(confidence, logits.argmax(axis=1) == labels)
+    return Calibration(fit_temperature(logits, labels), after, folds)

@@ -134,13 +134,12 @@ def _logo() -> str:
 
 def _notices(store: RunStore) -> list[str]:
     """What a visitor of a Space should know of it, for the head of the page."""
-    current = space.current_space(store.root)
-    if current is None:
+    described = space.describe_space(store.root)
+    if described is None:
         return []
-    label = page_text("Hardware")
-    hardware = f"{label}: {html.escape(current.hardware)}"
-    warnings = [feedback.warning(text) for text in current.notices()]
-    return [f'<p class="ft-facts" id="hardware">{hardware}</p>', *warnings]
+    hardware, notices = described
+    text = f"{page_text('Hardware')}: {html.escape(hardware)}"
+    return [f'<p class="ft-facts" id="hardware">{text}</p>', *map(feedback.warning, notices)]
 
 
 def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:

@@ -179,14 +179,11 @@ def _curve_chart(
 
 
 def _roc_areas(analysis: Analysis) -> dict[str, tuple[float, int]]:
-    """Class -> area under its ROC curve and its examples."""
-    supports = dict(
-        zip(analysis.labels, (scores.support for scores in analysis.classes), strict=True)
-    )
-    if analysis.roc is not None:
-        positive = analysis.labels[analysis.positive]
-        return {positive: (analysis.roc.area, supports[positive])}
-    return {name: (roc, supports[name]) for name, (roc, _) in analysis.areas.items()}
+    """The positive class -> area under its ROC curve and its examples; empty without a curve."""
+    if analysis.roc is None:
+        return {}
+    support = analysis.classes[analysis.positive].support
+    return {analysis.labels[analysis.positive]: (analysis.roc.area, support)}
 
 
 def backwards(areas: Mapping[str, tuple[float, int]], examples: int) -> Markup:

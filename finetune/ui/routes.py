@@ -131,7 +131,7 @@ def _run_download(store: RunStore, request: Request) -> Response:
         case "corrected.csv":
             prepared = fold_events(run.tail()[0]).prepared
             pairs = corrections.corrections_csv(run, prepared.labels if prepared else [])
-            return _attachment(pairs, f"{run.id}-corrected.csv")
+            return _attachment([pairs], f"{run.id}-corrected.csv")
     raise StoreError("There is no such file.")
 
 

@@ -35,11 +35,9 @@ LISTS: tuple[tuple[str, ...], ...] = (
     report.HISTORIES,
     (MAJORITY, baselines.TFIDF, baselines.COSINE),
     # the kinds of pairs
-    ("words", "overlap", "number", "number differs", "negation", "negation differs", "name"),
+    ("words", "overlap", "number", "number differs", "negation", "negation differs"),
     ("class", "yes", "no"),
-    # on a Space only
-    tuple(space.Space("CPU", True, 0, False).notices()),
-    tuple(space.Space("CPU", False, 0, True).notices()),
+    (space.ZERO_GPU, space.NO_GPU, space.NOT_LASTING),
 )
 # Texts that stay as they are: names of fields, which are the same in code, files and papers.
 NAMES = {
