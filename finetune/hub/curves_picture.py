@@ -26,7 +26,10 @@ def curves_png(summary: RunSummary) -> bytes | None:
     figure = Figure(figsize=(9, 3.2), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)  # no pyplot: it keeps figures for all threads together
     left, right = figure.subplots(1, 2)
-    _losses(left, summary)
+    left.set_title("Training loss", loc="left", fontsize=10)
+    steps = [event.step for event in summary.train]
+    left.plot(steps, [event.loss for event in summary.train], color=_COLOURS["loss"])
+    left.set_ylim(bottom=0)
     _scores(right, summary)
     for axes in (left, right):
         axes.set_xlabel("step")
@@ -36,13 +39,6 @@ def curves_png(summary: RunSummary) -> bytes | None:
     file = io.BytesIO()
     figure.savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()
-
-
-def _losses(axes: Any, summary: RunSummary) -> None:
-    steps = [event.step for event in summary.train]
-    axes.set_title("Training loss", loc="left", fontsize=10)
-    axes.plot(steps, [event.loss for event in summary.train], color=_COLOURS["loss"])
-    axes.set_ylim(bottom=0)
 
 
 def _scores(axes: Any, summary: RunSummary) -> None:

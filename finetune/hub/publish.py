@@ -1,16 +1,12 @@
 """Pushes a finished run to the Hub as one commit, loads it back, and makes its demo Space.
 
-Free of torch until the model is scored, before the push and after it. A token is an argument of one
-call and is kept nowhere; it must not reach a file, a log, an event or an error's text. A push that
-fails or is cancelled has changed no repository, except that a new one may be there and empty, and
-that a commit which the Hub did not confirm may arrive late; what was uploaded is not sent again.
-
-Source: https://huggingface.co/docs/huggingface_hub/guides/upload
+A push that fails or is cancelled has changed no repository, except that a new one may be there and
+empty, and that a commit which the Hub did not confirm may arrive late; what was uploaded is not
+sent again. Source: https://huggingface.co/docs/huggingface_hub/guides/upload
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -20,10 +16,9 @@ from finetune.data import checkpoints
 from finetune.environment import hub_connection
 from finetune.errors import PublishError
 from finetune.hub import demo, model_card, verify
-from finetune.hub.client import HubClient, never_stop
-from finetune.hub.demo import DemoPlan
+from finetune.hub.client import HubClient
 from finetune.hub.push_plan import PushPlan, PushRequest, prepare_push
-from finetune.hub.upload import ProgressCallback, PushProgress, Upload
+from finetune.hub.upload import ProgressCallback, Upload
 from finetune.hub.verify import Verification
 from finetune.phases import Phase
 from finetune.runs.run import Run, default_title
@@ -32,31 +27,18 @@ from finetune.runs.summary import RunSummary
 
 @dataclass(frozen=True)
 class Pushed:
-    """A push that the Hub confirmed.
+    """A push that the Hub confirmed."""
 
-    Args:
-        url: the repository's page.
-        commit: the commit's sha.
-        created: whether the repository is new.
-        verified: what loading it back has shown; None where that was not asked for.
-        demo: the address of the Space; empty where there is none.
-        demo_problem: why there is none although it was wanted.
-    """
-
-    url: str
-    commit: str
-    created: bool
-    verified: Verification | None = None
-    demo: str = ""
-    demo_problem: str = ""
+    url: str  # of the repository's page
+    commit: str  # its sha
+    created: bool  # whether the repository is new
+    verified: Verification | None = None  # what loading it back has shown, where that was asked for
+    demo: str = ""  # the address of the Space, where there is one
+    demo_problem: str = ""  # why there is none although it was wanted
 
 
 class RepositoryExists(PublishError):
-    """A repository holds something already, and nobody has said that it shall be updated.
-
-    Args:
-        full: the repository, `namespace/name`.
-    """
+    """The repository `full` holds something, and nobody has said that it shall be updated."""
 
     def __init__(self, full: str) -> None:
         super().__init__(
@@ -67,11 +49,7 @@ class RepositoryExists(PublishError):
 
 
 class Billed(PublishError):
-    """A demo Space would be billed, and nobody has agreed to its price.
-
-    Args:
-        plan: of the push.
-    """
+    """The demo Space of a plan would be billed, and nobody has agreed to its price."""
 
     def __init__(self, plan: PushPlan) -> None:
         super().__init__(
@@ -81,17 +59,13 @@ class Billed(PublishError):
         self.plan = plan
 
 
-def ignore_progress(progress: PushProgress) -> None:
-    """Default progress callback: ignores."""
-
-
 def push_run(
     run: Run,
     summary: RunSummary,
     request: PushRequest,
     token: str | None,
-    report: ProgressCallback = ignore_progress,
-    stopped: Callable[[], bool] = never_stop,
+    report: ProgressCallback = lambda progress: None,
+    stopped: Callable[[], bool] = lambda: False,
     verified: bool = True,
 ) -> Pushed:
     """Send the best model, its tokenizer, the card and the configuration as one commit, and load
@@ -102,7 +76,6 @@ def push_run(
     Args:
         run: the run whose `best/` is sent.
         summary: the fold over its events, for the card.
-        request: what shall be pushed where.
         token: used for these calls only.
         report: called with every progress.
         stopped: whether the person wants the end; asked often until the commit is made.
@@ -122,23 +95,21 @@ def push_run(
         raise Billed(plan)
     if plan.held and not request.update:
         raise RepositoryExists(plan.full)
-    with contextlib.ExitStack() as open_files:
-        upload = Upload(hub, plan, files, open_files, report)
-        local = verify.score_saved_model(run, summary)
-        title = run.about().name or default_title(model_card.public_config(run.config()))
-        commit = upload.carry_out(f"Fine-tuned with Finetune: {title}"[:200])
+    upload = Upload(hub, plan, report)
+    logits = verify.score_saved_model(run, summary)
+    title = run.about().name or default_title(model_card.public_config(run.config()))
+    commit = upload.send(files, f"Fine-tuned with Finetune: {title}"[:200])
     report(progress := replace(upload.progress, phase=Phase.VERIFY))
     pushed = Pushed(f"{hub_connection.hub_endpoint()}/{plan.full}", commit, upload.created)
     if verified:
-        comparison = verify.verify_push(run, summary, plan.full, commit, token, stopped, local)
+        comparison = verify.verify_push(run, summary, plan.full, commit, logits, hub)
         pushed = replace(pushed, verified=comparison)
     if plan.demo and stopped():
         return replace(pushed, demo_problem="You cancelled before it was made.")
     if plan.demo:
         report(replace(progress, phase=Phase.CREATE_DEMO))
-        space = DemoPlan(plan.demo, plan.demo_exists, plan.hardware, plan.billed)
         length = checkpoints.length_of(run.folder)
         texts = demo.demo_files(plan.full, summary.paired, length, plan.licence)
-        url, problem = demo.push_demo(space, request.hardware, plan.full, texts, hub)
+        url, problem = demo.push_demo(plan, request.hardware, texts, hub)
         pushed = replace(pushed, demo=url, demo_problem=problem)
     return pushed
