@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HFValidationError
@@ -161,6 +161,20 @@ class HubClient:
         if not self.api.repo_exists(name, repo_type="space"):
             return None
         return set(self.api.list_repo_files(name, repo_type="space")) - {".gitattributes"}
+
+    def create_space(
+        self, name: str, hardware: Any, sleep_time: int | None, private: bool = False
+    ) -> None:
+        """Make a Gradio Space, with its hardware at once: on the free one the Hub refuses it to
+        free accounts."""
+        self.call(
+            f"Creating the Space {name}",
+            lambda: self.api.create_repo(
+                name, repo_type="space", space_sdk="gradio", private=private or None,
+                space_hardware=hardware, space_sleep_time=sleep_time,
+            ),
+            stoppable=False,
+        )  # fmt: skip
 
     def check_stopped(self) -> None:
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from huggingface_hub import CommitOperationAdd, SpaceCardData
 
@@ -57,7 +57,7 @@ def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
 
 
 def push_demo(
-    plan: PushPlan, hardware: Any, files: dict[str, str], hub: HubClient
+    plan: PushPlan, hardware: str, files: dict[str, str], hub: HubClient
 ) -> tuple[str, str]:
     """Make or update the Space of a plan.
 
@@ -66,14 +66,7 @@ def push_demo(
     """
     try:
         if not plan.demo_exists:
-            hub.call(
-                f"Creating the Space {plan.demo}",
-                lambda: hub.api.create_repo(
-                    plan.demo, repo_type="space", space_sdk="gradio", space_hardware=hardware,
-                    space_sleep_time=default_sleep_time(hardware),
-                ),
-                stoppable=False,
-            )  # fmt: skip
+            hub.create_space(plan.demo, hardware, default_sleep_time(hardware))
         additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
         hub.call(
             f"Sending the demo to {plan.demo}",

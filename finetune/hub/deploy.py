@@ -7,6 +7,7 @@ nobody is there. Source: https://huggingface.co/docs/huggingface_hub/guides/mana
 from __future__ import annotations
 
 import argparse
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,6 @@ from finetune.errors import FinetuneError, PublishError
 from finetune.hub.client import HubClient, default_sleep_time, full_repo_id, stored_token
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TOP = ("app.py", "finetune", "tests", "assets", "requirements.txt", "README.md", "LICENSE")
 MOUNT = "/data"
 _PRICES = "https://huggingface.co/docs/hub/spaces-gpus"
 _FREE = "cpu-basic"  # hardware
@@ -40,23 +40,20 @@ class SpaceRequest:
 
 
 def project_files(root: Path = ROOT) -> dict[str, Path]:
-    """Path in the Space -> file: what git tracks, as it is now on the disk; without git, the
-    project's own files and folders.
+    """Path in the Space -> file: what git tracks, as it is now on the disk.
 
     Raises:
-        PublishError: when the folder does not hold the project.
+        PublishError: when the folder is no clone of the project.
     """
-    try:
+    names: list[str] = []
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, or no work tree
         done = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True)
         names = done.stdout.decode("utf-8", "surrogateescape").split("\0")
-    except (OSError, subprocess.CalledProcessError):  # no git, or no work tree
-        paths = [path for name in TOP for path in (root / name, *(root / name).rglob("*"))]
-        names = [path.relative_to(root).as_posix() for path in paths if path.suffix != ".pyc"]
-        names = [name for name in names if "/." not in name]
     files = {name: root / name for name in sorted(names) if (root / name).is_file()}
     if missing := [name for name in ("app.py", "README.md", _MARK) if name not in files]:
         raise PublishError(
-            f"{root} has no {' and no '.join(missing)}.", "Run this from a copy of the project."
+            f"Git tracks no {' and no '.join(missing)} in {root}.",
+            "Run this from a clone of the project.",
         )
     return files
 
@@ -109,7 +106,7 @@ def deploy_space(
         )
     # 2. The Space, its files and its hardware.
     if present is None:
-        hub.call(f"Making {request.name}", lambda: _create(hub, request))
+        hub.create_space(request.name, request.hardware, request.sleep_time, request.private)
         say(f"Made the {'private ' * request.private}Space {request.name}.")
     if request.bucket:
         hub.call(f"Mounting {request.bucket}", lambda: _mount(hub, request))
@@ -137,19 +134,6 @@ def _with_hardware(hub: HubClient, request: SpaceRequest, exists: bool) -> Space
     usual = default_sleep_time(hardware)
     sleep_time = usual and (request.sleep_time or sleep_time or usual)
     return replace(request, hardware=hardware, sleep_time=sleep_time)
-
-
-def _create(hub: HubClient, request: SpaceRequest) -> None:
-    # With its hardware at once: on the free one the Hub refuses Gradio Spaces to free accounts.
-    hardware: Any = request.hardware
-    hub.api.create_repo(
-        request.name,
-        repo_type="space",
-        space_sdk="gradio",
-        private=request.private or None,
-        space_hardware=hardware,
-        space_sleep_time=request.sleep_time,
-    )
 
 
 def _mount(hub: HubClient, request: SpaceRequest) -> None:

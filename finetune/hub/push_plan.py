@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -133,20 +132,7 @@ def prepare_push(
 def _model_files(run: Run, summary: RunSummary) -> Files:
     """All that is sent but the card."""
     files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
-    best = summary.best
-    metrics = {
-        "step": best.step if best else summary.saved_step,
-        "validation": best.metrics if best else {},
-        "intervals_95": best.intervals if best else {},
-        "baselines": summary.baselines,
-        "test": [
-            {"step": opening.step, "scores": opening.metrics, "threshold": opening.threshold,
-             "at_threshold": opening.at_threshold}
-            for opening in summary.opened
-        ],
-    }  # fmt: skip
     files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
-    files["metrics.json"] = (json.dumps(metrics, indent=2) + "\n").encode()
     if (picture := curves_picture.curves_png(summary)) is not None:
         files[model_card.PICTURE] = picture
     return files
@@ -184,16 +170,11 @@ def _with_repository(plan: PushPlan, info: ModelInfo) -> PushPlan:
     return replace(
         plan,
         exists=True,
-        head=head_commit(info),
+        head=info.sha or "",
         private=bool(info.private),
         held=len(held - {".gitattributes"}),
         removed=sorted(removed),
     )
-
-
-def head_commit(info: ModelInfo) -> str:
-    """The latest commit of a repository; empty where there is none."""
-    return info.sha if info.sha and set(info.sha) != {"0"} else ""
 
 
 def _validate_card(card: str) -> None:

@@ -45,11 +45,6 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
             f"Run {run.id} has not read its pairs yet.", "The script is there when it trains."
         )
     config = run.config()
-    if prepared.per_device_train_batch_size:  # the batch that was found to fit
-        config = config.changed(
-            per_device_train_batch_size=prepared.per_device_train_batch_size,
-            gradient_accumulation_steps=prepared.gradient_accumulation_steps,
-        )
     values = script_config(config, summary, checkpoints.length_of(run.folder))
     temporary = tempfile.TemporaryDirectory(prefix="finetune-script-")
     folder = Path(temporary.name)
@@ -126,6 +121,10 @@ def script_config(config: RunConfig, summary: RunSummary, max_length: int) -> di
         "checkpoint_package": checkpoints.BUNDLED_PACKAGE if bundled else "",
         "labels": prepared.labels,
         "f1": {"pos_label": positive} if len(prepared.labels) == 2 else {"average": "macro"},
+        "per_device_train_batch_size": prepared.per_device_train_batch_size
+        or config.per_device_train_batch_size,
+        "gradient_accumulation_steps": prepared.gradient_accumulation_steps
+        or config.gradient_accumulation_steps,
         "max_length": max_length,
         "pad_to_multiple_of": multiple if multiple and max_length % multiple == 0 else None,
         "group_by_length": config.group_by_length and config.padding == "longest",

@@ -16,8 +16,8 @@ from markdown_it import MarkdownIt
 
 from finetune.errors import PublishError
 from finetune.hub import demo, publish, push_plan
+from finetune.hub.publish import PushProgress
 from finetune.hub.push_plan import PushRequest
-from finetune.hub.upload import PushProgress
 from finetune.phases import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

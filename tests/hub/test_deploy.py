@@ -18,18 +18,19 @@ from tests.support.hub import LoopbackHub, Space
 NAME, GPU = "ada/finetune", "t4-small"
 OWN = {"app.py", "README.md", "requirements.txt", "finetune/__init__.py", "finetune/ui/page.py",
        "assets/picture.png"}  # fmt: skip
-OTHERS = {"finetune/__pycache__/page.pyc", "assets/.hidden", "runs/secret.json", ".env"}
 SLEEPS = "It sleeps after 60 minutes without a visitor, and costs nothing then."
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A small copy of the project, without git."""
+    """A small clone of the project, with a file that git does not track."""
     root = tmp_path / "project"
-    for name in OWN | OTHERS:
+    for name in OWN | {".env"}:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("---\nsdk: gradio\n---\n", encoding="utf-8")
+    for arguments in (["init"], ["add", *OWN]):
+        subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True)
     return root
 
 
@@ -49,15 +50,12 @@ def space(hub: LoopbackHub, name: str = NAME) -> Space:
     return space
 
 
-def test_exactly_what_git_tracks_is_sent_and_without_git_the_projects_own(project: Path) -> None:
-    assert set(deploy.project_files(project)) == OWN
-    tracked = {"app.py", "README.md", "finetune/__init__.py", ".env"}
-    for arguments in (["init"], ["add", *tracked, "requirements.txt"]):
-        subprocess.run(["git", *arguments], cwd=project, check=True, capture_output=True)
+def test_exactly_what_git_tracks_is_sent(project: Path) -> None:
     (project / "requirements.txt").unlink()
-    assert set(deploy.project_files(project)) == tracked
-    with pytest.raises(PublishError, match=r"has no app\.py and no README\.md"):
-        deploy.project_files(project / "runs")
+    assert set(deploy.project_files(project)) == OWN - {"requirements.txt"}
+    for folder in (project / "assets", project.parent):
+        with pytest.raises(PublishError, match=r"Git tracks no app\.py and no README\.md"):
+            deploy.project_files(folder)
 
 
 def test_a_new_space_is_one_commit_on_its_hardware(hub: LoopbackHub, project: Path) -> None:

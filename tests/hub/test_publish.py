@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import random
 import tempfile
@@ -28,9 +27,9 @@ from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.errors import Cancelled, PublishError
 from finetune.evaluation import saved_predictions
-from finetune.hub import client, model_card, publish, push_plan, verify
+from finetune.hub import client, model_card, publish, push_plan
+from finetune.hub.publish import PushProgress, Verification
 from finetune.hub.push_plan import PushRequest
-from finetune.hub.upload import PushProgress
 from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -90,9 +89,8 @@ def test_a_push_is_one_commit_and_its_cards_example_runs_as_printed(
     assert pushed == publish.Pushed(f"{hub.url}/ada/pairs", repo.head, True)
     assert len(repo.commits) == 1
     assert {"README.md", "model.safetensors", "config.json", "tokenizer.json",
-            "training_config.json", "metrics.json"} <= set(repo.files)  # fmt: skip
+            "training_config.json"} <= set(repo.files)  # fmt: skip
     assert RunConfig.from_json(repo.files["training_config.json"].decode()) == run.config()
-    assert json.loads(repo.files["metrics.json"])["validation"]["f1"] == 0.8
     tokenizer = AutoTokenizer.from_pretrained("ada/pairs")
     loaded = AutoModelForSequenceClassification.from_pretrained("ada/pairs").eval()
     local = AutoModelForSequenceClassification.from_pretrained(run.best).eval()
@@ -355,7 +353,7 @@ def test_what_was_pushed_is_loaded_back_and_compared(
     saved_predictions.save_examples(
         run, "validation", pa.table(dict(zip(names, map(list, columns), strict=True)))
     )
-    assert push(store, run, verified=True, private=True).verified == verify.Verification(20, 0.0)
+    assert push(store, run, verified=True, private=True).verified == Verification(20, 0.0)
 
     def report(progress: PushProgress) -> None:
         if progress.phase == Phase.VERIFY:
@@ -371,7 +369,7 @@ def test_what_was_pushed_is_loaded_back_and_compared(
     def fails(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(verify, "snapshot_download", fails)
+    monkeypatch.setattr(publish, "snapshot_download", fails)
     pushed = push(store, run, verified=True, update=True)
     assert pushed.commit == hub.repos["model", "ada/pairs"].head
     assert pushed.verified is not None

@@ -655,7 +655,7 @@ class Handler(BaseHTTPRequestHandler):
                 "_id": "0" * 24,
                 "id": repo,
                 "modelId": repo,
-                "sha": found.at(revision)[0],
+                "sha": found.at(revision)[0] if found.commits else None,
                 "private": found.private,
                 "gated": "auto" if found.gated else False,
                 "disabled": False,

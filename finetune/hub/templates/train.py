@@ -49,63 +49,57 @@ if tokenizer.pad_token is None:  # decoders have none
 files = {split: str(HERE / "pairs" / f"{split}.parquet") for split in ("train", "validation")}
 pairs = load_dataset("parquet", data_files=files).rename_column("label", "labels")
 sentences = [name for name in ("sentence1", "sentence2") if name in pairs["train"].column_names]
-
-
-def tokenize(rows):
-    texts = [rows[name] for name in sentences]
-    return tokenizer(*texts, truncation=True, max_length=config.max_length)
-
-
-tokenized = pairs.map(tokenize, batched=True, remove_columns=sentences).with_format("torch")
-
+tokenized = pairs.map(
+    lambda rows: tokenizer(
+        *(rows[name] for name in sentences), truncation=True, max_length=config.max_length
+    ),
+    batched=True,
+    remove_columns=sentences,
+).with_format("torch")
 
 # 2. The model with a new head, and what the run froze or added.
-def build_model():
-    settings = AutoConfig.from_pretrained(
-        checkpoint,
-        id2label=dict(enumerate(config.labels)),
-        label2id={label: number for number, label in enumerate(config.labels)},
-        problem_type="single_label_classification",
-    )
-    if getattr(settings, "pad_token_id", None) is None:
-        settings.pad_token_id = tokenizer.pad_token_id
-    for name, value in list(vars(settings).items()):
-        number = value is None or (isinstance(value, (int, float)) and value is not True)
-        if config.dropout >= 0 and number and ("dropout" in name or name.endswith("pdrop")):
-            setattr(settings, name, config.dropout)
-    model = AutoModelForSequenceClassification.from_pretrained(
-        checkpoint,
-        config=settings,
-        ignore_mismatched_sizes=True,
-        dtype="float32",
-        use_safetensors=True,
-        attn_implementation=config.attn_implementation,
-    )
-    if config.use_lora:
-        from peft import LoraConfig, get_peft_model
+settings = AutoConfig.from_pretrained(
+    checkpoint,
+    id2label=dict(enumerate(config.labels)),
+    label2id={label: number for number, label in enumerate(config.labels)},
+    problem_type="single_label_classification",
+)
+if getattr(settings, "pad_token_id", None) is None:
+    settings.pad_token_id = tokenizer.pad_token_id
+for name, value in list(vars(settings).items()):
+    number = value is None or (isinstance(value, (int, float)) and value is not True)
+    if config.dropout >= 0 and number and ("dropout" in name or name.endswith("pdrop")):
+        setattr(settings, name, config.dropout)
+model = AutoModelForSequenceClassification.from_pretrained(
+    checkpoint,
+    config=settings,
+    ignore_mismatched_sizes=True,
+    dtype="float32",
+    use_safetensors=True,
+    attn_implementation=config.attn_implementation,
+)
+if config.use_lora:
+    from peft import LoraConfig, get_peft_model
 
-        parts = model.named_children()  # those outside the pretrained encoder are trained whole
-        head = [n for n, part in parts if n != model.base_model_prefix and list(part.parameters())]
-        lora = LoraConfig(
-            task_type="SEQ_CLS",
-            modules_to_save=head,
-            target_modules=config.lora_target_modules,
-            r=config.lora_r,
-            lora_alpha=config.lora_alpha,
-            lora_dropout=config.lora_dropout,
-        )
-        return get_peft_model(model, lora)
-    if config.freeze_embeddings or config.frozen_layers:
-        model.get_input_embeddings().requires_grad_(False)
-    if config.frozen_layers:
-        stacks = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
-        layers = next(part for part in stacks if len(part) == model.config.num_hidden_layers)
-        layers[: config.frozen_layers].requires_grad_(False)
-    return model
-
+    parts = model.named_children()  # those outside the pretrained encoder are trained whole
+    head = [n for n, part in parts if n != model.base_model_prefix and list(part.parameters())]
+    lora = LoraConfig(
+        task_type="SEQ_CLS",
+        modules_to_save=head,
+        target_modules=config.lora_target_modules,
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=config.lora_dropout,
+    )
+    model = get_peft_model(model, lora)
+elif config.freeze_embeddings or config.frozen_layers:
+    model.get_input_embeddings().requires_grad_(False)
+if config.frozen_layers:
+    stacks = [part for part in model.modules() if isinstance(part, torch.nn.ModuleList)]
+    layers = next(part for part in stacks if len(part) == model.config.num_hidden_layers)
+    layers[: config.frozen_layers].requires_grad_(False)
 
 # 3. Batches, optimizer and schedule. Of several processes, each took a part of these batches.
-model = build_model()
 collator = DataCollatorWithPadding(
     tokenizer, config.padding, config.max_length, config.pad_to_multiple_of
 )
@@ -156,14 +150,6 @@ if config.class_weights == "balanced":  # each class counts by its rarity
     class_weights = (counts.sum() / (len(counts) * counts)).to(accelerator.device)
 
 
-def training_loss(batch):
-    outputs, smoothing = model(**batch), config.label_smoothing_factor
-    if class_weights is None and not smoothing:
-        return outputs.loss
-    logits = outputs.logits.float()
-    return cross_entropy(logits, batch["labels"], class_weights, label_smoothing=smoothing)
-
-
 def evaluate():
     """Accuracy, F1 and the mean loss in nats on the validation split."""
     model.eval()
@@ -189,7 +175,13 @@ while step < config.steps:
     for index, batch in enumerate(train_loader):
         model.train()
         with accelerator.accumulate(model):
-            loss = training_loss(batch)
+            logits = model(**batch).logits.float()
+            loss = cross_entropy(
+                logits,
+                batch["labels"],
+                class_weights,
+                label_smoothing=config.label_smoothing_factor,
+            )
             # The last batches of an epoch may be fewer than are accumulated; it divides by all.
             together = min(accumulated, len(train_loader) - index // accumulated * accumulated)
             accelerator.backward(loss * (accumulated / together))
