@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 import yaml
 
@@ -43,14 +43,6 @@ class Space:
     volumes: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Commit:
-    """One commit: its sha, and the paths it touched."""
-
-    sha: str
-    changed: list[str]
-
-
 @dataclass
 class Repo:
     """A repository with the files of its head, and of the commits before it."""
@@ -60,20 +52,20 @@ class Repo:
     private: bool = False
     gated: bool = False
     files: dict[str, bytes] = field(default_factory=dict)
-    commits: list[Commit] = field(default_factory=list)
+    commits: list[str] = field(default_factory=list)  # the latest last
     earlier: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by commit
     space: Space | None = None
 
     @property
     def head(self) -> str:
-        return self.commits[-1].sha if self.commits else "0" * 40
+        return self.commits[-1] if self.commits else ""
 
     def at(self, revision: str) -> tuple[str, dict[str, bytes]]:
         """The commit that a known revision stands for, and its files."""
         files = self.earlier.get(revision)
         return (self.head, self.files) if files is None else (revision, files)
 
-    def commit(self, message: str, changes: dict[str, bytes | None]) -> Commit:
+    def commit(self, message: str, changes: dict[str, bytes | None]) -> str:
         if self.commits:
             self.earlier[self.head] = dict(self.files)
         changed = {path: content for path, content in changes.items() if content is not None}
@@ -81,30 +73,20 @@ class Repo:
             path: content for path, content in self.files.items() if path not in changes
         } | changed
         text = json.dumps([self.head, message, sorted(changes), time.time()])
-        commit = Commit(hashlib.sha1(text.encode()).hexdigest(), sorted(changes))
-        self.commits.append(commit)
-        return commit
+        self.commits.append(hashlib.sha1(text.encode()).hexdigest())
+        return self.head
 
 
 @dataclass(frozen=True)
 class User:
-    """Whom a token belongs to, and what it may do.
-
-    Args:
-        role: `read`, `write`, or `contributor`: a sign-in that may write to what it made and to
-            nothing else.
-        orgs: their organisations; `name:read` where they may only read.
-        pays: whether they have a payment method.
-        pro: whether free hardware runs their Gradio Spaces.
-        made: the repositories it made.
-    """
+    """Whom a token belongs to, and what it may do."""
 
     name: str
-    role: str = "write"
-    orgs: tuple[str, ...] = ()
-    pays: bool = True
-    pro: bool = False
-    made: set[str] = field(default_factory=set)
+    role: str = "write"  # or `read`, or `contributor`: a sign-in that may write to what it made
+    orgs: tuple[str, ...] = ()  # `name:read` where they may only read
+    pays: bool = True  # whether they have a payment method
+    pro: bool = False  # whether free hardware runs their Gradio Spaces
+    made: set[str] = field(default_factory=set)  # repositories
 
     def may_write(self, full: str) -> bool:
         if self.role == "contributor" and "/" in full and full not in self.made:
@@ -114,26 +96,18 @@ class User:
 
 @dataclass
 class Fault:
-    """An answer given instead of the right one, so many times.
+    """An answer given instead of the right one, so many times."""
 
-    Args:
-        seconds: that the answer is late; with status 0 it is the right one.
-        cut: whether the connection is cut instead of an answer.
-        after: bytes that still pass before that: of what is sent to the Hub by a PUT, of the answer
-            to any other.
-        gate: what the answer waits for.
-    """
-
-    method: str
-    path: re.Pattern[str]
-    status: int
+    method: str = ""  # any
+    path: str = ""
+    status: int = 0  # 0 for the right answer
     times: int = 1
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
-    seconds: float = 0.0
-    cut: bool = False
-    after: int = 0
-    gate: threading.Event | None = None
+    seconds: float = 0.0  # that the answer is late
+    cut: bool = False  # whether the connection is cut
+    after: int = 0  # bytes that pass before that: of what a PUT sends, of the answer to others
+    gate: threading.Event | None = None  # what the answer waits for
 
 
 class Server(ThreadingHTTPServer):
@@ -155,19 +129,7 @@ class Refused(Exception):
 
 
 class LoopbackHub:
-    """The server; a context manager.
-
-    Attributes:
-        url: its address, for HF_ENDPOINT.
-        repos: (kind, id) -> repository.
-        buckets: id -> whether it is private.
-        requests: (method, path, status) of every request answered.
-        uploads: sha256 -> content of every large file sent.
-        first_commit: whether a new repository has a commit, as on the Hub.
-        targets: the whole address of every request, its query included.
-        tokens_seen: every bearer token sent.
-        provider: of sign-ins.
-    """
+    """The server; a context manager."""
 
     def __init__(self) -> None:
         self.reset()
@@ -180,16 +142,16 @@ class LoopbackHub:
 
     def reset(self) -> None:
         """Forget all that was added and asked."""
-        self.repos: dict[tuple[str, str], Repo] = {}
-        self.buckets: dict[str, bool] = {}
-        self.users: dict[str, User] = {}
+        self.repos: dict[tuple[str, str], Repo] = {}  # by kind and id
+        self.buckets: dict[str, bool] = {}  # id -> whether it is private
+        self.users: dict[str, User] = {}  # by token
         self.aliases: dict[str, str] = {}
-        self.requests: list[tuple[str, str, int]] = []
-        self.targets: list[str] = []
+        self.requests: list[tuple[str, str, int]] = []  # method, path, status
+        self.targets: list[str] = []  # whole addresses of requests
         self.tokens_seen: list[str] = []
-        self.provider = Provider()
-        self.uploads: dict[str, bytes] = {}
-        self.first_commit = False
+        self.provider = Provider()  # of sign-ins
+        self.uploads: dict[str, bytes] = {}  # sha256 -> content of every large file sent
+        self.first_commit = False  # whether a new repository has a commit, as on the Hub
         self.faults: list[Fault] = []
 
     def __enter__(self) -> LoopbackHub:
@@ -230,24 +192,24 @@ class LoopbackHub:
         self, method: str, path: str, status: int, times: int = 1, *values: Any, **named: Any
     ) -> None:
         """Answer the next requests whose path matches with an error; see `Fault`."""
-        self.faults.append(Fault(method, re.compile(path), status, times, *values, **named))
+        self.faults.append(Fault(method, path, status, times, *values, **named))
 
     def delay(self, path: str, seconds: float, times: int = 1) -> None:
         """Answer the next requests whose path matches late."""
-        self.faults.append(Fault("", re.compile(path), 0, times, seconds=seconds))
+        self.faults.append(Fault(path=path, times=times, seconds=seconds))
 
     def hold(self, path: str) -> threading.Event:
         """Let the next request whose path matches wait until the event is set."""
         gate = threading.Event()
-        self.faults.append(Fault("", re.compile(path), 0, gate=gate))
+        self.faults.append(Fault(path=path, gate=gate))
         return gate
 
-    def fault_for(self, method: str, path: str) -> Fault | None:
+    def fault_for(self, method: str, path: str) -> Fault:
         for fault in self.faults:
-            if fault.times and fault.method in ("", method) and fault.path.search(path):
+            if fault.times and fault.method in ("", method) and re.search(fault.path, path):
                 fault.times -= 1
                 return fault
-        return None
+        return Fault()
 
     def find(self, kind: str, repo_id: str, user: User | None) -> Repo:
         """A repository that this user may read.
@@ -280,7 +242,7 @@ class Handler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length") or 0)
         self.path_only = unquote(urlsplit(self.path).path)
         self.hub.targets.append(self.path)
-        fault = self.hub.fault_for(self.command, self.path_only) or Fault("", re.compile(""), 0)
+        fault = self.hub.fault_for(self.command, self.path_only)
         if fault.cut and self.command == "PUT":
             self.rfile.read(min(size, fault.after))
             self._hang_up()
@@ -404,8 +366,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def _new_space(self, user: User, body: dict[str, Any]) -> Space:
         space = Space(body["sdk"], body.get("hardware", "cpu-basic"), body.get("sleepTimeSeconds"))
-        if space.hardware not in HARDWARE:
-            raise Refused(400, "", f"there is no hardware {space.hardware}")
         if not user.pays or (space.hardware == "cpu-basic" and not user.pro):
             raise Refused(402, "", "This takes a subscription or a payment method")
         return space
@@ -537,8 +497,8 @@ class Handler(BaseHTTPRequestHandler):
                 changes[value["path"]] = self._content(entry["key"], value)
         commit = target.commit(message, changes)
         prefix = "" if kind == "model" else f"{kind}s/"
-        url = f"{self.hub.url}/{prefix}{repo}/commit/{commit.sha}"
-        self._json({"success": True, "commitOid": commit.sha, "commitUrl": url})
+        url = f"{self.hub.url}/{prefix}{repo}/commit/{commit}"
+        self._json({"success": True, "commitOid": commit, "commitUrl": url})
 
     def _content(self, key: str, value: dict[str, Any]) -> bytes | None:
         if key == "file":
@@ -556,7 +516,7 @@ class Handler(BaseHTTPRequestHandler):
         self._json(
             {
                 "_id": "0" * 24, "id": repo, "modelId": repo, "private": target.private,
-                "sha": sha if target.commits else None, "disabled": False, "downloads": 0,
+                "sha": sha or None, "disabled": False, "downloads": 0,
                 "gated": "auto" if target.gated else False, "likes": 0, "tags": [],
                 "siblings": [
                     {"rfilename": path} | ({"size": len(content)} if sizes else {})
@@ -568,7 +528,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _at(self, kind: str, repo: str, revision: str) -> Repo:
         target = self.hub.find(kind, repo, self.user)
-        if revision != "main" and revision not in {commit.sha for commit in target.commits}:
+        if revision != "main" and revision not in target.commits:
             raise Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return target
 
@@ -585,7 +545,7 @@ class Handler(BaseHTTPRequestHandler):
     def paths_info(self, kind: str, repo: str, revision: str) -> None:
         _, files = self._at(kind, repo, revision).at(revision)
         answer = []
-        for path in _form(self.body, self.headers.get("Content-Type", "")):
+        for path in parse_qs(self.body.decode())["paths"]:
             if path in files:
                 answer.append(_file(path, files))
             elif any(name.startswith(f"{path}/") for name in files):
@@ -623,9 +583,6 @@ class Handler(BaseHTTPRequestHandler):
             return
         first = int(limits[1])
         last = min(int(limits[2] or len(content) - 1), len(content) - 1)
-        if first > last:
-            self._send(416, b"", {"Content-Range": f"bytes */{len(content)}"})
-            return
         shown = {**headers, "Content-Range": f"bytes {first}-{last}/{len(content)}"}
         self._send(206, content[first : last + 1], shown)
 
@@ -654,16 +611,6 @@ def _file(path: str, files: dict[str, bytes]) -> dict[str, Any]:
     if _mode(path, size) == "lfs":
         entry["lfs"] = {"oid": oid, "size": size, "pointerSize": 130}
     return entry
-
-
-def _form(body: bytes, kind: str) -> list[str]:
-    """`paths` of a request, sent as JSON or as a form."""
-    if "json" in kind:
-        paths = json.loads(body)["paths"]
-    else:
-        fields = [pair.split("=", 1) for pair in body.decode().split("&") if "=" in pair]
-        paths = [unquote(value.replace("+", " ")) for name, value in fields if name == "paths"]
-    return [paths] if isinstance(paths, str) else paths
 
 
 _REPO = r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)"
