@@ -35,10 +35,7 @@ class Account:
     namespaces: list[str]  # where it may create repositories: the user, then organisations
 
     def check_may_write(self, full: str) -> None:
-        """
-        Raises:
-            PublishError: when `namespace/name` is somebody else's.
-        """
+        """Raise where `namespace/name` is somebody else's."""
         namespace = full.split("/")[0]
         if namespace not in self.namespaces:
             raise PublishError(
@@ -61,11 +58,7 @@ def stored_token() -> str | None:
 
 
 def full_repo_id(name: str, user: str) -> str:
-    """`user/name` from what was typed, which may carry its namespace already.
-
-    Raises:
-        PublishError: when the Hub would not take the name.
-    """
+    """`user/name` from what was typed, which may carry its namespace already."""
     name = name.strip()
     full = name if "/" in name else f"{user}/{name}"
     try:
@@ -84,19 +77,7 @@ def default_sleep_time(hardware: str) -> int | None:
 
 
 class HubClient:
-    """The Hub as one person sees it.
-
-    Args:
-        token: used for these calls only.
-        stopped: whether the person wants the end.
-
-    Attributes:
-        api: the client library's.
-        beat: a value that changes while a long call gets on; the patience counts anew when it does.
-
-    Raises:
-        PublishError: when there is no token, or it can be none.
-    """
+    """The Hub as one person sees it, until `stopped` says that they want the end."""
 
     def __init__(self, token: str | None, stopped: Callable[[], bool] = lambda: False) -> None:
         if not token:
@@ -108,6 +89,7 @@ class HubClient:
                 "The token has spaces or characters no token has.", "Copy it again, whole."
             )
         self.api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token)
+        # A value that changes while a long call gets on; the patience counts anew when it does.
         self.beat: Callable[[], object] = lambda: 0
         self._token, self._stopped = token, stopped
 
@@ -115,16 +97,7 @@ class HubClient:
         return "HubClient()"  # the api's holds the token
 
     def account(self) -> Account:
-        """Whose token it is.
-
-        Raises:
-            PublishError: when the Hub does not know it or does not answer, or it may only read.
-        """
-        if not hub_connection.hub_is_reachable(timeout=3.0):
-            raise PublishError(
-                f"The Hub at {hub_connection.hub_endpoint()} does not answer.",
-                "Check the network and try again.",
-            )
+        """Whose token it is; one that may only read is refused."""
         user = self.call("The sign-in", self.api.whoami)
         access = (user.get("auth") or {}).get("accessToken") or {}
         if access.get("role") == "read":
@@ -136,11 +109,7 @@ class HubClient:
         return Account(user["name"], [user["name"], *(org["name"] for org in organisations)])
 
     def hardware(self, name: str) -> str:
-        """The name and the price of a Space's hardware.
-
-        Raises:
-            PublishError: when there is no such hardware.
-        """
+        """The name and the price of a Space's hardware."""
         offered = self.call("Asking which hardware there is", self.api.list_spaces_hardware)
         hardware = next((kind for kind in offered if kind.name == name), None)
         if hardware is None:
@@ -177,10 +146,7 @@ class HubClient:
         )  # fmt: skip
 
     def check_stopped(self) -> None:
-        """
-        Raises:
-            Cancelled: where the end is wanted.
-        """
+        """Raise where the end is wanted."""
         if self._stopped():
             raise Cancelled("Cancelled; nothing was committed.", "Push again whenever you like.")
 
@@ -193,10 +159,6 @@ class HubClient:
         Args:
             action: for the error, "The sign-in".
             stoppable: whether a cancel leaves it behind; False for what cannot be undone.
-
-        Raises:
-            Cancelled: when the end is wanted.
-            PublishError: when the Hub refuses or does not answer; never with a token in it.
         """
         if stoppable:
             self.check_stopped()
@@ -226,6 +188,10 @@ class HubClient:
         """The Hub's refusal in our words, never with a header or a token."""
         cause = hub_errors.cause(error)
         remedy = hub_errors.sender_remedy(cause)
+        if cause.name == "silent":
+            return PublishError(
+                f"{action}: the Hub at {self.api.endpoint} does not answer.", remedy
+            )
         if not cause.status:
             reason = cause.reason or self._without_secrets(hub_errors.chain(error)[-1])
             return PublishError(f"{action} failed: {reason}.", remedy)

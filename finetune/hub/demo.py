@@ -28,15 +28,7 @@ _LIBRARIES = ("torch", "transformers", "safetensors")  # Gradio comes with the S
 
 
 def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
-    """The plan of a push with a demo of its model; changes nothing.
-
-    Args:
-        hardware: of a new Space, as the Hub names it; one that is there keeps its own.
-
-    Raises:
-        PublishError: when the Space could not read the model, a Space of that name is something
-            else, or there is no such hardware.
-    """
+    """The plan of a push with a demo of its model; a Space that is there keeps its hardware."""
     if plan.private:
         raise PublishError(
             f"A demo of {plan.full} could not read it: the repository is private.",
@@ -59,11 +51,7 @@ def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
 def push_demo(
     plan: PushPlan, hardware: str, files: dict[str, str], hub: HubClient
 ) -> tuple[str, str]:
-    """Make or update the Space of a plan.
-
-    Returns:
-        Its address, and why there is none: one of them is empty.
-    """
+    """Make or update the Space of a plan: its address, and why there is none; one is empty."""
     try:
         if not plan.demo_exists:
             hub.create_space(plan.demo, hardware, default_sleep_time(hardware))
@@ -83,14 +71,7 @@ def push_demo(
 
 
 def demo_files(model: str, paired: bool, max_length: int, licence: str = "") -> dict[str, str]:
-    """Path in the Space -> text of the file.
-
-    Args:
-        model: the model's repository, `namespace/name`, which everybody may read.
-        paired: whether it reads two sentences.
-        max_length: where longer input is cut, in tokens.
-        licence: of the Space, as the Hub spells it; empty for none.
-    """
+    """Path in the Space -> text of the file; everybody may read the model's repository."""
     sentences = ["sentence1", "sentence2"][: 1 + paired]
     config = {
         "model": model,

@@ -40,11 +40,7 @@ class SpaceRequest:
 
 
 def project_files(root: Path = ROOT) -> dict[str, Path]:
-    """Path in the Space -> file: what git tracks, as it is now on the disk.
-
-    Raises:
-        PublishError: when the folder is no clone of the project.
-    """
+    """Path in the Space -> file: what git tracks, as it is now on the disk."""
     names: list[str] = []
     with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, or no work tree
         done = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True)
@@ -67,18 +63,9 @@ def deploy_space(
 ) -> str:
     """Make or update the Space; its address.
 
-    Everything is checked before anything is made. Doing it again changes what differs; what is no
-    longer among the project's files is removed from the Space.
-
-    Args:
-        token: of someone who may write there; used for these calls only.
-        root: the project's folder.
-        say: called with a line for every step taken.
-        agrees: asked with the price of hardware that is billed, before anything is made.
-
-    Raises:
-        PublishError: when a name, the token or the hardware is wrong, the Space is something
-            else, nobody agrees to the price, or the Hub refuses or does not answer.
+    Everything is checked, and `agrees` asked with the price of what is billed, before anything is
+    made. Doing it again changes what differs; what is no longer among the project's files is
+    removed from the Space.
     """
     # 1. What is asked for, what is there, and what it costs.
     names = [name for name in (request.name, request.bucket) if name]

@@ -74,17 +74,6 @@ def export_onnx(folder: Path, to: Path, max_length: int) -> Exported:
     return Exported(_input_names(tokenizer, classifier), size, worst)
 
 
-class _Positional(torch.nn.Module):
-    """The classifier with its inputs in order and its logits alone, as the exporter takes it."""
-
-    def __init__(self, classifier: Any, names: list[str]) -> None:
-        super().__init__()
-        self._classifier, self._names = classifier, names
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        return self._classifier(**dict(zip(self._names, inputs, strict=True))).logits
-
-
 def _input_names(tokenizer: Any, classifier: Any) -> list[str]:
     """What the tokenizer gives and the model takes."""
     parameters = inspect.signature(classifier.forward).parameters
@@ -100,11 +89,10 @@ def _write(tokenizer: Any, classifier: Any, max_length: int, to: Path) -> None:
             warnings.simplefilter("ignore")
             # With dynamo: the older exporter gave logits 0.02 off for batches unlike its example.
             program = torch.onnx.export(
-                _Positional(classifier, names),
-                tuple(example[name] for name in names),
-                input_names=names,
+                classifier,
+                kwargs={name: example[name] for name in names},
                 output_names=["logits"],
-                dynamic_shapes=(tuple(free for _ in names),),
+                dynamic_shapes=dict.fromkeys(names, free),
                 dynamo=True,
                 verbose=False,
             )
@@ -127,11 +115,7 @@ def _reason(error: BaseException) -> str:
 
 def max_logit_difference(file: Path, tokenizer: Any, classifier: Any, max_length: int) -> float:
     """The largest difference of a logit between onnxruntime and PyTorch, over batches of several
-    sizes and lengths, most with padding.
-
-    Raises:
-        ModelError: when it is beyond 1e-4, or onnxruntime cannot run the file.
-    """
+    sizes and lengths, most with padding."""
     import onnxruntime
 
     names, worst = _input_names(tokenizer, classifier), 0.0

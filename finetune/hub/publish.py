@@ -176,15 +176,8 @@ class Upload:
         report(self.progress)
 
     def send(self, files: Files, message: str) -> str:
-        """Make the repository, send what the Hub does not have, then make one commit of all.
-
-        Returns:
-            The commit's sha.
-
-        Raises:
-            Cancelled: when the end was wanted, and nothing was committed.
-            PublishError: when the Hub refuses or does not answer.
-        """
+        """Make the repository, send what the Hub does not have, then make one commit of all; its
+        sha."""
         with contextlib.ExitStack() as open_files:
             additions = []
             for path, content in files.items():
@@ -260,20 +253,13 @@ class Upload:
 
 def score_model(run: Run, summary: RunSummary, folder: Path) -> NDArray[np.float32]:
     """The logits, of shape (pairs, classes), that a saved model gives to the run's first
-    validation pairs, or to sentences of the project's own where those were not kept.
-
-    Raises:
-        ModelError: when the model cannot be loaded, or answers with what is no number.
-    """
+    validation pairs, or to sentences of the project's own where those were not kept."""
     from finetune.inference.scorer import Scorer
 
-    names = ["sentence1", "sentence2"][: 1 + summary.paired]
+    sentences = [list(column) for column in zip(*model_card.EXAMPLES, strict=True)]
     table = saved_predictions.read_examples(run)
-    if table is None or not table.num_rows:
-        sentences = [list(column) for column in zip(*model_card.EXAMPLES, strict=True)][
-            : len(names)
-        ]
-    else:
+    if table is not None and table.num_rows:
+        names = ["sentence1", "sentence2"][: 1 + summary.paired]
         sentences = [table.column(name).slice(0, PAIRS).to_pylist() for name in names]
     length = checkpoints.length_of(run.folder)
     scorer = Scorer(folder, length, summary.paired, "fp32", "cpu", threads=1, aside=True)
@@ -284,11 +270,7 @@ def score_model(run: Run, summary: RunSummary, folder: Path) -> NDArray[np.float
 
 
 def score_saved_model(run: Run, summary: RunSummary) -> NDArray[np.float32]:
-    """As `score_model`, of the model in `best/`, after which it may be pushed.
-
-    Raises:
-        PublishError: when it is damaged.
-    """
+    """As `score_model`, of the model in `best/`, after which it may be pushed."""
     try:
         return score_model(run, summary, run.best)
     except ModelError as error:
@@ -307,11 +289,6 @@ def verify_push(
     """Load a pushed model from the Hub and ask it what the one here was asked.
 
     It comes into a temporary folder rather than into the Hub's cache, which visitors share.
-
-    Args:
-        full: the repository, `namespace/name`.
-        commit: its sha.
-        local: logits of the model here.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="finetune-verify-") as folder:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
-from finetune.data import catalog, checkpoints
+from finetune.data import checkpoints
 from finetune.errors import DataError, StoreError
 from finetune.hub.downloads import folder_zip
 from finetune.runs.events import Prepared, Started
@@ -52,7 +52,7 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
     texts = {
         SCRIPT.name: SCRIPT.read_text(encoding="utf-8"),
         "config.json": json.dumps(values, indent=2, ensure_ascii=False) + "\n",
-        "requirements.txt": "".join(f"{pin}\n" for pin in _requirements(config, started)),
+        "requirements.txt": _requirements(config, started),
         "README.txt": _readme(run, config, summary, started, prepared),
     }
     for name, text in texts.items():
@@ -66,11 +66,7 @@ def _pieces(temporary: tempfile.TemporaryDirectory[str], name: str) -> Iterator[
 
 
 def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) -> None:
-    """Write the splits as the run used them, a Parquet file each.
-
-    Raises:
-        DataError: when they are gone or changed.
-    """
+    """Write the splits as the run used them, a Parquet file each."""
     import datasets
 
     from finetune.data import dataset_cache, splits
@@ -141,16 +137,18 @@ def script_config(config: RunConfig, summary: RunSummary, max_length: int) -> di
     }
 
 
-def _requirements(config: RunConfig, started: Started) -> list[str]:
-    """The libraries that the script imports, in the versions that the run had."""
-    names = [*LIBRARIES, *["peft"] * config.use_lora]
-    bundled = [checkpoints.BUNDLED_REQUIREMENT] * (config.checkpoint == BUNDLED_CHECKPOINT)
-    return [pinned(name, started.versions.get(name, "")) for name in names] + bundled
-
-
 def pinned(name: str, number: str = "") -> str:
     """A requirement of a version, else of the installed one, without a local build's suffix."""
     return f"{name}=={(number or version(name)).split('+')[0]}"
+
+
+def _requirements(config: RunConfig, started: Started) -> str:
+    """The libraries that the script imports, in the versions that the run had."""
+    names = [*LIBRARIES, *["peft"] * config.use_lora]
+    pins = [pinned(name, started.versions.get(name, "")) for name in names]
+    if config.checkpoint == BUNDLED_CHECKPOINT:
+        pins.append(checkpoints.BUNDLED_REQUIREMENT)
+    return "\n".join(pins) + "\n"
 
 
 def _readme(
@@ -165,33 +163,23 @@ def _readme(
         "python train.py",
         f"The run was trained on {started.device} with Python {started.versions.get('python')} in "
         f"{precision}; the same machine and libraries give the same losses. Change a value in "
-        "config.json to train otherwise.",
+        "config.json to train otherwise. A checkpoint of the Hub is fetched as it now is; one on "
+        "a disk is needed here.",
     ]
     if (best := summary.best) is not None:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in best.metrics.items())
         paragraphs.append(f"Its best model is that of step {best.step}: {scores}.")
-    paragraphs += _differences(config, summary, started.processes)
-    return "\n\n".join(textwrap.fill(" ".join(text.split()), 90) for text in paragraphs) + "\n"
-
-
-def _differences(config: RunConfig, summary: RunSummary, processes: int) -> list[str]:
-    """What of the run the script does not repeat, a paragraph each."""
-    offered = catalog.find_checkpoint(config.checkpoint)
-    on_disk = offered is None and catalog.is_local_path(config.checkpoint)
     differences = {
-        f"The run shared each step among {processes} processes; the script trains in one, on the "
-        "batches of all together. Dropout, rounding and the last batch of an epoch differ.":
-            processes > 1,
-        "The run was launched with a configuration file of Accelerate's (FSDP or DeepSpeed), which "
-        "is not repeated.": bool(config.accelerate_config),
-        "The run's model was compiled, the script's is not: rounding differs.":
-            config.torch_compile,
-        f"The run's optimizer was {config.optim}; the script takes PyTorch's AdamW: losses differ.":
+        f"num_processes={started.processes} (the script trains in one, on the batches of all)":
+            started.processes > 1,
+        f"accelerate_config={config.accelerate_config}": bool(config.accelerate_config),
+        "torch_compile": config.torch_compile,
+        f"optim={config.optim} (it takes PyTorch's AdamW)":
             not config.optim.startswith("adamw_torch"),
-        f"The run ended at step {summary.step} of {summary.total_steps}.":
+        f"its end at step {summary.step} of {summary.total_steps}":
             summary.status in ("stopped", "failed"),
-        "The checkpoint is a folder of the machine that trained; it is needed here.": on_disk,
-        "The checkpoint is fetched as it now is on the Hub.":
-            not on_disk and config.checkpoint != BUNDLED_CHECKPOINT,
     }  # fmt: skip
-    return [text for text, applies in differences.items() if applies]
+    if any(differences.values()):
+        names = "; ".join(name for name, applies in differences.items() if applies)
+        paragraphs.append(f"Of the run the script does not repeat: {names}. Losses differ by that.")
+    return "\n\n".join(textwrap.fill(" ".join(text.split()), 90) for text in paragraphs) + "\n"
