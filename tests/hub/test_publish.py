@@ -24,7 +24,6 @@ from huggingface_hub.utils._runtime import is_xet_available
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.config import RunConfig
-from finetune.data import catalog
 from finetune.errors import Cancelled, PublishError
 from finetune.evaluation import saved_predictions
 from finetune.hub import client, model_card, publish, push_plan
@@ -146,19 +145,10 @@ def test_a_token_or_name_that_cannot_be_used_is_said_first(
     assert hub.repos == {}
 
 
-class NoSleep:
-    """`time` for the client's own tries: it waits for none."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-    def sleep(self, seconds: float) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.utils._http.time", NoSleep())
+    """The client waits for none of its own tries."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -279,6 +269,11 @@ def test_a_check_says_all_and_changes_nothing(store: RunStore, run: Run, hub: Lo
     assert planned.files == {path: len(content) for path, content in files.items()}
     again = plan(store, run, "lovelace/pairs")
     assert (again.exists, again.private, again.head) == (True, True, pushed.commit)
+    public = hub.add_repo("ada/pairs")
+    for act in (plan, push):
+        with pytest.raises(PublishError, match=r"ada/pairs exists and is public.*without Priv"):
+            act(store, run, private=True)
+    assert len(public.commits) == 1
 
 
 def test_an_earlier_models_files_go_and_others_stay(
@@ -300,16 +295,6 @@ def test_an_earlier_models_files_go_and_others_stay(
     push(store, run, update=True)
     assert len(repo.commits) == 3
     assert set(old) & set(repo.files) == set(other)
-
-
-def test_nothing_private_goes_to_a_public_repository(
-    store: RunStore, run: Run, hub: LoopbackHub
-) -> None:
-    repo = hub.add_repo("ada/pairs", files={})
-    for act in (plan, push):
-        with pytest.raises(PublishError, match=r"ada/pairs exists and is public.*without Priv"):
-            act(store, run, private=True)
-    assert len(repo.commits) == 1
 
 
 def test_a_sign_in_of_a_space_is_told_what_it_may(
@@ -426,9 +411,3 @@ def test_the_token_is_nowhere_afterwards(
             assert not file.is_file() or marked.encode() not in file.read_bytes(), file
     for repo in hub.repos.values():
         assert not any(marked.encode() in content for content in repo.files.values())
-
-
-@pytest.mark.parametrize("checkpoint", [entry.name for entry in catalog.CHECKPOINTS])
-def test_a_name_is_suggested_that_the_hub_takes(store: RunStore, checkpoint: str) -> None:
-    run = store.create(RunConfig(checkpoint=checkpoint, dataset="glue/mrpc"))
-    assert client.full_repo_id(push_plan.suggested_name(run), "ada").startswith("ada/")
