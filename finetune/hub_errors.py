@@ -46,12 +46,8 @@ _READING = {
         "Give the token read access to it in your Hub settings.",
     ),
     "pause": ("{what} cannot be read now: the Hub asks for a pause{time}.", "Try again after it."),
-    "fault": (
-        "{what} cannot be read: the Hub has a fault (status {status}).", "Try again in a while."
-    ),
-    "refused": (
-        "{what} cannot be read: the Hub refused with status {status}.", "Try again in a while."
-    ),
+    "fault": ("{what} cannot be read: the Hub has a fault (status {status}).", "Try again later."),
+    "refused": ("{what} cannot be read: the Hub refused with status {status}.", "Try again later."),
     "silent": (
         "{what} could not be read: the Hub at {endpoint} does not answer.",
         "Check the network and try again, or use what comes with the app or lies on this machine.",
@@ -161,9 +157,7 @@ def _pause(response: Any) -> int:
 
 
 def _duration(seconds: int) -> str:
-    if seconds >= 120:
-        return f"{-(-seconds // 60)} minutes"
-    return f"{seconds} second" + "s" * (seconds != 1)
+    return f"{-(-seconds // 60)} minutes" if seconds >= 120 else f"{seconds} seconds"
 
 
 def sender_remedy(cause: Cause) -> str:
@@ -203,11 +197,7 @@ def explained(
 
 
 def retried(read: Callable[[], T]) -> T:
-    """The value of a call that reads, made again where the Hub asks for a pause or has a fault.
-
-    Raises:
-        Exception: that of the last try.
-    """
+    """The value of a call that reads, made again where the Hub asks for a pause or has a fault."""
     for tries in range(1, _TRIES):
         try:
             return read()
@@ -216,12 +206,11 @@ def retried(read: Callable[[], T]) -> T:
             seconds = reason.pause or 2 ** (tries - 1)
             if reason.name not in ("pause", "fault") or seconds > _LONGEST_PAUSE:
                 raise
-        print(f"the Hub answered {reason.status}; asking again in {_duration(seconds)}", flush=True)
+        print(f"the Hub answered {reason.status}; asking again in {seconds} s", flush=True)
         time.sleep(seconds)
     return read()
 
 
 def first_line(error: BaseException) -> str:
     """What an error says first, without what only signed addresses hold."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return logs.unsigned(line)[:300]
+    return logs.unsigned((str(error).strip() or type(error).__name__).splitlines()[0])[:300]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub import CommitOperationAdd, SpaceCardData
 
-from finetune.environment import hub_connection
 from finetune.errors import PublishError
 from finetune.hub.client import HubClient, HubRefused, default_sleep_time
 from finetune.hub.model_card import EXAMPLES
@@ -67,7 +66,7 @@ def push_demo(
         if isinstance(error, HubRefused) and error.status == 402:
             return "", f"{error.fact} {hardware} takes an account that pays; choose other hardware."
         return "", str(error)
-    return f"{hub_connection.hub_endpoint()}/spaces/{plan.demo}", ""
+    return f"{hub.api.endpoint}/spaces/{plan.demo}", ""
 
 
 def demo_files(model: str, paired: bool, max_length: int, licence: str = "") -> dict[str, str]:

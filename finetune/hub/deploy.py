@@ -17,7 +17,6 @@ from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, Volume
 
-from finetune.environment import hub_connection
 from finetune.errors import FinetuneError, PublishError
 from finetune.hub.client import HubClient, default_sleep_time, full_repo_id, stored_token
 
@@ -105,7 +104,7 @@ def deploy_space(
     if request.sleep_time is not None:
         minutes = request.sleep_time / 60
         say(f"It sleeps after {minutes:,.0f} minutes without a visitor, and costs nothing then.")
-    return f"{hub_connection.hub_endpoint()}/spaces/{request.name}"
+    return f"{hub.api.endpoint}/spaces/{request.name}"
 
 
 def _with_hardware(hub: HubClient, request: SpaceRequest, exists: bool) -> SpaceRequest:

@@ -393,9 +393,9 @@ def test_a_nested_column_is_no_sentence(hub: LoopbackHub, tmp_path: Path) -> Non
     [
         (".", (401, {"X-Error-Message": INVALID}), "does not accept this machine's token", "auth"),
         (".", (429, {"Retry-After": "600"}), "asks for a pause of 10 minutes", "after it"),
-        (".", (503, {}), r"has a fault .status 503.", "in a while"),
+        (".", (503, {}), r"has a fault .status 503.", "again later"),
         ("/train.csv", (429, {"Retry-After": "600"}), "asks for a pause of 10 minutes", "after it"),
-        ("/train.csv", (503, {}), r"has a fault .status 503.", "in a while"),
+        ("/train.csv", (503, {}), r"has a fault .status 503.", "again later"),
         ("/train.csv", (403, {}), "this machine's token may not", "read access"),
         ("/train.csv", "cut", "The download of .* broke off", "what has come is kept"),
     ],
@@ -424,7 +424,7 @@ def test_a_dataset_is_had_after_a_pause_that_the_hub_asks_for(
     hub.fail("", "/train.csv", 503, headers={"Retry-After": "1"})
     assert load(tmp_path, "ada/patient").splits["train"]
     assert {429, 503} < {status for _, _, status in hub.requests}
-    assert "asking again in 1 second" in capsys.readouterr().out
+    assert "asking again in 1 s" in capsys.readouterr().out
 
 
 def test_only_one_process_reads_a_source(hub: LoopbackHub, tmp_path: Path) -> None:

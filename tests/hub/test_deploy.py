@@ -110,7 +110,10 @@ def test_nothing_is_billed_without_a_yes_to_its_price(hub: LoopbackHub, project:
     prices: list[str] = []
     with pytest.raises(PublishError, match="t4-small is billed, and nobody has agreed"):
         deploy.deploy_space(
-            SpaceRequest(NAME, GPU, bucket="ada/runs"), TOKEN, project, agrees=prices.append
+            SpaceRequest(NAME, GPU, bucket="ada/runs"),
+            TOKEN,
+            project,
+            agrees=lambda price: bool(prices.append(price)),
         )
     assert prices == ["t4-small: Nvidia T4 - small, 0.40 USD an hour while it is awake"]
     assert (hub.repos, hub.buckets) == ({}, {})
