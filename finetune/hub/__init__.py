@@ -10,6 +10,4 @@ __all__ = [
     "publish",
     "push_plan",
     "script_bundle",
-    "upload",
-    "verify",
 ]

@@ -37,9 +37,8 @@ class _Pipe(io.RawIOBase):
         return len(data)
 
     def take(self) -> bytes:
-        taken = bytes(self._pieces)
-        self._pieces.clear()
-        return taken
+        piece, self._pieces = bytes(self._pieces), bytearray()
+        return piece
 
 
 def model_zip(run: Run) -> Iterator[bytes]:
@@ -75,13 +74,11 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 def events_csv(run: Run) -> Iterator[str]:
     """All of the run's events, a row each, in pieces; times are seconds since the epoch."""
     yield safe_csv.to_csv([_COLUMNS])
-    offset = 0
-    while True:
-        news, after = run.tail(offset, limit=_PIECE)
-        if after == offset:
-            return
-        offset = after
-        yield safe_csv.to_csv(_cells(event) for event in news)
+    offset, end = -1, 0
+    while end != offset:
+        offset = end
+        news, end = run.tail(offset, limit=_PIECE)
+        yield safe_csv.to_csv(map(_cells, news))
 
 
 def _cells(event: events.Event) -> list[object]:

@@ -13,8 +13,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, checkpoints
-from finetune.data.catalog import CatalogEntry
 from finetune.data.check_report import Finding
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import report
@@ -50,7 +48,6 @@ def card_text(
     full: str,
     licence: str | None = None,
     findings: Sequence[Finding] = (),
-    picture: bool = True,
 ) -> str:
     """The card as Markdown with its metadata in front.
 
@@ -60,10 +57,12 @@ def card_text(
         full: the repository, `namespace/name`.
         licence: as the Hub spells it; None for that of the base model, as far as it is known.
         findings: of the check of the run's pairs; no row of them is shown.
-        picture: whether `training.png` lies beside the card.
+
+    Raises:
+        StoreError: when the run has read no pairs yet.
     """
-    card = _Card(run, summary, full, findings, picture)
-    body = _template().render(card=card).strip()
+    card = _Card(run, summary, full)
+    body = _template().render(card=card, summary=summary, findings=findings).strip()
     licence = base_licence(run.config()) if licence is None else licence
     return str(ModelCard(f"---\n{_metadata(card, licence).to_yaml()}\n---\n\n{body}\n"))
 
@@ -132,133 +131,53 @@ def _plain(value: str) -> str:
     return " ".join(_code(word) if _MARKUP.search(word) else word for word in value.split())
 
 
-@dataclass(frozen=True)
-class _SourceSplit:
-    """Which rows of the source make one of the run's splits.
-
-    Args:
-        name: the source's split; empty where the run did not note it.
-        cut: whether they are a part of it that was not trained on.
-    """
-
-    name: str
-    cut: bool
-
-    @property
-    def origin(self) -> str:
-        return f"{'cut from' if self.cut else 'of'} the source's split {_code(self.name)}"
-
-
 class _Card:
-    """What the template reads of a run; see `card_text` for the arguments."""
+    """What the template reads of a run beside its summary."""
 
-    titles = TITLES
-
-    def __init__(
-        self, run: Run, summary: RunSummary, full: str, findings: Sequence[Finding], picture: bool
-    ) -> None:
-        self._run, self._summary, self._own_config = run, summary, run.config()
+    def __init__(self, run: Run, summary: RunSummary, full: str) -> None:
+        if summary.prepared is None:
+            raise StoreError("This run has read no pairs yet.", "Its card is there when it trains.")
+        config = run.config()
+        self._run, self.summary = run, summary
         self.full, self.name = full, full.split("/")[-1]
-        self.findings = findings
-        self.config = public_config(self._own_config)
-        self.picture = PICTURE if picture and (summary.train or summary.validation) else ""
-        self.paired, self.noun = summary.paired, "pairs" if summary.paired else "sentences"
+        self.config = public_config(config)
+        self.titles, self.picture = TITLES, PICTURE
+        self.example = EXAMPLES[0][: 1 + summary.paired]
+        self.prepared = summary.prepared
+        texts = {"source": "", "revision": "", "positive_label": ""}
+        self.data = {**texts, "rows": {}, "left_out": {}, "splits": {}, **self.prepared.data}
+        self.noun = "pairs" if summary.paired else "sentences"
         self.max_length = checkpoints.length_of(run.folder)
         self.rule: DecisionRule = decision_rule.read_rule(run.best)
-        self.step, self.total_steps = summary.step, summary.total_steps
-        self.stopped, self.evaluations = summary.status == "stopped", len(summary.validation)
-        prepared, started, best = summary.prepared, summary.started, summary.best
-        self.labels = prepared.labels if prepared else []
-        self.data: dict[str, Any] = {}
-        if prepared and prepared.data:
-            empty = {"rows": {}, "left_out": {}, "revision": "", "positive_label": "", "splits": {}}
-            self.data = empty | prepared.data
-        self.fingerprint = prepared.fingerprint if prepared else ""
-        self.train_examples = prepared.train_examples if prepared else 0
-        self.validation_examples = prepared.validation_examples if prepared else 0
-        majority = {"majority class": prepared.majority} if prepared and prepared.majority else {}
-        self.baselines = summary.baselines or majority
-        self.device = started.device if started else ""
-        self.processes = started.processes if started else 1
-        self.versions = started.versions if started else {}
-        self.best = best if prepared else None
-        self.openings = summary.opened
-
-    @cached_property
-    def offered_dataset(self) -> CatalogEntry | None:
-        return catalog.find_dataset(self._own_config.dataset)
-
-    @cached_property
-    def base_model(self) -> str:
-        """The base model on the Hub; empty where it is none of the Hub's."""
-        checkpoint = self._own_config.checkpoint
-        offered = catalog.find_checkpoint(checkpoint)
-        if offered is not None:
-            return offered.repo
-        return "" if catalog.is_local_path(checkpoint) else checkpoint
-
-    @cached_property
-    def hub_dataset(self) -> str:
-        """The Hub dataset learned from; empty where it was none."""
-        if self.offered_dataset is not None:
-            return self.offered_dataset.repo
-        dataset = self._own_config.dataset
-        return "" if is_upload(dataset) or catalog.is_local_path(dataset) else dataset
-
-    @property
-    def source(self) -> str:
-        """What the data is called; a person's files are not named."""
-        if self.offered_dataset is not None:
-            return self.offered_dataset.label.split(" (")[0]
-        return str((self.hub_dataset and self.data.get("source")) or f"own {self.noun}")
-
-    @property
-    def unknown_labelling(self) -> bool:
-        return bool(self.data.get("source")) and self.offered_dataset is None
-
-    @property
-    def positive(self) -> str:
-        return self.rule.positive or self.data.get("positive_label") or "the positive class"
-
-    @property
-    def has_test_set(self) -> bool:
-        return "test" in self.data.get("rows", {})
-
-    @property
-    def example_arguments(self) -> str:
-        first, second = map(json.dumps, EXAMPLES[0])
-        return f"{first}, {second}" if self.paired else first
-
-    @property
-    def training_time(self) -> str:
-        seconds = self._summary.trained
-        minutes = round(seconds / 60)
-        if seconds < 120:
-            return f"{seconds:.0f} s" if seconds else ""
-        return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+        majority = self.prepared.majority
+        self.baselines = summary.baselines or ({"majority class": majority} if majority else {})
+        self.positive = self.rule.positive or self.data["positive_label"] or "the positive class"
+        checkpoint, self.offered = config.checkpoint, catalog.find_dataset(config.dataset)
+        # Names on the Hub; empty for what is none of the Hub's.
+        self.base_model = "" if catalog.is_local_path(checkpoint) else checkpoint
+        if (offered := catalog.find_checkpoint(checkpoint)) is not None:
+            self.base_model = offered.repo
+        own = is_upload(config.dataset) or catalog.is_local_path(config.dataset)
+        self.hub_dataset = "" if own else config.dataset
+        self.source = str((self.hub_dataset and self.data["source"]) or f"own {self.noun}")
+        if self.offered is not None:
+            self.hub_dataset = self.offered.repo
+            self.source = self.offered.label.split(" (")[0]
 
     def columns(self, scores: dict[str, float]) -> list[str]:
         return [score for score in TITLES if score in scores]
 
-    def source_split(self, split: str) -> _SourceSplit:
-        names = self.data.get("splits")
-        if not names:
-            return _SourceSplit("", False)
-        cut = split not in names
-        return _SourceSplit(str(names["train" if cut else split]), cut)
-
-    def intervals(self, split: str) -> dict[str, tuple[float, float]]:
-        """Score -> the ends of its interval: of the saved logits, else as the run noted them."""
-        if (analysis := self.analysis(split)) is not None:
-            return {name: (one.low, one.high) for name, one in analysis.scores.items()}
-        best = self._summary.best
-        noted = best.intervals if best is not None and split == "validation" else {}
-        return {name: (ends[0], ends[1]) for name, ends in noted.items()}
+    def source_split(self, split: str) -> tuple[str, bool]:
+        """The source's split that rows are of, and whether they were cut from its training rows;
+        an empty name where the run did not note it."""
+        names = self.data["splits"] or {}
+        cut = bool(names) and split not in names
+        return str(names.get("train" if cut else split, "")), cut
 
     def analysis(self, split: str) -> Analysis | None:
         """What the saved logits say; None where they cannot be read."""
         with contextlib.suppress(StoreError):
-            return report.evaluate_run(self._run, self._summary, split).analysis
+            return report.evaluate_run(self._run, self.summary, split).analysis
         return None
 
     def classes(self, analysis: Analysis) -> list[tuple[str, list[int], ClassScores]]:
@@ -269,7 +188,7 @@ class _Card:
     def better_baseline(self, analysis: Analysis) -> dict[str, Any]:
         """The best baseline and its level, where the model's score is not above it; else empty."""
         score = "f1" if "f1" in analysis.scores else "accuracy"
-        baselines = self._summary.baselines
+        baselines = self.summary.baselines
         levels = {scores[score]: name for name, scores in baselines.items() if score in scores}
         value, level = analysis.scores[score].value, max(levels, default=-1.0)
         if value > level:
@@ -280,14 +199,13 @@ class _Card:
 def _metadata(card: _Card, licence: str) -> ModelCardData:
     fields: dict[str, Any] = {"base_model_relation": "finetune"} if card.base_model else {}
     return ModelCardData(
-        language="en" if card.offered_dataset else None,
         license=licence or None,
         base_model=card.base_model or None,
         datasets=[card.hub_dataset] if card.hub_dataset else None,
         metrics=list(TITLES),
         pipeline_tag="text-classification",
         library_name="transformers",
-        tags=["sentence-pairs" if card.paired else "sentences", "finetune"],
+        tags=["sentence-pairs" if card.noun == "pairs" else "sentences", "finetune"],
         model_name=card.name,
         eval_results=_eval_results(card) or None,
         **fields,
@@ -295,23 +213,21 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
 
 
 def _eval_results(card: _Card) -> list[EvalResult]:
-    scores = {"validation": card.best.metrics if card.best else {}}
-    if card.openings and card.best and card.openings[-1].step == card.best.step:
-        scores["test"] = card.openings[-1].metrics
-    config = card.config.dataset_config_name
-    if card.offered_dataset is not None:
-        config = config or card.offered_dataset.config
+    summary = card.summary
+    scores = {"validation": summary.best.metrics} if summary.best else {}
+    if summary.opened and summary.best and summary.opened[-1].step == summary.best.step:
+        scores["test"] = summary.opened[-1].metrics
+    config = card.config.dataset_config_name or (card.offered.config if card.offered else "")
     origins = {split: card.source_split(split) for split in scores}
     return [
         EvalResult(
             task_type="text-classification",
             task_name="Text classification",
             dataset_type=card.hub_dataset or "custom",
-            dataset_name=card.source + f" (cut from {origins[split].name})" * origins[split].cut,
+            dataset_name=card.source + f" (cut from {origins[split][0]})" * origins[split][1],
             dataset_config=config or None,
-            dataset_split=origins[split].name or None,
-            dataset_args=_rows_of_split(card, split, origins[split]) or None,
-            dataset_revision=card.data.get("revision") or None,
+            dataset_split=origins[split][0] or None,
+            dataset_revision=card.data["revision"] or None,
             metric_type=score,
             metric_name=TITLES[score],
             metric_value=round(metrics[score], 4),
@@ -319,12 +235,3 @@ def _eval_results(card: _Card) -> list[EvalResult]:
         for split, metrics in scores.items()
         for score in card.columns(metrics)
     ]
-
-
-def _rows_of_split(card: _Card, split: str, origin: _SourceSplit) -> dict[str, Any]:
-    """How many rows scores are of that are not those of a whole split of the source."""
-    rows = card.data.get("rows", {}).get(split, 0)
-    if origin.cut:
-        return {"cut_from": origin.name, "rows": rows}
-    left_out = sum(card.data.get("left_out", {}).get(split, {}).values())
-    return {"rows": rows, "rows_in_split": rows + left_out} if left_out else {}

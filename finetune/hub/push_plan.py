@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelInfo
+from huggingface_hub import HfApi, ModelCard, ModelInfo
+from huggingface_hub.errors import RepositoryNotFoundError
 
 from finetune.config import is_upload
 from finetune.data import catalog
@@ -32,61 +32,35 @@ Files = dict[str, bytes | Path]  # path in the repository -> content, or the fil
 
 @dataclass(frozen=True)
 class PushRequest:
-    """What shall be pushed where.
+    """What shall be pushed where."""
 
-    Args:
-        name: of the repository, with or without a namespace.
-        private: whether a new repository is private; one that exists stays as it is, so one that
-            is public takes nothing private.
-        licence: as the Hub spells it, empty for none; None for that of the base model.
-        demo: whether to make a Space too, `<name>-demo`, in which anybody can try the model.
-        hardware: of that Space, as the Hub names it; some is billed.
-        update: whether a repository that holds something already gets a new commit.
-        pays: whether a new Space may be on hardware that is billed.
-    """
-
-    name: str
-    private: bool = False
-    licence: str | None = None
-    demo: bool = False
-    hardware: str = "cpu-basic"
-    update: bool = False
-    pays: bool = False
+    name: str  # of the repository, with or without a namespace
+    private: bool = False  # of a new repository; one that is public takes nothing private
+    licence: str | None = None  # as the Hub spells it, empty for none; None for the base model's
+    demo: bool = False  # whether to make a Space too, `<name>-demo`, to try the model in
+    hardware: str = "cpu-basic"  # of that Space, as the Hub names it; some is billed
+    update: bool = False  # whether a repository that holds something gets a new commit
+    pays: bool = False  # whether a new Space may be on hardware that is billed
 
 
 @dataclass(frozen=True)
 class PushPlan:
-    """What a push will do, as far as it can be known before the first byte.
+    """What a push will do, as far as it can be known before the first byte."""
 
-    Args:
-        account: whose token it is.
-        full: the repository, `namespace/name`.
-        exists: whether it is there; then the push is a new commit in it.
-        head: its latest commit; empty where there is none.
-        private: whether it is or will be private.
-        files: path -> bytes of everything that is sent.
-        held: how many files it holds, beside what the Hub itself makes.
-        replaced, removed: paths that are there and get new content, and those of an earlier model
-            that go.
-        licence, base_licence: of the card and of the base model; empty for none or unknown.
-        demo, demo_exists, hardware, billed: the demo Space, empty for none; see `DemoPlan`.
-    """
-
-    account: Account
-    full: str
-    exists: bool
-    head: str
-    private: bool
-    files: dict[str, int]
-    held: int = 0
-    replaced: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    licence: str = ""
-    base_licence: str = ""
-    demo: str = ""
+    account: Account  # whose token it is
+    full: str  # the repository, `namespace/name`
+    exists: bool  # whether it is there; then the push is a new commit in it
+    head: str  # its latest commit; empty where there is none
+    private: bool  # whether it is or will be
+    files: dict[str, int]  # path -> bytes of everything that is sent
+    held: int = 0  # how many files it holds, beside what the Hub itself makes
+    removed: list[str] = field(default_factory=list)  # paths of an earlier model that go
+    licence: str = ""  # of the card; empty for none
+    base_licence: str = ""  # of the base model; empty where it is not known
+    demo: str = ""  # the demo Space; empty for none
     demo_exists: bool = False
-    hardware: str = ""
-    billed: bool = False
+    hardware: str = ""  # of a new demo Space, with its price
+    billed: bool = False  # whether that is
 
     @property
     def size(self) -> int:
@@ -122,7 +96,12 @@ def prepare_push(
     run: Run, summary: RunSummary, request: PushRequest, hub: HubClient
 ) -> tuple[PushPlan, Files]:
     """As `plan_push`, with what is sent."""
-    files = _model_files(run, summary)
+    if not run.has_model():
+        raise PublishError("This run has no saved model.", "Train it until the first evaluation.")
+    if summary.status not in ENDED:
+        raise PublishError(
+            "This run is still training.", "Wait for its end or stop it; then push its best model."
+        )
     account = hub.account()
     full = full_repo_id(request.name, account.name)
     account.check_may_write(full)
@@ -134,7 +113,7 @@ def prepare_push(
         )
     findings = model_card.check_findings(run, summary)
     card = model_card.card_text(run, summary, full, licence, findings)
-    files["README.md"] = card.encode()
+    files = _model_files(run, summary) | {"README.md": card.encode()}
     sizes = {
         path: len(content) if isinstance(content, bytes) else content.stat().st_size
         for path, content in files.items()
@@ -142,52 +121,21 @@ def prepare_push(
     plan = PushPlan(
         account, full, False, "", request.private, sizes, licence=licence, base_licence=base
     )
-    plan = _with_repository(plan, hub)
+    if (info := hub.call(f"Looking for {full}", lambda: _repository(hub.api, full))) is not None:
+        plan = _with_repository(plan, info)
     hub.call(f"The card of {full}", lambda: _validate_card(card))
-    if not request.demo:
-        return plan, files
-    if plan.private:
-        raise PublishError(
-            f"A demo of {full} could not read it: the repository is private.",
-            "Push it without the demo, or make the repository public.",
-        )
-    space = demo.plan_demo(full, request.hardware, hub)
-    return replace(
-        plan, demo=space.space, demo_exists=space.exists, hardware=space.hardware,
-        billed=space.billed,
-    ), files  # fmt: skip
+    if request.demo:
+        plan = demo.with_demo(plan, request.hardware, hub)
+    return plan, files
 
 
 def _model_files(run: Run, summary: RunSummary) -> Files:
     """All that is sent but the card."""
-    if not run.has_model():
-        raise PublishError("This run has no saved model.", "Train it until the first evaluation.")
-    if summary.status not in ENDED:
-        raise PublishError(
-            "This run is still training.", "Wait for its end or stop it; then push its best model."
-        )
     files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
     files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
-    files["metrics.json"] = (json.dumps(_metrics(summary), indent=2) + "\n").encode()
     if (picture := curves_picture.curves_png(summary)) is not None:
         files[model_card.PICTURE] = picture
     return files
-
-
-def _metrics(summary: RunSummary) -> dict[str, Any]:
-    best = summary.best
-    return {
-        "step": best.step if best else summary.saved_step,
-        "validation": best.metrics if best else {},
-        "intervals_95": best.intervals if best else {},
-        "majority_baseline": summary.prepared.majority if summary.prepared else {},
-        "baselines": summary.baselines,
-        "test": [
-            {"step": one.step, "scores": one.metrics, "threshold": one.threshold,
-             "at_threshold": one.at_threshold}
-            for one in summary.opened
-        ],
-    }  # fmt: skip
 
 
 def _licence_on_hub(run: Run, hub: HubClient) -> str:
@@ -195,23 +143,22 @@ def _licence_on_hub(run: Run, hub: HubClient) -> str:
     checkpoint = run.config().checkpoint
     if catalog.is_local_path(checkpoint):
         return ""
-    with contextlib.suppress(PublishError, AttributeError):
+    with contextlib.suppress(PublishError):
         info = hub.call("Looking for the base model", lambda: hub.api.model_info(checkpoint))
-        licence = info.card_data.get("license") if info.card_data else ""
+        licence: Any = info.card_data.get("license") if info.card_data else ""
         return licence if isinstance(licence, str) else ""
     return ""
 
 
-def _with_repository(plan: PushPlan, hub: HubClient) -> PushPlan:
-    """The plan with what the repository holds already, if there is one."""
-    if not hub.call(f"Looking for {plan.full}", lambda: hub.api.repo_exists(plan.full)):
-        if plan.full.split("/")[0] not in plan.account.namespaces:
-            raise PublishError(
-                f"The token may write to {plan.full}, but there is no such repository.",
-                "Make it first, or take a token that may make repositories.",
-            )
-        return plan
-    info = hub.call(f"Looking into {plan.full}", lambda: hub.api.model_info(plan.full))
+def _repository(api: HfApi, full: str) -> ModelInfo | None:
+    try:
+        return api.model_info(full)
+    except RepositoryNotFoundError:
+        return None
+
+
+def _with_repository(plan: PushPlan, info: ModelInfo) -> PushPlan:
+    """The plan with what the repository holds already."""
     if plan.private and not info.private:
         raise PublishError(
             f"{plan.full} exists and is public: anybody can read what is pushed there.",
@@ -223,17 +170,11 @@ def _with_repository(plan: PushPlan, hub: HubClient) -> PushPlan:
     return replace(
         plan,
         exists=True,
-        head=head_commit(info),
+        head=info.sha or "",
         private=bool(info.private),
         held=len(held - {".gitattributes"}),
-        replaced=sorted(held & set(plan.files)),
         removed=sorted(removed),
     )
-
-
-def head_commit(info: ModelInfo) -> str:
-    """The latest commit of a repository; empty where there is none."""
-    return info.sha if info.sha and set(info.sha) != {"0"} else ""
 
 
 def _validate_card(card: str) -> None:

@@ -21,10 +21,15 @@ from dataclasses import dataclass, field, replace
 from finetune.disk import write_atomically
 from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import publish
-from finetune.hub.publish import Billed, Pushed, RepositoryExists
+from finetune.hub.publish import (
+    Billed,
+    ProgressCallback,
+    Pushed,
+    PushProgress,
+    RepositoryExists,
+    Verification,
+)
 from finetune.hub.push_plan import PushPlan, PushRequest
-from finetune.hub.upload import ProgressCallback, PushProgress
-from finetune.hub.verify import Verification
 from finetune.jobs import background
 from finetune.phases import Phase
 from finetune.runs import events

@@ -355,7 +355,8 @@ def test_a_nested_column_is_no_sentence(hub: LoopbackHub, tmp_path: Path) -> Non
     [
         (".", (401, {"X-Error-Message": INVALID}), "does not accept this machine's token", "auth"),
         (".", (429, {"Retry-After": "600"}), "asks for a pause of 10 minutes", "after it"),
-        ("/train.csv", (503, {}), r"has a fault .status 503.", "in a while"),
+        (".", (503, {}), r"has a fault .status 503.", "again later"),
+        ("/train.csv", (503, {}), r"has a fault .status 503.", "again later"),
         ("/train.csv", (403, {}), "this machine's token may not", "read access"),
         ("/train.csv", "cut", "The download of .* broke off", "what has come is kept"),
     ],

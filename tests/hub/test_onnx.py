@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,106 +10,64 @@ import onnxruntime
 import pytest
 import torch
 
-from finetune.config import BUNDLED_CHECKPOINT
-from finetune.data.sources import LABELS
 from finetune.errors import ModelError
 from finetune.hub import onnx
 from finetune.training import model
 from tests.training.test_families import write
 
-SENTENCES = [("the cat sees a dog .", "a cat sees the dog ."), ("the owl", "a cow fears the hen")]
+SENTENCES = (["the cat sees a dog .", "the owl"], ["a cat sees the dog .", "a cow fears the hen"])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("family", ["Bert", "Roberta", "DistilBert", "DebertaV2"])
-def test_a_family_answers_the_same_as_onnx(family: str, tmp_path: Path) -> None:
-    folder = write(tmp_path / family, family)
-    made = onnx.export_onnx(folder, tmp_path / "out" / "model.onnx", 60)
-    assert made.inputs == ["input_ids", "attention_mask"]
-    assert made.difference <= 1e-4
-    assert made.bytes == made.file.stat().st_size
-    assert list(made.file.parent.iterdir()) == [made.file]
+def assert_same_answers(folder: Path, file: Path, inputs: list[str]) -> None:
     tokenizer, classifier = model.load_saved_model(folder)
-    session = onnxruntime.InferenceSession(made.file)
-    first, second = map(list, zip(*SENTENCES, strict=True))
-    batch = tokenizer(first, second, padding=True, return_tensors="pt")
-    given = {name: batch[name].numpy() for name in made.inputs}
-    (found,) = session.run(None, given)
+    batch = tokenizer(*SENTENCES, padding=True, return_tensors="pt")
+    session = onnxruntime.InferenceSession(file)
+    (logits,) = session.run(None, {name: batch[name].numpy() for name in inputs})
     with torch.no_grad():
-        wanted = classifier(**{name: batch[name] for name in made.inputs}).logits
-    assert np.allclose(found, wanted.numpy(), atol=1e-4)
-    shapes = {one.name: one.shape for one in session.get_inputs()}
-    assert all(not isinstance(size, int) for shape in shapes.values() for size in shape)
+        expected = classifier(**{name: batch[name] for name in inputs}).logits
+    assert np.allclose(logits, expected.numpy(), atol=1e-4)
+    shapes = [entry.shape for entry in session.get_inputs()]
+    assert not [size for shape in shapes for size in shape if isinstance(size, int)]
     metadata = session.get_modelmeta().custom_metadata_map
-    assert json.loads(metadata["labels"]) == [classifier.config.id2label[n] for n in range(2)]
+    assert json.loads(metadata["labels"]) == list(classifier.config.id2label.values())
     assert json.loads(metadata["max_length"]) == 60
 
 
-def test_both_sentences_and_another_model_are_told_apart(
-    toy_checkpoint: Path, tmp_path: Path
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["Roberta", "DistilBert", "DebertaV2"])
+def test_a_family_answers_the_same_as_onnx(family: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / family, family)
+    exported = onnx.export_onnx(folder, tmp_path / "model.onnx", 60)
+    assert_same_answers(folder, tmp_path / "model.onnx", exported.inputs)
+
+
+def test_a_model_from_a_terminal(
+    toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exported = onnx.export_onnx(toy_checkpoint, tmp_path / "model.onnx", 64)
-    assert exported.inputs == ["input_ids", "token_type_ids", "attention_mask"]
-    session = onnxruntime.InferenceSession(exported.file)
-    ids = np.full((1, 6), 7)
-    answers = [
-        session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids),
-                           "token_type_ids": np.full_like(ids, kind)})[0]
-        for kind in (0, 1)
-    ]  # fmt: skip
-    assert not np.allclose(answers[0], answers[1], atol=1e-5)
+    file = tmp_path / "out" / "model.onnx"
+    arguments = ["--model", str(toy_checkpoint), "--to", str(file), "--max_length", "60"]
+    assert onnx.main(arguments) == 0
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    assert f"inputs {', '.join(inputs)}; logits differ" in capsys.readouterr().out
+    assert list(file.parent.iterdir()) == [file]
+    assert_same_answers(toy_checkpoint, file, inputs)
     tokenizer, classifier = model.load_saved_model(toy_checkpoint)
     with torch.no_grad():
         classifier.classifier.bias += 0.01
-    with pytest.raises(ModelError, match=r"in a batch of \d with up to \d+ tokens a logit differs"):
-        onnx.max_logit_difference(exported.file, tokenizer, classifier, 16)
+    with pytest.raises(ModelError, match="a logit differs"):
+        onnx.max_logit_difference(file, tokenizer, classifier, 16)
+    assert onnx.main(["--model", str(tmp_path), "--to", "x.onnx"]) == 1
+    assert "error: This run has no saved model." in capsys.readouterr().err
 
 
-def test_what_answers_otherwise_is_not_written(
+def test_what_answers_otherwise_or_is_too_long_is_not_written(
     toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = tmp_path / "out" / "model.onnx"
+    for length in (1, 65):
+        with pytest.raises(ModelError, match=f"max_length is {length} but the model reads"):
+            onnx.export_onnx(toy_checkpoint, to, length)
     monkeypatch.setattr(onnx, "TOLERANCE", -1.0)
     with pytest.raises(ModelError, match="answers otherwise than PyTorch"):
         onnx.export_onnx(toy_checkpoint, to, 16)
     assert list(to.parent.iterdir()) == []
-
-
-def test_large_weights_lie_beside_the_file(
-    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onnx, "_SEPARATE", 0)
-    to = tmp_path / "model.onnx"
-    made = onnx.export_onnx(toy_checkpoint, to, 16)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
-    assert made.bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
-    tokenizer, classifier = model.load_saved_model(toy_checkpoint)
-    assert onnx.max_logit_difference(to, tokenizer, classifier, 16) <= 1e-4
-
-
-@pytest.mark.parametrize("length", [1, 65])
-def test_a_length_the_model_does_not_read_is_refused(
-    toy_checkpoint: Path, tmp_path: Path, length: int
-) -> None:
-    with pytest.raises(ModelError, match=f"max_length is {length} but the model reads"):
-        onnx.export_onnx(toy_checkpoint, tmp_path / "model.onnx", length)
-
-
-@pytest.mark.long
-def test_the_bundled_checkpoint_from_a_terminal(tmp_path: Path) -> None:
-    tokenizer, classifier = model.load_classifier(BUNDLED_CHECKPOINT, LABELS, 128)
-    model.save_model(classifier, tokenizer, tmp_path / "best")
-    command = [sys.executable, "-m", "finetune", "export", "--model", str(tmp_path / "best")]
-    done = subprocess.run(
-        [*command, "--to", str(tmp_path / "model.onnx")], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "inputs input_ids, token_type_ids, attention_mask" in done.stdout
-    assert (tmp_path / "model.onnx").stat().st_size > 80_000_000
-
-
-def test_a_folder_without_a_model_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert onnx.main(["--model", str(tmp_path), "--to", "x.onnx"]) == 1
-    assert "error: This run has no saved model." in capsys.readouterr().err

@@ -14,12 +14,10 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, JobError, PublishError
-from finetune.hub import publish, push_plan, verify
+from finetune.hub import publish, push_plan
 from finetune.hub.client import Account
-from finetune.hub.publish import Pushed
+from finetune.hub.publish import Pushed, PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
-from finetune.hub.upload import PushProgress
-from finetune.hub.verify import Verification
 from finetune.jobs import push, workers
 from finetune.jobs.kinds import KINDS
 from finetune.jobs.push import Approvals, PushState
@@ -47,7 +45,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
             return KINDS[job.kind].carry_out(job)
 
     monkeypatch.setattr(workers, "spawn_worker", carry_out)
-    monkeypatch.setattr(verify, "verify_push", lambda *_: Verification(0, 0.0))
+    monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
 
 
 def tuned(store: RunStore, checkpoint: Path) -> Run:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 import yaml
 
@@ -38,21 +38,9 @@ class Space:
 
     sdk: str
     hardware: str = "cpu-basic"
-    stages: list[str] = field(default_factory=lambda: ["BUILDING"])  # told in turn; the last stays
-    trouble: str = ""
     sleep_time: int | None = None
     variables: dict[str, str] = field(default_factory=dict)
     volumes: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Commit:
-    """One commit: its sha, message, the paths it touched, and the message's body."""
-
-    sha: str
-    message: str
-    changed: list[str]
-    description: str = ""
 
 
 @dataclass
@@ -64,91 +52,62 @@ class Repo:
     private: bool = False
     gated: bool = False
     files: dict[str, bytes] = field(default_factory=dict)
-    commits: list[Commit] = field(default_factory=list)
+    commits: list[str] = field(default_factory=list)  # the latest last
     earlier: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by commit
     space: Space | None = None
 
     @property
     def head(self) -> str:
-        return self.commits[-1].sha if self.commits else "0" * 40
+        return self.commits[-1] if self.commits else ""
 
     def at(self, revision: str) -> tuple[str, dict[str, bytes]]:
         """The commit that a known revision stands for, and its files."""
-        known = self.earlier.get(revision)
-        return (self.head, self.files) if known is None else (revision, known)
+        files = self.earlier.get(revision)
+        return (self.head, self.files) if files is None else (revision, files)
 
-    def commit(
-        self, message: str, changes: dict[str, bytes | None], description: str = ""
-    ) -> Commit:
+    def commit(self, message: str, changes: dict[str, bytes | None]) -> str:
         if self.commits:
             self.earlier[self.head] = dict(self.files)
-        for path, content in changes.items():
-            if content is None:
-                self.files.pop(path, None)
-            else:
-                self.files[path] = content
+        changed = {path: content for path, content in changes.items() if content is not None}
+        self.files = {
+            path: content for path, content in self.files.items() if path not in changes
+        } | changed
         text = json.dumps([self.head, message, sorted(changes), time.time()])
-        sha = hashlib.sha1(text.encode()).hexdigest()
-        made = Commit(sha, message, sorted(changes), description)
-        self.commits.append(made)
-        return made
+        self.commits.append(hashlib.sha1(text.encode()).hexdigest())
+        return self.head
 
 
 @dataclass(frozen=True)
 class User:
-    """Whom a token belongs to, and what it may do.
-
-    Args:
-        role: `read`, `write`, `fineGrained`, or `contributor`: a sign-in that may write to what it
-            made and to nothing else.
-        orgs: their organisations; `name:read` where they may only read.
-        pays: whether they have a payment method.
-        pro: whether free hardware runs their Gradio Spaces.
-        scopes: what a fine-grained token may write to: users, organisations, repositories.
-        made: the repositories it made.
-    """
+    """Whom a token belongs to, and what it may do."""
 
     name: str
-    role: str = "write"
-    orgs: tuple[str, ...] = ()
-    pays: bool = True
-    pro: bool = False
-    scopes: tuple[str, ...] = ()
-    made: set[str] = field(default_factory=set)
+    role: str = "write"  # or `read`, or `contributor`: a sign-in that may write to what it made
+    orgs: tuple[str, ...] = ()  # `name:read` where they may only read
+    pays: bool = True  # whether they have a payment method
+    pro: bool = False  # whether free hardware runs their Gradio Spaces
+    made: set[str] = field(default_factory=set)  # repositories
 
     def may_write(self, full: str) -> bool:
-        namespace = full.split("/")[0]
         if self.role == "contributor" and "/" in full and full not in self.made:
             return False
-        if self.role == "read" or namespace not in (self.name, *self.orgs):
-            return False
-        return self.role != "fineGrained" or bool({namespace, full} & set(self.scopes))
+        return self.role != "read" and full.split("/")[0] in (self.name, *self.orgs)
 
 
 @dataclass
 class Fault:
-    """An answer given instead of the right one, so many times.
+    """An answer given instead of the right one, so many times."""
 
-    Args:
-        seconds: that the answer is late; with status 0 it is the right one.
-        cut: whether the connection is cut instead of an answer.
-        after: bytes that still pass before that: of what is sent to the Hub by a PUT, of the answer
-            to any other.
-        lost: do what is asked, then cut the connection in place of the answer.
-        gate: what the answer waits for.
-    """
-
-    method: str
-    path: re.Pattern[str]
-    status: int
+    method: str = ""  # any
+    path: str = ""
+    status: int = 0  # 0 for the right answer
     times: int = 1
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
-    seconds: float = 0.0
-    cut: bool = False
-    after: int = 0
-    lost: bool = False
-    gate: threading.Event | None = None
+    seconds: float = 0.0  # that the answer is late
+    cut: bool = False  # whether the connection is cut
+    after: int = 0  # bytes that pass before that: of what a PUT sends, of the answer to others
+    gate: threading.Event | None = None  # what the answer waits for
 
 
 class Server(ThreadingHTTPServer):
@@ -170,20 +129,7 @@ class Refused(Exception):
 
 
 class LoopbackHub:
-    """The server; a context manager.
-
-    Attributes:
-        url: its address, for HF_ENDPOINT.
-        repos: (kind, id) -> repository.
-        buckets: id -> whether it is private.
-        requests: (method, path, status) of every request answered.
-        uploads: sha256 -> content of every large file sent.
-        first_commit: whether a new repository has a commit, as on the Hub.
-        part_size: bytes of a part of a larger file; 0 to take every file whole.
-        targets: the whole address of every request, its query included.
-        tokens_seen: every bearer token sent.
-        provider: of sign-ins.
-    """
+    """The server; a context manager."""
 
     def __init__(self) -> None:
         self.reset()
@@ -196,18 +142,16 @@ class LoopbackHub:
 
     def reset(self) -> None:
         """Forget all that was added and asked."""
-        self.repos: dict[tuple[str, str], Repo] = {}
-        self.buckets: dict[str, bool] = {}
-        self.users: dict[str, User] = {}
+        self.repos: dict[tuple[str, str], Repo] = {}  # by kind and id
+        self.buckets: dict[str, bool] = {}  # id -> whether it is private
+        self.users: dict[str, User] = {}  # by token
         self.aliases: dict[str, str] = {}
-        self.requests: list[tuple[str, str, int]] = []
-        self.targets: list[str] = []
+        self.requests: list[tuple[str, str, int]] = []  # method, path, status
+        self.targets: list[str] = []  # whole addresses of requests
         self.tokens_seen: list[str] = []
-        self.provider = Provider()
-        self.uploads: dict[str, bytes] = {}
-        self.parts: dict[tuple[str, int], bytes] = {}
-        self.part_size = 0
-        self.first_commit = False
+        self.provider = Provider()  # of sign-ins
+        self.uploads: dict[str, bytes] = {}  # sha256 -> content of every large file sent
+        self.first_commit = False  # whether a new repository has a commit, as on the Hub
         self.faults: list[Fault] = []
 
     def __enter__(self) -> LoopbackHub:
@@ -232,8 +176,8 @@ class LoopbackHub:
     ) -> Repo:
         """A repository with one commit of these files, or of a folder's."""
         if isinstance(files, Path):
-            found = (path for path in files.rglob("*") if path.is_file())
-            files = {str(path.relative_to(files)): path.read_bytes() for path in found}
+            paths = (path for path in files.rglob("*") if path.is_file())
+            files = {str(path.relative_to(files)): path.read_bytes() for path in paths}
         repo = Repo(repo_id, kind, private, gated)
         repo.space = Space("gradio") if kind == "space" else None
         repo.commit("first", dict(files or {}))
@@ -245,34 +189,27 @@ class LoopbackHub:
         self.aliases[old] = new
 
     def fail(
-        self,
-        method: str,
-        path: str,
-        status: int,
-        times: int = 1,
-        headers: dict[str, str] | None = None,
-        **named: Any,
+        self, method: str, path: str, status: int, times: int = 1, *values: Any, **named: Any
     ) -> None:
         """Answer the next requests whose path matches with an error; see `Fault`."""
-        fault = Fault(method, re.compile(path), status, times, headers or {}, **named)
-        self.faults.append(fault)
+        self.faults.append(Fault(method, path, status, times, *values, **named))
 
     def delay(self, path: str, seconds: float, times: int = 1) -> None:
         """Answer the next requests whose path matches late."""
-        self.faults.append(Fault("", re.compile(path), 0, times, seconds=seconds))
+        self.faults.append(Fault(path=path, times=times, seconds=seconds))
 
     def hold(self, path: str) -> threading.Event:
         """Let the next request whose path matches wait until the event is set."""
         gate = threading.Event()
-        self.faults.append(Fault("", re.compile(path), 0, gate=gate))
+        self.faults.append(Fault(path=path, gate=gate))
         return gate
 
-    def fault_for(self, method: str, path: str) -> Fault | None:
+    def fault_for(self, method: str, path: str) -> Fault:
         for fault in self.faults:
-            if fault.times and fault.method in ("", method) and fault.path.search(path):
+            if fault.times and fault.method in ("", method) and re.search(fault.path, path):
                 fault.times -= 1
                 return fault
-        return None
+        return Fault()
 
     def find(self, kind: str, repo_id: str, user: User | None) -> Repo:
         """A repository that this user may read.
@@ -306,26 +243,23 @@ class Handler(BaseHTTPRequestHandler):
         self.path_only = unquote(urlsplit(self.path).path)
         self.hub.targets.append(self.path)
         fault = self.hub.fault_for(self.command, self.path_only)
-        if fault is not None and fault.cut and self.command == "PUT":
+        if fault.cut and self.command == "PUT":
             self.rfile.read(min(size, fault.after))
             self._hang_up()
             return
         self.body = self._read_body(size)
-        self.lost = fault is not None and fault.lost
         try:
-            if fault is not None:
-                time.sleep(fault.seconds)
-            if fault is not None and fault.gate is not None:
+            time.sleep(fault.seconds)
+            if fault.gate is not None:
                 fault.gate.wait(60)
-            self.cut_after = fault.after if fault is not None else 0
-            if fault is not None and fault.cut and not fault.after:
+            self.cut_after = fault.after
+            if fault.cut and not fault.after:
                 self._hang_up()
-                return
-            if fault is not None and fault.status:
+            elif fault.status:
                 self._send(fault.status, fault.body, fault.headers)
-                return
-            self.user = self._who()
-            self._route()
+            else:
+                self.user = self._who()
+                self._route()
         except Refused as refused:
             headers = {"X-Error-Code": refused.code, "X-Error-Message": refused.message}
             body = json.dumps({"error": refused.message}).encode()
@@ -354,8 +288,7 @@ class Handler(BaseHTTPRequestHandler):
         token = header.removeprefix("Bearer ")
         self.hub.tokens_seen.append(token)
         if token not in self.hub.users:
-            message = "Invalid credentials in Authorization header"
-            raise Refused(401, "", message)
+            raise Refused(401, "", "Invalid credentials in Authorization header")
         return self.hub.users[token]
 
     def _route(self) -> None:
@@ -373,28 +306,23 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         self.hub.requests.append((self.command, self.path_only, status))
-        if self.lost:
-            self._hang_up()
-            return
         self.send_response(status)
-        sent = {"Content-Length": str(len(body)), **(headers or {})}
-        for name, value in sent.items():
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command != "HEAD" and self.cut_after:
-            self.wfile.write(body[: self.cut_after])
-            self.close_connection = True
-        elif self.command != "HEAD":
-            self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body[: self.cut_after or None])
+            self.close_connection = self.close_connection or bool(self.cut_after)
 
     def _json(self, value: Any, status: int = 200) -> None:
         self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
-    def _writer(self, namespace: str) -> User:
-        """The user, if they may write there: a namespace, or a repository by its full name."""
+    def _writer(self, namespace: str | None) -> User:
+        """The user, if they may write there: a namespace, their own by default, or a repository by
+        its full name."""
         if self.user is None:
             raise Refused(401, "", "You must be signed in")
-        if not self.user.may_write(namespace):
+        if not self.user.may_write(namespace or self.user.name):
             raise Refused(403, "", "You may not write to this namespace")
         return self.user
 
@@ -406,63 +334,41 @@ class Handler(BaseHTTPRequestHandler):
     def whoami(self) -> None:
         if self.user is None:
             raise Refused(401, "", "Invalid credentials in Authorization header")
-        access: dict[str, Any] = {"displayName": "test", "role": self.user.role}
-        if self.user.role == "contributor":
-            access = {}
-        if self.user.role == "fineGrained":
-            access["fineGrained"] = {"global": [], "scoped": [
-                {"entity": {"name": name, "type": "model" if "/" in name else "user"},
-                 "permissions": ["repo.content.read", "repo.write"]}
-                for name in self.user.scopes
-            ]}  # fmt: skip
-        self._json(
-            {
-                "type": "user",
-                "name": self.user.name,
-                "orgs": [
-                    {
-                        "name": name.removesuffix(":read"),
-                        "type": "org",
-                        "roleInOrg": "read" if name.endswith(":read") else "write",
-                    }
-                    for name in self.user.orgs
-                ],
-                "auth": {"type": "access_token", "accessToken": access},
-            }
-        )
+        role = self.user.role
+        orgs = [
+            {"name": name.removesuffix(":read"), "type": "org",
+             "roleInOrg": "read" if name.endswith(":read") else "write"}
+            for name in self.user.orgs
+        ]  # fmt: skip
+        access = {} if role == "contributor" else {"displayName": "test", "role": role}
+        auth = {"type": "access_token", "accessToken": access}
+        self._json({"type": "user", "name": self.user.name, "orgs": orgs, "auth": auth})
 
     def create(self) -> None:
-        wanted = json.loads(self.body)
-        if self.user is None:
-            raise Refused(401, "", "You must be signed in")
-        namespace = wanted.get("organization") or self.user.name
-        self._writer(namespace)
-        repo_id, kind = f"{namespace}/{wanted['name']}", wanted.get("type") or "model"
+        body = json.loads(self.body)
+        user = self._writer(body.get("organization"))
+        repo_id = f"{body.get('organization') or user.name}/{body['name']}"
+        kind = body.get("type") or "model"
         prefix = "" if kind == "model" else f"{kind}s/"
         where = {"url": f"{self.hub.url}/{prefix}{repo_id}", "name": repo_id}
         if (kind, repo_id) in self.hub.repos:
             self._json({"error": "You already created this repo", **where}, 409)
             return
-        private = wanted.get("private") or wanted.get("visibility") == "private"
-        made = Repo(repo_id, kind, bool(private))
+        private = body.get("private") or body.get("visibility") == "private"
+        repo = Repo(repo_id, kind, bool(private))
         if kind == "space":
-            made.space = self._new_space(wanted)
+            repo.space = self._new_space(user, body)
         if self.hub.first_commit:
-            made.commit("initial commit", {".gitattributes": b""})
-        self.hub.repos[kind, repo_id] = made
-        self.user.made.add(repo_id)
+            repo.commit("initial commit", {".gitattributes": b""})
+        self.hub.repos[kind, repo_id] = repo
+        user.made.add(repo_id)
         self._json(where)
 
-    def _new_space(self, wanted: dict[str, Any]) -> Space:
-        assert self.user is not None
-        made = Space(wanted["sdk"], wanted.get("hardware", "cpu-basic"))
-        made.sleep_time = wanted.get("sleepTimeSeconds")
-        if made.hardware not in HARDWARE:
-            raise Refused(400, "", f"there is no hardware {made.hardware}")
-        free = made.hardware == "cpu-basic" and not self.user.pro
-        if not self.user.pays or (made.sdk != "static" and free):
+    def _new_space(self, user: User, body: dict[str, Any]) -> Space:
+        space = Space(body["sdk"], body.get("hardware", "cpu-basic"), body.get("sleepTimeSeconds"))
+        if not user.pays or (space.hardware == "cpu-basic" and not user.pro):
             raise Refused(402, "", "This takes a subscription or a payment method")
-        return made
+        return space
 
     # Sign-ins.
 
@@ -477,10 +383,10 @@ class Handler(BaseHTTPRequestHandler):
         self._send(302, b"", {"Location": target})
 
     def exchange(self) -> None:
-        found = self.hub.provider.exchange(dict(parse_qsl(self.body.decode())), self.hub.url)
-        role = "write" if "write-repos" in found["scope"].split() else "contributor"
-        self.hub.add_user(found["access_token"], self.hub.provider.user, role)
-        self._json(found)
+        tokens = self.hub.provider.exchange(dict(parse_qsl(self.body.decode())), self.hub.url)
+        role = "write" if "write-repos" in tokens["scope"].split() else "contributor"
+        self.hub.add_user(tokens["access_token"], self.hub.provider.user, role)
+        self._json(tokens)
 
     # What belongs to Spaces alone.
 
@@ -488,78 +394,56 @@ class Handler(BaseHTTPRequestHandler):
         self._json(
             [
                 {"name": name, "prettyName": pretty, "cpu": "4 vCPU", "ram": "15 GB",
-                 "accelerator": None, "unitCostMicroUSD": cost, "unitCostUSD": cost / 1e6,
-                 "unitLabel": "minute"}
+                 "unitCostMicroUSD": cost, "unitCostUSD": cost / 1e6, "unitLabel": "minute"}
                 for name, (pretty, cost) in HARDWARE.items()
             ]
         )  # fmt: skip
 
     def _space(self, repo: str, write: bool = True) -> Space:
-        found = self.hub.find("space", repo, self.user)
+        space = self.hub.find("space", repo, self.user).space
         if write:
             self._writer(repo)
-        assert found.space is not None
-        return found.space
+        assert space is not None
+        return space
 
     def runtime(self, repo: str) -> None:
-        self._runtime(self._space(repo, write=False))
-
-    def _runtime(self, space: Space) -> None:
-        hardware = {"current": None, "requested": space.hardware}
-        stage = space.stages.pop(0) if len(space.stages) > 1 else space.stages[0]
+        space = self._space(repo, write=False)
         self._json(
-            {"stage": stage, "errorMessage": space.trouble, "hardware": hardware,
+            {"stage": "BUILDING", "hardware": {"current": None, "requested": space.hardware},
              "gcTimeout": space.sleep_time, "storage": None, "volumes": space.volumes or None}
         )  # fmt: skip
 
     def request_hardware(self, repo: str) -> None:
-        space, wanted = self._space(repo), json.loads(self.body)
-        if wanted["flavor"] not in HARDWARE:
-            raise Refused(400, "", "Invalid flavor")
-        assert self.user is not None
-        if not self.user.pays:
+        space, body = self._space(repo), json.loads(self.body)
+        if not self._writer(repo).pays:
             raise Refused(402, "", "This takes a payment method")
-        space.hardware = wanted["flavor"]
-        space.sleep_time = wanted.get("sleepTimeSeconds", space.sleep_time)
-        self._runtime(space)
+        space.hardware = body["flavor"]
+        space.sleep_time = body.get("sleepTimeSeconds", space.sleep_time)
+        self.runtime(repo)
 
     def set_volumes(self, repo: str) -> None:
-        space = self._space(repo)
         volumes = json.loads(self.body)["volumes"]
-        for one in volumes:
-            if one["type"] == "bucket" and one["source"] not in self.hub.buckets:
-                raise Refused(404, "", f"there is no bucket {one['source']}")
-        space.volumes = volumes
+        for volume in volumes:
+            if volume["type"] == "bucket" and volume["source"] not in self.hub.buckets:
+                raise Refused(404, "", f"there is no bucket {volume['source']}")
+        self._space(repo).volumes = volumes
         self._json({})
 
     def add_variable(self, repo: str) -> None:
-        space, wanted = self._space(repo), json.loads(self.body)
-        space.variables[wanted["key"]] = wanted["value"]
+        space, body = self._space(repo), json.loads(self.body)
+        space.variables[body["key"]] = body["value"]
         self._json({key: {"value": value} for key, value in space.variables.items()})
 
     def create_bucket(self, repo: str) -> None:
         self._writer(repo)
-        known = repo in self.hub.buckets
-        if not known:
-            self.hub.buckets[repo] = json.loads(self.body).get("visibility") == "private"
-        self._json({"url": f"{self.hub.url}/buckets/{repo}"}, 409 if known else 200)
-
-    def delete(self) -> None:
-        wanted = json.loads(self.body)
-        namespace = wanted.get("organization") or (self.user.name if self.user else "")
-        self._writer(namespace)
-        self.hub.repos.pop((wanted.get("type") or "model", f"{namespace}/{wanted['name']}"), None)
-        self._json({})
+        exists = repo in self.hub.buckets
+        private = json.loads(self.body).get("visibility") == "private"
+        self.hub.buckets.setdefault(repo, private)
+        self._json({"url": f"{self.hub.url}/buckets/{repo}"}, 409 if exists else 200)
 
     def validate_yaml(self) -> None:
-        content = json.loads(self.body)["content"]
-        problems = []
-        try:
-            front = yaml.safe_load(content.split("---\n")[1])
-            if not isinstance(front, dict):
-                problems.append({"message": "the front matter is no mapping"})
-        except (yaml.YAMLError, IndexError) as error:
-            problems.append({"message": str(error)})
+        front = yaml.safe_load(json.loads(self.body)["content"].split("---\n")[1])
+        problems = [] if isinstance(front, dict) else [{"message": "it is no mapping"}]
         self._json({"errors": problems, "warnings": []}, 400 if problems else 200)
 
     def preupload(self, kind: str, repo: str, revision: str) -> None:
@@ -567,12 +451,12 @@ class Handler(BaseHTTPRequestHandler):
         self._writer(repo)
         files = [
             {
-                "path": one["path"],
-                "uploadMode": _mode(one["path"], one["size"]),
+                "path": file["path"],
+                "uploadMode": _mode(file["path"], file["size"]),
                 "shouldIgnore": False,
-                "oid": _oid(one["path"], held.get(one["path"])),
+                "oid": _oid(file["path"], held.get(file["path"])),
             }
-            for one in json.loads(self.body)["files"]
+            for file in json.loads(self.body)["files"]
         ]
         self._json({"files": files})
 
@@ -580,15 +464,11 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.find((prefix or "models")[:-1], repo, self.user)
         self._writer(repo)
         objects: list[dict[str, Any]] = []
-        for one in json.loads(self.body)["objects"]:
-            entry = {"oid": one["oid"], "size": one["size"]}
-            if one["oid"] not in self.hub.uploads:
-                put = {"href": f"{self.hub.storage}/lfs/{one['oid']}", "header": {}}
-                if 0 < self.hub.part_size < one["size"]:
-                    put["header"] = self._parts(one["oid"], one["size"])
-                verify = {"href": f"{self.hub.storage}/lfs/{one['oid']}/verify", "header": {}}
-                entry["actions"] = {"upload": put, "verify": verify}
-            objects.append(entry)
+        for entry in json.loads(self.body)["objects"]:
+            href = f"{self.hub.storage}/lfs/{entry['oid']}"
+            upload = {"upload": {"href": href}, "verify": {"href": f"{href}/verify"}}
+            missing = {"actions": upload} if entry["oid"] not in self.hub.uploads else {}
+            objects.append({"oid": entry["oid"], "size": entry["size"], **missing})
         self._json({"transfer": "basic", "objects": objects})
 
     def lfs_put(self, oid: str) -> None:
@@ -597,45 +477,28 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.uploads[oid] = self.body
         self._send(200)
 
-    def _parts(self, oid: str, size: int) -> dict[str, str]:
-        """Where each part of a large file goes, as S3's multipart uploads have it."""
-        count = -(-size // self.hub.part_size)
-        urls = {str(n): f"{self.hub.storage}/lfs/{oid}/part/{n}" for n in range(1, count + 1)}
-        return {"chunk_size": str(self.hub.part_size), **urls}
-
-    def lfs_part(self, oid: str, number: str) -> None:
-        self.hub.parts[oid, int(number)] = self.body
-        self._send(200, b"", {"ETag": f'"{hashlib.md5(self.body).hexdigest()}"'})
-
-    def lfs_complete(self, oid: str) -> None:
-        wanted = [one["partNumber"] for one in json.loads(self.body)["parts"]]
-        self.body = b"".join(self.hub.parts.pop((oid, number)) for number in wanted)
-        self.lfs_put(oid)
-
     def lfs_verify(self, oid: str) -> None:
-        wanted = json.loads(self.body)
-        content = self.hub.uploads.get(oid)
-        if content is None or len(content) != wanted["size"]:
+        if len(self.hub.uploads.get(oid, b"")) != json.loads(self.body)["size"]:
             raise Refused(404, "", "no such object")
         self._json({})
 
     def commit(self, kind: str, repo: str, revision: str) -> None:
-        found = self.hub.find(kind, repo, self.user)
+        target = self.hub.find(kind, repo, self.user)
         self._writer(repo)
-        message, description, changes = "", "", {}
+        message, changes = "", {}
         for line in filter(None, self.body.splitlines()):
             entry = json.loads(line)
             value = entry["value"]
             if entry["key"] == "header":
-                message, description = value["summary"], value.get("description", "")
-                if value.get("parentCommit") not in (None, found.head):
+                message = value["summary"]
+                if value.get("parentCommit") not in (None, target.head):
                     raise Refused(412, "", "A commit has happened since")
             else:
                 changes[value["path"]] = self._content(entry["key"], value)
-        made = found.commit(message, changes, description)
+        commit = target.commit(message, changes)
         prefix = "" if kind == "model" else f"{kind}s/"
-        url = f"{self.hub.url}/{prefix}{repo}/commit/{made.sha}"
-        self._json({"success": True, "commitOid": made.sha, "commitUrl": url})
+        url = f"{self.hub.url}/{prefix}{repo}/commit/{commit}"
+        self._json({"success": True, "commitOid": commit, "commitUrl": url})
 
     def _content(self, key: str, value: dict[str, Any]) -> bytes | None:
         if key == "file":
@@ -647,78 +510,54 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def info(self, kind: str, repo: str, revision: str = "main") -> None:
-        found = self.hub.find(kind, repo, self.user)
-        self._known(found, revision)
+        target = self._at(kind, repo, revision)
         sizes = "blobs" in dict(parse_qsl(urlsplit(self.path).query))
+        sha, files = target.at(revision)
         self._json(
             {
-                "_id": "0" * 24,
-                "id": repo,
-                "modelId": repo,
-                "sha": found.at(revision)[0],
-                "private": found.private,
-                "gated": "auto" if found.gated else False,
-                "disabled": False,
-                "downloads": 0,
-                "likes": 0,
-                "tags": [],
+                "_id": "0" * 24, "id": repo, "modelId": repo, "private": target.private,
+                "sha": sha or None, "disabled": False, "downloads": 0,
+                "gated": "auto" if target.gated else False, "likes": 0, "tags": [],
                 "siblings": [
                     {"rfilename": path} | ({"size": len(content)} if sizes else {})
-                    for path, content in sorted(found.at(revision)[1].items())
+                    for path, content in sorted(files.items())
                 ],
-                "lastModified": "2026-01-01T00:00:00.000Z",
-                "createdAt": "2026-01-01T00:00:00.000Z",
+                "lastModified": "2026-01-01T00:00:00.000Z", "createdAt": "2026-01-01T00:00:00.000Z",
             }
-        )
+        )  # fmt: skip
 
-    def _known(self, repo: Repo, revision: str) -> None:
-        if revision != "main" and revision not in {one.sha for one in repo.commits}:
+    def _at(self, kind: str, repo: str, revision: str) -> Repo:
+        target = self.hub.find(kind, repo, self.user)
+        if revision != "main" and revision not in target.commits:
             raise Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return target
 
     def tree(self, kind: str, repo: str, revision: str, path: str | None = None) -> None:
-        found = self.hub.find(kind, repo, self.user)
-        self._known(found, revision)
         prefix = f"{path}/" if path else ""
-        files = found.at(revision)[1]
+        _, files = self._at(kind, repo, revision).at(revision)
         inside = [name for name in sorted(files) if name.startswith(prefix)]
         if path and not inside:
             raise Refused(404, "EntryNotFound", f"{path} does not exist")
-        folders = sorted({_parent(name) for name in inside} - {"", path or ""})
+        parents = (name.rpartition("/")[0] for name in inside)
+        folders = sorted(set(parents) - {"", path or ""})
         self._json([*map(_folder, folders), *(_file(name, files) for name in inside)])
 
     def paths_info(self, kind: str, repo: str, revision: str) -> None:
-        found = self.hub.find(kind, repo, self.user)
-        wanted = _form(self.body, self.headers.get("Content-Type", ""))
-        answer, files = [], found.at(revision)[1]
-        for path in wanted:
+        _, files = self._at(kind, repo, revision).at(revision)
+        answer = []
+        for path in parse_qs(self.body.decode())["paths"]:
             if path in files:
                 answer.append(_file(path, files))
             elif any(name.startswith(f"{path}/") for name in files):
                 answer.append(_folder(path))
         self._json(answer)
 
-    def refs(self, kind: str, repo: str) -> None:
-        found = self.hub.find(kind, repo, self.user)
-        branch = {"name": "main", "ref": "refs/heads/main", "targetCommit": found.head}
-        self._json({"branches": [branch], "converts": [], "tags": []})
-
-    def history(self, kind: str, repo: str, revision: str) -> None:
-        found = self.hub.find(kind, repo, self.user)
-        self._json(
-            [
-                {"id": one.sha, "title": one.message, "message": one.description, "authors": [],
-                 "date": "2026-01-01T00:00:00.000Z"}
-                for one in reversed(found.commits)
-            ]
-        )  # fmt: skip
-
     def resolve(self, repo: str, revision: str, path: str, prefix: str | None) -> None:
-        found = self.hub.find((prefix or "models")[:-1], repo, self.user)
-        self._known(found, revision)
+        target = self._at((prefix or "models")[:-1], repo, revision)
         owner = self.user is not None and repo.split("/")[0] == self.user.name
-        if found.gated and not owner:
+        if target.gated and not owner:
             raise Refused(403 if self.user else 401, "GatedRepo", f"{repo} is gated")
-        commit, files = found.at(revision)
+        commit, files = target.at(revision)
         if path not in files:
             raise Refused(404, "EntryNotFound", f"{path} does not exist")
         content = files[path]
@@ -738,15 +577,12 @@ class Handler(BaseHTTPRequestHandler):
         self._ranged(self.hub.uploads[oid], {"Accept-Ranges": "bytes"})
 
     def _ranged(self, content: bytes, headers: dict[str, str]) -> None:
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if not wanted:
+        limits = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if not limits:
             self._send(200, content, headers)
             return
-        first = int(wanted[1])
-        last = min(int(wanted[2] or len(content) - 1), len(content) - 1)
-        if first > last:
-            self._send(416, b"", {"Content-Range": f"bytes */{len(content)}"})
-            return
+        first = int(limits[1])
+        last = min(int(limits[2] or len(content) - 1), len(content) - 1)
         shown = {**headers, "Content-Range": f"bytes {first}-{last}/{len(content)}"}
         self._send(206, content[first : last + 1], shown)
 
@@ -765,36 +601,16 @@ def _mode(path: str, size: int) -> str:
     return "lfs" if path.endswith(LFS_SUFFIXES) or size > LFS_SIZE else "regular"
 
 
-def _parent(path: str) -> str:
-    return path.rsplit("/", 1)[0] if "/" in path else ""
-
-
 def _folder(path: str) -> dict[str, Any]:
     return {"type": "directory", "oid": "0" * 40, "size": 0, "path": path}
 
 
 def _file(path: str, files: dict[str, bytes]) -> dict[str, Any]:
-    content = files[path]
-    entry: dict[str, Any] = {
-        "type": "file",
-        "oid": hashlib.sha1(content).hexdigest(),
-        "size": len(content),
-        "path": path,
-    }
-    if _mode(path, len(content)) == "lfs":
-        oid = hashlib.sha256(content).hexdigest()
-        entry["lfs"] = {"oid": oid, "size": len(content), "pointerSize": 130}
+    size, oid = len(files[path]), hashlib.sha256(files[path]).hexdigest()
+    entry: dict[str, Any] = {"type": "file", "oid": oid[:40], "size": size, "path": path}
+    if _mode(path, size) == "lfs":
+        entry["lfs"] = {"oid": oid, "size": size, "pointerSize": 130}
     return entry
-
-
-def _form(body: bytes, kind: str) -> list[str]:
-    """`paths` of a request, sent as JSON or as a form."""
-    if "json" in kind:
-        paths = json.loads(body)["paths"]
-    else:
-        fields = [pair.split("=", 1) for pair in body.decode().split("&") if "=" in pair]
-        paths = [unquote(value.replace("+", " ")) for name, value in fields if name == "paths"]
-    return [paths] if isinstance(paths, str) else paths
 
 
 _REPO = r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)"
@@ -810,7 +626,6 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", r"/oauth/token", Handler.exchange),
     ("GET", r"/api/whoami-v2", Handler.whoami),
     ("POST", r"/api/repos/create", Handler.create),
-    ("DELETE", r"/api/repos/delete", Handler.delete),
     ("GET", r"/api/spaces/hardware", Handler.hardware),
     ("GET", rf"/api/spaces/{_REPO}/runtime", Handler.runtime),
     ("POST", rf"/api/spaces/{_REPO}/hardware", Handler.request_hardware),
@@ -822,15 +637,11 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", rf"/{_PREFIX}{_REPO}\.git/info/lfs/objects/batch", Handler.lfs_batch),
     ("PUT", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_put),
     ("GET HEAD", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_get),
-    ("PUT", r"/lfs/(?P<oid>[0-9a-f]{64})/part/(?P<number>\d+)", Handler.lfs_part),
-    ("POST", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_complete),
     ("POST", r"/lfs/(?P<oid>[0-9a-f]{64})/verify", Handler.lfs_verify),
     ("POST", rf"/api/{_KIND}/{_REPO}/commit/{_REV}", Handler.commit),
     ("GET", rf"/api/{_KIND}/{_REPO}/revision/{_REV}", Handler.info),
     ("GET", rf"/api/{_KIND}/{_REPO}/tree/{_REV}(?:/(?P<path>.+))?", Handler.tree),
     ("POST", rf"/api/{_KIND}/{_REPO}/paths-info/{_REV}", Handler.paths_info),
-    ("GET", rf"/api/{_KIND}/{_REPO}/refs", Handler.refs),
-    ("GET", rf"/api/{_KIND}/{_REPO}/commits/{_REV}", Handler.history),
     ("GET HEAD", rf"/{_PREFIX}{_REPO}/resolve/{_REV}/(?P<path>.+)", Handler.resolve),
     ("GET", rf"/api/{_KIND}/{_REPO}", Handler.info),
 ]

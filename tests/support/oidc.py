@@ -24,17 +24,11 @@ def _key() -> RSAKey:
 
 @dataclass
 class Provider:
-    """What the Hub knows of sign-ins.
+    """What the Hub knows of sign-ins."""
 
-    Attributes:
-        user: who signs in.
-        asked: the scopes of every sign-in, in their order.
-        tokens: access token -> the scopes it has.
-    """
-
-    user: str = "ada"
-    asked: list[str] = field(default_factory=list)
-    tokens: dict[str, str] = field(default_factory=dict)
+    user: str = "ada"  # who signs in
+    asked: list[str] = field(default_factory=list)  # the scopes of every sign-in, in their order
+    tokens: dict[str, str] = field(default_factory=dict)  # access token -> the scopes it has
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def metadata(self, url: str) -> dict[str, Any]:
@@ -63,11 +57,7 @@ class Provider:
         return f"{query['redirect_uri']}{mark}{back}"
 
     def exchange(self, form: dict[str, str], url: str) -> dict[str, Any]:
-        """The tokens for a code.
-
-        Raises:
-            KeyError: when the code is none, or was used.
-        """
+        """The tokens for a code, which is good for once."""
         asked = self._codes.pop(form["code"])
         assert form["redirect_uri"] == asked["redirect_uri"]
         token = f"hf_oauth_{secrets.token_urlsafe(12)}"

@@ -55,7 +55,7 @@ def test_what_cannot_be_trained_is_said_before_training(
         ((401, {"X-Error-Message": INVALID}), "does not accept this machine's token", "Sign in an"),
         ((401, {"X-Error-Code": "RepoNotFound"}), "There is no checkpoint '{}'", "Check its name"),
         ((429, {"Retry-After": "600"}), "the Hub asks for a pause of 10 minutes", "after it"),
-        ((503, {}), "the Hub has a fault .status 503.", "Try again in a while"),
+        ((503, {}), "the Hub has a fault .status 503.", "Try again later"),
         ("cut", "The download of the checkpoint {} broke off", "what has come is kept"),
         ("pickle", "no safetensors weights", "save it as safetensors where you trust it"),
     ],

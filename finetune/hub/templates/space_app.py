@@ -1,4 +1,4 @@
-# A demo made by Finetune: it reads which model it shows, and how, from config.json.
+# A demo made by Finetune: it reads which model it shows, and how, from finetune.json.
 try:
     import spaces  # a Space's own; where the hardware is ZeroGPU, before anything loads torch
 except ImportError:
@@ -17,7 +17,7 @@ import gradio as gr
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-config = json.loads(Path(__file__).with_name("config.json").read_text(encoding="utf-8"))
+config = json.loads(Path(__file__).with_name("finetune.json").read_text(encoding="utf-8"))
 name = config["model"]
 tokenizer = AutoTokenizer.from_pretrained(name)
 model = AutoModelForSequenceClassification.from_pretrained(name).eval()
