@@ -10,16 +10,15 @@ import dataclasses
 import gc
 import os
 import platform
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune import disk, logs, owners
 from finetune.config import RunConfig, too_many_steps
-from finetune.data import catalog
-from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, StoreError
+from finetune.jobs import background
 from finetune.jobs.stop_switch import StopSwitch
 from finetune.owners import Limits
 from finetune.phases import Phase
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from finetune.training.loop import Hooks
 
 LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
-_RESUME = " and press Resume: nothing saved is lost"
+RESUME = " and press Resume: nothing saved is lost"  # the end of a remedy
 
 
 def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
@@ -82,7 +81,11 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     pairs = dataclasses.replace(pairs, splits={}, numbers={})  # unmaps the texts
     yield _prepared(run, config, accelerator, pairs, classifier, batches)
     # 5. The loop
-    _begin_loop(run, checkpoint, stop)
+    if distributed.is_main_process():
+        run.rewind(checkpoint)
+    stop.looping = True
+    gc.collect()
+    gc.freeze()  # what the imports made stays, and is not looked through again at every step
     hooks = _hooks(run, tokenizer, stop, accelerator, pairs)
     finished = None  # said when the loop has let go of its model
     for event in _fit(run, config, accelerator, classifier, batches, pairs, hooks, checkpoint):
@@ -93,19 +96,11 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     # 6. What is measured of the kept model
     if finished is not None:
         del batches, classifier
-        if distributed.is_main_process():
-            yield from _score_both_orders(run, accelerator, stop)
+        accelerator.free_memory()
+        yield from _score_both_orders(run, stop)
         tracker(finished)
         yield finished
     accelerator.end_training()
-
-
-def _begin_loop(run: Run, checkpoint: Path | None, stop: StopSwitch) -> None:
-    if distributed.is_main_process():
-        run.rewind(checkpoint)
-    stop.looping = True
-    gc.collect()
-    gc.freeze()  # what the imports made stays, and is not looked through again at every step
 
 
 def _versions() -> dict[str, str]:
@@ -113,18 +108,12 @@ def _versions() -> dict[str, str]:
 
 
 def _set_environment(config: RunConfig) -> None:
-    """Set what the Hugging Face libraries read once, when they are imported.
-
-    Without an answer from the Hub they would try for up to 46 seconds, so a worker that needs
-    nothing from it, or cannot reach it, works from what is on disk.
-    """
+    """Set what the Hugging Face libraries read once, when they are imported."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
-    needed = catalog.needs_hub(config.dataset, config.checkpoint)
-    if not needed or not hub_connection.hub_is_reachable():
-        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    background.choose_offline(config.dataset, config.checkpoint)
     import datasets
     import transformers
 
@@ -177,11 +166,7 @@ def _load_pairs(run: Run, config: RunConfig, accelerator: Accelerator, resumes: 
 
 
 def _load_model(config: RunConfig, accelerator: Accelerator, pairs: Pairs) -> tuple[Any, Any]:
-    """The checkpoint's tokenizer, and the model with a new head.
-
-    Raises:
-        FinetuneError: when the checkpoint cannot be used as configured.
-    """
+    """The checkpoint's tokenizer, and the model with a new head."""
     from finetune.training import loop, model
 
     half = accelerator.mixed_precision == "bf16"
@@ -279,33 +264,21 @@ def _fit(
         yield event
         if pending and isinstance(event, events.Evaluated):
             pending = False
-            yield from _measure_baselines(run, config, accelerator, hooks.should_stop)
+            yield PhaseStarted(phase=Phase.BASELINES)
+            try:
+                from finetune.evaluation import test_set
+
+                half = accelerator.mixed_precision == "bf16"
+                scores = test_set.measure_run_baselines(run, config, half, hooks.should_stop)
+                yield events.BaselinesMeasured(baselines=scores)
+            except Exception:  # the run is whole without them
+                logs.print_traceback()
 
 
-def _measure_baselines(
-    run: Run, config: RunConfig, accelerator: Accelerator, stop: Callable[[], bool]
-) -> Generator[Event, None, None]:
-    """What the model is compared with. The run is whole without it, so that what goes wrong here
-    is only logged."""
-    yield PhaseStarted(phase=Phase.BASELINES)
-    try:
-        from finetune.evaluation import test_set
-
-        half = accelerator.mixed_precision == "bf16"
-        yield events.BaselinesMeasured(
-            baselines=test_set.measure_run_baselines(run, config, half, stop)
-        )
-    except Exception:
-        logs.print_traceback()
-
-
-def _score_both_orders(
-    run: Run, accelerator: Accelerator, stop: StopSwitch
-) -> Generator[Event, None, None]:
+def _score_both_orders(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     """The kept model's answers to the validation pairs in the other order. What goes wrong here is
     only logged, and the page offers to measure them."""
-    accelerator.free_memory()
-    if not run.events_summary().paired:
+    if not distributed.is_main_process() or not run.events_summary().paired:
         return
     yield PhaseStarted(phase=Phase.BOTH_ORDERS)
     try:
@@ -333,7 +306,7 @@ def _hooks(
     def save_predictions(
         step: int, logits: loop.Logits, labels: loop.Labels
     ) -> dict[str, list[float]]:
-        with disk.writing("The predictions", StoreError, _RESUME):
+        with disk.writing("The predictions", StoreError, RESUME):
             saved_predictions.save_logits(run, step, logits, labels)
         scores = intervals.bootstrap_intervals(
             labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
@@ -341,12 +314,12 @@ def _hooks(
         return {name: [score.low, score.high] for name, score in scores.items()}
 
     def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:
-        with disk.writing("The best model", StoreError, _RESUME):
+        with disk.writing("The best model", StoreError, RESUME):
             merged = model.merged_model(classifier)
             model.save_model(merged, tokenizer, run.folder / "best", weights, step)
 
-    def save_checkpoint(step: int, write: Callable[[Path], None]) -> None:
-        with disk.writing("The checkpoint", StoreError, _RESUME):
+    def save_checkpoint(step: int, write: Any) -> None:
+        with disk.writing("The checkpoint", StoreError, RESUME):
             if accelerator.is_main_process:
                 run.begin_checkpoint()
             accelerator.wait_for_everyone()
@@ -357,10 +330,4 @@ def _hooks(
 
     if not accelerator.is_main_process:
         return loop.Hooks(should_stop=stop, save_checkpoint=save_checkpoint)
-    return loop.Hooks(
-        should_stop=stop,
-        save_best=save_best,
-        save_predictions=save_predictions,
-        save_checkpoint=save_checkpoint,
-        first_batch=describe_batch,
-    )
+    return loop.Hooks(stop, save_best, save_predictions, save_checkpoint, describe_batch)

@@ -4,8 +4,7 @@
     input.csv           the file as it was brought (or .tsv, .jsonl, .json, .parquet, also .gz)
     result.csv          the same with the predictions, while it grows and when it is done
     head.json           its first 100 rows, for the page
-    report.json         rows, errors, and the scores where there are labels; until it ends only
-                        how many of the rows so far the model was trained on
+    report.json         rows, errors, and the scores where there are labels
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finetune import uploads
 from finetune.disk import write_atomically
@@ -40,24 +39,16 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import JobState
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
 KEPT = 5  # of each visitor; older ones make room
 _ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
 
 
 @dataclass(frozen=True)
 class PredictionState(JobState):
-    """How far a prediction job is.
+    """How far a prediction job is."""
 
-    Args:
-        head: the first rows of the result.
-        report: its figures; until it ends how many rows the model was trained on, or nothing.
-    """
-
-    head: list[dict[str, Any]] = field(default_factory=list)
-    report: dict[str, Any] = field(default_factory=dict)
+    head: list[dict[str, Any]] = field(default_factory=list)  # the first rows of the result
+    report: dict[str, Any] = field(default_factory=dict)  # its figures; empty until it ends
 
 
 class PredictionJob(JobFolder):
@@ -77,10 +68,8 @@ class PredictionJob(JobFolder):
     @property
     def created(self) -> float:
         """When it was asked for, in seconds since the epoch; 0 where that is not known."""
-        try:
-            return (self.folder / "job.json").stat().st_mtime
-        except OSError:
-            return 0.0
+        path = self.folder / "job.json"
+        return path.stat().st_mtime if path.exists() else 0.0
 
     @property
     def input(self) -> Path:
@@ -132,16 +121,12 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
             raise JobError("Your last file is still being predicted.", "Wait, or cancel it.")
         _make_room(store, size)
 
+    def copy_file(folder: Path) -> None:
+        shutil.copyfile(path, folder / f"input{uploads.file_suffix(request.file)}")
+
     job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
-    background.start_job(
-        store, "predict", job, asdict(request), admit=admit,
-        prepare=lambda folder: _copy(path, folder, request.file),
-    )  # fmt: skip
+    background.start_job(store, "predict", job, asdict(request), copy_file, admit)
     return job
-
-
-def _copy(path: Path, folder: Path, name: str) -> None:
-    shutil.copyfile(path, folder / f"input{uploads.file_suffix(name)}")
 
 
 def _make_room(store: RunStore, size: int) -> None:
@@ -176,18 +161,18 @@ def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
 
 def newest_predictions(store: RunStore) -> list[PredictionJob]:
     """The visitor's prediction jobs, the newest first."""
-    folders = (store.root / "batches").glob("*/")
-    jobs = [PredictionJob(path) for path in folders if _ID.fullmatch(path.name)]
+    jobs = map(PredictionJob, (store.root / "batches").glob("*/"))
     mine = [job for job in jobs if store.visitor.owns(job.owner)]
     return sorted(mine, key=lambda job: job.created, reverse=True)
 
 
 def prediction_state(job: PredictionJob) -> PredictionState:
     """How far it is."""
-    state = background.job_state(job)
-    head = job.read_json(job.folder / "head.json").get("rows", [])
-    report = job.read_json(job.folder / "report.json")
-    return PredictionState(**vars(state), head=head, report=report)
+    return PredictionState(
+        **vars(background.job_state(job)),
+        head=job.read_json(job.folder / "head.json").get("rows", []),
+        report=job.read_json(job.folder / "report.json"),
+    )
 
 
 def cancel_prediction(job: PredictionJob) -> None:
@@ -203,47 +188,39 @@ def _missing() -> DataError:
 def predict_job(folder: JobFolder) -> int:
     """Predict in the job's own process; the exit status."""
     _prepare_process()
-    from finetune.inference.files import Cancelled, RunningTotals, predict_file, result_suffix
+    from finetune.inference.files import Cancelled, predict_file, result_suffix
 
-    job = PredictionJob(folder.folder)
+    job, began = PredictionJob(folder.folder), time.monotonic()
+    progress = background.EventProgress(job, Phase.PREDICT)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         raise Cancelled
 
-    signal.signal(signal.SIGTERM, on_signal)
-    began = last = time.monotonic()
-    totals = RunningTotals()
-
     def on_progress(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.5 or done == total:
-            if any(totals.overlap().values()):
-                so_far = {"rows": totals.rows, **totals.overlap()}
-                write_atomically(job.folder / "report.json", json.dumps(so_far))
-            job.append(events.Progressed(done=done, total=total))
-            last = time.monotonic()
+        progress(Phase.PREDICT, "", done, total)
         if job.stop_requested():
             raise Cancelled
 
-    def on_head(rows: list[dict[str, Any]]) -> None:
-        text = json.dumps({"rows": rows}, ensure_ascii=False, default=str)
-        write_atomically(job.folder / "head.json", text)
+    def write(name: str, content: dict[str, Any]) -> None:
+        text = json.dumps(content, ensure_ascii=False, default=str)
+        write_atomically(job.folder / name, text)
 
     def work() -> events.Event:
+        request = job.prediction_request()
+        run = Run(job.folder.parent.parent / request.run)
+        result = job.folder / f"result{result_suffix(job.input)}"
         try:
-            request = job.prediction_request()
-            run = Run(job.folder.parent.parent / request.run)
-            result = job.folder / f"result{result_suffix(job.input)}"
             report, complete = predict_file(
-                run, request, job.input, result, on_progress, on_head, totals
-            )
+                run, request, job.input, result, on_progress,
+                lambda rows: write("head.json", {"rows": rows}),
+            )  # fmt: skip
         except Cancelled:
             return events.Stopped(step=0, seconds=time.monotonic() - began)
         seconds = time.monotonic() - began
-        text = json.dumps(report | {"seconds": seconds}, ensure_ascii=False)
-        write_atomically(job.folder / "report.json", text)
+        write("report.json", report | {"seconds": seconds})
         return (events.Finished if complete else events.Stopped)(step=0, seconds=seconds)
 
+    signal.signal(signal.SIGTERM, on_signal)
     return background.carry_out(job, Phase.PREDICT, work)
 
 
@@ -264,42 +241,37 @@ def main(arguments: list[str] | None = None) -> int:
         description="Predict every row of a file with a run's model.",
     )
     parser.add_argument("--run", required=True, help="a run's id, or its folder")
-    parser.add_argument("--runs", type=Path, help=f"(default: {default_root()})")
+    parser.add_argument("--runs", type=Path, default=default_root())
     parser.add_argument(
         "--file", type=Path, required=True, help="CSV, TSV, JSONL, JSON or Parquet, also .gz"
     )
     parser.add_argument("--out", type=Path, required=True, help="where the result goes")
-    for name in ("sentence1_column", "sentence2_column", "label_column"):
-        parser.add_argument(f"--{name}", default="", help="guessed from the names where absent")
+    for name in ("sentence1", "sentence2", "label"):
+        parser.add_argument(f"--{name}_column", default="", help="guessed from the names if absent")
     for name in ("both_orders", "threshold", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args(arguments)
     _prepare_process()
+    from tqdm import tqdm
+
     from finetune.inference.files import predict_file
 
-    run = Run(Path(args.run) if "/" in args.run else (args.runs or default_root()) / args.run)
+    run = Run(Path(args.run) if "/" in args.run else args.runs / args.run)
     request = PredictionRequest(
         run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
         args.both_orders, args.threshold, args.calibrated,
     )  # fmt: skip
     try:
         request = check_columns(request, args.file, run.events_summary().paired)
-        report, _ = predict_file(run, request, args.file, args.out, _ProgressBar())
+        with tqdm(unit="row") as bar:
+
+            def on_progress(done: int, total: int) -> None:
+                bar.total = total or None
+                bar.update(done - bar.n)
+
+            report, _ = predict_file(run, request, args.file, args.out, on_progress)
     except (FinetuneError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
     print(json.dumps(report, indent=2, ensure_ascii=False))
     return 0
-
-
-class _ProgressBar:
-    """Rows done, in a terminal."""
-
-    def __init__(self) -> None:
-        self._bar: tqdm[Any] | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        from tqdm import tqdm
-
-        self._bar = self._bar or tqdm(total=total or None, unit="row")
-        self._bar.update(done - self._bar.n)

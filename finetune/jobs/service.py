@@ -81,19 +81,14 @@ def _check(store: RunStore, config: RunConfig) -> None:
     check.check_source_access(store, config)
     checkpoints.check_length(config.checkpoint, config.max_length)
     if not store.visitor.alone:
-        _check_machine(config)
-        _check_steps(store, config)
+        _check_visitors_config(store, config)
     report = check.check_state(check.check_folder(store, config)).report
     if report is not None and report.blocked:
         raise DataError(report.blocked[0].title, f"{report.blocked[0].action} See Data.")
 
 
-def _check_machine(config: RunConfig) -> None:
-    """What a visitor may ask of a machine that others share.
-
-    Raises:
-        ConfigError: naming what they may not.
-    """
+def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
+    """See that a run asks for no more than a visitor may have of a machine that others share."""
     problems = {}
     if config.report_to not in ("none", "tensorboard"):
         problems["report_to"] = (
@@ -104,19 +99,11 @@ def _check_machine(config: RunConfig) -> None:
         problems["num_processes"] = f"is {config.num_processes}; this machine has {most} to give"
     if problems:
         raise ConfigError(problems)
-
-
-def _check_steps(store: RunStore, config: RunConfig) -> None:
-    """See that a visitor's run takes no more steps than it may, where they are known by now; the
-    worker sees to the others.
-
-    Raises:
-        ConfigError: when it would.
-    """
-    most, found = Limits.of_environment().run_steps, cost.known_steps(store, config)
-    total = found.total if found and not found.about else config.max_steps
-    if total > most:
-        raise too_many_steps(config, total, most)
+    # Where the number of steps is not known by now, the worker checks it.
+    limit, steps = Limits.of_environment().run_steps, cost.estimate_cost(store, config).steps
+    total = steps.total if steps and not steps.about else config.max_steps
+    if total > limit:
+        raise too_many_steps(config, total, limit)
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:
@@ -157,34 +144,26 @@ def resume_run(store: RunStore, run: Run) -> None:
     """Let a run that ended before its last step go on from its last checkpoint, in its turn.
 
     Raises:
-        JobError: when it is finished, running or waiting.
+        JobError: when it is finished, running or waiting, or was worked on as long as it may be.
         StoreError: when its folder cannot be written.
     """
     with store_lock(store):
         run = store.get(run.id)
-        status = run_summary(store, run).status
-        if status not in RESUMABLE:
-            raise JobError(f"The run is {status}.", "Only one that ended too early can go on.")
-        if run.id not in Queue(store.root):
-            run.config()
-            _check_share(store, 0, 1)
-            _check_time(store, run)
-            Queue(store.root).add(run.id, run.owner)
+        summary = run_summary(store, run)
+        if summary.status not in RESUMABLE:
+            raise JobError(
+                f"The run is {summary.status}.", "Only one that ended too early can go on."
+            )
+        run.config()
+        _check_share(store, 0, 1)
+        most = Limits.of_environment().run_minutes
+        if not store.visitor.alone and summary.worked >= 60 * most:
+            raise JobError(
+                f"This run was worked on for {most} minutes, as long as a run may be.",
+                "Start one of fewer steps, or use a copy of this app of your own.",
+            )
+        Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
-
-
-def _check_time(store: RunStore, run: Run) -> None:
-    """See that a visitor's run was not worked on as long as it may be.
-
-    Raises:
-        JobError: when it was.
-    """
-    most = Limits.of_environment().run_minutes
-    if not store.visitor.alone and store.summary(run).worked >= 60 * most:
-        raise JobError(
-            f"This run was worked on for {most} minutes, as long as a run may be.",
-            "Start one of fewer steps, or use a copy of this app of your own.",
-        )
 
 
 def move_to_front(store: RunStore, run: Run) -> None:
@@ -223,35 +202,25 @@ def stop_run(
     with store_lock(store):
         waited, summary = Queue(store.root).remove(run.id), store.summary(run)
         alive, ended = run.is_alive(), summary.status in ENDED
-        if waited and (ended or not alive):
-            return _take_out(run, summary, discard)
-        if ended and discard:  # the click came just after the end, and must not undo it
+        if alive and not ended:
+            run.request_stop(discard)
+            workers.end_worker(run, patience, limit)
+        elif waited and summary.status == "waiting":  # it never began
+            run.append(events.Stopped(step=0, seconds=0.0))
+        elif discard and ended and not waited:  # the click came just after the end
             raise JobError(
                 f"The run has ended: it is {summary.status}.",
                 "Delete it if you do not want its model.",
             )
-        if ended and not alive:
-            return None
-        if discard and not alive:
-            return _discard(run, summary)
-        run.request_stop(discard)
-    workers.end_worker(run, patience, limit)
-    return None
-
-
-def _take_out(run: Run, summary: RunSummary, discard: bool) -> None:
-    """Note that a run waits no more: it was never begun, or is discarded, or is what it was."""
-    if summary.status == "waiting":
-        run.append(events.Stopped(step=0, seconds=0.0))
-    elif discard:
-        _discard(run, summary)
-
-
-def _discard(run: Run, summary: RunSummary) -> None:
-    run.discard()
-    run.append(events.Stopped(step=0, seconds=summary.worked, discarded=True))
-    if summary.status == "failed":  # it stays so, with its cause
-        run.append(events.Failed(time=summary.ended, error=summary.error, remedy=summary.remedy))
+        elif discard:
+            run.discard()
+            run.append(events.Stopped(step=0, seconds=summary.worked, discarded=True))
+            if summary.status == "failed":  # it stays so, with its cause
+                run.append(
+                    events.Failed(time=summary.ended, error=summary.error, remedy=summary.remedy)
+                )
+        elif not ended and not waited:  # its worker has died
+            run.request_stop()
 
 
 def delete_run(store: RunStore, run: Run) -> None:

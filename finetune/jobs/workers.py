@@ -32,22 +32,20 @@ LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its la
 _SOURCE = Path(__file__).resolve().parent.parent.parent
 # Folders that a worker is told by absolute paths, for it runs in another one.
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
-_started: dict[int, JobFolder] = {}  # what this app's workers carry out, by pid
+_jobs: dict[int, JobFolder] = {}  # what this process's workers carry out, by pid
 
 
 def spawn_worker(
     job: JobFolder,
     module: str = "",
-    lock: int | None = None,
     devices: Sequence[str] = (),
     cwd: Path | None = None,
     stdin: bytes = b"",
-) -> int:
-    """Start a worker for a folder; its pid.
+) -> None:
+    """Start a worker for a folder.
 
     Args:
         module: what it runs; `WORKER` where empty.
-        lock: the folder's lock, if it is held already; it is passed on.
         devices: the accelerators it may use; all, where empty.
         cwd: where it runs; an empty folder by default, so that no name of a dataset or checkpoint
             can mean a file of this machine.
@@ -60,7 +58,10 @@ def spawn_worker(
     folder = str(job.folder.resolve())
     variables = {"PYTHONUNBUFFERED": "1", LOCKED: folder}
     variables |= {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
-    held = _hold(job) if lock is None else lock
+    with disk.writing(job.lock_file):
+        lock = hold_lock(job.lock_file)
+    if lock is None:
+        raise StoreError(f"{job.id} is being worked on.", "Try again in a moment.")
     try:
         with job.log_file.open("ab") as log:
             process = subprocess.Popen(
@@ -70,33 +71,24 @@ def spawn_worker(
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=cwd or empty_folder(job),
-                pass_fds=(held,),
+                pass_fds=(lock,),
                 env=_environment() | variables,
             )
     except OSError as error:
         raise JobError(f"No worker process could be started: {error}.") from error
     finally:
-        os.close(held)  # the worker has it now
+        os.close(lock)  # the worker has it now
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(stdin)
-    _started[process.pid] = job
-    # Collects the exit status, or the ended worker would stay a zombie while the app lives.
-    threading.Thread(target=_reap, args=(process,), name="reap", daemon=True).start()
     try:
         record_worker(job, process.pid, devices)
     except StoreError:  # a full disk: a worker that nobody could end must not go on
         process.kill()
         raise
-    return process.pid
-
-
-def _hold(job: JobFolder) -> int:
-    with disk.writing(job.lock_file):
-        lock = hold_lock(job.lock_file)
-    if lock is None:
-        raise StoreError(f"{job.id} is being worked on.", "Try again in a moment.")
-    return lock
+    finally:
+        # Collects the exit status, or the ended worker would stay a zombie while the app lives.
+        threading.Thread(target=_reap, args=(process,), name="reap", daemon=True).start()
 
 
 def empty_folder(job: JobFolder) -> Path:
@@ -130,10 +122,9 @@ def _environment() -> dict[str, str]:
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
     """Wait for a worker's end and note the signal that ended it, which nobody else can know."""
-    code = process.wait()
-    job = _started.pop(process.pid)
-    record = job.read_json(job.process_file)
-    if code < 0 and record.get("pid") == process.pid:
+    code, job = process.wait(), _jobs.pop(process.pid, None)
+    record = job.read_json(job.process_file) if job else {}
+    if job and code < 0 and record.get("pid") == process.pid:
         with contextlib.suppress(StoreError):
             write_atomically(job.process_file, json.dumps({**record, "signal": -code}) + "\n")
 
@@ -146,23 +137,14 @@ def record_worker(job: JobFolder, pid: int, devices: Sequence[str] = ()) -> None
     """
     record = {"pid": pid, "started": _start_time(pid), "devices": list(devices)}
     write_atomically(job.process_file, json.dumps(record) + "\n")
-
-
-def adopt_worker(job: JobFolder, pid: int) -> None:
-    """As `record_worker`, for a process started for something else: the warm worker.
-
-    Raises:
-        StoreError: as `record_worker`.
-    """
-    record_worker(job, pid)
-    _started[pid] = job
+    _jobs[pid] = job
 
 
 def _start_time(pid: int) -> float:
     """Seconds from the machine's start to the process's: a clock that is set changes nothing."""
     try:
         return float(psutil.Process(pid).create_time() - psutil.boot_time())
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError):
         return 0.0
 
 
@@ -172,22 +154,19 @@ def worker_process(job: JobFolder) -> psutil.Process | None:
     pid, started = record.get("pid"), record.get("started")
     if not isinstance(pid, int) or not isinstance(started, float) or not job.is_alive():
         return None
-    try:
+    with contextlib.suppress(psutil.Error, ValueError, OverflowError):
         return psutil.Process(pid) if abs(_start_time(pid) - started) < 1 else None
-    except (psutil.Error, ValueError, OverflowError):
-        return None
+    return None
 
 
 def worker_devices(job: JobFolder) -> tuple[str, ...]:
     """The accelerators its worker was given; empty where it has all."""
-    devices = job.read_json(job.process_file).get("devices", [])
-    return tuple(map(str, devices)) if isinstance(devices, list) else ()
+    return tuple(map(str, job.read_json(job.process_file).get("devices", [])))
 
 
-def killed_by(job: JobFolder) -> int:
-    """The signal that ended its worker; 0 where none did, or nobody saw it."""
-    number = job.read_json(job.process_file).get("signal", 0)
-    return number if isinstance(number, int) else 0
+def was_killed(job: JobFolder) -> bool:
+    """Whether SIGKILL ended its worker, as far as the app that started it saw that."""
+    return bool(job.read_json(job.process_file).get("signal") == signal.SIGKILL)
 
 
 def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = STOP_LIMIT) -> None:
@@ -197,26 +176,24 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
         patience: seconds until it gets SIGTERM.
         limit: seconds until it gets SIGKILL, its whole process group with it.
     """
+
+    def end() -> None:
+        while (process := worker_process(job)) is None:  # just started: it is not recorded yet
+            if not job.is_alive():
+                return
+            time.sleep(0.05)
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            with contextlib.suppress(psutil.TimeoutExpired):
+                process.wait(patience)
+                return
+            process.terminate()
+            with contextlib.suppress(psutil.TimeoutExpired):
+                process.wait(limit - patience)
+                return
+            _kill(process)
+
     if job.is_alive():
-        threading.Thread(
-            target=_end, args=(job, patience, limit), name=f"stop-{job.id}", daemon=True
-        ).start()
-
-
-def _end(job: JobFolder, patience: float, limit: float) -> None:
-    while (process := worker_process(job)) is None:  # just started: it is not recorded yet
-        if not job.is_alive():
-            return
-        time.sleep(0.05)
-    with contextlib.suppress(psutil.Error, ProcessLookupError):
-        with contextlib.suppress(psutil.TimeoutExpired):
-            process.wait(patience)
-            return
-        process.terminate()
-        with contextlib.suppress(psutil.TimeoutExpired):
-            process.wait(limit - patience)
-            return
-        _kill(process)
+        threading.Thread(target=end, name=f"stop-{job.id}", daemon=True).start()
 
 
 def kill_worker(job: JobFolder, patience: float = 5.0) -> None:
@@ -248,8 +225,8 @@ def worker_lock(job: JobFolder, rank: bool = False) -> Iterator[bool]:
     Args:
         rank: whether it is one of several processes; their launcher may hold the folder's lock.
     """
-    folder = str(job.folder.resolve())
-    inherited = os.environ.get(LOCKED) == folder
+    folder, former = str(job.folder.resolve()), os.environ.get(LOCKED, "")
+    inherited = former == folder
     if inherited and not rank:
         yield True
         return
@@ -261,7 +238,6 @@ def worker_lock(job: JobFolder, rank: bool = False) -> Iterator[bool]:
     if handle is None:
         yield False
         return
-    former = os.environ.get(LOCKED, "")
     os.set_inheritable(handle, True)  # `distributed.exec_launcher` keeps it, and says so
     os.environ[LOCKED] = folder
     try:

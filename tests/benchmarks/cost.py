@@ -58,7 +58,7 @@ def main() -> None:
     worst = 1.0
     for name, values in CASES.items():
         chosen = RunConfig(**SHORT).changed(**values)
-        found = estimate.estimate_memory(chosen, shape, half=devices.computes_bf16())
+        found = estimate.estimate_memory(chosen, shape)
         assert found is not None
         real = peak(chosen)
         told = found.total / 2**20

@@ -280,7 +280,7 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
 
     work_in_this_process(monkeypatch)
     monkeypatch.setattr(pipeline, "train_events", lose_the_folder)
-    assert train.carry_out_run(run, terminal.LogLines()) == 0
+    assert train.carry_out_run(run, terminal.print_event) == 0
     assert not run.folder.exists()
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err
