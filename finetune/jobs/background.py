@@ -28,16 +28,16 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, JobState, fold_job
 
 State = TypeVar("State", bound=JobState)
+_SMALLER_BATCH = (
+    "Free some memory and press Resume, or start anew with a smaller per_device_train_batch_size "
+    "and more gradient_accumulation_steps, which learns the same."
+)
 _FREE = 2**20  # bytes left on a disk, below which no event more can be relied on
 
 
 @contextlib.contextmanager
 def store_lock(store: RunStore) -> Iterator[None]:
-    """One change at a time of what runs and what waits, whichever process makes it.
-
-    Raises:
-        JobError: when another change takes too long.
-    """
+    """One change at a time of what runs and what waits, whichever process makes it."""
     try:
         store.root.mkdir(parents=True, exist_ok=True)
         with FileLock(store.root / ".starting.lock", timeout=10):
@@ -106,11 +106,7 @@ def job_state(job: JobFolder) -> JobState:
 
 
 def current_state(job: JobFolder, fold: Callable[[], State]) -> State:
-    """What a job's events tell, and whether its worker still lives.
-
-    Args:
-        fold: the state as the events tell it.
-    """
+    """What a job's events tell (`fold`), and whether its worker still lives."""
     state = fold()
     if state.status in ENDED:
         return state
@@ -128,32 +124,28 @@ def current_state(job: JobFolder, fold: Callable[[], State]) -> State:
 
 def _cause_of_death(job: JobFolder) -> tuple[str, str]:
     """Why a worker ended without a last event, and the remedy; empty where nothing is known."""
-    training = job.kind == "train"
     if job.folder.is_dir() and shutil.disk_usage(job.folder).free < _FREE:
         return "The disk is full.", "Free some space and press Resume: nothing saved is lost."
     if workers.was_killed(job):
         error = "The worker was killed, as the system does when memory runs out."
-        return error, _SMALLER_BATCH if training else "Free some memory and try again."
-    return ("", "") if training else ("It ended unexpectedly.", "Its log may say why. Try again.")
+        return error, _SMALLER_BATCH if job.kind == "train" else "Free some memory and try again."
+    if job.kind == "train":
+        return "", ""
+    return "It ended unexpectedly.", "Its log may say why. Try again."
 
 
-_SMALLER_BATCH = (
-    "Free some memory and press Resume, or start anew with a smaller per_device_train_batch_size "
-    "and more gradient_accumulation_steps, which learns the same."
-)
-
-
-def carry_out(job: JobFolder, phase: Phase, work: Callable[[], Event], remedy: str = "") -> int:
+def carry_out(
+    job: JobFolder, phase: Phase, work: Callable[[], Event | None], remedy: str = ""
+) -> int:
     """Do a job's work in its own process, its end as an event; the exit status.
 
     Args:
-        phase: the first.
-        work: does it, and returns the last event.
+        work: does it, and returns the last event where that is not `Finished`.
         remedy: what to do after an error nobody foresaw; the log has its traceback.
     """
     try:
         job.append(events.PhaseStarted(phase=phase))
-        job.append(work())
+        job.append(work() or events.Finished(step=0, seconds=0.0))
         return 0
     except Exception as error:
         job.append(failure_event(error, "A file of the job", remedy))
@@ -166,7 +158,7 @@ def failure_event(
     """The event of an error; the log has the traceback of one that no code of ours has raised.
 
     Args:
-        files: what is written, in case that the disk is full; `full_remedy` then ends the remedy.
+        files: what cannot be written where the disk is full; `full_remedy` then ends the remedy.
         remedy: for an error that nobody foresaw.
     """
     if not isinstance(error, FinetuneError) and disk.is_full(error):
@@ -179,21 +171,14 @@ def failure_event(
 
 
 def choose_offline(dataset: str, checkpoint: str) -> None:
-    """Let the Hugging Face libraries work from the disk where the Hub is not needed or silent.
-
-    Without an answer from the Hub they would try for up to 46 seconds. They read this once, when
-    they are imported.
-    """
+    """Let the Hugging Face libraries, before they are imported, work from the disk where the Hub is
+    not needed or silent: without its answer they would try for up to 46 seconds."""
     if not catalog.needs_hub(dataset, checkpoint) or not hub_connection.hub_is_reachable():
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 
 class EventProgress:
-    """Progress as events, a few a second at most.
-
-    Args:
-        phase: the one that the job is in.
-    """
+    """Progress as events, a few a second at most; `phase` is the one that the job is in."""
 
     def __init__(self, job: JobFolder, phase: Phase) -> None:
         self._job, self._current, self._last = job, (phase, ""), 0.0

@@ -36,7 +36,6 @@ from finetune.errors import ConfigError, DataError, FinetuneError
 from finetune.jobs import background, workers
 from finetune.owners import NOBODY
 from finetune.phases import Phase
-from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import JobState
@@ -78,11 +77,6 @@ def start_check(store: RunStore, config: RunConfig, again: bool = False) -> Chec
 
     Args:
         again: check anew, since a source may have changed.
-
-    Raises:
-        ConfigError, DataError: as `check_source_access`; DataError also when nobody known asks for
-            what was not checked before.
-        JobError, StoreError: as `background.start_job`.
     """
     check_source_access(store, config)
     job = check_folder(store, config)
@@ -198,7 +192,7 @@ def check_job(folder: JobFolder) -> int:
     def write(name: str, content: CheckReport | FirstRows) -> None:
         write_atomically(job.folder / name, content.to_json())
 
-    def work() -> events.Event:
+    def work() -> None:
         config = job.config()
         if rows := preview.read_first_rows(config, root):
             write("first_rows.json", rows)
@@ -206,7 +200,6 @@ def check_job(folder: JobFolder) -> int:
         hub_access.count_checkpoint(root, job.owner, config.checkpoint, False)
         report = check_config(config, root, progress, lambda part: write("partial.json", part))
         write("report.json", report)
-        return events.Finished(step=0, seconds=report.seconds)
 
     remedy = "Try another format of the same data; the log has the details."
     return background.carry_out(job, Phase.START, work, remedy)
@@ -225,11 +218,7 @@ def check_config(
     on_progress: Callable[[Phase, str, int, int], None] = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
-    """The report on a configuration's pairs; asks the Hub only where it answers.
-
-    Raises:
-        DataError: when there is nothing to check.
-    """
+    """The report on a configuration's pairs; asks the Hub only where it answers."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     background.choose_offline(config.dataset, config.checkpoint)
     import datasets
@@ -272,8 +261,8 @@ def _print_report(report: CheckReport) -> None:
         for reason, count in split.left_out.items():
             print(f"    left out: {count:,} {reason}")
     for finding in report.findings:
-        count = f" ({finding.count:,})" if finding.count else ""
-        print(f"  {finding.severity}: {finding.title}{count}. {finding.action}")
+        rows = f" ({finding.count:,})" if finding.count else ""
+        print(f"  {finding.severity}: {finding.title}{rows}. {finding.action}")
         for row in finding.examples:
             cells = filter(None, (row.sentence1, row.sentence2, row.label, row.note))
             print(f"    {row.split} line {row.line}: {' | '.join(cells)}")

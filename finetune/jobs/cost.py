@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
@@ -26,7 +28,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 
-# Two runs that differ in none of these take about the same time for a token.
+# Two runs that differ in none of these take about the same time for an example.
 PACE_FIELDS = (
     "checkpoint", "mixed_precision", "use_lora", "gradient_checkpointing", "torch_compile",
     "padding", "group_by_length", "frozen_layers", "freeze_embeddings", "attn_implementation",
@@ -41,11 +43,6 @@ INPUT_FIELDS = (
 # They change how many rows are used, not which rows there are.
 _SAMPLE_FIELDS = ("max_train_samples", "max_eval_samples", "positive_label")
 _NEWEST_RUNS = 60  # among which a similar one is sought
-# What a step takes whatever it reads, above all the optimizer's pass over the weights, as the time
-# of so many tokens. Measured on two cores with the bundled checkpoint, batches of 8 and 15 to 96
-# tokens an example: 3.4 ms an example and 0.14 ms a token.
-_STEP_TOKENS = 200
-
 # The pairs were never checked; the checkpoint is not here; its tokenizer is not quick to use;
 # `measure_token_lengths` was not asked.
 LengthsUnknown = Literal["", "pairs", "checkpoint", "tokenizer", "asked"]
@@ -85,7 +82,6 @@ class Time:
     run: str  # its title
     device: str
     same_pairs: bool  # whether it trained on the same pairs
-    tokens: tuple[float, float] | None = None  # of an average example there and here, if known
 
 
 @dataclass(frozen=True)
@@ -101,10 +97,7 @@ class Estimate:
 
 
 def estimate_cost(store: RunStore, config: RunConfig) -> Estimate:
-    """What a configuration will cost.
-
-    Args:
-        store: as the one who asks sees it: nobody else's runs or files are looked at.
+    """What a configuration will cost, from what the store's visitor may see.
 
     Raises:
         ConfigError: when `max_length` is more than the checkpoint reads.
@@ -114,7 +107,16 @@ def estimate_cost(store: RunStore, config: RunConfig) -> Estimate:
     except FinetuneError:
         return Estimate()
     checkpoints.check_length(config.checkpoint, config.max_length)
-    return _Estimator(store, config).estimate()
+    known = _Known(store, config)
+    lengths, shape = known.lengths, memory.read_shape(config.checkpoint)
+    return Estimate(
+        steps=known.steps,
+        time=known.time(),
+        memory=memory.estimate_memory(config, shape, lengths.longest) if shape else None,
+        cut=_cut(lengths, config.max_length) if lengths.longest else None,
+        parameters=shape.parameters if shape else None,
+        uncut=known.why_no_lengths,
+    )
 
 
 def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
@@ -122,10 +124,9 @@ def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
     the most. Whether anything was measured."""
     with contextlib.suppress(FinetuneError):
         check.check_source_access(store, config)
-        estimator = _Estimator(store, config)
-        tokenizer = token_lengths.tokenizer_file(config.checkpoint)
-        if estimator.lengths[1] == "asked" and estimator.pairs_file and tokenizer:
-            token_lengths.measure_lengths(estimator.pairs_file, tokenizer)
+        known = _Known(store, config)
+        if known.why_no_lengths == "asked" and known.pairs_file and known.tokenizer:
+            token_lengths.measure_lengths(known.pairs_file, known.tokenizer)
             return True
     return False
 
@@ -153,25 +154,18 @@ class _PastRun:
     config: RunConfig
     summary: RunSummary
 
+    @property
+    def device(self) -> str:
+        return self.summary.started.device if self.summary.started else ""
 
-class _Estimator:
-    """What is known of one configuration; each fact is looked up once."""
+
+class _Known:
+    """What is known of one configuration's pairs; each fact is looked up once."""
 
     def __init__(self, store: RunStore, config: RunConfig) -> None:
         self.store = store
         self.config = config
-
-    def estimate(self) -> Estimate:
-        lengths, uncut = self.lengths
-        shape = memory.read_shape(self.config.checkpoint)
-        return Estimate(
-            steps=self.steps,
-            time=self._time(self.steps) if self.steps else None,
-            memory=memory.estimate_memory(self.config, shape, lengths.longest) if shape else None,
-            cut=_cut(lengths, self.config.max_length) if lengths.longest else None,
-            parameters=shape.parameters if shape else None,
-            uncut=uncut,
-        )
+        self.tokenizer = token_lengths.tokenizer_file(config.checkpoint)
 
     @cached_property
     def runs(self) -> list[_PastRun]:
@@ -195,7 +189,7 @@ class _Estimator:
         return with_other_tokens
 
     def _checks(self) -> Iterator[tuple[RunConfig, check.CheckJob]]:
-        """The checks of the same pairs, those of this very configuration first."""
+        """The checks of the same pairs, that of this very configuration first."""
         yield self.config, check.check_folder(self.store, self.config)
         for folder in (self.store.root / "checks").glob("*/"):
             with contextlib.suppress(ConfigError):
@@ -218,9 +212,9 @@ class _Estimator:
 
     def _training_rows(self) -> tuple[int, bool]:
         """Rows to train on before a sample is taken, 0 where unknown; whether that is not exact."""
+        config = self.config
         if self.report is not None:
             return self._rows("train"), False
-        config = self.config
         for past in self.runs:
             sample = past.config.max_train_samples in (0, config.max_train_samples)
             if past.summary.prepared and sample and _same_source(past.config, config):
@@ -232,20 +226,24 @@ class _Estimator:
         return entry.pairs, bool(config.drop_duplicates or config.drop_leaked or entry.repo)
 
     @cached_property
-    def lengths(self) -> tuple[TokenLengths, LengthsUnknown]:
-        """The pairs' lengths under this checkpoint; why not, where they are unknown."""
+    def lengths(self) -> TokenLengths:
+        """The pairs' lengths under this checkpoint; empty where unknown."""
         if self.report is not None and self.report.lengths.longest:
-            return self.report.lengths, ""
-        tokenizer = token_lengths.tokenizer_file(self.config.checkpoint)
+            return self.report.lengths
+        lengths = None
+        if self.pairs_file and self.tokenizer:
+            lengths = token_lengths.cached_lengths(self.pairs_file, self.tokenizer)
+        return lengths or TokenLengths()
+
+    @property
+    def why_no_lengths(self) -> LengthsUnknown:
+        if self.lengths.longest:
+            return ""
         if self.pairs_file is None:
-            return TokenLengths(), "pairs"
-        if tokenizer is None:
-            here = checkpoints.local_folder(self.config.checkpoint) is not None
-            return TokenLengths(), "tokenizer" if here else "checkpoint"
-        lengths = token_lengths.cached_lengths(self.pairs_file, tokenizer)
-        if lengths is None:
-            return TokenLengths(), "asked"
-        return lengths, "" if lengths.longest else "tokenizer"
+            return "pairs"
+        if checkpoints.local_folder(self.config.checkpoint) is None:
+            return "checkpoint"
+        return "tokenizer" if self.lengths.note or self.tokenizer is None else "asked"
 
     @cached_property
     def pairs_file(self) -> Path | None:
@@ -259,45 +257,34 @@ class _Estimator:
         bundled = _agree(self.config, RunConfig(), SOURCE_FIELDS)
         return catalog.BUNDLED_PAIRS / "train.csv" if bundled else None
 
-    def _time(self, steps: Steps) -> Time | None:
-        """From the run most like this one; None where none is comparable."""
-        past = max(filter(self._is_comparable, self.runs), key=self._likeness, default=None)
-        if past is None:
-            return None
-        same, same_length = self._likeness(past)[:2]
-        there = _mean_tokens(_Estimator(self.store, past.config).lengths[0], past.config)
-        here = _mean_tokens(self.lengths[0], self.config)
-        tokens, slower = None, 1.0
-        if there and here:
-            same = same or (there == here and _same_source(past.config, self.config))
-            tokens = None if same else (there, here)
-            slower = 1.0 if same else _work(here, self.config) / _work(there, past.config)
-        elif not same_length:
+    def time(self) -> Time | None:
+        """At the rate of the newest run that is comparable, if there is one of the same pairs."""
+        comparable = list(filter(self._is_comparable, self.runs))
+        same = [past for past in comparable if _same_source(past.config, self.config)]
+        past = next(iter(same or comparable), None)
+        if past is None or self.steps is None:
             return None
         summary, rate = past.summary, past.summary.samples_per_second
-        seconds = steps.epochs * steps.pairs / rate * slower
+        seconds = self.steps.epochs * self.steps.pairs / rate
         if summary.validation and summary.prepared:
             evaluation = statistics.median(scored.seconds for scored in summary.validation)
             if not same:
                 rows = self._rows("validation")  # 0 where unknown
-                evaluation *= slower * rows / max(1, summary.prepared.validation_examples)
-            seconds += steps.evaluations * evaluation
-        return Time(seconds, rate, past.run.title(), _device(summary), same, tokens)
-
-    def _likeness(self, past: _PastRun) -> tuple[bool, bool, float]:
-        """Same pairs and length, same length, like batch: what a better choice has more of."""
-        same_length = past.config.max_length == self.config.max_length
-        same = same_length and _same_source(past.config, self.config)
-        return same, same_length, -abs(math.log(_batch(past.config) / _batch(self.config)))
+                evaluation *= rows / max(1, summary.prepared.validation_examples)
+            seconds += self.steps.evaluations * evaluation
+        return Time(seconds, rate, past.run.title(), past.device, bool(same))
 
     def _is_comparable(self, past: _PastRun) -> bool:
-        """Whether a token took about the time it will take here, and that was measured here."""
+        """Whether an example took about the time it will take here, and that was measured here."""
         measured = len(past.summary.train.recent) > 1 and past.summary.samples_per_second > 0
         like_batch = 0.5 <= _batch(past.config) / _batch(self.config) <= 2
-        on_processor = _device(past.summary).startswith(("CPU", "MPS"))
+        on_processor = past.device.startswith(("CPU", "MPS"))
         same_device = on_processor != bool(devices.list_accelerators())
         alike = _agree(past.config, self.config, PACE_FIELDS)
-        return measured and like_batch and same_device and alike
+        cut = {past.config.max_length, self.config.max_length}
+        if self.config.padding == "longest" and (longest := self.lengths.longest):
+            cut = {min(length, longest) for length in cut}
+        return measured and like_batch and same_device and alike and len(cut) == 1
 
 
 def _agree(config: RunConfig, other: RunConfig, names: Iterable[str]) -> bool:
@@ -308,27 +295,8 @@ def _same_source(config: RunConfig, other: RunConfig) -> bool:
     return _agree(config, other, [name for name in DATA_FIELDS if name not in _SAMPLE_FIELDS])
 
 
-def _device(summary: RunSummary) -> str:
-    return summary.started.device if summary.started else ""
-
-
 def _batch(config: RunConfig) -> int:
     return config.per_device_train_batch_size * config.num_processes
-
-
-def _work(tokens: float, config: RunConfig) -> float:
-    """What an example costs, in tokens: its own, and its share of what each step takes."""
-    return tokens + _STEP_TOKENS / (_batch(config) * config.gradient_accumulation_steps)
-
-
-def _mean_tokens(lengths: TokenLengths, config: RunConfig) -> float:
-    """Tokens of an average example, cut at `max_length`; 0 where unknown."""
-    rows = sum(count for _, _, count in lengths.bins)
-    if config.padding == "max_length":
-        return float(config.max_length)
-    return sum(
-        count * min((low + high - 1) / 2, config.max_length) for low, high, count in lengths.bins
-    ) / max(1, rows)
 
 
 def _cut(lengths: TokenLengths, max_length: int) -> Cut:
@@ -337,8 +305,7 @@ def _cut(lengths: TokenLengths, max_length: int) -> Cut:
     if max_length == lengths.max_length or max_length >= lengths.longest:
         share = lengths.cut if max_length == lengths.max_length else 0.0
         return Cut(share, lengths.longest, part)
-    beyond = sum(  # of the bin it falls into, as much as lies above it
-        count * min(1.0, max(0.0, (high - 1 - max_length) / max(1, high - low)))
-        for low, high, count in lengths.bins
-    )
-    return Cut(min(1.0, beyond / max(1, lengths.rows)), lengths.longest, True)
+    low, below, rows = np.array(lengths.bins).T
+    # Of the bin that `max_length` falls into, as much as lies above it.
+    above = np.clip((below - 1 - max_length) / (below - low), 0, 1)
+    return Cut(float(np.average(above, weights=rows)), lengths.longest, True)

@@ -17,7 +17,6 @@ from finetune.environment import caches
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import background
 from finetune.phases import Phase
-from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -27,12 +26,7 @@ EvaluationKind = Literal["orders", "test"]
 
 
 def start_evaluation(store: RunStore, run: Run, evaluation: EvaluationKind) -> None:
-    """Score the run's model, unless that is being done already.
-
-    Raises:
-        JobError: when the run has no model or has not ended.
-        JobError, StoreError: as `background.start_job`.
-    """
+    """Score the run's model, unless that is being done already."""
     check_has_ended(run)
     background.start_job(store, "evaluate", _folder(run, evaluation))
 
@@ -60,12 +54,8 @@ def _folder(run: Run, evaluation: EvaluationKind) -> JobFolder:
 
 def evaluate_job(job: JobFolder) -> int:
     """Score in the job's own process; the exit status."""
-
-    def work() -> events.Event:
-        _evaluate(Run(job.folder.parent.parent), job.id == "test")
-        return events.Finished(step=0, seconds=0.0)
-
-    return background.carry_out(job, Phase.EVALUATE, work)
+    run = Run(job.folder.parent.parent)
+    return background.carry_out(job, Phase.EVALUATE, lambda: _evaluate(run, job.id == "test"))
 
 
 def _evaluate(run: Run, test: bool) -> None:

@@ -17,7 +17,6 @@ from finetune.hub import downloads
 from finetune.jobs import background
 from finetune.jobs.evaluate import check_has_ended
 from finetune.phases import Phase
-from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -35,12 +34,7 @@ class ExportState(JobState):
 
 
 def start_export(store: RunStore, run: Run, summary: RunSummary) -> None:
-    """Export, unless that is being done already.
-
-    Raises:
-        JobError: when the run has no model or has not ended.
-        JobError, StoreError: as `background.start_job`.
-    """
+    """Export, unless that is being done already."""
     check_has_ended(run)
     background.start_job(store, "export", _folder(run), {"step": summary.saved_step})
 
@@ -77,7 +71,7 @@ def export_job(job: JobFolder) -> int:
     """Export in the job's own process; the exit status."""
     run, file = Run(job.folder.parent.parent), job.folder / _MODEL
 
-    def work() -> events.Event:
+    def work() -> None:
         from finetune.hub import onnx
 
         file.parent.mkdir(exist_ok=True)
@@ -85,6 +79,5 @@ def export_job(job: JobFolder) -> int:
         for path in run.best.iterdir():  # the tokenizer and the classes
             if path.suffix in (".json", ".txt", ".model"):
                 shutil.copy2(path, file.parent / path.name)
-        return events.Finished(step=0, seconds=0.0)
 
     return background.carry_out(job, Phase.EXPORT, work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,12 @@ class Memory:
     """Bytes for one process at the most."""
 
     weights: int
-    gradients: int
-    optimizer: int
     activations: int
-    libraries: int = LIBRARIES
+    training: int  # gradients and the optimizer's means
 
     @property
     def total(self) -> int:
-        return sum(astuple(self))
+        return self.weights + self.activations + self.training + LIBRARIES
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,13 @@ class Shape:
 def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory | None:
     """Bytes that training takes at the most; None where the checkpoint does not say its layers.
 
-    Weights, gradients and AdamW's two means are 4, 4 and 8 bytes a parameter (gradients and means
-    of the trained ones only), 2 for 8-bit means; the weights' copy in half precision is 2 more.
-    Kept for the backward pass are, for each layer and token, the inputs of two norms, query, key,
-    value, what they attend to and its projection (8 x hidden), and the wide layer before and after
-    its nonlinearity (2 x wide): 4 bytes each, or 2 in half precision, where the norms' inputs stay
-    as they are besides. Dropout adds its output and a byte of mask (2 x hidden), LoRA's own that of
-    each linear layer's input. Attention that is not fused keeps for each head a row of scores and
-    one of probabilities, and dropout its own again.
+    Weights, gradients and AdamW's means are 4, 4 and 8 bytes a parameter (2 for 8-bit means), the
+    weights' copy in half precision is 2 more. For each layer and token, the backward pass keeps the
+    inputs of two norms, query, key, value, what they attend to and its projection (8 x hidden), and
+    the wide layer before and after its nonlinearity (2 x wide): 4 bytes each, or 2 in half
+    precision, where the norms' inputs stay as they are besides. Dropout adds its output and a byte
+    of mask, LoRA's own that of each linear layer's input; attention that is not fused adds a row of
+    scores and one of probabilities for each head.
 
     Sources: https://huggingface.co/docs/transformers/model_memory_anatomy for the parameters;
     Korthikanti et al. 2022, https://arxiv.org/abs/2205.05198, section 4.1, for the activations,
@@ -94,13 +91,11 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
     if config.gradient_checkpointing:  # each layer's input, and one layer made anew
         activations = shape.layers * 4 * shape.hidden + layer
     # 3. The parameters
-    trained = trained_parameters(config, shape)
     optimizer_bytes = {"adafactor": 0, "adamw_bnb_8bit": 2}.get(config.optim, 8)
     return Memory(
         weights=shape.parameters * 4 + half * 2 * (shape.parameters - shape.embeddings),
-        gradients=4 * trained,
-        optimizer=optimizer_bytes * trained,
         activations=round(tokens * activations * _OVERHEAD),
+        training=(4 + optimizer_bytes) * trained_parameters(config, shape),
     )
 
 

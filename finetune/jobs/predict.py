@@ -10,19 +10,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import json
 import os
 import re
 import secrets
 import shutil
-import signal
 import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from finetune import uploads
@@ -55,33 +51,23 @@ class PredictionJob(JobFolder):
     """One prediction job's folder."""
 
     def prediction_request(self) -> PredictionRequest:
-        """What was asked for.
-
-        Raises:
-            DataError: when the folder is gone or damaged.
-        """
-        try:
-            return PredictionRequest(**self.request)
-        except TypeError as error:
-            raise _missing() from error
+        """What was asked for."""
+        if not self.request:
+            raise _missing()
+        return PredictionRequest(**self.request)
 
     @property
     def created(self) -> float:
-        """When it was asked for, in seconds since the epoch; 0 where that is not known."""
+        """When it was asked for, in seconds since the epoch; 0 where that is unknown."""
         path = self.folder / "job.json"
         return path.stat().st_mtime if path.exists() else 0.0
 
     @property
     def input(self) -> Path:
-        """The file to be predicted.
-
-        Raises:
-            DataError: when it is gone.
-        """
-        path = next(iter(self.folder.glob("input.*")), None)
-        if path is None:
-            raise _missing()
-        return path
+        """The file to be predicted."""
+        for path in self.folder.glob("input.*"):
+            return path
+        raise _missing()
 
     @property
     def result(self) -> Path | None:
@@ -96,11 +82,9 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
         path: where the file lies now; it is copied.
 
     Raises:
-        DataError: when the file or its columns cannot be used, or is larger than a visitor may
+        DataError: when the file or its columns cannot be used, or it is larger than a visitor may
             bring with what their runs are of.
-        JobError: when the run has no model, too many jobs are at work, or no process can be
-            started.
-        StoreError: when it cannot be kept.
+        JobError: when the run has no model, or too many jobs are at work.
     """
     run = store.get(request.run)
     if not run.has_model():
@@ -110,11 +94,8 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
         raise DataError(*NOBODY)
     size, limit = path.stat().st_size, Limits.of_environment().upload_bytes
     if not store.visitor.alone and size > limit:
-        raise DataError(
-            f"{request.file} has {size / 2**20:.0f} MB; a visitor may bring "
-            f"{limit / 2**20:.0f} MB.",
-            "Bring a part of the rows.",
-        )
+        sizes = f"has {size / 2**20:.0f} MB; a visitor may bring {limit / 2**20:.0f} MB."
+        raise DataError(f"{request.file} {sizes}", "Bring a part of the rows.")
 
     def admit(running: list[JobFolder]) -> None:
         if not store.visitor.alone and any(store.visitor.owns(job.owner) for job in running):
@@ -130,11 +111,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
 
 
 def _make_room(store: RunStore, size: int) -> None:
-    """See that another file may be kept; the visitor's oldest ones make room for it.
-
-    Raises:
-        DataError: when that would not be enough.
-    """
+    """See that another file may be kept; the visitor's oldest ones make room for it."""
     limit = Limits.of_environment().upload_bytes
     upload_bytes = store.uploads.make_room(size)
     oldest_first = newest_predictions(store)[::-1]
@@ -187,14 +164,11 @@ def _missing() -> DataError:
 
 def predict_job(folder: JobFolder) -> int:
     """Predict in the job's own process; the exit status."""
-    _prepare_process()
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
     from finetune.inference.files import Cancelled, predict_file, result_suffix
 
     job, began = PredictionJob(folder.folder), time.monotonic()
     progress = background.EventProgress(job, Phase.PREDICT)
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        raise Cancelled
 
     def on_progress(done: int, total: int) -> None:
         progress(Phase.PREDICT, "", done, total)
@@ -205,32 +179,19 @@ def predict_job(folder: JobFolder) -> int:
         text = json.dumps(content, ensure_ascii=False, default=str)
         write_atomically(job.folder / name, text)
 
-    def work() -> events.Event:
+    def work() -> events.Event | None:
         request = job.prediction_request()
         run = Run(job.folder.parent.parent / request.run)
         result = job.folder / f"result{result_suffix(job.input)}"
-        try:
-            report, complete = predict_file(
-                run, request, job.input, result, on_progress,
-                lambda rows: write("head.json", {"rows": rows}),
-            )  # fmt: skip
-        except Cancelled:
-            return events.Stopped(step=0, seconds=time.monotonic() - began)
+        report, complete = predict_file(
+            run, request, job.input, result, on_progress,
+            lambda rows: write("head.json", {"rows": rows}),
+        )  # fmt: skip
         seconds = time.monotonic() - began
         write("report.json", report | {"seconds": seconds})
-        return (events.Finished if complete else events.Stopped)(step=0, seconds=seconds)
+        return None if complete else events.Stopped(step=0, seconds=seconds)
 
-    signal.signal(signal.SIGTERM, on_signal)
     return background.carry_out(job, Phase.PREDICT, work)
-
-
-def _prepare_process() -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
-    # The threads share the C library's heaps: each of its own would keep what it once needed, and
-    # a long file would slowly take a quarter more memory.
-    arena_max = -8  # M_ARENA_MAX of glibc's malloc.h
-    with contextlib.suppress(OSError, AttributeError):  # another system, another C library
-        ctypes.CDLL(None).mallopt(arena_max, 1)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -251,7 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("both_orders", "threshold", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args(arguments)
-    _prepare_process()
+    os.environ["HF_HUB_OFFLINE"] = "1"
     from tqdm import tqdm
 
     from finetune.inference.files import predict_file
@@ -264,12 +225,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         request = check_columns(request, args.file, run.events_summary().paired)
         with tqdm(unit="row") as bar:
-
-            def on_progress(done: int, total: int) -> None:
-                bar.total = total or None
-                bar.update(done - bar.n)
-
-            report, _ = predict_file(run, request, args.file, args.out, on_progress)
+            report, _ = predict_file(
+                run, request, args.file, args.out, lambda done, total: bar.update(done - bar.n)
+            )
     except (FinetuneError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1

@@ -54,10 +54,8 @@ class Approvals:
         self._shown: set[tuple[str, str, str]] = set()  # visitor, run, repository or price
 
     def add(self, store: RunStore, run: Run, plan: PushPlan) -> None:
-        """A check has shown what a push changes, which may be done from now on.
-
-        What a check found empty or missing is not meant: by the push another may have filled it.
-        """
+        """A check has shown what a push changes, which may be done from now on; not what it found
+        empty or missing, which another may have filled by then."""
         texts = [plan.full] * bool(plan.held) + [_price(plan)] * bool(plan.billed)
         self._shown |= {(store.visitor.name, run.id, text) for text in texts}
 
@@ -79,9 +77,6 @@ def start_push(
     A repository that holds something is updated where a check has shown it to this visitor for
     this run, or a push of theirs has put the run there. A demo Space is billed where a check has
     shown the price.
-
-    Raises:
-        JobError, StoreError: as `background.start_job`.
     """
     job, former = _folder(run), push_state(run)
     approved = {*approvals.of(store, run), *job.request.get("approved", [])}
@@ -139,7 +134,7 @@ def push_job(job: JobFolder) -> int:
             write("progress.json", progress)
             phase, last = progress.phase, time.monotonic()
 
-    def work() -> events.Event:
+    def work() -> events.Event | None:
         try:
             write("result.json", _push(job, token, on_progress))
         except Cancelled as error:
@@ -152,7 +147,7 @@ def push_job(job: JobFolder) -> int:
                 f"{type(error).__name__} was raised, which is our fault.",
                 "The push's console.log says where.",
             ) from None
-        return events.Finished(step=0, seconds=0.0)
+        return None
 
     return background.carry_out(job, Phase.CHECK_HUB, work)
 

@@ -42,11 +42,7 @@ class _Entry:
 
 
 class Queue:
-    """The queue of one store.
-
-    Args:
-        root: the store's root; made when something is added.
-    """
+    """The queue of the store at `root`."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / ".queue"
@@ -59,11 +55,7 @@ class Queue:
         return run_id in self.waiting()
 
     def add(self, run_id: str, owner: str = "", first: bool = False) -> None:
-        """Put a run at the end of its owner's turns, or before all; one that waits is moved.
-
-        Raises:
-            StoreError: when the folder cannot be written.
-        """
+        """Put a run at the end of its owner's turns, or before all; one that waits is moved."""
         entries, former = self._entries(), self._find(run_id)
         orders = [entry.order for entry in entries] or [_MIDDLE]
         order = min(orders) - 1 if first else max(orders) + 1

@@ -74,7 +74,7 @@ def _start_waiting(store: RunStore) -> None:
         try:
             _start(store, run, accelerators)
             running.append(run)
-        except JobError as error:
+        except JobError as error:  # no process can be started
             _fail(store, run, error)
 
 
@@ -103,10 +103,6 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
 
     The run leaves the queue when its worker holds its lock. The worker, too, takes it out: this
     process may be killed in between.
-
-    Raises:
-        JobError: when no process can be started.
-        StoreError: when the disk is full; then it waits on.
     """
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
@@ -119,11 +115,7 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
 
 
 def adopt_terminal_run(run: Run) -> None:
-    """Record the calling process, which holds the run's lock, as its worker.
-
-    Raises:
-        StoreError: when the run's folder cannot be written.
-    """
+    """Record the calling process, which holds the run's lock, as its worker."""
     accelerators = devices.list_accelerators()[: run.config().num_processes]
     workers.record_worker(run, os.getpid(), accelerators)
 

@@ -104,11 +104,7 @@ def _leave(status: int) -> int:
 
 
 def _open_run(args: argparse.Namespace) -> Run:
-    """The run to carry out; on the ranks that do not write it, a view of its configuration.
-
-    Raises:
-        FinetuneError: when the configuration is wrong or the folder cannot be made.
-    """
+    """The run to carry out; on the ranks that do not write it, a view of its configuration."""
     main_process = distributed.is_main_process()
     if args.run:
         store = RunStore(args.run.parent)
@@ -154,8 +150,7 @@ class _RankView(Run):
 def carry_out_run(run: Run, show: Callable[[Event], None]) -> int:
     """Carry out a run to its end, writing every event; the exit status.
 
-    Errors become a `Failed` event: what a person can mend in words, a bug by its name, with the
-    traceback in the log. A run that is deleted meanwhile is stopped.
+    Errors become a `Failed` event. A run that is deleted meanwhile is stopped.
 
     Args:
         show: called with every event by the main process.
@@ -219,11 +214,7 @@ def _clean_up(run: Run, event: Event) -> None:
 
 
 def _append_end(run: Run, ended: Event) -> None:
-    """Write how the run ended; once, though every rank comes here, the one that knows first.
-
-    Raises:
-        StoreError: when the folder is gone or the disk is full.
-    """
+    """Write how the run ended; once, though every rank comes here, the one that knows first."""
     if not distributed.is_single_process():
         run = Run(run.folder)
         patience = _PATIENCE if ended is _LOST else not distributed.is_main_process()

@@ -29,10 +29,10 @@ from finetune.runs.store import RunStore
 
 LIFETIME = 3600.0  # seconds without work after which it ends
 _IMPORTED = (  # the first is what the first optimizer would import
-    "torch._dynamo", "finetune.data.splits", "finetune.training.batch_size",
-    "finetune.training.dataloaders", "finetune.training.metrics", "finetune.training.model",
-    "finetune.training.trackers", "transformers.models.auto.modeling_auto",
-    "transformers.models.auto.tokenization_auto",
+    "torch._dynamo", "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto", "finetune.data.splits", "finetune.jobs.train",
+    "finetune.training.batch_size", "finetune.training.dataloaders", "finetune.training.loop",
+    "finetune.training.metrics", "finetune.training.model", "finetune.training.trackers",
 )  # fmt: skip
 READY, RUN, TAKEN = "ready", "run", "taken"  # files by which app and worker talk
 
@@ -52,9 +52,6 @@ def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> boo
 
     Once it has taken the run it holds its lock. One that still imports, or hangs, is ended: two
     would only be in each other's way.
-
-    Raises:
-        StoreError: when the run's folder cannot be written.
     """
     waiting, config = _folder(store), run.config()
     several = config.num_processes > 1 or config.accelerate_config
@@ -82,11 +79,7 @@ def _folder(store: RunStore) -> JobFolder:
 
 
 def main(folder: Path, parent: int) -> int:
-    """Wait in a folder for the path of a run, and carry that run out.
-
-    Args:
-        parent: the app's pid; it may end while this imports.
-    """
+    """Wait in a folder for the path of a run, and carry that run out; `parent` is the app's pid."""
     caches.ensure_cache_folder()
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -56,7 +56,7 @@ def spawn_worker(
         StoreError: when the folder cannot be written, or its former worker lives.
     """
     folder = str(job.folder.resolve())
-    variables = {"PYTHONUNBUFFERED": "1", LOCKED: folder}
+    variables = _environment() | {"PYTHONUNBUFFERED": "1", LOCKED: folder}
     variables |= {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
     with disk.writing(job.lock_file):
         lock = hold_lock(job.lock_file)
@@ -72,31 +72,22 @@ def spawn_worker(
                 start_new_session=True,
                 cwd=cwd or empty_folder(job),
                 pass_fds=(lock,),
-                env=_environment() | variables,
+                env=variables,
             )
     except OSError as error:
         raise JobError(f"No worker process could be started: {error}.") from error
     finally:
         os.close(lock)  # the worker has it now
+    # Collects the exit status, or the ended worker would stay a zombie while the app lives.
+    threading.Thread(target=_reap, args=(process,), name="reap", daemon=True).start()
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(stdin)
-    try:
-        record_worker(job, process.pid, devices)
-    except StoreError:  # a full disk: a worker that nobody could end must not go on
-        process.kill()
-        raise
-    finally:
-        # Collects the exit status, or the ended worker would stay a zombie while the app lives.
-        threading.Thread(target=_reap, args=(process,), name="reap", daemon=True).start()
+    record_worker(job, process.pid, devices)
 
 
 def empty_folder(job: JobFolder) -> Path:
-    """An empty folder for a worker to run in, within the job's own.
-
-    Raises:
-        OSError: when it cannot be made.
-    """
+    """An empty folder for a worker to run in, within the job's own."""
     folder = job.folder.resolve() / ".cwd"
     shutil.rmtree(folder, ignore_errors=True)  # a library may have left something there
     folder.mkdir()
@@ -130,11 +121,7 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
 
 
 def record_worker(job: JobFolder, pid: int, devices: Sequence[str] = ()) -> None:
-    """Write down which process carries a job out, and on which accelerators.
-
-    Raises:
-        StoreError: when the folder is gone or the disk is full.
-    """
+    """Write down which process carries a job out, and on which accelerators."""
     record = {"pid": pid, "started": _start_time(pid), "devices": list(devices)}
     write_atomically(job.process_file, json.dumps(record) + "\n")
     _jobs[pid] = job
@@ -173,8 +160,7 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
     """See to it, in the background, that a worker that was asked to stop ends.
 
     Args:
-        patience: seconds until it gets SIGTERM.
-        limit: seconds until it gets SIGKILL, its whole process group with it.
+        patience, limit: seconds until it gets SIGTERM, and its whole process group SIGKILL.
     """
 
     def end() -> None:
@@ -183,17 +169,14 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
                 return
             time.sleep(0.05)
         with contextlib.suppress(psutil.Error, ProcessLookupError):
-            with contextlib.suppress(psutil.TimeoutExpired):
-                process.wait(patience)
-                return
-            process.terminate()
-            with contextlib.suppress(psutil.TimeoutExpired):
-                process.wait(limit - patience)
-                return
-            _kill(process)
+            _, alive = psutil.wait_procs([process], patience)
+            if alive:
+                process.terminate()
+                _, alive = psutil.wait_procs([process], limit - patience)
+            if alive:
+                _kill(process)
 
-    if job.is_alive():
-        threading.Thread(target=end, name=f"stop-{job.id}", daemon=True).start()
+    threading.Thread(target=end, name=f"stop-{job.id}", daemon=True).start()
 
 
 def kill_worker(job: JobFolder, patience: float = 5.0) -> None:
@@ -226,15 +209,11 @@ def worker_lock(job: JobFolder, rank: bool = False) -> Iterator[bool]:
         rank: whether it is one of several processes; their launcher may hold the folder's lock.
     """
     folder, former = str(job.folder.resolve()), os.environ.get(LOCKED, "")
-    inherited = former == folder
-    if inherited and not rank:
+    if former == folder and not rank:
         yield True
         return
-    try:
-        handle = hold_lock(job.rank_lock_file if inherited else job.lock_file)
-    except OSError:  # a full disk or a deleted folder: it will be said where it matters
-        yield True
-        return
+    with disk.writing(job.lock_file):
+        handle = hold_lock(job.rank_lock_file if former == folder else job.lock_file)
     if handle is None:
         yield False
         return

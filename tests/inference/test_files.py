@@ -363,7 +363,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
     store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, lock, stdin: os.close(lock))
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, stdin: None)
     ada, other = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
     mine = ada.create(RunConfig(max_length=32))
     toys.copy_model(run.best, mine.best)
@@ -395,7 +395,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
 def test_others_start_while_a_file_is_copied(
     store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, lock, stdin: os.close(lock))
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, stdin: None)
     path = write_csv(tmp_path / "x.csv", [("sentence1", "sentence2"), ("a", "b")])
     ada, bob = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
     for visitor in (ada, bob):
