@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -40,8 +39,7 @@ DONE = Pushed("http://hub/ada/pairs", "c" * 40, True, Verification(20, 0.0))
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are carried out at once, by this process, reading their token as a worker does."""
 
-    def carry_out(job: JobFolder, lock: int, stdin: bytes) -> int:
-        os.close(lock)
+    def carry_out(job: JobFolder, stdin: bytes) -> int:
         with monkeypatch.context() as context:
             context.setattr(sys, "stdin", io.StringIO(stdin.decode()))
             return KINDS[job.kind].carry_out(job)
