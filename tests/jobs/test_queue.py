@@ -28,7 +28,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui.run_view import status_html
 from tests.jobs.test_service import until
-from tests.support.stand_in import HOLD, LATE, LINGER, write
+from tests.support.stand_in import HOLD, write
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENDLESS = 100_000
@@ -272,27 +272,6 @@ def test_a_click_after_the_end_does_not_undo_it(
     assert error == ("too big" if expected == "failed" else "")
 
 
-def test_what_is_resumed_while_its_worker_still_leaves_goes_on(
-    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, hold: Callable[[int | None], None],
-    tmp_path: Path, scheduling: scheduler.Scheduler,
-) -> None:  # fmt: skip
-    """A worker lives for some time after its last event; Resume pressed in it must not be lost."""
-    (tmp_path / "linger").touch()
-    monkeypatch.setenv(LINGER, str(tmp_path / "linger"))
-    hold(4)
-    run = service.start_run(stand_in, brief(30))
-    until(lambda: step(stand_in, run) == 4)
-    service.stop_run(stand_in, run)
-    until(lambda: status(stand_in, run) == "stopped")
-    hold(None)
-    scheduling.start()
-    service.resume_run(stand_in, run)
-    assert workers.worker_process(run) is not None
-    assert status(stand_in, run) == "waiting"
-    (tmp_path / "linger").unlink()
-    until(lambda: status(stand_in, run) == "finished", 60)
-
-
 def test_a_worker_that_does_not_listen_is_killed(stand_in: RunStore) -> None:
     run = begun(stand_in)
     worker_of(run).suspend()
@@ -324,54 +303,6 @@ def test_only_one_worker_carries_a_run_out(
     hold(None)
     until(lambda: status(stand_in, run) == "finished")
     assert sum(isinstance(event, events.Started) for event in run.tail()[0]) == 1
-
-
-@pytest.fixture
-def unnoted(stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
-    """A run whose worker was just started by an app that was killed before it noted the pid; the
-    worker does nothing as long as there is a file called `late`."""
-
-    def killed(*words: Any) -> None:
-        raise KeyboardInterrupt
-
-    run = stand_in.create(brief(ENDLESS))
-    Queue(stand_in.root).add(run.id)
-    (tmp_path / "late").touch()
-    with monkeypatch.context() as app:
-        app.setenv(LATE, str(tmp_path / "late"))
-        app.setattr(workers, "record_worker", killed)
-        with pytest.raises(KeyboardInterrupt):
-            scheduler.dispatch_queue(stand_in)
-    yield run
-    (tmp_path / "late").unlink(missing_ok=True)
-
-
-def test_a_worker_whose_pid_nobody_knows_is_the_runs_worker(
-    stand_in: RunStore, unnoted: Run, tmp_path: Path
-) -> None:
-    """It runs from its first moment, no other is started, and Stop holds for it."""
-
-    def started() -> psutil.Process:
-        children = psutil.Process().children()
-        (worker,) = (child for child in children if str(unnoted.folder) in child.cmdline())
-        return worker
-
-    worker = started()
-    assert workers.worker_process(unnoted) is None
-    assert status(stand_in, unnoted) == "running"
-    active = service.active_run(stand_in)
-    assert active is not None
-    assert active.id == unnoted.id
-    another = service.start_run(stand_in, brief())  # another app takes over
-    assert [status(stand_in, run) for run in (unnoted, another)] == ["running", "waiting"]
-    with pytest.raises(JobError, match="The run is running"):
-        service.resume_run(stand_in, unnoted)
-    assert started() == worker
-    (tmp_path / "late").unlink()
-    until(lambda: workers.worker_process(unnoted) == worker)  # it tells its pid
-    service.delete_run(stand_in, unnoted)
-    until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
-    until(lambda: status(stand_in, another) == "finished")
 
 
 def test_a_run_that_no_process_can_be_had_for_has_failed(
@@ -692,12 +623,3 @@ def test_a_visitors_run_is_worked_on_for_so_long(
     own = service.start_run(stand_in, brief())
     hold(None)
     until(lambda: status(stand_in, own) == "finished")  # whose is nobody's has no limit
-
-
-def test_why_it_was_stopped_is_known_of_a_worker_that_said_nothing(store: RunStore) -> None:
-    run = store.create(brief())
-    run.append(events.Started(device="none"))
-    run.request_stop(reason="It took too long.")
-    summary = service.run_summary(store, run)
-    assert (summary.status, summary.error) == ("stopped", "It took too long.")
-    assert not run.discard_requested()
