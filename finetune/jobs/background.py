@@ -65,10 +65,6 @@ def start_job(
         prepare: puts into the folder what the job needs.
         admit: called with the jobs of this kind that are at work; raises where no more may.
         stdin: what the worker can read once; a secret.
-
-    Raises:
-        JobError: when too many are at work, or no process can be started.
-        StoreError: when the folder cannot be made.
     """
     new = JobFolder(store.root / f".new-{secrets.token_hex(8)}")
     try:

@@ -50,11 +50,7 @@ class CheckJob(JobFolder):
     """One check's folder."""
 
     def config(self) -> RunConfig:
-        """The configuration whose pairs are checked.
-
-        Raises:
-            ConfigError: when it is damaged.
-        """
+        """The configuration whose pairs are checked; a `ConfigError` where it is damaged."""
         return RunConfig.from_dict(self.request)
 
 
@@ -73,11 +69,8 @@ class CheckState(JobState):
 
 
 def start_check(store: RunStore, config: RunConfig, again: bool = False) -> CheckJob:
-    """Check the pairs of a configuration in a process of its own; the job's folder.
-
-    Args:
-        again: check anew, since a source may have changed.
-    """
+    """Check the pairs of a configuration in a process of its own, `again` where a source may have
+    changed; the job's folder."""
     check_source_access(store, config)
     job = check_folder(store, config)
     if check_state(job).report is not None and not again:
@@ -109,8 +102,7 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
     """See that what a configuration names is the visitor's to use.
 
     Raises:
-        ConfigError: when it names a place on the disk of a machine that others share.
-        DataError: when it names no dataset, or an upload that is not there or not theirs.
+        ConfigError, DataError: for a place on a shared machine's disk, or another's upload.
     """
     catalog.check_dataset(config.dataset)
     if is_upload(config.dataset):
@@ -125,11 +117,7 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
 
 
 def get_check(store: RunStore, check_id: object) -> CheckJob:
-    """The check of that id.
-
-    Raises:
-        DataError: for anything else, and for that of another visitor's upload.
-    """
+    """The check of that id; a `DataError` for anything else, as another visitor's upload."""
     missing = DataError("There is no such check.", "Press Check.")
     if not isinstance(check_id, str) or not _ID.fullmatch(check_id):
         raise missing
@@ -258,8 +246,6 @@ def _print_report(report: CheckReport) -> None:
         classes = zip(report.labels, split.classes, strict=True)
         counts = ", ".join(f"{name} {count:,}" for name, count in classes)
         print(f"  {split.name}: {split.rows:,} rows ({counts})")
-        for reason, count in split.left_out.items():
-            print(f"    left out: {count:,} {reason}")
     for finding in report.findings:
         rows = f" ({finding.count:,})" if finding.count else ""
         print(f"  {finding.severity}: {finding.title}{rows}. {finding.action}")

@@ -97,11 +97,8 @@ class Estimate:
 
 
 def estimate_cost(store: RunStore, config: RunConfig) -> Estimate:
-    """What a configuration will cost, from what the store's visitor may see.
-
-    Raises:
-        ConfigError: when `max_length` is more than the checkpoint reads.
-    """
+    """What a configuration will cost, from what the store's visitor may see; a `ConfigError` where
+    `max_length` is more than the checkpoint reads."""
     try:
         check.check_source_access(store, config)
     except FinetuneError:
@@ -132,12 +129,8 @@ def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
 
 
 def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
-    """How many steps so many training pairs make, as `loop.count_steps` counts them.
-
-    Args:
-        pairs: rows of the training split, each counted once.
-        about: whether that number is not exact.
-    """
+    """How many steps so many training rows make, as `loop.count_steps` counts them; `about` says
+    whether their number is not exact."""
     pairs *= 1 + config.swap_augmentation
     batches = math.ceil(pairs / config.per_device_train_batch_size)
     batches = math.ceil(batches / config.num_processes)

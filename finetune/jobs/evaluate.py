@@ -1,7 +1,6 @@
 """Evaluation jobs: score a finished run's model in both orders, or on the sealed test set.
 
-<run folder>/evaluations/orders/    the job's folder
-<run folder>/evaluations/test/
+Their folders are `<run folder>/evaluations/orders/` and `.../test/`.
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ def start_evaluation(store: RunStore, run: Run, evaluation: EvaluationKind) -> N
 
 
 def check_has_ended(run: Run) -> None:
-    """See that a run has ended with a model.
-
-    Raises:
-        JobError: when it trains, or has none.
-    """
+    """Raise a `JobError` unless a run has ended with a model."""
     if run.is_alive():
         raise JobError("This run is still training.", "Wait for its end, or stop it.")
     if not run.has_model():

@@ -52,11 +52,7 @@ def export_state(run: Run, summary: RunSummary) -> ExportState:
 
 
 def export_zip(run: Run, summary: RunSummary) -> Iterator[bytes]:
-    """The exported files as a zip, in pieces.
-
-    Raises:
-        StoreError: when there are none, or the run has a newer model.
-    """
+    """The exported files as a zip, in pieces; a `StoreError` where there are none."""
     file = export_state(run, summary).file
     if file is None:
         raise StoreError(f"Run {run.id} has no ONNX file.", "Press Make ONNX on the Publish tab.")

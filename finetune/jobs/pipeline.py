@@ -132,12 +132,8 @@ class _Training:
         self.checkpoint = Path(checkpoint) if checkpoint else None
 
     def load_pairs(self) -> None:
-        """Read the pairs.
-
-        Raises:
-            DataError: when they cannot be read, or are not those the run began with: a Hub dataset
-                may have a new commit, and half of each is neither.
-        """
+        """Read the pairs, and see that they are those the run began with: a Hub dataset may have a
+        new commit, and half of each is neither."""
         from finetune.data import hub_access, splits
         from finetune.runs import pair_index
 
@@ -208,11 +204,7 @@ class _Training:
         self.accelerator.gradient_accumulation_steps = self.config.gradient_accumulation_steps
 
     def prepared(self) -> events.Prepared:
-        """What the run will train on.
-
-        Raises:
-            ConfigError: when a visitor's run would take more steps than it may.
-        """
+        """What the run will train on; a `ConfigError` for more steps than a visitor's may take."""
         from finetune.training import loop, metrics
 
         pairs, config, train = self.pairs, self.config, self.batches.train

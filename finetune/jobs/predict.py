@@ -76,14 +76,10 @@ class PredictionJob(JobFolder):
 
 
 def start_prediction(store: RunStore, request: PredictionRequest, path: Path) -> PredictionJob:
-    """Predict a file in a process of its own.
-
-    Args:
-        path: where the file lies now; it is copied.
+    """Predict a file in a process of its own; it is copied.
 
     Raises:
-        DataError: when the file or its columns cannot be used, or it is larger than a visitor may
-            bring with what their runs are of.
+        DataError: when the file or its columns cannot be used, or it is too large for a visitor.
         JobError: when the run has no model, or too many jobs are at work.
     """
     run = store.get(request.run)
@@ -123,11 +119,7 @@ def _make_room(store: RunStore, size: int) -> None:
 
 
 def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
-    """The visitor's prediction job of that id.
-
-    Raises:
-        DataError: for anything else, and for another's.
-    """
+    """The visitor's prediction job of that id; a `DataError` for anything else."""
     if not isinstance(job_id, str) or not _ID.fullmatch(job_id):
         raise _missing()
     job = PredictionJob(store.root / "batches" / job_id)

@@ -181,11 +181,7 @@ def _group(rows: Sequence[RunRow], shown: list[RunRow]) -> RunGroup:
 
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Hyperparameter -> its value in each run, for those that are not the same in all.
-
-    Raises:
-        StoreError: when a configuration cannot be read.
-    """
+    """Hyperparameter -> its value in each run, for those that are not the same in all."""
     settings = [run.config().to_dict() for run in runs]
     names = (name for name in config.knobs() if name != "name")
     table = {name: [values[name] for values in settings] for name in names}

@@ -43,11 +43,7 @@ def start_run(store: RunStore, config: RunConfig) -> Run:
 def start_runs(
     store: RunStore, configs: Sequence[RunConfig], groups: Sequence[str] | None = None
 ) -> list[Run]:
-    """Make several runs, to be carried out one after the other.
-
-    Args:
-        groups: for each the group it belongs to; empty for none.
-    """
+    """Make several runs, to be carried out one after the other, each in its group if there is one."""
     configs = [catalog.with_absolute_paths(config) for config in configs]
     for config in configs:
         _check(store, config)
@@ -123,11 +119,7 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
 
 
 def resume_run(store: RunStore, run: Run) -> None:
-    """Let a run that ended before its last step go on from its last checkpoint, in its turn.
-
-    Raises:
-        JobError: when it is finished, running or waiting, or was worked on as long as it may be.
-    """
+    """Let a run that ended before its last step go on from its last checkpoint, in its turn."""
     with store_lock(store):
         run = store.get(run.id)
         summary = run_summary(store, run)
@@ -148,11 +140,7 @@ def resume_run(store: RunStore, run: Run) -> None:
 
 
 def move_to_front(store: RunStore, run: Run) -> None:
-    """Let a waiting run be the next.
-
-    Raises:
-        JobError: when it does not wait, or on a machine that others share.
-    """
+    """Let a waiting run be the next, where nobody shares the machine."""
     if not store.visitor.alone:
         raise JobError("Others wait too.", "The queue of a shared app goes in order.")
     with store_lock(store):

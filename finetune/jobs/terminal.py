@@ -63,8 +63,8 @@ def describe_event(event: Event) -> str:
             best = " (best so far)" if event.best else ""
             return f"step {event.step}: validation {_scores(event.metrics)}{best}"
         case events.BaselinesMeasured():
-            return "\n".join(f"baseline {name}: {_scores(scores)}"
-                             for name, scores in event.baselines.items())  # fmt: skip
+            baselines = event.baselines.items()
+            return "\n".join(f"baseline {name}: {_scores(scores)}" for name, scores in baselines)
         case events.Saved():
             return f"model of step {event.step} saved"
         case events.Resumed():

@@ -45,11 +45,11 @@ def train_job(job: JobFolder) -> int:
     Queue(run.folder.parent).begin(run.id)
     try:
         distributed.check_accelerate_config(run.config())
-        if _needs_several_processes(run):
-            distributed.exec_launcher(run)
     except FinetuneError as error:
         run.append(events.Failed(error=error.fact, remedy=error.remedy))
         return 1
+    if _needs_several_processes(run):
+        distributed.exec_launcher(run)
     return carry_out_run(run, print_event)
 
 
@@ -148,12 +148,9 @@ class _RankView(Run):
 
 
 def carry_out_run(run: Run, show: Callable[[Event], None]) -> int:
-    """Carry out a run to its end, writing every event; the exit status.
+    """Carry out a run to its end, writing every event and showing it; the exit status.
 
     Errors become a `Failed` event. A run that is deleted meanwhile is stopped.
-
-    Args:
-        show: called with every event by the main process.
     """
     stop = StopSwitch(run)
     stop.install()

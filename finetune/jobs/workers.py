@@ -50,10 +50,6 @@ def spawn_worker(
         cwd: where it runs; an empty folder by default, so that no name of a dataset or checkpoint
             can mean a file of this machine.
         stdin: what it can read once; a secret stands in no argument, file or variable.
-
-    Raises:
-        JobError: when no process can be started.
-        StoreError: when the folder cannot be written, or its former worker lives.
     """
     folder = str(job.folder.resolve())
     variables = _environment() | {"PYTHONUNBUFFERED": "1", LOCKED: folder}
