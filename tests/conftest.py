@@ -88,7 +88,7 @@ def adopt() -> Iterator[Callable[[Run], None]]:
 
         def adopted(run: Run) -> None:
             held.enter_context(workers.worker_lock(run))
-            scheduler.adopt_terminal_run(RunStore(run.folder.parent), run)
+            scheduler.adopt_terminal_run(run)
 
         yield adopted
 

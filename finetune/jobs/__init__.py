@@ -10,7 +10,6 @@ __all__ = [
     "run_table",
     "scheduler",
     "service",
-    "steps",
     "terminal",
     "train",
 ]

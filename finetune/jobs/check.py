@@ -18,7 +18,6 @@ import re
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,12 +31,11 @@ from finetune.data import catalog, check_report, hub_access, preview
 from finetune.data.check_report import CheckReport
 from finetune.data.preview import FirstRows
 from finetune.disk import write_atomically
-from finetune.environment import caches, hub_connection
+from finetune.environment import caches
 from finetune.errors import ConfigError, DataError, FinetuneError
 from finetune.jobs import background, workers
 from finetune.owners import NOBODY
 from finetune.phases import Phase
-from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import JobState
@@ -52,27 +50,17 @@ class CheckJob(JobFolder):
     """One check's folder."""
 
     def config(self) -> RunConfig:
-        """The configuration whose pairs are checked.
-
-        Raises:
-            ConfigError: when it is damaged.
-        """
+        """The configuration whose pairs are checked; a `ConfigError` where it is damaged."""
         return RunConfig.from_dict(self.request)
 
 
 @dataclass
 class CheckState(JobState):
-    """How far a check is.
+    """How far a check is."""
 
-    Args:
-        report: what it found; None until it ends well.
-        partial: what it found without a tokenizer; None until then.
-        first_rows: of what lies here as a file; None once the rows themselves can be shown.
-    """
-
-    report: CheckReport | None = None
-    partial: CheckReport | None = None
-    first_rows: FirstRows | None = None
+    report: CheckReport | None = None  # None until it ends well
+    partial: CheckReport | None = None  # what was found without a tokenizer; None until then
+    first_rows: FirstRows | None = None  # None where the rows themselves can be shown
 
     @property
     def latest(self) -> CheckReport | None:
@@ -81,17 +69,8 @@ class CheckState(JobState):
 
 
 def start_check(store: RunStore, config: RunConfig, again: bool = False) -> CheckJob:
-    """Check the pairs of a configuration in a process of its own; the job's folder.
-
-    Args:
-        again: check anew, since a source may have changed.
-
-    Raises:
-        ConfigError, DataError: as `check_source_access`; DataError also when nobody known asks for
-            what was not checked before.
-        JobError: when too many are at work, or no process can be started.
-        StoreError: when the folder cannot be made.
-    """
+    """Check the pairs of a configuration in a process of its own, `again` where a source may have
+    changed; the job's folder."""
     check_source_access(store, config)
     job = check_folder(store, config)
     if check_state(job).report is not None and not again:
@@ -99,17 +78,12 @@ def start_check(store: RunStore, config: RunConfig, again: bool = False) -> Chec
         return job
     if not store.visitor.may_start:
         raise DataError(*NOBODY)
-    request = catalog.with_absolute_paths(config).to_dict()
-    background.start_job(store, "check", job, request)
-    _remove_old(job.folder.parent)
+    background.start_job(store, "check", job, catalog.with_absolute_paths(config).to_dict())
+    checks = [path for path in job.folder.parent.glob("*/") if _ID.fullmatch(path.name)]
+    for old in sorted(checks, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        if not JobFolder(old).is_alive():
+            shutil.rmtree(old, ignore_errors=True)
     return job
-
-
-def _remove_old(folder: Path) -> None:
-    paths = [path for path in folder.glob("*/") if _ID.fullmatch(path.name)]
-    for path in sorted(paths, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
-        if not JobFolder(path).is_alive():
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def abandon_check(job: JobFolder) -> None:
@@ -128,8 +102,7 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
     """See that what a configuration names is the visitor's to use.
 
     Raises:
-        ConfigError: when it names a place on the disk of a machine that others share.
-        DataError: when it names no dataset, or an upload that is not there or not theirs.
+        ConfigError, DataError: for a place on a shared machine's disk, or another's upload.
     """
     catalog.check_dataset(config.dataset)
     if is_upload(config.dataset):
@@ -144,11 +117,7 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
 
 
 def get_check(store: RunStore, check_id: object) -> CheckJob:
-    """The check of that id.
-
-    Raises:
-        DataError: for anything else, and for that of another visitor's upload.
-    """
+    """The check of that id; a `DataError` for anything else, as another visitor's upload."""
     missing = DataError("There is no such check.", "Press Check.")
     if not isinstance(check_id, str) or not _ID.fullmatch(check_id):
         raise missing
@@ -167,11 +136,7 @@ def get_check(store: RunStore, check_id: object) -> CheckJob:
 
 
 def _check_hub_access(config: RunConfig) -> None:
-    """See that the Hub would give a visitor what was checked, now that they ask.
-
-    Raises:
-        DataError: when it would not.
-    """
+    """See that the Hub would give a visitor what was checked, now that they ask."""
     offered = catalog.find_dataset(config.dataset) is not None  # and so everybody's
     if not owners.is_shared() or offered or not catalog.is_hub_dataset(config.dataset):
         return
@@ -182,21 +147,24 @@ def _check_hub_access(config: RunConfig) -> None:
 
 def check_state(job: JobFolder) -> CheckState:
     """How far a check is."""
-    state = CheckState(**vars(background.job_state(job)))
-    rows = _read(job, "first_rows.json", FirstRows)
-    if report := _read(job, "report.json", CheckReport):
-        shown = None if report.corpus else rows
-        return replace(state, status="finished", report=report, first_rows=shown)
-    partial = _read(job, "partial.json", CheckReport)
-    state = replace(state, partial=partial, first_rows=None if partial else rows)
-    if state.error and not state.remedy:
-        log = job.log_tail(2000).strip().splitlines()
-        return replace(state, remedy=f"Try a part of the file. {log[-1] if log else ''}".strip())
-    return state
+    state = CheckState(
+        **vars(background.job_state(job)),
+        report=_read(job, "report.json", CheckReport),
+        partial=_read(job, "partial.json", CheckReport),
+        first_rows=_read(job, "first_rows.json", FirstRows),
+    )
+    if state.latest and (state.report is None or state.latest.corpus):
+        state = replace(state, first_rows=None)
+    return replace(state, status="finished") if state.report else state
+
+
+def latest_report(job: JobFolder) -> CheckReport | None:
+    """What a check has found by now: rows are counted long before their lengths are."""
+    return _read(job, "report.json", CheckReport) or _read(job, "partial.json", CheckReport)
 
 
 def _read(job: JobFolder, name: str, kind: type[_File]) -> _File | None:
-    """What a check has written; None where it has not, or not to the end."""
+    """What a check has written; None where it has not, or another version has."""
     if values := job.read_json(job.folder / name):
         with contextlib.suppress(ValueError):
             return kind(**values)
@@ -206,67 +174,24 @@ def _read(job: JobFolder, name: str, kind: type[_File]) -> _File | None:
 def check_job(folder: JobFolder) -> int:
     """Check in the job's own process; the exit status."""
     job, root = CheckJob(folder.folder), folder.folder.parent.parent
+    progress = background.EventProgress(job, Phase.START)
     signal.signal(signal.SIGALRM, _on_time_limit)
     signal.alarm(TIME_LIMIT)
 
-    def work() -> events.Event:
+    def write(name: str, content: CheckReport | FirstRows) -> None:
+        write_atomically(job.folder / name, content.to_json())
+
+    def work() -> None:
         config = job.config()
         if rows := preview.read_first_rows(config, root):
-            write_atomically(job.folder / "first_rows.json", rows.to_json())
-
-        def on_partial(report: CheckReport) -> None:
-            write_atomically(job.folder / "partial.json", report.to_json())
-
+            write("first_rows.json", rows)
         hub_access.count_dataset(root, job.owner, config)
         hub_access.count_checkpoint(root, job.owner, config.checkpoint, False)
-        report = check_config(config, root, _EventProgress(job), on_partial)
-        write_atomically(job.folder / "report.json", report.to_json())
-        return events.Finished(step=0, seconds=report.seconds)
+        report = check_config(config, root, progress, lambda part: write("partial.json", part))
+        write("report.json", report)
 
     remedy = "Try another format of the same data; the log has the details."
     return background.carry_out(job, Phase.START, work, remedy)
-
-
-def check_config(
-    config: RunConfig,
-    root: Path,
-    on_progress: Callable[[Phase, str, int, int], None],
-    on_partial: Callable[[CheckReport], None] = lambda report: None,
-) -> CheckReport:
-    """The report on a configuration's pairs; asks the Hub only where it answers.
-
-    Raises:
-        DataError: when there is nothing to check.
-    """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    needed = catalog.needs_hub(config.dataset, config.checkpoint)
-    if not needed or not hub_connection.hub_is_reachable():
-        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    import datasets
-
-    from finetune.data import checks
-
-    datasets.disable_progress_bars()
-    return checks.check_pairs(config, root, on_progress, on_partial)
-
-
-class _EventProgress:
-    """Progress as events, a few a second at most."""
-
-    def __init__(self, job: JobFolder) -> None:
-        self._job, self._last = job, 0.0
-        self._current: tuple[Phase, str] | None = None
-
-    def __call__(self, phase: Phase, detail: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        is_new = (phase, detail) != self._current
-        if not is_new and now - self._last < 0.3:
-            return
-        if is_new:
-            self._job.append(events.PhaseStarted(phase=phase, detail=detail))
-        if done:
-            self._job.append(events.Progressed(done=done, total=total))
-        self._current, self._last = (phase, detail), now
 
 
 def _on_time_limit(number: int, frame: FrameType | None) -> None:
@@ -276,6 +201,23 @@ def _on_time_limit(number: int, frame: FrameType | None) -> None:
     )
 
 
+def check_config(
+    config: RunConfig,
+    root: Path,
+    on_progress: Callable[[Phase, str, int, int], None] = lambda phase, detail, done, total: None,
+    on_partial: Callable[[CheckReport], None] = lambda report: None,
+) -> CheckReport:
+    """The report on a configuration's pairs; asks the Hub only where it answers."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    background.choose_offline(config.dataset, config.checkpoint)
+    import datasets
+
+    from finetune.data import checks
+
+    datasets.disable_progress_bars()
+    return checks.check_pairs(config, root, on_progress, on_partial)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Check pairs from a terminal; the exit status: 0 fine, 1 blocked, 2 wrong arguments."""
     caches.ensure_cache_folder()
@@ -283,40 +225,31 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m finetune check",
         description="Look for what is wrong with pairs before training on them.",
     )
-    parser.add_argument("--runs", type=Path, help=f"(default: {default_root()})")
+    parser.add_argument("--runs", type=Path, default=default_root())
     uploads.add_arguments(parser)
     add_arguments(parser)
     args = parser.parse_args(arguments)
     try:
-        root = args.runs or default_root()
-        chosen = RunConfig.from_dict(
-            arguments_given(args) | uploads.upload_from_arguments(args, root)
-        )
-        report = check_config(chosen, root, lambda phase, detail, done, total: None)
+        files = uploads.upload_from_arguments(args, args.runs)
+        report = check_config(RunConfig.from_dict(arguments_given(args) | files), args.runs)
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
-    print(report_text(report))
+    _print_report(report)
     return 1 if report.blocked else 0
 
 
-def report_text(report: CheckReport) -> str:
-    """A report for a terminal."""
-    lines = [f"{report.source} {report.revision[:12]}".strip()]
-    lines += [f"  {note}" for note in report.notes]
+def _print_report(report: CheckReport) -> None:
+    print(report.source, report.revision[:12])
+    for note in report.notes:
+        print(f"  {note}")
     for split in report.splits:
-        classes = ", ".join(
-            f"{name} {count:,}" for name, count in zip(report.labels, split.classes, strict=True)
-        )
-        left = ", ".join(f"{count:,} {reason}" for reason, count in split.left_out.items())
-        lines.append(f"  {split.name}: {split.rows:,} rows ({classes})")
-        lines += [f"    left out: {left}"] * bool(left)
+        classes = zip(report.labels, split.classes, strict=True)
+        counts = ", ".join(f"{name} {count:,}" for name, count in classes)
+        print(f"  {split.name}: {split.rows:,} rows ({counts})")
     for finding in report.findings:
-        count = f" ({finding.count:,})" if finding.count else ""
-        lines.append(f"  {finding.severity}: {finding.title}{count}. {finding.action}")
-        lines += [
-            f"    {row.split} line {row.line}: "
-            + " | ".join(filter(None, (row.sentence1, row.sentence2, row.label, row.note)))
-            for row in finding.examples
-        ]
-    return "\n".join(lines)
+        rows = f" ({finding.count:,})" if finding.count else ""
+        print(f"  {finding.severity}: {finding.title}{rows}. {finding.action}")
+        for row in finding.examples:
+            cells = filter(None, (row.sentence1, row.sentence2, row.label, row.note))
+            print(f"    {row.split} line {row.line}: {' | '.join(cells)}")

@@ -1,25 +1,21 @@
 """Evaluation jobs: score a finished run's model in both orders, or on the sealed test set.
 
-<run folder>/evaluations/orders/    the job's folder
-<run folder>/evaluations/test/
+Their folders are `<run folder>/evaluations/orders/` and `.../test/`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import Literal
 
 from finetune.config import BUNDLED_CHECKPOINT
-from finetune.data import catalog
-from finetune.environment import caches, hub_connection
+from finetune.environment import caches
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import background
 from finetune.phases import Phase
-from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -29,23 +25,13 @@ EvaluationKind = Literal["orders", "test"]
 
 
 def start_evaluation(store: RunStore, run: Run, evaluation: EvaluationKind) -> None:
-    """Score the run's model, unless that is being done already.
-
-    Raises:
-        JobError: when the run has no model or has not ended, too many are being scored, or no
-            process can be started.
-        StoreError: when the folder cannot be made.
-    """
+    """Score the run's model, unless that is being done already."""
     check_has_ended(run)
     background.start_job(store, "evaluate", _folder(run, evaluation))
 
 
 def check_has_ended(run: Run) -> None:
-    """See that a run has ended with a model.
-
-    Raises:
-        JobError: when it trains, or has none.
-    """
+    """Raise a `JobError` unless a run has ended with a model."""
     if run.is_alive():
         raise JobError("This run is still training.", "Wait for its end, or stop it.")
     if not run.has_model():
@@ -64,20 +50,12 @@ def _folder(run: Run, evaluation: EvaluationKind) -> JobFolder:
 def evaluate_job(job: JobFolder) -> int:
     """Score in the job's own process; the exit status."""
     run = Run(job.folder.parent.parent)
-
-    def work() -> events.Event:
-        _evaluate(run, job.id == "test")
-        return events.Finished(step=0, seconds=0.0)
-
-    return background.carry_out(job, Phase.EVALUATE, work)
+    return background.carry_out(job, Phase.EVALUATE, lambda: _evaluate(run, job.id == "test"))
 
 
 def _evaluate(run: Run, test: bool) -> None:
-    # Read when the libraries are imported: the Hub is asked only for pairs that are its own.
     with contextlib.suppress(StoreError):
-        needed = catalog.needs_hub(run.config().dataset, BUNDLED_CHECKPOINT)
-        if not needed or not hub_connection.hub_is_reachable():
-            os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+        background.choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
     from finetune.evaluation.test_set import open_test_set, score_both_orders
 
     (open_test_set if test else score_both_orders)(run)

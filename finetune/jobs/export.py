@@ -17,43 +17,32 @@ from finetune.hub import downloads
 from finetune.jobs import background
 from finetune.jobs.evaluate import check_has_ended
 from finetune.phases import Phase
-from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
 
+_MODEL = "files/model.onnx"
+
 
 @dataclass
 class ExportState(JobState):
-    """How far an export is.
+    """How far an export is."""
 
-    Args:
-        file: the ONNX model; None until it is made, and when the run has a newer model.
-        size: bytes of all files.
-    """
-
-    file: Path | None = None
-    size: int = 0
+    file: Path | None = None  # the ONNX model; None until it is made, and for a newer model
+    size: int = 0  # bytes of all files
 
 
 def start_export(store: RunStore, run: Run, summary: RunSummary) -> None:
-    """Export, unless that is being done already.
-
-    Raises:
-        JobError: when the run has no model or has not ended, too many are being exported, or no
-            process can be started.
-        StoreError: when the folder cannot be made.
-    """
+    """Export, unless that is being done already."""
     check_has_ended(run)
     background.start_job(store, "export", _folder(run), {"step": summary.saved_step})
 
 
 def export_state(run: Run, summary: RunSummary) -> ExportState:
-    """How far it is."""
+    """How far it is; status `none` where the run has a newer model than was exported."""
     job = _folder(run)
-    state = ExportState(**vars(background.job_state(job)))
-    file = _onnx_file(job)
+    state, file = ExportState(**vars(background.job_state(job))), job.folder / _MODEL
     if state.status != "finished":
         return state
     if job.request.get("step") != summary.saved_step or not file.is_file():
@@ -63,11 +52,7 @@ def export_state(run: Run, summary: RunSummary) -> ExportState:
 
 
 def export_zip(run: Run, summary: RunSummary) -> Iterator[bytes]:
-    """The exported files as a zip, in pieces.
-
-    Raises:
-        StoreError: when there are none, or the run has a newer model.
-    """
+    """The exported files as a zip, in pieces; a `StoreError` where there are none."""
     file = export_state(run, summary).file
     if file is None:
         raise StoreError(f"Run {run.id} has no ONNX file.", "Press Make ONNX on the Publish tab.")
@@ -78,22 +63,17 @@ def _folder(run: Run) -> JobFolder:
     return JobFolder(run.folder / "exports" / "onnx")
 
 
-def _onnx_file(job: JobFolder) -> Path:
-    return job.folder / "files" / "model.onnx"
-
-
 def export_job(job: JobFolder) -> int:
     """Export in the job's own process; the exit status."""
-    run, file = Run(job.folder.parent.parent), _onnx_file(job)
+    run, file = Run(job.folder.parent.parent), job.folder / _MODEL
 
-    def work() -> events.Event:
+    def work() -> None:
         from finetune.hub import onnx
 
         file.parent.mkdir(exist_ok=True)
         onnx.export_onnx(run.best, file, checkpoints.length_of(run.folder))
         for path in run.best.iterdir():  # the tokenizer and the classes
-            if path.is_file() and path.suffix in (".json", ".txt", ".model"):
+            if path.suffix in (".json", ".txt", ".model"):
                 shutil.copy2(path, file.parent / path.name)
-        return events.Finished(step=0, seconds=0.0)
 
     return background.carry_out(job, Phase.EXPORT, work)

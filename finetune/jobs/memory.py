@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,49 +29,37 @@ class Memory:
     """Bytes for one process at the most."""
 
     weights: int
-    gradients: int
-    optimizer: int
     activations: int
-    libraries: int
+    training: int  # gradients and the optimizer's means
 
     @property
     def total(self) -> int:
-        return sum(astuple(self))
+        return self.weights + self.activations + self.training + LIBRARIES
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a checkpoint's headers say of it.
+    """What a checkpoint's headers say of it; 0 where they do not."""
 
-    Args:
-        parameters: numbers in its weights, without the head of its pretraining.
-        embeddings: of them, the word embeddings.
-        matrices: sizes of the linear layers' weights.
-        layers, hidden, wide, heads: of the transformer; 0 where it is not said.
-    """
-
-    parameters: int
-    embeddings: int = 0
-    matrices: tuple[tuple[int, int], ...] = ()
-    layers: int = 0
-    hidden: int = 0
-    wide: int = 0
-    heads: int = 0
+    parameters: int  # without the head of its pretraining
+    embeddings: int  # of them, the word embeddings
+    matrices: tuple[tuple[int, int], ...]  # sizes of the linear layers' weights
+    layers: int
+    hidden: int
+    wide: int
+    heads: int
 
 
-def estimate_memory(
-    config: RunConfig, shape: Shape, longest: int = 0, half: bool = False
-) -> Memory | None:
+def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory | None:
     """Bytes that training takes at the most; None where the checkpoint does not say its layers.
 
-    Weights, gradients and AdamW's two means are 4, 4 and 8 bytes a parameter (gradients and means
-    of the trained ones only), 2 for 8-bit means; the weights' copy in half precision is 2 more.
-    Kept for the backward pass are, for each layer and token, the inputs of two norms, query, key,
-    value, what they attend to and its projection (8 x hidden), and the wide layer before and after
-    its nonlinearity (2 x wide): 4 bytes each, or 2 in half precision, where the norms' inputs stay
-    as they are besides. Dropout adds its output and a byte of mask (2 x hidden), LoRA's own that of
-    each linear layer's input. Attention that is not fused keeps for each head a row of scores and
-    one of probabilities, and dropout its own again.
+    Weights, gradients and AdamW's means are 4, 4 and 8 bytes a parameter (2 for 8-bit means), the
+    weights' copy in half precision is 2 more. For each layer and token, the backward pass keeps the
+    inputs of two norms, query, key, value, what they attend to and its projection (8 x hidden), and
+    the wide layer before and after its nonlinearity (2 x wide): 4 bytes each, or 2 in half
+    precision, where the norms' inputs stay as they are besides. Dropout adds its output and a byte
+    of mask, LoRA's own that of each linear layer's input; attention that is not fused adds a row of
+    scores and one of probabilities for each head.
 
     Sources: https://huggingface.co/docs/transformers/model_memory_anatomy for the parameters;
     Korthikanti et al. 2022, https://arxiv.org/abs/2205.05198, section 4.1, for the activations,
@@ -79,7 +67,6 @@ def estimate_memory(
 
     Args:
         longest: of the pairs, in tokens; 0 while unknown, then `max_length` is taken.
-        half: whether products are computed in bf16 or fp16.
     """
     if not shape.layers or not shape.hidden:
         return None
@@ -87,10 +74,11 @@ def estimate_memory(
     length = config.max_length
     if longest and config.padding == "longest":
         length = min(length, longest)
-    if (multiple := config.pad_to_multiple_of) and config.max_length % multiple == 0:
-        length = math.ceil(length / multiple) * multiple
     tokens = config.per_device_train_batch_size * length
     # 2. Bytes that a layer keeps for each token
+    half = config.mixed_precision != "no"
+    if config.mixed_precision == "auto":
+        half = bool(devices.list_accelerators()) or _processor_has_bf16()
     width, drops = (2 if half else 4), config.dropout != 0
     layer = width * (8 * shape.hidden + 2 * shape.wide) + 4 * half * shape.hidden
     layer += drops * 2 * (width + 1) * shape.hidden
@@ -99,19 +87,24 @@ def estimate_memory(
     if not _attention_is_fused(config, half):
         score = 2 * width + 2 * half + drops * (width + 1)  # the softmax is taken in fp32
         layer += score * shape.heads * length
-    kept = shape.layers * layer
+    activations = shape.layers * layer
     if config.gradient_checkpointing:  # each layer's input, and one layer made anew
-        kept = shape.layers * 4 * shape.hidden + layer
+        activations = shape.layers * 4 * shape.hidden + layer
     # 3. The parameters
-    trained = trained_parameters(config, shape)
-    optimizer_bytes = {"adafactor": 0.0, "adamw_bnb_8bit": 2.0}.get(config.optim, 8.0)
+    optimizer_bytes = {"adafactor": 0, "adamw_bnb_8bit": 2}.get(config.optim, 8)
     return Memory(
         weights=shape.parameters * 4 + half * 2 * (shape.parameters - shape.embeddings),
-        gradients=4 * trained,
-        optimizer=round(optimizer_bytes * trained),
-        activations=round(tokens * kept * _OVERHEAD),
-        libraries=LIBRARIES,
+        activations=round(tokens * activations * _OVERHEAD),
+        training=(4 + optimizer_bytes) * trained_parameters(config, shape),
     )
+
+
+@cache
+def _processor_has_bf16() -> bool:
+    """As far as is known without torch."""
+    processor = Path("/proc/cpuinfo")
+    flags = processor.read_text(errors="replace") if processor.exists() else ""
+    return "avx512_bf16" in flags or "amx_tile" in flags
 
 
 def _attention_is_fused(config: RunConfig, half: bool) -> bool:
@@ -133,17 +126,8 @@ def trained_parameters(config: RunConfig, shape: Shape) -> int:
     return max(0, shape.parameters - frozen - config.frozen_layers * layer)
 
 
-def processor_has_bf16() -> bool:
-    """Whether the processor multiplies in bf16, known without torch."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return "avx512_bf16" in text or "amx_tile" in text
-
-
 def read_shape(checkpoint: str) -> Shape | None:
-    """What the headers of a checkpoint on this disk say; None where it is not here."""
+    """What the headers of a checkpoint on this disk say; None where they cannot be read."""
     folder = checkpoints.local_folder(checkpoint)
     if folder is None:
         return None
@@ -151,9 +135,8 @@ def read_shape(checkpoint: str) -> Shape | None:
     return _read_shape(folder, tuple((path, path.stat().st_mtime_ns) for path in files))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=32)  # a form asks at every change
 def _read_shape(folder: Path, files: tuple[tuple[Path, int], ...]) -> Shape | None:
-    """Read once: a form asks at every change."""
     from safetensors import SafetensorError, safe_open
 
     config = json_files.read(folder / "config.json")
@@ -161,24 +144,21 @@ def _read_shape(folder: Path, files: tuple[tuple[Path, int], ...]) -> Shape | No
     try:
         for path, _ in files:
             with safe_open(path, framework="np") as file:
-                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-                tensors |= {
-                    name: tensor.get_shape()
-                    for name, tensor in slices.items()
-                    if not tensor.get_dtype().startswith(("I", "U", "BOOL"))
-                    and not name.startswith(_PRETRAINING_HEADS)
-                }
+                for name in file.keys():  # noqa: SIM118
+                    if not name.startswith(_PRETRAINING_HEADS) and not name.endswith("_ids"):
+                        tensors[name] = file.get_slice(name).get_shape()
     except (OSError, SafetensorError):
         return None
     if not tensors or not config:
         return None
     sizes = {name: math.prod(shape) for name, shape in tensors.items()}
-    embeddings = [size for name, size in sizes.items() if name.endswith(_WORD_EMBEDDINGS)]
     hidden = _first_number(config, "hidden_size", "dim", "n_embd", "d_model")
     wide = _first_number(config, "intermediate_size", "hidden_dim", "n_inner", "ffn_dim")
     return Shape(
         parameters=sum(sizes.values()),
-        embeddings=embeddings[0] if embeddings else 0,
+        embeddings=max(
+            (size for name, size in sizes.items() if name.endswith(_WORD_EMBEDDINGS)), default=0
+        ),
         matrices=tuple(
             (shape[0], shape[1])
             for name, shape in tensors.items()

@@ -10,16 +10,15 @@ import dataclasses
 import gc
 import os
 import platform
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune import disk, logs, owners
 from finetune.config import RunConfig, too_many_steps
-from finetune.data import catalog
-from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, StoreError
+from finetune.jobs import background
 from finetune.jobs.stop_switch import StopSwitch
 from finetune.owners import Limits
 from finetune.phases import Phase
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from finetune.training.loop import Hooks
 
 LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
-_RESUME = " and press Resume: nothing saved is lost"
+RESUME = " and press Resume: nothing saved is lost"  # the end of a remedy
 
 
 def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
@@ -58,68 +57,48 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     if accelerator.device.type == "cpu":
         engine.keep_freed_memory()
     name, count = engine.device_name(accelerator), accelerator.num_processes
-    yield events.Started(device=name, processes=count, versions=_versions())
-    checkpoint = _latest_checkpoint(run, accelerator)
+    versions = {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
+    yield events.Started(device=name, processes=count, versions=versions)
+    work = _Training(run, config, accelerator, stop)
     stop.check()
     tracker = trackers.Tracker(accelerator, config, run.title(public=True))
     # 2. The pairs
     yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.dataset)
-    pairs = _load_pairs(run, config, accelerator, resumes=checkpoint is not None)
+    work.load_pairs()
     stop.check()
     # 3. The model
     yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.checkpoint)
-    tokenizer, classifier = _load_model(config, accelerator, pairs)
+    work.load_model()
     stop.check()
     # 4. The batches
-    yield PhaseStarted(phase=Phase.TOKENIZE, detail=str(len(pairs.splits["train"])))
-    batches = _build_batches(config, accelerator, pairs, tokenizer, classifier)
+    yield PhaseStarted(phase=Phase.TOKENIZE, detail=str(len(work.pairs.splits["train"])))
+    work.build_batches()
     stop.check()
-    pairs = dataclasses.replace(pairs, splits={}, numbers={})  # unmaps the texts
-    yield _prepared(run, config, accelerator, pairs, classifier, batches)
+    yield work.prepared()
     # 5. The loop
-    _begin_loop(run, checkpoint, stop)
-    hooks = _hooks(run, tokenizer, stop, accelerator, pairs)
     finished = None  # said when the loop has let go of its model
-    for event in _fit(run, config, accelerator, classifier, batches, pairs, hooks, checkpoint):
+    for event in work.fit():
         finished = event if isinstance(event, events.Finished) else None
         if finished is None:
             tracker(event)
             yield event
     # 6. What is measured of the kept model
     if finished is not None:
-        del batches, classifier
-        if distributed.is_main_process():
-            yield from _score_both_orders(run, accelerator, stop)
+        del work
+        accelerator.free_memory()
+        yield from _score_both_orders(run, stop)
         tracker(finished)
         yield finished
     accelerator.end_training()
 
 
-def _begin_loop(run: Run, checkpoint: Path | None, stop: StopSwitch) -> None:
-    if distributed.is_main_process():
-        run.rewind(checkpoint)
-    stop.looping = True
-    gc.collect()
-    gc.freeze()  # what the imports made stays, and is not looked through again at every step
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
-
-
 def _set_environment(config: RunConfig) -> None:
-    """Set what the Hugging Face libraries read once, when they are imported.
-
-    Without an answer from the Hub they would try for up to 46 seconds, so a worker that needs
-    nothing from it, or cannot reach it, works from what is on disk.
-    """
+    """Set what the Hugging Face libraries read once, when they are imported."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
-    needed = catalog.needs_hub(config.dataset, config.checkpoint)
-    if not needed or not hub_connection.hub_is_reachable():
-        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    background.choose_offline(config.dataset, config.checkpoint)
     import datasets
     import transformers
 
@@ -127,160 +106,145 @@ def _set_environment(config: RunConfig) -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def _latest_checkpoint(run: Run, accelerator: Accelerator) -> Path | None:
-    """The checkpoint to go on from; only the main process knows the run's folder beforehand."""
-    from accelerate.utils import broadcast_object_list
+class _Training:
+    """The parts of a run: pairs, model, batches and the loop over them."""
 
-    checkpoints = run.checkpoints()
-    latest = str(checkpoints[-1]) if checkpoints else ""
-    folder, checkpoint = broadcast_object_list([str(run.folder), latest])
-    run.folder = Path(folder)
-    return Path(checkpoint) if checkpoint else None
+    pairs: Pairs
+    tokenizer: Any
+    classifier: Any
+    batches: Loaders
 
+    def __init__(
+        self, run: Run, config: RunConfig, accelerator: Accelerator, stop: StopSwitch
+    ) -> None:
+        from accelerate.utils import broadcast_object_list
 
-def _load_pairs(run: Run, config: RunConfig, accelerator: Accelerator, resumes: bool) -> Pairs:
-    """The run's pairs.
+        self.run, self.config, self.accelerator, self.stop = run, config, accelerator, stop
+        # Only the main process knows beforehand which folder and checkpoint it is.
+        latest = max(map(str, run.checkpoints()), default="")
+        folder, checkpoint = broadcast_object_list([str(run.folder), latest])
+        run.folder = Path(folder)
+        self.checkpoint = Path(checkpoint) if checkpoint else None
 
-    Raises:
-        DataError: when they cannot be read, or are not those the run began with: a Hub dataset may
-            have a new commit, and half of each is neither.
-    """
-    from finetune.data import hub_access, splits
-    from finetune.runs import pair_index
+    def load_pairs(self) -> None:
+        """Read the pairs, and see that they are those the run began with: a Hub dataset may have a
+        new commit, and half of each is neither."""
+        from finetune.data import hub_access, splits
+        from finetune.runs import pair_index
 
-    if distributed.is_main_process():
-        hub_access.count_dataset(run.folder.parent, run.owner, config)
-        hub_access.count_checkpoint(run.folder.parent, run.owner, config.checkpoint)
-    with accelerator.main_process_first():
-        pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
-    before = run.events_summary().prepared if resumes else None
-    if before is not None and before.fingerprint not in ("", pairs.fingerprint):
-        revision = before.data.get("revision", "")
-        raise DataError(
-            f"The pairs have changed since this run began (fingerprint {pairs.fingerprint[:12]}, "
-            f"it was {before.fingerprint[:12]}).",
-            f"Start a new run, with dataset_revision {revision} for the former pairs."
-            if revision
-            else "Start a new run.",
-        )
-    if distributed.is_main_process():
-        try:
-            pair_index.write_pair_index(run, pairs.numbers)
-        except OSError:  # a file that was trained on is then scored without a word
-            logs.print_traceback()
-    return pairs
+        run, root = self.run, self.run.folder.parent
+        if distributed.is_main_process():
+            hub_access.count_dataset(root, run.owner, self.config)
+            hub_access.count_checkpoint(root, run.owner, self.config.checkpoint)
+        with self.accelerator.main_process_first():
+            self.pairs = splits.load_pairs(run.pinned_config(), root)
+        now, before = self.pairs.fingerprint, run.events_summary().prepared
+        if self.checkpoint and before is not None and before.fingerprint not in ("", now):
+            revision = before.data.get("revision", "")
+            raise DataError(
+                f"The pairs have changed since this run began (fingerprint {now[:12]}, "
+                f"it was {before.fingerprint[:12]}).",
+                f"Start a new run, with dataset_revision {revision} for the former pairs."
+                if revision
+                else "Start a new run.",
+            )
+        if distributed.is_main_process():
+            try:
+                pair_index.write_pair_index(run, self.pairs.numbers)
+            except OSError:  # a file that was trained on is then scored without a word
+                logs.print_traceback()
 
+    def load_model(self) -> None:
+        """Load the checkpoint's tokenizer, and the model with a new head."""
+        from finetune.training import loop, model
 
-def _load_model(config: RunConfig, accelerator: Accelerator, pairs: Pairs) -> tuple[Any, Any]:
-    """The checkpoint's tokenizer, and the model with a new head.
-
-    Raises:
-        FinetuneError: when the checkpoint cannot be used as configured.
-    """
-    from finetune.training import loop, model
-
-    half = accelerator.mixed_precision == "bf16"
-    attention = model.choose_attention(
-        config.attn_implementation, accelerator.device, half, config.max_length
-    )
-    with accelerator.main_process_first():
-        tokenizer, classifier = model.load_classifier(
-            config.checkpoint, pairs.labels, config.max_length, config.dropout, attention
-        )
-        classifier = model.apply_config(classifier, config)
-    if config.use_lora and loop.is_sharded(accelerator):
-        problem = "is on, and merged weights cannot be saved from shards; turn it off, or leave "
-        raise ConfigError({"use_lora": problem + "accelerate_config empty"})
-    return tokenizer, classifier
-
-
-def _build_batches(
-    config: RunConfig, accelerator: Accelerator, pairs: Pairs, tokenizer: Any, classifier: Any
-) -> Loaders:
-    from finetune.training import dataloaders
-
-    with accelerator.main_process_first():
-        batches = dataloaders.build_loaders(pairs, tokenizer, config)
-        embeddings = len(classifier.get_input_embeddings().weight)
-        dataloaders.check_tokens(batches, tokenizer, config.checkpoint, embeddings)
-    return batches
-
-
-def _prepared(
-    run: Run, config: RunConfig, accelerator: Accelerator, pairs: Pairs, classifier: Any,
-    batches: Loaders,
-) -> events.Prepared:  # fmt: skip
-    """What the run will train on.
-
-    Raises:
-        ConfigError: when a visitor's run would take more steps than it may.
-    """
-    from finetune.training import loop, metrics
-
-    batches_per_process = -(-len(batches.train) // accelerator.num_processes)
-    per_epoch, total = loop.count_steps(config, batches_per_process)
-    limit = Limits.of_environment().run_steps
-    if owners.is_shared() and run.owner and total > limit:
-        raise too_many_steps(config, total, limit)
-    return events.Prepared(
-        train_examples=len(batches.train.dataset),  # type: ignore[arg-type]
-        validation_examples=sum(pairs.counts["validation"]),
-        steps_per_epoch=per_epoch,
-        total_steps=total,
-        labels=pairs.labels,
-        parameters=classifier.num_parameters(),
-        per_device_train_batch_size=config.per_device_train_batch_size,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        precision=accelerator.mixed_precision,
-        fingerprint=pairs.fingerprint,
-        data=pairs.origin,
-        majority=metrics.majority_scores(
-            pairs.counts["train"], pairs.counts["validation"], pairs.positive
-        ),
-    )
-
-
-def _fit(
-    run: Run, config: RunConfig, accelerator: Accelerator, classifier: Any, batches: Loaders,
-    pairs: Pairs, hooks: Hooks, checkpoint: Path | None,
-) -> Generator[Event, None, None]:  # fmt: skip
-    """The loop's events, and the baselines after the first evaluation."""
-    from finetune.training import loop, metrics
-
-    metric = metrics.AccuracyAndF1(pairs.labels, pairs.positive)
-    measured = run.events_summary().baselines.keys() - {MAJORITY}
-    pending = distributed.is_main_process() and not measured
-    for event in loop.fit(config, accelerator, classifier, batches, metric, hooks, checkpoint):
-        yield event
-        if pending and isinstance(event, events.Evaluated):
-            pending = False
-            yield from _measure_baselines(run, config, accelerator, hooks.should_stop)
-
-
-def _measure_baselines(
-    run: Run, config: RunConfig, accelerator: Accelerator, stop: Callable[[], bool]
-) -> Generator[Event, None, None]:
-    """What the model is compared with. The run is whole without it, so that what goes wrong here
-    is only logged."""
-    yield PhaseStarted(phase=Phase.BASELINES)
-    try:
-        from finetune.evaluation import test_set
-
+        config, accelerator = self.config, self.accelerator
         half = accelerator.mixed_precision == "bf16"
-        yield events.BaselinesMeasured(
-            baselines=test_set.measure_run_baselines(run, config, half, stop)
+        attention = model.choose_attention(
+            config.attn_implementation, accelerator.device, half, config.max_length
         )
-    except Exception:
-        logs.print_traceback()
+        with accelerator.main_process_first():
+            self.tokenizer, classifier = model.load_classifier(
+                config.checkpoint, self.pairs.labels, config.max_length, config.dropout, attention
+            )
+            self.classifier = model.apply_config(classifier, config)
+        if config.use_lora and loop.is_sharded(accelerator):
+            problem = "is on, and merged weights cannot be saved from shards; turn it off, or leave"
+            raise ConfigError({"use_lora": f"{problem} accelerate_config empty"})
+
+    def build_batches(self) -> None:
+        from finetune.training import dataloaders
+
+        with self.accelerator.main_process_first():
+            self.batches = dataloaders.build_loaders(self.pairs, self.tokenizer, self.config)
+            embeddings = len(self.classifier.get_input_embeddings().weight)
+            dataloaders.check_tokens(
+                self.batches, self.tokenizer, self.config.checkpoint, embeddings
+            )
+
+    def prepared(self) -> events.Prepared:
+        """What the run will train on; a `ConfigError` for more steps than a visitor's may take."""
+        from finetune.training import loop, metrics
+
+        pairs, config, train = self.pairs, self.config, self.batches.train
+        batches_per_process = -(-len(train) // self.accelerator.num_processes)
+        per_epoch, total = loop.count_steps(config, batches_per_process)
+        limit = Limits.of_environment().run_steps
+        if owners.is_shared() and self.run.owner and total > limit:
+            raise too_many_steps(config, total, limit)
+        return events.Prepared(
+            train_examples=len(train.dataset),  # type: ignore[arg-type]
+            validation_examples=sum(pairs.counts["validation"]),
+            steps_per_epoch=per_epoch,
+            total_steps=total,
+            labels=pairs.labels,
+            parameters=self.classifier.num_parameters(),
+            per_device_train_batch_size=config.per_device_train_batch_size,
+            gradient_accumulation_steps=config.gradient_accumulation_steps,
+            precision=self.accelerator.mixed_precision,
+            fingerprint=pairs.fingerprint,
+            data=pairs.origin,
+            majority=metrics.majority_scores(
+                pairs.counts["train"], pairs.counts["validation"], pairs.positive
+            ),
+        )
+
+    def fit(self) -> Generator[Event, None, None]:
+        """The loop's events, and the baselines after the first evaluation."""
+        from finetune.training import loop, metrics
+
+        run, accelerator = self.run, self.accelerator
+        self.pairs = dataclasses.replace(self.pairs, splits={}, numbers={})  # unmaps the texts
+        if distributed.is_main_process():
+            run.rewind(self.checkpoint)
+        self.stop.looping = True
+        gc.collect()
+        gc.freeze()  # what the imports made stays, and is not looked through again at every step
+        metric = metrics.AccuracyAndF1(self.pairs.labels, self.pairs.positive)
+        measured = run.events_summary().baselines.keys() - {MAJORITY}
+        pending = distributed.is_main_process() and not measured
+        for event in loop.fit(
+            self.config, accelerator, self.classifier, self.batches, metric,
+            _hooks(run, self.tokenizer, self.stop, accelerator, self.pairs), self.checkpoint,
+        ):  # fmt: skip
+            yield event
+            if pending and isinstance(event, events.Evaluated):
+                pending = False
+                yield PhaseStarted(phase=Phase.BASELINES)
+                try:
+                    from finetune.evaluation import test_set
+
+                    half = accelerator.mixed_precision == "bf16"
+                    scores = test_set.measure_run_baselines(run, self.config, half, self.stop)
+                    yield events.BaselinesMeasured(baselines=scores)
+                except Exception:  # the run is whole without them
+                    logs.print_traceback()
 
 
-def _score_both_orders(
-    run: Run, accelerator: Accelerator, stop: StopSwitch
-) -> Generator[Event, None, None]:
+def _score_both_orders(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     """The kept model's answers to the validation pairs in the other order. What goes wrong here is
     only logged, and the page offers to measure them."""
-    accelerator.free_memory()
-    if not run.events_summary().paired:
+    if not distributed.is_main_process() or not run.events_summary().paired:
         return
     yield PhaseStarted(phase=Phase.BOTH_ORDERS)
     try:
@@ -308,7 +272,7 @@ def _hooks(
     def save_predictions(
         step: int, logits: loop.Logits, labels: loop.Labels
     ) -> dict[str, list[float]]:
-        with disk.writing("The predictions", StoreError, _RESUME):
+        with disk.writing("The predictions", StoreError, RESUME):
             saved_predictions.save_logits(run, step, logits, labels)
         scores = intervals.bootstrap_intervals(
             labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
@@ -316,12 +280,12 @@ def _hooks(
         return {name: [score.low, score.high] for name, score in scores.items()}
 
     def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:
-        with disk.writing("The best model", StoreError, _RESUME):
+        with disk.writing("The best model", StoreError, RESUME):
             merged = model.merged_model(classifier)
             model.save_model(merged, tokenizer, run.folder / "best", weights, step)
 
-    def save_checkpoint(step: int, write: Callable[[Path], None]) -> None:
-        with disk.writing("The checkpoint", StoreError, _RESUME):
+    def save_checkpoint(step: int, write: Any) -> None:
+        with disk.writing("The checkpoint", StoreError, RESUME):
             if accelerator.is_main_process:
                 run.begin_checkpoint()
             accelerator.wait_for_everyone()
@@ -332,10 +296,4 @@ def _hooks(
 
     if not accelerator.is_main_process:
         return loop.Hooks(should_stop=stop, save_checkpoint=save_checkpoint)
-    return loop.Hooks(
-        should_stop=stop,
-        save_best=save_best,
-        save_predictions=save_predictions,
-        save_checkpoint=save_checkpoint,
-        first_batch=describe_batch,
-    )
+    return loop.Hooks(stop, save_best, save_predictions, save_checkpoint, describe_batch)

@@ -4,27 +4,22 @@
     input.csv           the file as it was brought (or .tsv, .jsonl, .json, .parquet, also .gz)
     result.csv          the same with the predictions, while it grows and when it is done
     head.json           its first 100 rows, for the page
-    report.json         rows, errors, and the scores where there are labels; until it ends only
-                        how many of the rows so far the model was trained on
+    report.json         rows, errors, and the scores where there are labels
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import json
 import os
 import re
 import secrets
 import shutil
-import signal
 import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finetune import uploads
 from finetune.disk import write_atomically
@@ -40,59 +35,39 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import JobState
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
 KEPT = 5  # of each visitor; older ones make room
 _ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
 
 
 @dataclass
 class PredictionState(JobState):
-    """How far a prediction job is.
+    """How far a prediction job is."""
 
-    Args:
-        head: the first rows of the result.
-        report: its figures; until it ends how many rows the model was trained on, or nothing.
-    """
-
-    head: list[dict[str, Any]] = field(default_factory=list)
-    report: dict[str, Any] = field(default_factory=dict)
+    head: list[dict[str, Any]] = field(default_factory=list)  # the first rows of the result
+    report: dict[str, Any] = field(default_factory=dict)  # its figures; empty until it ends
 
 
 class PredictionJob(JobFolder):
     """One prediction job's folder."""
 
     def prediction_request(self) -> PredictionRequest:
-        """What was asked for.
-
-        Raises:
-            DataError: when the folder is gone or damaged.
-        """
-        try:
-            return PredictionRequest(**self.request)
-        except TypeError as error:
-            raise _missing() from error
+        """What was asked for."""
+        if not self.request:
+            raise _missing()
+        return PredictionRequest(**self.request)
 
     @property
     def created(self) -> float:
-        """When it was asked for, in seconds since the epoch; 0 where that is not known."""
-        try:
-            return (self.folder / "job.json").stat().st_mtime
-        except OSError:
-            return 0.0
+        """When it was asked for, in seconds since the epoch; 0 where that is unknown."""
+        path = self.folder / "job.json"
+        return path.stat().st_mtime if path.exists() else 0.0
 
     @property
     def input(self) -> Path:
-        """The file to be predicted.
-
-        Raises:
-            DataError: when it is gone.
-        """
-        path = next(iter(self.folder.glob("input.*")), None)
-        if path is None:
-            raise _missing()
-        return path
+        """The file to be predicted."""
+        for path in self.folder.glob("input.*"):
+            return path
+        raise _missing()
 
     @property
     def result(self) -> Path | None:
@@ -101,17 +76,11 @@ class PredictionJob(JobFolder):
 
 
 def start_prediction(store: RunStore, request: PredictionRequest, path: Path) -> PredictionJob:
-    """Predict a file in a process of its own.
-
-    Args:
-        path: where the file lies now; it is copied.
+    """Predict a file in a process of its own; it is copied.
 
     Raises:
-        DataError: when the file or its columns cannot be used, or is larger than a visitor may
-            bring with what their runs are of.
-        JobError: when the run has no model, too many jobs are at work, or no process can be
-            started.
-        StoreError: when it cannot be kept.
+        DataError: when the file or its columns cannot be used, or it is too large for a visitor.
+        JobError: when the run has no model, or too many jobs are at work.
     """
     run = store.get(request.run)
     if not run.has_model():
@@ -121,35 +90,24 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
         raise DataError(*NOBODY)
     size, limit = path.stat().st_size, Limits.of_environment().upload_bytes
     if not store.visitor.alone and size > limit:
-        raise DataError(
-            f"{request.file} has {size / 2**20:.0f} MB; a visitor may bring "
-            f"{limit / 2**20:.0f} MB.",
-            "Bring a part of the rows.",
-        )
+        sizes = f"has {size / 2**20:.0f} MB; a visitor may bring {limit / 2**20:.0f} MB."
+        raise DataError(f"{request.file} {sizes}", "Bring a part of the rows.")
 
     def admit(running: list[JobFolder]) -> None:
         if not store.visitor.alone and any(store.visitor.owns(job.owner) for job in running):
             raise JobError("Your last file is still being predicted.", "Wait, or cancel it.")
         _make_room(store, size)
 
+    def copy_file(folder: Path) -> None:
+        shutil.copyfile(path, folder / f"input{uploads.file_suffix(request.file)}")
+
     job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
-    background.start_job(
-        store, "predict", job, asdict(request), admit=admit,
-        prepare=lambda folder: _copy(path, folder, request.file),
-    )  # fmt: skip
+    background.start_job(store, "predict", job, asdict(request), copy_file, admit)
     return job
 
 
-def _copy(path: Path, folder: Path, name: str) -> None:
-    shutil.copyfile(path, folder / f"input{uploads.file_suffix(name)}")
-
-
 def _make_room(store: RunStore, size: int) -> None:
-    """See that another file may be kept; the visitor's oldest ones make room for it.
-
-    Raises:
-        DataError: when that would not be enough.
-    """
+    """See that another file may be kept; the visitor's oldest ones make room for it."""
     limit = Limits.of_environment().upload_bytes
     upload_bytes = store.uploads.make_room(size)
     oldest_first = newest_predictions(store)[::-1]
@@ -161,11 +119,7 @@ def _make_room(store: RunStore, size: int) -> None:
 
 
 def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
-    """The visitor's prediction job of that id.
-
-    Raises:
-        DataError: for anything else, and for another's.
-    """
+    """The visitor's prediction job of that id; a `DataError` for anything else."""
     if not isinstance(job_id, str) or not _ID.fullmatch(job_id):
         raise _missing()
     job = PredictionJob(store.root / "batches" / job_id)
@@ -176,18 +130,18 @@ def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
 
 def newest_predictions(store: RunStore) -> list[PredictionJob]:
     """The visitor's prediction jobs, the newest first."""
-    folders = (store.root / "batches").glob("*/")
-    jobs = [PredictionJob(path) for path in folders if _ID.fullmatch(path.name)]
+    jobs = map(PredictionJob, (store.root / "batches").glob("*/"))
     mine = [job for job in jobs if store.visitor.owns(job.owner)]
     return sorted(mine, key=lambda job: job.created, reverse=True)
 
 
 def prediction_state(job: PredictionJob) -> PredictionState:
     """How far it is."""
-    state = background.job_state(job)
-    head = job.read_json(job.folder / "head.json").get("rows", [])
-    report = job.read_json(job.folder / "report.json")
-    return PredictionState(**vars(state), head=head, report=report)
+    return PredictionState(
+        **vars(background.job_state(job)),
+        head=job.read_json(job.folder / "head.json").get("rows", []),
+        report=job.read_json(job.folder / "report.json"),
+    )
 
 
 def cancel_prediction(job: PredictionJob) -> None:
@@ -202,58 +156,34 @@ def _missing() -> DataError:
 
 def predict_job(folder: JobFolder) -> int:
     """Predict in the job's own process; the exit status."""
-    _prepare_process()
-    from finetune.inference.files import Cancelled, RunningTotals, predict_file, result_suffix
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
+    from finetune.inference.files import Cancelled, predict_file, result_suffix
 
-    job = PredictionJob(folder.folder)
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        raise Cancelled
-
-    signal.signal(signal.SIGTERM, on_signal)
-    began = last = time.monotonic()
-    totals = RunningTotals()
+    job, began = PredictionJob(folder.folder), time.monotonic()
+    progress = background.EventProgress(job, Phase.PREDICT)
 
     def on_progress(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.5 or done == total:
-            if any(totals.overlap.values()):
-                so_far = {"rows": totals.rows, **totals.overlap}
-                write_atomically(job.folder / "report.json", json.dumps(so_far))
-            job.append(events.Progressed(done=done, total=total))
-            last = time.monotonic()
+        progress(Phase.PREDICT, "", done, total)
         if job.stop_requested():
             raise Cancelled
 
-    def on_head(rows: list[dict[str, Any]]) -> None:
-        text = json.dumps({"rows": rows}, ensure_ascii=False, default=str)
-        write_atomically(job.folder / "head.json", text)
+    def write(name: str, content: dict[str, Any]) -> None:
+        text = json.dumps(content, ensure_ascii=False, default=str)
+        write_atomically(job.folder / name, text)
 
-    def work() -> events.Event:
-        try:
-            request = job.prediction_request()
-            run = Run(job.folder.parent.parent / request.run)
-            result = job.folder / f"result{result_suffix(job.input)}"
-            report, complete = predict_file(
-                run, request, job.input, result, on_progress, on_head, totals
-            )
-        except Cancelled:
-            return events.Stopped(step=0, seconds=time.monotonic() - began)
+    def work() -> events.Event | None:
+        request = job.prediction_request()
+        run = Run(job.folder.parent.parent / request.run)
+        result = job.folder / f"result{result_suffix(job.input)}"
+        report, complete = predict_file(
+            run, request, job.input, result, on_progress,
+            lambda rows: write("head.json", {"rows": rows}),
+        )  # fmt: skip
         seconds = time.monotonic() - began
-        text = json.dumps(report | {"seconds": seconds}, ensure_ascii=False)
-        write_atomically(job.folder / "report.json", text)
-        return (events.Finished if complete else events.Stopped)(step=0, seconds=seconds)
+        write("report.json", report | {"seconds": seconds})
+        return None if complete else events.Stopped(step=0, seconds=seconds)
 
     return background.carry_out(job, Phase.PREDICT, work)
-
-
-def _prepare_process() -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
-    # The threads share the C library's heaps: each of its own would keep what it once needed, and
-    # a long file would slowly take a quarter more memory.
-    arena_max = -8  # M_ARENA_MAX of glibc's malloc.h
-    with contextlib.suppress(OSError, AttributeError):  # another system, another C library
-        ctypes.CDLL(None).mallopt(arena_max, 1)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -264,42 +194,34 @@ def main(arguments: list[str] | None = None) -> int:
         description="Predict every row of a file with a run's model.",
     )
     parser.add_argument("--run", required=True, help="a run's id, or its folder")
-    parser.add_argument("--runs", type=Path, help=f"(default: {default_root()})")
+    parser.add_argument("--runs", type=Path, default=default_root())
     parser.add_argument(
         "--file", type=Path, required=True, help="CSV, TSV, JSONL, JSON or Parquet, also .gz"
     )
     parser.add_argument("--out", type=Path, required=True, help="where the result goes")
-    for name in ("sentence1_column", "sentence2_column", "label_column"):
-        parser.add_argument(f"--{name}", default="", help="guessed from the names where absent")
+    for name in ("sentence1", "sentence2", "label"):
+        parser.add_argument(f"--{name}_column", default="", help="guessed from the names if absent")
     for name in ("both_orders", "threshold", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args(arguments)
-    _prepare_process()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from tqdm import tqdm
+
     from finetune.inference.files import predict_file
 
-    run = Run(Path(args.run) if "/" in args.run else (args.runs or default_root()) / args.run)
+    run = Run(Path(args.run) if "/" in args.run else args.runs / args.run)
     request = PredictionRequest(
         run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
         args.both_orders, args.threshold, args.calibrated,
     )  # fmt: skip
     try:
         request = check_columns(request, args.file, run.events_summary().paired)
-        report, _ = predict_file(run, request, args.file, args.out, _ProgressBar())
+        with tqdm(unit="row") as bar:
+            report, _ = predict_file(
+                run, request, args.file, args.out, lambda done, total: bar.update(done - bar.n)
+            )
     except (FinetuneError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
     print(json.dumps(report, indent=2, ensure_ascii=False))
     return 0
-
-
-class _ProgressBar:
-    """Rows done, in a terminal."""
-
-    def __init__(self) -> None:
-        self._bar: tqdm[Any] | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        from tqdm import tqdm
-
-        self._bar = self._bar or tqdm(total=total or None, unit="row")
-        self._bar.update(done - self._bar.n)

@@ -36,24 +36,17 @@ from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import JobState, RunSummary
+from finetune.runs.summary import JobState
 
 
 @dataclass
 class PushState(JobState):
-    """How far a push is.
-
-    Args:
-        requested: what shall be pushed where.
-        progress: how far it is, or was.
-        cancelling: whether somebody wants its end.
-        pushed: what the Hub confirmed; None until then.
-    """
+    """How far a push is."""
 
     requested: PushRequest = field(default_factory=lambda: PushRequest(""))
     progress: PushProgress = field(default_factory=PushProgress)
-    cancelling: bool = False
-    pushed: Pushed | None = None
+    cancelling: bool = False  # whether somebody wants its end
+    pushed: Pushed | None = None  # what the Hub confirmed; None until then
 
 
 class Approvals:
@@ -66,22 +59,19 @@ class Approvals:
         self._shown: set[tuple[str, str, str]] = set()  # visitor, run, repository or price
 
     def add(self, store: RunStore, run: Run, plan: PushPlan) -> None:
-        """A check has shown what a push changes, which may be done from now on.
-
-        What a check found empty or missing is not meant: by the push another may have filled it.
-        """
-        if plan.held:
-            self._add(store, run, plan.full)
-        if plan.billed:
-            self._add(store, run, _price(plan))
-
-    def _add(self, store: RunStore, run: Run, text: str) -> None:
-        self._shown.add((store.visitor.name, run.id, text))
+        """A check has shown what a push changes, which may be done from now on; not what it found
+        empty or missing, which another may have filled by then."""
+        texts = [plan.full] * bool(plan.held) + [_price(plan)] * bool(plan.billed)
+        self._shown |= {(store.visitor.name, run.id, text) for text in texts}
 
     def of(self, store: RunStore, run: Run) -> list[str]:
         """What was shown to a visitor by any of their names, of one run."""
         names = store.visitor.names or ("",)
         return [text for name, run_id, text in self._shown if name in names and run_id == run.id]
+
+
+def _price(plan: PushPlan) -> str:
+    return f"{plan.demo}: {plan.hardware}"
 
 
 def start_push(
@@ -92,21 +82,13 @@ def start_push(
     A repository that holds something is updated where a check has shown it to this visitor for
     this run, or a push of theirs has put the run there. A demo Space is billed where a check has
     shown the price.
-
-    Raises:
-        JobError: when too many pushes are running, or no process can be started.
-        StoreError: when the folder cannot be made.
     """
-    former = push_state(run)
-    approved = approvals.of(store, run)
+    job, former = _folder(run), push_state(run)
+    approved = {*approvals.of(store, run), *job.request.get("approved", [])}
     if former.pushed is not None:
-        approved += [former.progress.full]
-    approved += _folder(run).request.get("approved", [])
-    background.start_job(
-        store, "push", _folder(run),
-        {"push": dataclasses.asdict(request), "approved": sorted(set(approved))},
-        stdin=(token or "").encode() + b"\n",
-    )  # fmt: skip
+        approved.add(former.progress.full)
+    asked = {"push": dataclasses.asdict(request), "approved": sorted(approved)}
+    background.start_job(store, "push", job, asked, stdin=f"{token or ''}\n".encode())
 
 
 def push_state(run: Run) -> PushState:
@@ -116,20 +98,15 @@ def push_state(run: Run) -> PushState:
     if state.status == "none":
         return state
     result = job.read_json(job.folder / "result.json")
-    progress = job.read_json(job.folder / "progress.json")
+    if verified := result.get("verified"):
+        result["verified"] = Verification(**verified)
     return replace(
         state,
         requested=PushRequest(**job.request.get("push", {"name": ""})),
-        progress=PushProgress(**progress),
+        progress=PushProgress(**job.read_json(job.folder / "progress.json")),
         cancelling=state.running and job.stop_requested(),
-        pushed=_read_result(result) if result else None,
+        pushed=Pushed(**result) if result else None,
     )
-
-
-def _read_result(result: dict[str, object]) -> Pushed:
-    verified = result.pop("verified")
-    pushed = Pushed(**result)  # type: ignore[arg-type]
-    return replace(pushed, verified=Verification(**verified) if verified else None)  # type: ignore[arg-type]
 
 
 def cancel_push(run: Run) -> None:
@@ -148,30 +125,23 @@ def _folder(run: Run) -> JobFolder:
     return JobFolder(run.folder / "pushes" / "latest")
 
 
-def _price(plan: PushPlan) -> str:
-    return f"{plan.demo}: {plan.hardware}"
-
-
 def push_job(job: JobFolder) -> int:
     """Push in the job's own process; the exit status."""
     token = sys.stdin.readline().strip() or None
-    run = Run(job.folder.parent.parent)
-    request = PushRequest(**job.request["push"])
-    approved = set(job.request["approved"])
-    last = 0.0
-    phase: Phase | None = None
+    last, phase = 0.0, ""
+
+    def write(name: str, content: PushProgress | Pushed) -> None:
+        write_atomically(job.folder / name, json.dumps(dataclasses.asdict(content)))
 
     def on_progress(progress: PushProgress) -> None:
         nonlocal last, phase
         if progress.phase != phase or time.monotonic() - last > 0.3:
-            text = json.dumps(dataclasses.asdict(progress))
-            write_atomically(job.folder / "progress.json", text)
+            write("progress.json", progress)
             phase, last = progress.phase, time.monotonic()
 
-    def work() -> events.Event:
-        summary = RunStore(run.folder.parent).summary(run)
+    def work() -> events.Event | None:
         try:
-            pushed = _push(run, summary, request, token, approved, on_progress, job)
+            write("result.json", _push(job, token, on_progress))
         except Cancelled as error:
             return events.Stopped(step=0, seconds=0.0, reason=f"{error.fact} {error.remedy}")
         except FinetuneError:
@@ -182,19 +152,17 @@ def push_job(job: JobFolder) -> int:
                 f"{type(error).__name__} was raised, which is our fault.",
                 "The push's console.log says where.",
             ) from None
-        text = json.dumps(dataclasses.asdict(pushed))
-        write_atomically(job.folder / "result.json", text)
-        return events.Finished(step=0, seconds=0.0)
+        return None
 
     return background.carry_out(job, Phase.CHECK_HUB, work)
 
 
-def _push(
-    run: Run, summary: RunSummary, request: PushRequest, token: str | None, approved: set[str],
-    on_progress: ProgressCallback, job: JobFolder,
-) -> Pushed:  # fmt: skip
+def _push(job: JobFolder, token: str | None, on_progress: ProgressCallback) -> Pushed:
     """Push; again where the Hub's answer shows that it was approved: the name may have been given
     without its namespace, and the price is the Hub's."""
+    run, approved = Run(job.folder.parent.parent), job.request["approved"]
+    summary = RunStore(run.folder.parent).summary(run)
+    request = PushRequest(**job.request["push"])
     request = replace(request, update=request.update or request.name in approved)
     while True:
         try:

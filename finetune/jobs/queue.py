@@ -42,11 +42,7 @@ class _Entry:
 
 
 class Queue:
-    """The queue of one store.
-
-    Args:
-        root: the store's root; made when something is added.
-    """
+    """The queue of the store at `root`."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / ".queue"
@@ -59,28 +55,22 @@ class Queue:
         return run_id in self.waiting()
 
     def add(self, run_id: str, owner: str = "", first: bool = False) -> None:
-        """Put a run at the end of its owner's turns, or before all; one that waits is moved.
-
-        Raises:
-            StoreError: when the folder cannot be written.
-        """
-        entries = self._entries()
-        former = self._find(run_id)
+        """Put a run at the end of its owner's turns, or before all; one that waits is moved."""
+        entries, former = self._entries(), self._find(run_id)
         orders = [entry.order for entry in entries] or [_MIDDLE]
         order = min(orders) - 1 if first else max(orders) + 1
-        turn = entries[0].turn if first and entries else self._next_turn(owner)
+        if first and entries:
+            turn = entries[0].turn
+        else:
+            now, begun = self._turns()
+            theirs = [entry.turn for entry in entries if entry.owner == owner]
+            turn = max([now, begun.get(owner, now - 1) + 1, *(turn + 1 for turn in theirs)])
         path = self._folder / f"{turn}.{order}-{run_id}"
         with disk.writing(f"The queue {self._folder}"):
             self._folder.mkdir(parents=True, exist_ok=True)
             if former is not None:
                 os.replace(former.path, path)
             path.write_text(owner, encoding="utf-8")
-
-    def _next_turn(self, owner: str) -> int:
-        """The turn of the next run that this owner adds."""
-        now, begun = self._turns()
-        theirs = [entry.turn for entry in self._entries() if entry.owner == owner]
-        return max([now, begun.get(owner, now - 1) + 1, *(turn + 1 for turn in theirs)])
 
     def remove(self, run_id: str) -> bool:
         """Take a run out; whether it was waiting."""
@@ -100,24 +90,20 @@ class Queue:
         with contextlib.suppress(StoreError):  # a full disk: the next turn is a little unfair
             text = json.dumps({"now": entry.turn, "owners": recent})
             write_atomically(self._folder / "turns.json", text)
-        self.remove(run_id)
+        entry.path.unlink(missing_ok=True)
 
     def _turns(self) -> tuple[int, dict[str, int]]:
         """The turn of the run begun last, and of each owner's."""
         record = json_files.read(self._folder / "turns.json")
-        try:
-            return int(record["now"]), dict(record["owners"])
-        except (KeyError, TypeError, ValueError):
-            return 0, {}
+        return record.get("now", 0), record.get("owners", {})
 
     def _find(self, run_id: str) -> _Entry | None:
         return next((entry for entry in self._entries() if entry.run_id == run_id), None)
 
     def _entries(self) -> list[_Entry]:
         entries = []
-        with contextlib.suppress(OSError):
-            for name in os.listdir(self._folder):
-                turn, _, order = name.partition("-")[0].partition(".")
-                if turn.isdecimal() and order.isdecimal():
-                    entries.append(_Entry(int(turn), int(order), self._folder / name))
+        for path in self._folder.glob("*-*"):
+            turn, _, order = path.name.partition("-")[0].partition(".")
+            if turn.isdecimal() and order.isdecimal():
+                entries.append(_Entry(int(turn), int(order), path))
         return sorted(entries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,70 +21,48 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 
+_FILES = ("events.jsonl", "about.json", "config.json")
+_ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
+
+# What a person may sort by -> whether the greatest comes first when it is chosen.
+COLUMNS = {
+    "name": False, "status": False, "dataset": False, "checkpoint": False, "f1": True,
+    "accuracy": True, "best_epoch": False, "seconds": True, "samples_per_second": True,
+    "created": True,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run.
-
-    Args:
-        f1, accuracy, best_epoch: of the model kept; None while nothing was scored.
-        seconds: of training so far; None before it began.
-        place: in the queue, from 1; 0 when it does not wait.
-        created: seconds since the epoch.
-        damaged: whether its configuration cannot be read.
-    """
+    """One run."""
 
     id: str
     name: str
     status: str
     dataset: str = ""
     checkpoint: str = ""
-    f1: float | None = None
+    f1: float | None = None  # of the model kept; None while nothing was scored
     accuracy: float | None = None
     best_epoch: float | None = None
-    seconds: float | None = None
+    seconds: float | None = None  # of training so far; None before it began
     samples_per_second: float | None = None
-    created: float = 0.0
+    created: float = 0.0  # seconds since the epoch
     tags: tuple[str, ...] = ()
     note: str = ""
     group: str = ""
-    place: int = 0
-    damaged: bool = False
+    place: int = 0  # in the queue, from 1; 0 when it does not wait
+    damaged: bool = False  # whether its configuration cannot be read
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """The runs that differ by the seed alone.
+    """The runs that differ by the seed alone."""
 
-    Args:
-        rows: those that are shown, at least one.
-        count, finished: how many there are, shown or not, and of them have finished.
-        f1, accuracy: over all that were scored; None where none was.
-    """
-
-    rows: list[RunRow]
-    count: int
+    rows: list[RunRow]  # those that are shown, at least one
+    count: int  # how many there are, shown or not
     finished: int
-    f1: SeedSpread | None
+    f1: SeedSpread | None  # over those that have finished; None where none was scored
     accuracy: SeedSpread | None
-
-
-# What a person may sort by -> whether the greatest comes first when it is chosen.
-COLUMNS = {
-    "name": False,
-    "status": False,
-    "dataset": False,
-    "checkpoint": False,
-    "f1": True,
-    "accuracy": True,
-    "best_epoch": False,
-    "seconds": True,
-    "samples_per_second": True,
-    "created": True,
-}
-
-
-_ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
 
 
 def run_rows(store: RunStore) -> list[RunRow]:
@@ -92,30 +71,18 @@ def run_rows(store: RunStore) -> list[RunRow]:
     A page asks for them every second: the row of a run that has ended and does not wait is made
     once for as long as no file of it changes.
     """
-    waiting = Queue(store.root).waiting()
-    rows = []
+    waiting, rows = Queue(store.root).waiting(), []
     for run in store.runs():
-        version = [_modified(run.folder / name) for name in _FILES]
-        cached = _ended_rows.get(run.folder)
-        if cached is not None and cached[0] == version and run.id not in waiting:
-            rows.append(cached[1])
-            continue
-        row = run_row(store, run)
+        paths = [run.folder / name for name in _FILES]
+        version = [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
+        cached_version, row = _ended_rows.get(run.folder, (None, None))
+        if row is None or cached_version != version or run.id in waiting:
+            row = run_row(store, run)
+            # What a process or the queue says may change without a file of the run.
+            if row.status in ENDED and row.status == store.summary(run).status:
+                _ended_rows[run.folder] = version, row
         rows.append(row)
-        # What a process or the queue says beside the events may change without a file of the run.
-        if row.status in ENDED and row.status == store.summary(run).status:
-            _ended_rows[run.folder] = version, row
     return rows
-
-
-_FILES = ("events.jsonl", "about.json", "config.json")
-
-
-def _modified(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def run_row(store: RunStore, run: Run) -> RunRow:
@@ -123,20 +90,19 @@ def run_row(store: RunStore, run: Run) -> RunRow:
     summary, about = service.run_summary(store, run), run.about()
     values: dict[str, Any] = {"damaged": True}
     with contextlib.suppress(StoreError):
-        chosen = run.config()
-        own = is_upload(chosen.dataset)
+        settings = run.config()
+        uploaded = is_upload(settings.dataset)
         values = {
-            "dataset": (about.pairs or "own files") if own else chosen.dataset,
-            "checkpoint": chosen.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],
+            "dataset": (about.pairs or "own files") if uploaded else settings.dataset,
+            "checkpoint": settings.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],
         }
-    best = summary.best if not summary.discarded else None
+    if (best := summary.best) and not summary.discarded:
+        scores = {name: best.metrics.get(name) for name in ("f1", "accuracy")}
+        values |= {**scores, "best_epoch": best.epoch}
     return RunRow(
         id=run.id,
         name=run.title(),
         status=summary.status,
-        f1=best.metrics.get("f1") if best else None,
-        accuracy=best.metrics.get("accuracy") if best else None,
-        best_epoch=best.epoch if best else None,
         seconds=training_seconds(summary),
         samples_per_second=summary.samples_per_second or None,
         created=about.created,
@@ -157,13 +123,13 @@ def training_seconds(summary: RunSummary) -> float | None:
 
 def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:
     """The rows in which every word of `text` stands: in name, status, data, checkpoint or tags."""
+
+    def searchable(row: RunRow) -> str:
+        parts = (row.name, row.status, row.dataset, row.checkpoint, *row.tags, row.note, row.id)
+        return " ".join(parts).casefold()
+
     words = text.casefold().split()
-    return [row for row in rows if all(word in _searchable(row) for word in words)]
-
-
-def _searchable(row: RunRow) -> str:
-    parts = (row.name, row.status, row.dataset, row.checkpoint, *row.tags, row.note, row.id)
-    return " ".join(parts).casefold()
+    return [row for row in rows if all(word in searchable(row) for word in words)]
 
 
 def sort_rows(
@@ -192,7 +158,7 @@ def sort_rows(
     members, shown = _by_group(rows if of is None else of), _by_group(ordered)
     result: list[RunRow | RunGroup] = []
     for row in ordered:
-        if len(members.get(row.group, [])) < 2:
+        if not row.group or len(members[row.group]) < 2:
             result.append(row)
         elif shown[row.group][0] is row:
             result.append(_group(members[row.group], shown[row.group]))
@@ -200,10 +166,9 @@ def sort_rows(
 
 
 def _by_group(rows: Sequence[RunRow]) -> dict[str, list[RunRow]]:
-    groups: dict[str, list[RunRow]] = {}
+    groups: dict[str, list[RunRow]] = defaultdict(list)
     for row in rows:
-        if row.group:
-            groups.setdefault(row.group, []).append(row)
+        groups[row.group].append(row)
     return groups
 
 
@@ -216,11 +181,7 @@ def _group(rows: Sequence[RunRow], shown: list[RunRow]) -> RunGroup:
 
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Hyperparameter -> its value in each run, for those that are not the same in all.
-
-    Raises:
-        StoreError: when a configuration cannot be read.
-    """
+    """Hyperparameter -> its value in each run, for those that are not the same in all."""
     settings = [run.config().to_dict() for run in runs]
     names = (name for name in config.knobs() if name != "name")
     table = {name: [values[name] for values in settings] for name in names}

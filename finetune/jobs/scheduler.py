@@ -48,15 +48,12 @@ def _dispatch(store: RunStore) -> None:
     try:
         with store_lock(store):
             _start_waiting(store)
-    except StoreError as error:  # a full disk: what waits, waits on
+    except (StoreError, JobError) as error:  # a full disk, or another change: what waits, waits on
         _log.warning("the queue stands still: %s", error)
-    except JobError as error:
-        _log.info("the queue is busy: %s", error)
 
 
 def _start_waiting(store: RunStore) -> None:
-    queue = Queue(store.root)
-    running = running_runs(store)
+    queue, running = Queue(store.root), running_runs(store)
     for run_id in queue.waiting():
         try:
             run = store.get(run_id)
@@ -69,39 +66,35 @@ def _start_waiting(store: RunStore) -> None:
             continue  # else its former worker is just leaving
         try:
             accelerators = _free_accelerators(run, running)
-            if accelerators is None:
-                return
+        except FinetuneError as error:  # its configuration is damaged
+            _fail(store, run, error)
+            continue
+        if accelerators is None:
+            return
+        try:
             _start(store, run, accelerators)
             running.append(run)
-        except FinetuneError as error:
-            if isinstance(error, StoreError) and _is_readable(run):
-                raise  # a full disk
-            with contextlib.suppress(StoreError):
-                run.append(events.Failed(error=error.fact, remedy=error.remedy))
-            queue.remove(run.id)
+        except JobError as error:  # no process can be started
+            _fail(store, run, error)
 
 
-def _is_readable(run: Run) -> bool:
-    try:
-        run.config()
-    except StoreError:
-        return False
-    return run.folder.is_dir()
+def _fail(store: RunStore, run: Run, error: FinetuneError) -> None:
+    with contextlib.suppress(StoreError):
+        run.append(events.Failed(error=error.fact, remedy=error.remedy))
+    Queue(store.root).remove(run.id)
 
 
 def _free_accelerators(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
     """The accelerators a run would get now: none by name where all are its; None while busy."""
-    accelerators = devices.list_accelerators()
+    accelerators, config = devices.list_accelerators(), run.config()
     if len(accelerators) < 2:
         return None if running else ()
     taken: set[str] = set()
     for other in running:
         taken |= set(workers.worker_devices(other) or accelerators)
     free = [name for name in accelerators if name not in taken]
-    config = run.config()
-    needed = len(accelerators)
-    if not config.accelerate_config:
-        needed = min(config.num_processes, len(accelerators))
+    most = len(accelerators)
+    needed = most if config.accelerate_config else min(config.num_processes, most)
     return tuple(free[:needed]) if len(free) >= needed else None
 
 
@@ -110,10 +103,6 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
 
     The run leaves the queue when its worker holds its lock. The worker, too, takes it out: this
     process may be killed in between.
-
-    Raises:
-        FinetuneError: when its folder cannot be read or written, or no process can be started;
-            then it waits on.
     """
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
@@ -125,12 +114,8 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     Queue(store.root).begin(run.id)
 
 
-def adopt_terminal_run(store: RunStore, run: Run) -> None:
-    """Record the calling process, which holds the run's lock, as its worker.
-
-    Raises:
-        StoreError: when the run's folder cannot be written.
-    """
+def adopt_terminal_run(run: Run) -> None:
+    """Record the calling process, which holds the run's lock, as its worker."""
     accelerators = devices.list_accelerators()[: run.config().num_processes]
     workers.record_worker(run, os.getpid(), accelerators)
 
@@ -205,17 +190,16 @@ class Scheduler:
         for run in self._store.runs():  # so that nobody waits for it when the page opens
             self._store.summary(run)
         while True:
-            request = threading.Event()
+            done: threading.Event | None = threading.Event()
             with contextlib.suppress(Empty):
-                asked = self._requests.get(timeout=self._every)
-                if asked is None:
-                    return
-                request = asked
+                done = self._requests.get(timeout=self._every)
+            if done is None:
+                return
             try:
                 self._tick()
             except Exception:  # a bug must not stop the queue for ever; the log has it
                 _log.exception("the scheduler stumbled")
-            request.set()
+            done.set()
 
     def _tick(self) -> None:
         if Queue(self._store.root).waiting() and not running_runs(self._store):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from finetune.config import RunConfig, too_many_steps
 from finetune.data import catalog, checkpoints
 from finetune.environment import devices
-from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun, StoreError
+from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import check, cost, scheduler, workers
 from finetune.jobs.background import current_state, store_lock
 from finetune.jobs.queue import Queue
@@ -43,36 +43,20 @@ def start_run(store: RunStore, config: RunConfig) -> Run:
 def start_runs(
     store: RunStore, configs: Sequence[RunConfig], groups: Sequence[str] | None = None
 ) -> list[Run]:
-    """Make several runs, to be carried out one after the other; all of them or none.
-
-    Args:
-        groups: for each the group it belongs to; empty for none.
-
-    Raises:
-        as `start_run`.
-    """
+    """Make several runs, to be carried out one after the other, each in its group if there is one."""
     configs = [catalog.with_absolute_paths(config) for config in configs]
     for config in configs:
         _check(store, config)
-    created: list[Run] = []
     with store_lock(store):
         _check_share(store, len(configs), len(configs))
-        queue = Queue(store.root)
-        try:
-            for config, group in zip(configs, groups or [""] * len(configs), strict=True):
-                run_id = store.new_id()
-                # Before it is there, or a reader would see a run that nothing will start.
-                queue.add(run_id, store.visitor.name)
-                created.append(Run(store.root / run_id))
-                store.create(config, run_id, group)
-        except FinetuneError:
-            for run in created:
-                queue.remove(run.id)
-                with contextlib.suppress(StoreError):
-                    store.delete(run)
-            raise
+        runs = []
+        for config, group in zip(configs, groups or [""] * len(configs), strict=True):
+            run_id = store.new_id()
+            # Before it is there, or a reader would see a run that nothing will start.
+            Queue(store.root).add(run_id, store.visitor.name)
+            runs.append(store.create(config, run_id, group))
     scheduler.dispatch_queue(store)
-    return created
+    return runs
 
 
 def _check(store: RunStore, config: RunConfig) -> None:
@@ -81,70 +65,51 @@ def _check(store: RunStore, config: RunConfig) -> None:
     check.check_source_access(store, config)
     checkpoints.check_length(config.checkpoint, config.max_length)
     if not store.visitor.alone:
-        _check_machine(config)
-        _check_steps(store, config)
+        _check_visitors_config(store, config)
     report = check.check_state(check.check_folder(store, config)).report
     if report is not None and report.blocked:
         raise DataError(report.blocked[0].title, f"{report.blocked[0].action} See Data.")
 
 
-def _check_machine(config: RunConfig) -> None:
-    """What a visitor may ask of a machine that others share.
-
-    Raises:
-        ConfigError: naming what they may not.
-    """
+def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
+    """See that a run asks for no more than a visitor may have of a machine that others share."""
     problems = {}
     if config.report_to not in ("none", "tensorboard"):
         problems["report_to"] = (
             f"is {config.report_to}, and the account here is not its visitors'; choose none or "
             "tensorboard"
         )
-    if config.num_processes > (most := max(1, len(devices.list_accelerators()))):
+    most = max(1, len(devices.list_accelerators()))
+    if config.num_processes > most:
         problems["num_processes"] = f"is {config.num_processes}; this machine has {most} to give"
     if problems:
         raise ConfigError(problems)
-
-
-def _check_steps(store: RunStore, config: RunConfig) -> None:
-    """See that a visitor's run takes no more steps than it may, where they are known by now; the
-    worker sees to the others.
-
-    Raises:
-        ConfigError: when it would.
-    """
-    most, found = Limits.of_environment().run_steps, cost.known_steps(store, config)
-    total = found.total if found and not found.about else config.max_steps
-    if total > most:
-        raise too_many_steps(config, total, most)
+    # Where the number of steps is not known by now, the worker checks it.
+    limit, steps = Limits.of_environment().run_steps, cost.estimate_cost(store, config).steps
+    total = steps.total if steps and not steps.about else config.max_steps
+    if total > limit:
+        raise too_many_steps(config, total, limit)
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:
-    """See that a visitor may have so many runs and places in the queue more.
-
-    Raises:
-        JobError: when they may not.
-    """
+    """See that a visitor may have so many runs and places in the queue more."""
     if store.visitor.alone:
         return
     if not store.visitor.may_start:
-        raise JobError(
-            "This browser keeps no cookies, so a run could not be yours.",
-            "Allow them, or sign in.",
-        )
-    limits, runs = Limits.of_environment(), store.runs()
+        problem = "This browser keeps no cookies, so a run could not be yours."
+        raise JobError(problem, "Allow them, or sign in.")
+    limits, runs, queue = Limits.of_environment(), store.runs(), Queue(store.root).waiting()
+    waiting = sum(run.id in queue for run in runs)
     if len(runs) + more > limits.runs:
         raise JobError(
             f"You have {len(runs)} runs here, and a visitor may keep {limits.runs}.",
             "Delete one under Runs, or use a copy of this app of your own.",
         )
-    queue = Queue(store.root).waiting()
     if len(queue) + places > limits.queue:
         raise JobError(
             f"{len(queue)} runs wait already, and the queue has {limits.queue} places.",
             "Try again later, or use a copy of this app of your own.",
         )
-    waiting = sum(run.id in queue for run in runs)
     if waiting + places > limits.waiting:
         raise JobError(
             f"{waiting} of your runs wait already, and a visitor may have {limits.waiting} "
@@ -154,45 +119,28 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
 
 
 def resume_run(store: RunStore, run: Run) -> None:
-    """Let a run that ended before its last step go on from its last checkpoint, in its turn.
-
-    Raises:
-        JobError: when it is finished, running or waiting.
-        StoreError: when its folder cannot be written.
-    """
+    """Let a run that ended before its last step go on from its last checkpoint, in its turn."""
     with store_lock(store):
         run = store.get(run.id)
-        status = run_summary(store, run).status
-        if status not in RESUMABLE:
-            raise JobError(f"The run is {status}.", "Only one that ended too early can go on.")
-        if run.id not in Queue(store.root):
-            run.config()
-            _check_share(store, 0, 1)
-            _check_time(store, run)
-            Queue(store.root).add(run.id, run.owner)
+        summary = run_summary(store, run)
+        if summary.status not in RESUMABLE:
+            raise JobError(
+                f"The run is {summary.status}.", "Only one that ended too early can go on."
+            )
+        run.config()
+        _check_share(store, 0, 1)
+        most = Limits.of_environment().run_minutes
+        if not store.visitor.alone and summary.worked >= 60 * most:
+            raise JobError(
+                f"This run was worked on for {most} minutes, as long as a run may be.",
+                "Start one of fewer steps, or use a copy of this app of your own.",
+            )
+        Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
 
 
-def _check_time(store: RunStore, run: Run) -> None:
-    """See that a visitor's run was not worked on as long as it may be.
-
-    Raises:
-        JobError: when it was.
-    """
-    most = Limits.of_environment().run_minutes
-    if not store.visitor.alone and store.summary(run).worked >= 60 * most:
-        raise JobError(
-            f"This run was worked on for {most} minutes, as long as a run may be.",
-            "Start one of fewer steps, or use a copy of this app of your own.",
-        )
-
-
 def move_to_front(store: RunStore, run: Run) -> None:
-    """Let a waiting run be the next.
-
-    Raises:
-        JobError: when it does not wait, or on a machine that others share.
-    """
+    """Let a waiting run be the next, where nobody shares the machine."""
     if not store.visitor.alone:
         raise JobError("Others wait too.", "The queue of a shared app goes in order.")
     with store_lock(store):
@@ -208,65 +156,40 @@ def stop_run(
     patience: float = workers.STOP_PATIENCE,
     limit: float = workers.STOP_LIMIT,
 ) -> None:
-    """Ask a run to end; or take it out of the queue, where it waits.
-
-    The file is enough while the loop runs. What does not end in `patience` seconds gets SIGTERM,
-    what does not end in `limit` seconds gets SIGKILL, its whole process group with it.
+    """Ask a run to end, keeping its best model; or take it out of the queue, where it waits.
 
     Args:
-        discard: throw its model away rather than keep the best so far.
+        discard: throw its model away.
+        patience, limit: seconds until a worker that does not listen gets SIGTERM, and SIGKILL.
 
     Raises:
         JobError: when the model of a run that has ended by itself shall be thrown away.
-        StoreError: when the request cannot be written.
     """
     with store_lock(store):
-        waited, summary = Queue(store.root).remove(run.id), store.summary(run)
-        alive, ended = run.is_alive(), summary.status in ENDED
-        if waited and (ended or not alive):
-            return _take_out(run, summary, discard)
-        if ended and discard:  # the click came just after the end, and must not undo it
+        Queue(store.root).remove(run.id)
+        summary = store.summary(run)
+        if run.is_alive() and summary.status not in ENDED:
+            run.request_stop(discard)
+            workers.end_worker(run, patience, limit)
+        elif summary.status == "waiting":  # it never began
+            run.append(events.Stopped(step=0, seconds=0.0))
+        elif discard:  # the click came just after the end, and must not undo it
             raise JobError(
-                f"The run has ended: it is {summary.status}.",
+                f"The run has ended: it is {run_summary(store, run).status}.",
                 "Delete it if you do not want its model.",
             )
-        if ended and not alive:
-            return None
-        if discard and not alive:
-            return _discard(run, summary)
-        run.request_stop(discard)
-    workers.end_worker(run, patience, limit)
-    return None
-
-
-def _take_out(run: Run, summary: RunSummary, discard: bool) -> None:
-    """Note that a run waits no more: it was never begun, or is discarded, or is what it was."""
-    if summary.status == "waiting":
-        run.append(events.Stopped(step=0, seconds=0.0))
-    elif discard:
-        _discard(run, summary)
-
-
-def _discard(run: Run, summary: RunSummary) -> None:
-    run.discard()
-    run.append(events.Stopped(step=0, seconds=summary.worked, discarded=True))
-    if summary.status == "failed":  # it stays so, with its cause
-        run.append(events.Failed(time=summary.ended, error=summary.error, remedy=summary.remedy))
+        elif summary.status not in ENDED:  # its worker has died
+            run.request_stop()
 
 
 def delete_run(store: RunStore, run: Run) -> None:
-    """Remove a run, its model, its events and its log; one that trains is ended first.
-
-    Raises:
-        StoreError: when something in it cannot be removed.
-    """
+    """Remove a run, its model, its events and its log; one that trains is ended first."""
     with store_lock(store):
         run = store.get(run.id)
         Queue(store.root).remove(run.id)
         workers.kill_worker(run)
-        for pattern in ("evaluations/*/", "exports/*/", "pushes/*/"):
-            for folder in run.folder.glob(pattern):
-                workers.kill_worker(JobFolder(folder))
+        for job_file in run.folder.glob("*/*/job.json"):  # evaluations, exports, pushes
+            workers.kill_worker(JobFolder(job_file.parent))
         store.delete(run)
     scheduler.dispatch_queue(store)
 

@@ -43,10 +43,6 @@ class StopSwitch:
         return self._signalled or self._run.stop_requested() or not self._run.exists()
 
     def check(self) -> None:
-        """Between two phases.
-
-        Raises:
-            Terminated: when a stop was asked for.
-        """
+        """Raise `Terminated` when a stop was asked for, between two phases."""
         if self():
             raise Terminated

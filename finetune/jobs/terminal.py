@@ -37,16 +37,14 @@ class TerminalBar:
             self._bar.close()
 
 
-class LogLines:
+def print_event(event: Event) -> None:
     """One line an event, for the log that a page shows."""
-
-    def __call__(self, event: Event) -> None:
-        if text := describe_event(event):
-            print(text, flush=True)
+    if text := describe_event(event):
+        print(text, flush=True)
 
 
 def describe_event(event: Event) -> str:
-    """One line for a person; empty for what is not worth a line."""
+    """Lines for a person; empty for what is not worth a line."""
     match event:
         case events.Started():
             return f"on {event.device}, {event.processes} process(es)"
@@ -62,14 +60,11 @@ def describe_event(event: Event) -> str:
         case events.Stepped():
             return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
         case events.Evaluated():
-            scores = ", ".join(f"{name} {value:.4f}" for name, value in event.metrics.items())
-            return f"step {event.step}: validation {scores}" + (" (best so far)" * event.best)
+            best = " (best so far)" if event.best else ""
+            return f"step {event.step}: validation {_scores(event.metrics)}{best}"
         case events.BaselinesMeasured():
-            return "\n".join(
-                f"baseline {name}: "
-                + ", ".join(f"{k} {v:.4f}" for k, v in scores.items() if k != "examples")
-                for name, scores in event.baselines.items()
-            )
+            baselines = event.baselines.items()
+            return "\n".join(f"baseline {name}: {_scores(scores)}" for name, scores in baselines)
         case events.Saved():
             return f"model of step {event.step} saved"
         case events.Resumed():
@@ -85,12 +80,12 @@ def describe_event(event: Event) -> str:
     return ""
 
 
-def _data_warnings(origin: dict[str, Any]) -> list[str]:
-    """What is wrong with the pairs of a run, a line each, and what shows the rows.
+def _scores(scores: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items() if name != "examples")
 
-    Args:
-        origin: `Pairs.origin`.
-    """
+
+def _data_warnings(origin: dict[str, Any]) -> list[str]:
+    """What is wrong with the pairs of a run (`Pairs.origin`), a line each."""
     lines = [
         f"warning: {count:,} rows of {split} could not be read and are left out"
         for split, count in origin.get("unreadable", {}).items()

@@ -14,16 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from finetune import config, disk, logs, uploads
+from finetune import config, logs, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.environment import caches
 from finetune.errors import FinetuneError, StoreError
-from finetune.jobs import check, pipeline, scheduler, workers
+from finetune.jobs import background, check, pipeline, scheduler, workers
 from finetune.jobs.queue import Queue
 from finetune.jobs.stop_switch import StopSwitch, Terminated
-from finetune.jobs.terminal import LogLines, TerminalBar
+from finetune.jobs.terminal import TerminalBar, print_event
 from finetune.runs import events
 from finetune.runs.events import Event
 from finetune.runs.job_folder import JobFolder
@@ -33,7 +33,6 @@ from finetune.runs.summary import ENDED
 from finetune.training import distributed
 
 _PATIENCE = 3.0  # seconds in which a rank that knows the cause can write it down
-_RESUME = " and press Resume: nothing saved is lost"
 _LOST = events.Failed(
     error="A process of this run has ended without a word, perhaps for want of memory.",
     remedy="The log may say more; Resume goes on from the last checkpoint.",
@@ -46,18 +45,27 @@ def train_job(job: JobFolder) -> int:
     Queue(run.folder.parent).begin(run.id)
     try:
         distributed.check_accelerate_config(run.config())
-        if _needs_several_processes(run):
-            distributed.exec_launcher(run)
     except FinetuneError as error:
         run.append(events.Failed(error=error.fact, remedy=error.remedy))
         return 1
-    return carry_out_run(run, LogLines())
+    if _needs_several_processes(run):
+        distributed.exec_launcher(run)
+    return carry_out_run(run, print_event)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train from a terminal; the exit status: 0 ended, 1 failed, 2 wrong arguments."""
     caches.ensure_cache_folder()
-    parser = build_parser()
+    parser = argparse.ArgumentParser(
+        prog="python -m finetune train",
+        description="Fine-tune a checkpoint on sentence pairs. The run appears in the page.",
+    )
+    parser.add_argument("--run", type=Path, help="an existing run folder to carry out")
+    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
+    parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
+    parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
+    uploads.add_arguments(parser)
+    add_arguments(parser)
     args = parser.parse_args(arguments)
     try:
         run = _open_run(args)
@@ -65,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
-    show = TerminalBar() if sys.stderr.isatty() or not args.run else LogLines()
+    show = TerminalBar() if sys.stderr.isatty() or not args.run else print_event
     if not distributed.is_main_process():
         return _leave(carry_out_run(run, show))
     single = distributed.is_single_process()
@@ -75,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 0 if single else 1  # or the other ranks would wait for this one
         if single or not args.run:
             with contextlib.suppress(StoreError):
-                scheduler.adopt_terminal_run(RunStore(run.folder.parent), run)
+                scheduler.adopt_terminal_run(run)
         if single and _needs_several_processes(run):
             distributed.exec_launcher(run)
         return _leave(carry_out_run(run, show))
@@ -95,28 +103,8 @@ def _leave(status: int) -> int:
     return status
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune train",
-        description="Fine-tune a checkpoint on sentence pairs. The run appears in the page.",
-    )
-    parser.add_argument("--run", type=Path, help="an existing run folder to carry out")
-    parser.add_argument(
-        "--runs", type=Path, help=f"where runs are kept (default: {default_root()})"
-    )
-    parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
-    parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
-    uploads.add_arguments(parser)
-    add_arguments(parser)
-    return parser
-
-
 def _open_run(args: argparse.Namespace) -> Run:
-    """The run to carry out; on the ranks that do not write it, a view of its configuration.
-
-    Raises:
-        FinetuneError: when the configuration is wrong or the folder cannot be made.
-    """
+    """The run to carry out; on the ranks that do not write it, a view of its configuration."""
     main_process = distributed.is_main_process()
     if args.run:
         store = RunStore(args.run.parent)
@@ -131,15 +119,12 @@ def _open_run(args: argparse.Namespace) -> Run:
             values = RunConfig.from_json(args.config.read_text(encoding="utf-8")).to_dict()
         except OSError as error:
             raise FinetuneError(f"{args.config} cannot be read: {error.strerror}.") from error
-    if args.preset:
-        values |= config.preset(args.preset)
-    values |= arguments_given(args)
-    root = args.runs or default_root()
-    values |= uploads.upload_from_arguments(args, root)
-    chosen = catalog.with_absolute_paths(RunConfig.from_dict(values))
-    store = RunStore(root)
-    check.check_source_access(store, chosen)
-    return store.create(chosen) if main_process else _RankView(root, chosen)
+    values |= config.preset(args.preset) if args.preset else {}
+    values |= arguments_given(args) | uploads.upload_from_arguments(args, args.runs)
+    run_config = catalog.with_absolute_paths(RunConfig.from_dict(values))
+    store = RunStore(args.runs)
+    check.check_source_access(store, run_config)
+    return store.create(run_config) if main_process else _RankView(args.runs, run_config)
 
 
 class _RankView(Run):
@@ -163,13 +148,9 @@ class _RankView(Run):
 
 
 def carry_out_run(run: Run, show: Callable[[Event], None]) -> int:
-    """Carry out a run to its end, writing every event; the exit status.
+    """Carry out a run to its end, writing every event and showing it; the exit status.
 
-    Errors become a `Failed` event: what a person can mend in words, a bug by its name, with the
-    traceback in the log. A run that is deleted meanwhile is stopped.
-
-    Args:
-        show: called with every event by the main process.
+    Errors become a `Failed` event. A run that is deleted meanwhile is stopped.
     """
     stop = StopSwitch(run)
     stop.install()
@@ -193,7 +174,12 @@ def carry_out_run(run: Run, show: Callable[[Event], None]) -> int:
         if not distributed.is_single_process() and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except Exception as error:
-        ended = _failed(error, run)
+        if not run.exists():  # it was deleted, and nothing is wrong
+            ended = events.Stopped(step=0, seconds=0.0)
+        elif isinstance(error, FinetuneError):
+            ended = events.Failed(error=error.fact, remedy=error.remedy)
+        else:
+            ended = unexpected_failure(error, run.config())
     finally:
         if not run.exists():
             shutil.rmtree(run.folder, ignore_errors=True)
@@ -225,11 +211,7 @@ def _clean_up(run: Run, event: Event) -> None:
 
 
 def _append_end(run: Run, ended: Event) -> None:
-    """Write how the run ended; once, though every rank comes here, the one that knows first.
-
-    Raises:
-        StoreError: when the folder is gone or the disk is full.
-    """
+    """Write how the run ended; once, though every rank comes here, the one that knows first."""
     if not distributed.is_single_process():
         run = Run(run.folder)
         patience = _PATIENCE if ended is _LOST else not distributed.is_main_process()
@@ -241,31 +223,18 @@ def _append_end(run: Run, ended: Event) -> None:
     run.append(ended)
 
 
-def _failed(error: Exception, run: Run) -> Event:
-    """What a run's error comes to; nothing is wrong where the run was deleted."""
-    if not run.exists():
-        return events.Stopped(step=0, seconds=0.0)
-    if isinstance(error, FinetuneError):
-        return events.Failed(error=error.fact, remedy=error.remedy)
-    logs.print_traceback()
-    return unexpected_failure(error, run.config())
-
-
 def unexpected_failure(error: Exception, config: RunConfig) -> events.Failed:
-    """The event of an error that no code of ours has raised."""
-    first_line = (logs.unsigned(str(error)).strip().splitlines() or [""])[0]
+    """What a run's error comes to, in words that a person can act on."""
     if distributed.is_lost_rank_error(error):
+        logs.print_traceback()
         return _LOST
-    if any(words in str(error).lower() for words in ("out of memory", "can't allocate memory")):
+    text = str(error).strip()
+    if any(words in text.lower() for words in ("out of memory", "can't allocate memory")):
+        logs.print_traceback()
         return events.Failed(
-            error=f"The device ran out of memory: {first_line[:200]}",
+            error=f"The device ran out of memory: {text.splitlines()[0][:200]}",
             remedy=f"per_device_train_batch_size is {config.per_device_train_batch_size}: halve it "
             "and double gradient_accumulation_steps, which learns the same; or lower max_length.",
         )
-    if disk.is_full(error):
-        full = disk.failure("A file of the run", error, StoreError, _RESUME)
-        return events.Failed(error=full.fact, remedy=full.remedy)
-    return events.Failed(
-        error=f"{type(error).__name__}: {first_line[:300]}",
-        remedy="The log has the details.",
-    )
+    files, remedy = "A file of the run", "The log has the details."
+    return background.failure_event(error, files, remedy, pipeline.RESUME)

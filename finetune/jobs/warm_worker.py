@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -27,30 +28,30 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 
 LIFETIME = 3600.0  # seconds without work after which it ends
+_IMPORTED = (  # the first is what the first optimizer would import
+    "torch._dynamo", "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto", "finetune.data.splits", "finetune.jobs.train",
+    "finetune.training.batch_size", "finetune.training.dataloaders", "finetune.training.loop",
+    "finetune.training.metrics", "finetune.training.model", "finetune.training.trackers",
+)  # fmt: skip
 READY, RUN, TAKEN = "ready", "run", "taken"  # files by which app and worker talk
 
 
 def start_warm_worker(store: RunStore) -> None:
-    """See to it that a worker waits; once, though often called.
-
-    A convenience: where none can be had, a run starts as it always does, seconds later.
-    """
+    """See to it that a worker waits; once, though often called. Without one a run starts later."""
     waiting = _folder(store)
     with contextlib.suppress(JobError, StoreError, OSError):
         if not waiting.is_alive():
             shutil.rmtree(waiting.folder, ignore_errors=True)
             waiting.folder.mkdir(parents=True)
-            parent = str(os.getpid())
-            workers.spawn_worker(waiting, __name__, stdin=parent.encode())
+            workers.spawn_worker(waiting, __name__, stdin=str(os.getpid()).encode())
 
 
 def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> bool:
     """Hand the run to the waiting worker if it can do it; whether it was taken.
 
-    It is not waited for, and ended if it hangs. Once it has taken the run it holds its lock.
-
-    Raises:
-        StoreError: when the run's folder cannot be written.
+    Once it has taken the run it holds its lock. One that still imports, or hangs, is ended: two
+    would only be in each other's way.
     """
     waiting, config = _folder(store), run.config()
     several = config.num_processes > 1 or config.accelerate_config
@@ -59,12 +60,12 @@ def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> boo
         return False
     taken = False
     if (waiting.folder / READY).exists():
-        workers.adopt_worker(run, worker.pid)
+        workers.record_worker(run, worker.pid)
         write_atomically(waiting.folder / RUN, str(run.folder.resolve()))
         deadline = time.monotonic() + patience
         while not (taken := (waiting.folder / TAKEN).exists()) and time.monotonic() < deadline:
             time.sleep(0.01)
-    if not taken:  # still importing, or hung: two would only be in each other's way
+    if not taken:
         run.process_file.unlink(missing_ok=True)
         with contextlib.suppress(psutil.Error):
             worker.kill()
@@ -78,18 +79,17 @@ def _folder(store: RunStore) -> JobFolder:
 
 
 def main(folder: Path, parent: int) -> int:
-    """Wait in a folder for the path of a run, and carry that run out.
-
-    Args:
-        parent: the app's pid; it may end while this imports.
-    """
+    """Wait in a folder for the path of a run, and carry that run out; `parent` is the app's pid."""
     caches.ensure_cache_folder()
-    _import_all()
+    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for name in _IMPORTED:
+        import_module(name)
+    from finetune.jobs import train
+
     run = _wait(folder, parent)
     if run is None:
         return 0
-    from finetune.jobs import train
-
     os.chdir(workers.empty_folder(run))  # its own is gone with the folder it waited in
     log = os.open(run.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for stream in (1, 2):
@@ -97,24 +97,10 @@ def main(folder: Path, parent: int) -> int:
     return train.train_job(run)
 
 
-def _import_all() -> None:
-    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import torch._dynamo  # what the first optimizer made would import
-
-    from finetune.data import splits
-    from finetune.training import dataloaders, loop, metrics, model, trackers
-
-    assert all((torch._dynamo, dataloaders, splits, loop, metrics, model, trackers))
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    assert all((AutoModelForSequenceClassification, AutoTokenizer))  # imported when first named
-
-
 def _wait(folder: Path, parent: int) -> Run | None:
-    """The run that was given; None when nobody wants anything any more, or the parent has gone."""
+    """The run to carry out; None when there is none any more, or the parent has gone."""
     deadline = time.monotonic() + LIFETIME
-    try:
+    with contextlib.suppress(OSError):  # the folder is gone, and with it who might ask
         (folder / READY).touch()
         while os.getppid() == parent and time.monotonic() < deadline and folder.is_dir():
             if (folder / RUN).exists():
@@ -125,8 +111,6 @@ def _wait(folder: Path, parent: int) -> Run | None:
                 os.replace(folder / RUN, folder / TAKEN)
                 return run
             time.sleep(0.02)
-    except OSError:  # the folder is gone, and with it who might ask
-        pass
     return None
 
 

@@ -32,35 +32,32 @@ LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its la
 _SOURCE = Path(__file__).resolve().parent.parent.parent
 # Folders that a worker is told by absolute paths, for it runs in another one.
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
-_started: dict[int, JobFolder] = {}  # what this app's workers carry out, by pid
+_jobs: dict[int, JobFolder] = {}  # what this process's workers carry out, by pid
 
 
 def spawn_worker(
     job: JobFolder,
     module: str = "",
-    lock: int | None = None,
     devices: Sequence[str] = (),
     cwd: Path | None = None,
     stdin: bytes = b"",
-) -> int:
-    """Start a worker for a folder; its pid.
+) -> None:
+    """Start a worker for a folder.
 
     Args:
         module: what it runs; `WORKER` where empty.
-        lock: the folder's lock, if it is held already; it is passed on.
         devices: the accelerators it may use; all, where empty.
         cwd: where it runs; an empty folder by default, so that no name of a dataset or checkpoint
             can mean a file of this machine.
         stdin: what it can read once; a secret stands in no argument, file or variable.
-
-    Raises:
-        JobError: when no process can be started.
-        StoreError: when the folder cannot be written, or its former worker lives.
     """
     folder = str(job.folder.resolve())
-    variables = {"PYTHONUNBUFFERED": "1", LOCKED: folder}
+    variables = _environment() | {"PYTHONUNBUFFERED": "1", LOCKED: folder}
     variables |= {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
-    held = _hold(job) if lock is None else lock
+    with disk.writing(job.lock_file):
+        lock = hold_lock(job.lock_file)
+    if lock is None:
+        raise StoreError(f"{job.id} is being worked on.", "Try again in a moment.")
     try:
         with job.log_file.open("ab") as log:
             process = subprocess.Popen(
@@ -70,41 +67,23 @@ def spawn_worker(
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=cwd or empty_folder(job),
-                pass_fds=(held,),
-                env=_environment() | variables,
+                pass_fds=(lock,),
+                env=variables,
             )
     except OSError as error:
         raise JobError(f"No worker process could be started: {error}.") from error
     finally:
-        os.close(held)  # the worker has it now
+        os.close(lock)  # the worker has it now
+    # Collects the exit status, or the ended worker would stay a zombie while the app lives.
+    threading.Thread(target=_reap, args=(process,), name="reap", daemon=True).start()
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(stdin)
-    _started[process.pid] = job
-    # Collects the exit status, or the ended worker would stay a zombie while the app lives.
-    threading.Thread(target=_reap, args=(process,), name="reap", daemon=True).start()
-    try:
-        record_worker(job, process.pid, devices)
-    except StoreError:  # a full disk: a worker that nobody could end must not go on
-        process.kill()
-        raise
-    return process.pid
-
-
-def _hold(job: JobFolder) -> int:
-    with disk.writing(job.lock_file):
-        lock = hold_lock(job.lock_file)
-    if lock is None:
-        raise StoreError(f"{job.id} is being worked on.", "Try again in a moment.")
-    return lock
+    record_worker(job, process.pid, devices)
 
 
 def empty_folder(job: JobFolder) -> Path:
-    """An empty folder for a worker to run in, within the job's own.
-
-    Raises:
-        OSError: when it cannot be made.
-    """
+    """An empty folder for a worker to run in, within the job's own."""
     folder = job.folder.resolve() / ".cwd"
     shutil.rmtree(folder, ignore_errors=True)  # a library may have left something there
     folder.mkdir()
@@ -130,39 +109,25 @@ def _environment() -> dict[str, str]:
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
     """Wait for a worker's end and note the signal that ended it, which nobody else can know."""
-    code = process.wait()
-    job = _started.pop(process.pid)
-    record = job.read_json(job.process_file)
-    if code < 0 and record.get("pid") == process.pid:
+    code, job = process.wait(), _jobs.pop(process.pid, None)
+    record = job.read_json(job.process_file) if job else {}
+    if job and code < 0 and record.get("pid") == process.pid:
         with contextlib.suppress(StoreError):
             write_atomically(job.process_file, json.dumps({**record, "signal": -code}) + "\n")
 
 
 def record_worker(job: JobFolder, pid: int, devices: Sequence[str] = ()) -> None:
-    """Write down which process carries a job out, and on which accelerators.
-
-    Raises:
-        StoreError: when the folder is gone or the disk is full.
-    """
+    """Write down which process carries a job out, and on which accelerators."""
     record = {"pid": pid, "started": _start_time(pid), "devices": list(devices)}
     write_atomically(job.process_file, json.dumps(record) + "\n")
-
-
-def adopt_worker(job: JobFolder, pid: int) -> None:
-    """As `record_worker`, for a process started for something else: the warm worker.
-
-    Raises:
-        StoreError: as `record_worker`.
-    """
-    record_worker(job, pid)
-    _started[pid] = job
+    _jobs[pid] = job
 
 
 def _start_time(pid: int) -> float:
     """Seconds from the machine's start to the process's: a clock that is set changes nothing."""
     try:
         return float(psutil.Process(pid).create_time() - psutil.boot_time())
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError):
         return 0.0
 
 
@@ -172,51 +137,42 @@ def worker_process(job: JobFolder) -> psutil.Process | None:
     pid, started = record.get("pid"), record.get("started")
     if not isinstance(pid, int) or not isinstance(started, float) or not job.is_alive():
         return None
-    try:
+    with contextlib.suppress(psutil.Error, ValueError, OverflowError):
         return psutil.Process(pid) if abs(_start_time(pid) - started) < 1 else None
-    except (psutil.Error, ValueError, OverflowError):
-        return None
+    return None
 
 
 def worker_devices(job: JobFolder) -> tuple[str, ...]:
     """The accelerators its worker was given; empty where it has all."""
-    devices = job.read_json(job.process_file).get("devices", [])
-    return tuple(map(str, devices)) if isinstance(devices, list) else ()
+    return tuple(map(str, job.read_json(job.process_file).get("devices", [])))
 
 
-def killed_by(job: JobFolder) -> int:
-    """The signal that ended its worker; 0 where none did, or nobody saw it."""
-    number = job.read_json(job.process_file).get("signal", 0)
-    return number if isinstance(number, int) else 0
+def was_killed(job: JobFolder) -> bool:
+    """Whether SIGKILL ended its worker, as far as the app that started it saw that."""
+    return bool(job.read_json(job.process_file).get("signal") == signal.SIGKILL)
 
 
 def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = STOP_LIMIT) -> None:
     """See to it, in the background, that a worker that was asked to stop ends.
 
     Args:
-        patience: seconds until it gets SIGTERM.
-        limit: seconds until it gets SIGKILL, its whole process group with it.
+        patience, limit: seconds until it gets SIGTERM, and its whole process group SIGKILL.
     """
-    if job.is_alive():
-        threading.Thread(
-            target=_end, args=(job, patience, limit), name=f"stop-{job.id}", daemon=True
-        ).start()
 
+    def end() -> None:
+        while (process := worker_process(job)) is None:  # just started: it is not recorded yet
+            if not job.is_alive():
+                return
+            time.sleep(0.05)
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            _, alive = psutil.wait_procs([process], patience)
+            if alive:
+                process.terminate()
+                _, alive = psutil.wait_procs([process], limit - patience)
+            if alive:
+                _kill(process)
 
-def _end(job: JobFolder, patience: float, limit: float) -> None:
-    while (process := worker_process(job)) is None:  # just started: it is not recorded yet
-        if not job.is_alive():
-            return
-        time.sleep(0.05)
-    with contextlib.suppress(psutil.Error, ProcessLookupError):
-        with contextlib.suppress(psutil.TimeoutExpired):
-            process.wait(patience)
-            return
-        process.terminate()
-        with contextlib.suppress(psutil.TimeoutExpired):
-            process.wait(limit - patience)
-            return
-        _kill(process)
+    threading.Thread(target=end, name=f"stop-{job.id}", daemon=True).start()
 
 
 def kill_worker(job: JobFolder, patience: float = 5.0) -> None:
@@ -248,20 +204,15 @@ def worker_lock(job: JobFolder, rank: bool = False) -> Iterator[bool]:
     Args:
         rank: whether it is one of several processes; their launcher may hold the folder's lock.
     """
-    folder = str(job.folder.resolve())
-    inherited = os.environ.get(LOCKED) == folder
-    if inherited and not rank:
+    folder, former = str(job.folder.resolve()), os.environ.get(LOCKED, "")
+    if former == folder and not rank:
         yield True
         return
-    try:
-        handle = hold_lock(job.rank_lock_file if inherited else job.lock_file)
-    except OSError:  # a full disk or a deleted folder: it will be said where it matters
-        yield True
-        return
+    with disk.writing(job.lock_file):
+        handle = hold_lock(job.rank_lock_file if former == folder else job.lock_file)
     if handle is None:
         yield False
         return
-    former = os.environ.get(LOCKED, "")
     os.set_inheritable(handle, True)  # `distributed.exec_launcher` keeps it, and says so
     os.environ[LOCKED] = folder
     try:

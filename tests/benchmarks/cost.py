@@ -50,7 +50,7 @@ def main() -> None:
     worst = 1.0
     for name, values in itertools.islice(CASES.items(), args.cases):
         run_config = RunConfig(**SHORT).changed(**values)
-        estimated = estimate.estimate_memory(run_config, shape, half=devices.computes_bf16())
+        estimated = estimate.estimate_memory(run_config, shape)
         assert estimated is not None
         mib = estimated.total / 2**20
         with tempfile.TemporaryDirectory() as folder:

@@ -203,7 +203,7 @@ def watched(store: RunStore) -> Iterator[Run]:
         )
     )  # fmt: skip
     with workers.worker_lock(run):
-        scheduler.adopt_terminal_run(store, run)
+        scheduler.adopt_terminal_run(run)
         yield run
 
 

@@ -60,23 +60,17 @@ def test_a_model_is_exported_in_a_process_of_its_own(
         export.export_zip(run, store.summary(run))
 
 
-def test_a_failure_is_said(store: RunStore, run: Run) -> None:
-    (run.best / "model.safetensors").write_bytes(b"damaged")
-    job = JobFolder(run.folder / "exports" / "onnx")
-    job.folder.mkdir(parents=True)
-    assert export.export_job(job) == 1
-    state = export.export_state(run, store.summary(run))
-    assert state.status == "failed"
-    assert state.error
-    assert state.file is None
-
-
-def test_one_that_died_is_said(store: RunStore, run: Run) -> None:
+def test_what_failed_or_died_is_said(store: RunStore, run: Run) -> None:
     assert export.export_state(run, store.summary(run)).status == "none"
     job = JobFolder(run.folder / "exports" / "onnx")
     job.folder.mkdir(parents=True)
     job.append(events.PhaseStarted(phase=Phase.EXPORT))
     assert "ended unexpectedly" in export.export_state(run, store.summary(run)).error
+    (run.best / "model.safetensors").write_bytes(b"damaged")
+    assert export.export_job(job) == 1
+    state = export.export_state(run, store.summary(run))
+    assert (state.status, state.file) == ("failed", None)
+    assert state.error
 
 
 def test_a_run_without_a_model_is_not_exported(store: RunStore) -> None:

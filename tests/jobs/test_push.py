@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 from finetune.config import RunConfig
-from finetune.errors import Cancelled, JobError, PublishError
+from finetune.errors import Cancelled, PublishError
 from finetune.hub import publish, push_plan
 from finetune.hub.client import Account
 from finetune.hub.publish import Pushed, PushProgress, Verification
@@ -38,8 +36,7 @@ DONE = Pushed("http://hub/ada/pairs", "c" * 40, True, Verification(20, 0.0))
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are carried out at once, by this process, reading their token as a worker does."""
 
-    def carry_out(job: JobFolder, lock: int, stdin: bytes) -> int:
-        os.close(lock)
+    def carry_out(job: JobFolder, stdin: bytes) -> int:
         with monkeypatch.context() as context:
             context.setattr(sys, "stdin", io.StringIO(stdin.decode()))
             return KINDS[job.kind].carry_out(job)
@@ -80,36 +77,27 @@ def test_a_push_goes_on_without_its_page(
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
 
 
-def test_a_cancelled_push_can_be_tried_again(
+def test_a_push_that_came_to_nothing_can_be_tried_again(
     store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: None
 ) -> None:
     run = tuned(store, toy_checkpoint)
 
-    def cancelled(*words: Any) -> Pushed:
-        JobFolder(run.folder / "pushes" / "latest").request_stop()
-        assert push.push_state(run).cancelling is False  # it has no worker in this test
-        raise Cancelled("Cancelled.", "Push again.")
+    def push_as(outcome: Any) -> PushState:
+        def push_run(*words: Any) -> Pushed:
+            if isinstance(outcome, Exception):
+                raise outcome
+            return DONE
 
-    monkeypatch.setattr(publish, "push_run", cancelled)
-    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
-    state = push.push_state(run)
+        monkeypatch.setattr(publish, "push_run", push_run)
+        push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
+        return push.push_state(run)
+
+    state = push_as(Cancelled("Cancelled.", "Push again."))
     assert (state.status, state.error) == ("stopped", "Cancelled. Push again.")
-    monkeypatch.setattr(publish, "push_run", lambda *words: DONE)
-    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
-    assert push.push_state(run).pushed == DONE
-
-
-def test_a_bug_is_told_without_its_words(
-    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: None
-) -> None:
-    def fails(*words: Any) -> Pushed:
-        raise RuntimeError(f"Illegal header value 'Bearer {TOKEN}'")
-
-    monkeypatch.setattr(publish, "push_run", fails)
-    run = tuned(store, toy_checkpoint)
-    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
-    assert "our fault" in push.push_state(run).error
+    bug = push_as(RuntimeError(f"Illegal header value 'Bearer {TOKEN}'"))
+    assert "our fault" in bug.error
     assert TOKEN not in (run.folder / "pushes" / "latest" / "events.jsonl").read_text()
+    assert push_as(DONE).pushed == DONE
 
 
 def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
@@ -174,18 +162,6 @@ def test_one_visitors_check_is_not_anothers(store: RunStore) -> None:
     signed_in = store.for_visitor(Visitor(("user:ada", "browser:a")))
     assert approvals.of(signed_in, run) == ["ada/pairs"]
     assert approvals.of(theirs, run) == []
-
-
-def test_there_are_only_so_many_at_a_time(store: RunStore, toy_checkpoint: Path) -> None:
-    with contextlib.ExitStack() as held:
-        for number in range(KINDS["push"].limit):
-            job = JobFolder(store.root / f"run-{number}" / "pushes" / "latest")
-            job.folder.mkdir(parents=True)
-            held.enter_context(workers.worker_lock(job))
-        run = tuned(store, toy_checkpoint)
-        with pytest.raises(JobError, match="4 pushes are running"):
-            push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
-    assert push.push_state(run).status == "none"
 
 
 def test_what_is_wrong_is_said_by_the_push_as_by_the_check(

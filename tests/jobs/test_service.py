@@ -12,10 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from finetune import uploads
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
-from finetune.hub import model_card, push_plan
+from finetune.hub import model_card
 from finetune.inference.predictor import Predictor
 from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
@@ -46,11 +45,6 @@ def start(store: RunStore, config: RunConfig, processes: list[int]) -> tuple[Run
     return run, process
 
 
-@pytest.fixture
-def endless(toy_checkpoint: Path) -> RunConfig:
-    return RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=1000, max_length=32)
-
-
 def test_a_run_goes_from_start_to_finish(
     store: RunStore, toy_checkpoint: Path, processes: list[int]
 ) -> None:
@@ -75,32 +69,30 @@ def test_single_sentences_in_three_classes_go_the_whole_road(
     """An uploaded file of another shape: trained on, predicted, described in its card."""
     path = tmp_path / "moods.csv"
     moods = ("calm", "glad", "sad")
-    both = itertools.product(toys.ANIMALS, toys.ANIMALS)
-    lines = [f"the {one} sees a {two} .,{moods[n % 3]}" for n, (one, two) in enumerate(both)]
+    animals = itertools.product(toys.ANIMALS, toys.ANIMALS)
+    lines = [f"the {a} sees a {b} .,{moods[n % 3]}" for n, (a, b) in enumerate(animals)]
     path.write_text("text,mood\n" + "\n".join(lines) + "\n")
-    dataset = uploads.Uploads(store.root / "uploads").add({"train": path})
-    config = RunConfig(dataset=dataset, checkpoint=str(toy_checkpoint), max_steps=6, max_length=32)
+    config = RunConfig(
+        dataset=store.uploads.add({"train": path}), checkpoint=str(toy_checkpoint), max_steps=6,
+        max_length=32,
+    )  # fmt: skip
     run, _ = start(store, config, processes)
     until(lambda: service.run_summary(store, run).status != "running")
     done = service.run_summary(store, run)
     assert done.status == "finished", run.log_tail()
-    assert done.prepared is not None
-    assert done.prepared.labels == ["calm", "glad", "sad"]
     assert not done.paired
     predictor = Predictor(run.best, config.max_length, done.paired)
     assert set(predictor("the cat sees a dog .").probabilities) == set(moods)
-    said = model_card.card_text(run, done, "ada/moods")
-    assert "a sentence into one of the classes `calm`, `glad`, `sad`" in said
-    assert 'tokenizer("The shop opens at nine.", return_tensors' in said
-    assert done.prepared.fingerprint in said
-    assert "moods.csv" not in said  # a public card names no file of a person's
-    assert push_plan.suggested_name(run) == "toy-own-pairs"
+    text = model_card.card_text(run, done, "ada/moods")
+    assert "a sentence into one of the classes `calm`, `glad`, `sad`" in text
+    assert "moods.csv" not in text  # a public card names no file of a person's
 
 
 def test_stop_before_training_ends_it_too(
-    store: RunStore, endless: RunConfig, processes: list[int]
+    store: RunStore, toy_checkpoint: Path, processes: list[int]
 ) -> None:
-    run, process = start(store, endless, processes)
+    config = RunConfig(checkpoint=str(toy_checkpoint), max_length=32)
+    run, process = start(store, config, processes)
     service.stop_run(store, run, patience=0.5)
     until(lambda: not process.is_running(), 60)
     assert service.run_summary(store, run).status == "stopped"
@@ -108,27 +100,22 @@ def test_stop_before_training_ends_it_too(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}', '{"pid": -5, "started": 1.0}',
-     '{"pid": true, "started": 1.0}', '{"pid": 4194305000, "started": 1.0}', "own pid, reused"],
+    ["", "[]", '{"pid": "x"}', '{"pid": 1}', '{"pid": -5, "started": 1.0}',
+     '{"pid": 4194305000, "started": 1.0}', "own pid, reused"],
 )  # fmt: skip
 def test_a_process_that_is_not_the_worker_gets_no_signal(
     store: RunStore, adopt: Callable[[Run], None], text: str
 ) -> None:
     run = store.create(RunConfig())
+    run.append(events.Finished(step=1, seconds=1.0))
     adopt(run)
     assert workers.worker_process(run) == psutil.Process()
+    assert service.run_summary(store, run).status == "finished"  # even while a process bears it
     if text.startswith("own"):
         record = json.loads(run.process_file.read_text())
         text = json.dumps({**record, "started": record["started"] - 60})
     run.process_file.write_text(text)
     assert workers.worker_process(run) is None
-
-
-def test_an_ended_run_stays_ended(store: RunStore, adopt: Callable[[Run], None]) -> None:
-    run = store.create(RunConfig())
-    run.append(events.Finished(step=1, seconds=1.0))
-    adopt(run)  # even while some process bears its name
-    assert service.run_summary(store, run).status == "finished"
 
 
 def test_a_wrong_configuration_starts_nothing(store: RunStore) -> None:

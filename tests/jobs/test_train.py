@@ -5,11 +5,9 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -19,11 +17,11 @@ import pytest
 from finetune import hub_errors, logs, owners
 from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
-from finetune.environment import caches
 from finetune.hub import downloads
 from finetune.runs import events, pair_index
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from tests.jobs.test_service import until
 from tests.support.hub import SIGNED, LoopbackHub
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -41,58 +39,15 @@ def command(store: RunStore, config: RunConfig, launcher: list[str]) -> list[str
 
 def train(store: RunStore, config: RunConfig, launcher: list[str] | None = None) -> Run:
     before = {run.id for run in store.runs()}
-    done = subprocess.run(
-        command(store, config, launcher or [sys.executable]),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    words = command(store, config, launcher or [sys.executable])
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     (run,) = [run for run in store.runs() if run.id not in before]
     return run
 
 
 def losses(run: Run) -> list[float]:
-    return [e.loss for e in run.tail()[0] if isinstance(e, events.Stepped)]
-
-
-def scores(run: Run) -> dict[str, float]:
-    return next(e.metrics for e in run.tail()[0] if isinstance(e, events.Evaluated))
-
-
-def test_help_answers_without_torch() -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "finetune", "train", "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "--learning_rate" in done.stdout
-    assert "| torch" not in done.stderr
-
-
-@pytest.mark.long
-def test_threads_that_wait_sleep_unless_a_person_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What torch's own OpenMP says of itself where a run is trained and in the page."""
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
-    training = "from finetune.jobs import train; train.main(['--run', '/no/such']); import torch"
-    for code in (training, "import app, torch"):
-        assert spin_counts([sys.executable, "-c", code]) == {"3000"}, code
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    caches.ensure_cache_folder()
-    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
-
-
-def spin_counts(words: list[str]) -> set[str]:
-    """How often a thread looks before it sleeps; libgomp prints it when it is loaded."""
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(re.findall(r"GOMP_SPINCOUNT = '(\w+)'", done.stderr))
+    return [event.loss for event in run.tail()[0] if isinstance(event, events.Stepped)]
 
 
 @pytest.mark.parametrize("program", ["check", "evaluate", "predict", "train"])
@@ -121,17 +76,18 @@ def test_no_signed_address_stands_in_the_log(
         [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
-    said = done.stdout + done.stderr + run.events_file.read_text()
+    text = done.stdout + done.stderr + run.events_file.read_text()
     assert done.returncode == 1
-    assert "Error while downloading from http" in said
-    assert SIGNED not in said
+    assert "Error while downloading from http" in text
+    assert SIGNED not in text
     assert any(SIGNED in target for target in hub.targets)
     try:
         raise ValueError(f"{hub.url}/a?{SIGNED}")
     except ValueError:
         logs.print_traceback()
-    assert "/a?\u2026" in (said := capsys.readouterr().err)
-    assert SIGNED not in said + hub_errors.first_line(OSError(f"no {hub.url}/a?{SIGNED}"))
+    text = capsys.readouterr().err
+    assert "/a?\u2026" in text
+    assert SIGNED not in text + hub_errors.first_line(OSError(f"no {hub.url}/a?{SIGNED}"))
 
 
 def test_wrong_options_are_named_before_anything_starts(store: RunStore) -> None:
@@ -160,41 +116,25 @@ def test_two_processes_lose_what_one_does(store: RunStore, still_checkpoint: Pat
     two = train(store, config.changed(per_device_train_batch_size=4), launcher)
     assert len(losses(one)) == 12
     assert losses(two) == pytest.approx(losses(one), abs=1e-5)
-    assert scores(two) == pytest.approx(scores(one), abs=1e-5)
+    assert two.metrics == pytest.approx(one.metrics, abs=1e-5)
     started = next(e for e in two.tail()[0] if isinstance(e, events.Started))
     assert started.processes == 2
-    _same_predictions(one, two)
-
-
-def _same_predictions(one: Run, two: Run) -> None:
-    """Every validation pair once, in order, however many processes shared them."""
+    # Every validation pair once, in order, however many processes shared them.
     first, second = (np.load(run.predictions / "step-000012.npz") for run in (one, two))
     assert np.array_equal(first["labels"], second["labels"])
     assert np.allclose(first["logits"], second["logits"], atol=1e-5)
 
 
-def test_a_failure_is_written_down(store: RunStore) -> None:
-    done = subprocess.run(
-        command(store, RunConfig(checkpoint="/no/such/folder"), [sys.executable]),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    last = store.runs()[0].tail()[0][-1]
-    assert isinstance(last, events.Failed)
-    assert "/no/such/folder" in last.error
-    assert last.remedy
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: int) -> None:
     config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=500, max_length=32)
     process = subprocess.Popen(
         command(store, config, [sys.executable]), cwd=ROOT, stderr=subprocess.DEVNULL
     )
     try:
-        _until(lambda: bool(store.runs()) and bool(losses(store.runs()[0])))
+        until(lambda: bool(store.runs()) and bool(losses(store.runs()[0])))
         process.send_signal(number)
         assert process.wait(10) == 0
     finally:
@@ -202,60 +142,30 @@ def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: 
     run = store.runs()[0]
     assert isinstance(run.tail()[0][-1], events.Stopped)
     assert run.has_model()
-    _knows_its_pairs(run)
-
-
-def _knows_its_pairs(run: Run) -> None:
-    """Its worker has written down what it trains on, and whoever takes the model has none of it."""
-    known, pairs = (
-        pair_index.read_pair_index(run),
-        splits.load_pairs(run.config(), run.folder.parent),
-    )
-    assert known is not None
+    # Its worker has written down what it trains on; whoever takes the model has none of it.
+    index = pair_index.read_pair_index(run)
+    pairs = splits.load_pairs(run.config(), store.root)
+    assert index is not None
     for split in pair_index.SPLITS:
-        assert known.among(split, pairs.numbers[split]).all()
-        assert len(pairs.numbers[split]) == sum(pairs.counts[split])
-    taken = zipfile.ZipFile(io.BytesIO(b"".join(downloads.model_zip(run))))
-    assert not [name for name in taken.namelist() if "seen" in name or "train" in name]
-
-
-def test_a_run_deleted_under_its_worker_ends_it(store: RunStore, toy_checkpoint: Path) -> None:
-    config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=500, max_length=32)
-    process = subprocess.Popen(
-        command(store, config, [sys.executable]), cwd=ROOT, stderr=subprocess.DEVNULL
-    )
-    try:
-        _until(lambda: bool(store.runs()) and bool(losses(store.runs()[0])))
-        store.delete(store.runs()[0])
-        assert process.wait(20) == 0
-    finally:
-        process.kill()
-    assert store.runs() == []
-    assert not list(store.root.glob("2*"))
+        assert index.among(split, pairs.numbers[split]).all()
+    files = zipfile.ZipFile(io.BytesIO(b"".join(downloads.model_zip(run)))).namelist()
+    assert not [name for name in files if "seen" in name or "train" in name]
 
 
 def test_a_run_killed_before_its_first_checkpoint_is_begun_anew(store: RunStore) -> None:
     """By hand, so that nobody else says that its steps are done again."""
     run = store.create(RunConfig(max_steps=4))
     run.append(events.Started(device="none"))
+    values = {"epoch": 1, "loss": 9, "learning_rate": 1, "samples_per_second": 1}
     for step in (1, 2, 3):
-        run.append(
-            events.Stepped(step=step, epoch=1, loss=9, learning_rate=1, samples_per_second=1)
-        )
+        run.append(events.Stepped(step=step, **values))
     command = [sys.executable, "-m", "tests.support.stand_in", "--run", str(run.folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
-    known = store.summary(run)
-    assert known.status == "finished"
-    assert [one.step for one in known.train] == [1, 2, 3, 4]
-    assert [e.step for e in run.tail()[0] if isinstance(e, events.Resumed)] == [0]
-
-
-def _until(condition: object, seconds: float = 60.0) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
+    summary = store.summary(run)
+    assert summary.status == "finished"
+    assert [point.step for point in summary.train] == [1, 2, 3, 4]
+    resumed = [event for event in run.tail()[0] if isinstance(event, events.Resumed)]
+    assert [event.step for event in resumed] == [0]
 
 
 @pytest.mark.long
@@ -266,11 +176,11 @@ def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
     hub.add_repo("ada/toy", files={p.name: p.read_bytes() for p in toy_checkpoint.iterdir()})
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("FINETUNE_MAX_RUN_STEPS", "5")
-    chosen = RunConfig(
+    config = RunConfig(
         checkpoint="ada/toy", max_length=32, num_train_epochs=3, max_train_samples=16
     ).changed(per_device_train_batch_size=8, gradient_accumulation_steps=1)
     mine = store.for_visitor(owners.identify(user="ada"))
-    for run, status in ((mine.create(chosen), "failed"), (store.create(chosen), "finished")):
+    for run, status in ((mine.create(config), "failed"), (store.create(config), "finished")):
         command = [sys.executable, "-m", "finetune", "train", "--run", str(run.folder)]
         subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
         ended = store.summary(run)

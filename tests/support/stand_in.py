@@ -23,10 +23,8 @@ from finetune.runs.run import Run
 
 EVERY = 10  # steps between checkpoints
 PAUSE = 0.01  # seconds a step takes
-# Each names a file. As long as it is there, a worker
-LATE = "FINETUNE_TEST_LATE"  # does nothing
-HOLD = "FINETUNE_TEST_HOLD"  # takes no more steps than the file says, unless it shall stop
-LINGER = "FINETUNE_TEST_LINGER"  # goes on living after its last event
+# Names a file. As long as it is there, a worker takes no more steps than it says.
+HOLD = "FINETUNE_TEST_HOLD"
 
 
 def write(path: Path, text: str) -> None:
@@ -34,11 +32,6 @@ def write(path: Path, text: str) -> None:
     aside = path.with_suffix(".aside")
     aside.write_text(text)
     os.replace(aside, path)
-
-
-def wait(name: str) -> None:
-    while os.path.exists(os.environ.get(name, "")):
-        time.sleep(PAUSE)
 
 
 def may_take(step: int) -> bool:
@@ -92,7 +85,4 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
 
 if __name__ == "__main__":
     pipeline.train_events = stages
-    wait(LATE)
-    code = train.main() if sys.argv[1] == "--run" else worker.main(sys.argv[1])
-    wait(LINGER)
-    sys.exit(code)
+    sys.exit(train.main() if sys.argv[1] == "--run" else worker.main(sys.argv[1]))

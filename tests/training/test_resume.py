@@ -237,7 +237,7 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
     work_in_this_process(monkeypatch)
     monkeypatch.setattr(owner, name, delete_and_write)
     monkeypatch.setattr(pipeline, "train_events", train_events)
-    assert train.carry_out_run(run, terminal.LogLines()) == 0
+    assert train.carry_out_run(run, terminal.print_event) == 0
     assert not run.folder.exists()
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err

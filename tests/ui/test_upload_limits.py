@@ -262,7 +262,7 @@ def test_no_file_comes_past_the_route(
     path = tmp_path / "pairs.csv"
     path.write_bytes(PAIRS)
     program = Client(server.url, headers={auth.HEADER: ada}, verbose=False, analytics_enabled=False)
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, lock, stdin: os.close(lock))
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, stdin: None)
     program.predict(hers.id, handle_file(str(path)), *ways.values(), api_name="/predict_batch")
     assert lying(folder) == []
     nobody = Client(server.url, verbose=False, analytics_enabled=False)

@@ -21,7 +21,7 @@ from finetune.config import DATA_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
-from finetune.jobs import cost, service, steps
+from finetune.jobs import cost, service
 from finetune.jobs.cost import Estimate
 from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
@@ -129,7 +129,7 @@ class TrainTab:
             self.resume = gr.Button(gettext("Resume"), elem_id="resume", visible=False)
         self.message = gr.HTML(elem_id="train-message", elem_classes="ft-if-said")
         # The costs' place is kept, so that nothing moves when they come, in whatever language.
-        bundled = Estimate(steps=steps.count_steps(RunConfig(), catalog.DATASETS[0].pairs))
+        bundled = Estimate(steps=cost.count_steps(RunConfig(), catalog.DATASETS[0].pairs))
         self.costs = gr.HTML(
             cost_view.cost_placeholder(bundled, RunConfig()),
             elem_id="costs",
