@@ -172,8 +172,3 @@ def _attachment(content: Iterable[str | bytes], name: str) -> Response:
     }
     media_type = _MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream")
     return StreamingResponse(content, media_type=media_type, headers=headers)
-
-
-def download_link(run: Run, kind: str, text: str) -> str:
-    """A link to one of a run's downloads; `text` is HTML already."""
-    return f'<a class="ft-button" href="finetune/runs/{quote(run.id)}/{kind}" download>{text}</a>'

@@ -23,7 +23,7 @@ from finetune.hub.upload import PushProgress
 from finetune.phases import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import push_view
+from finetune.ui.html import macro
 from tests.environment.test_space import with_spaces
 from tests.support import toys
 from tests.support.hub import LoopbackHub, Space
@@ -79,7 +79,7 @@ def test_it_is_pushed_beside_the_model_and_updated(
     plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
     assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
     assert plan.hardware == ""  # only a new one gets the chosen
-    assert "gets a new commit, and keeps its hardware" in push_view.plan(plan)
+    assert "gets a new commit, and keeps its hardware" in macro("push.html", "plan")(plan)
     assert push(store, run, hardware="t4-small", update=True).demo == done.demo
     assert (space.space, len(space.commits)) == (Space("gradio"), 1)
 

@@ -38,7 +38,7 @@ from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import push_view
+from finetune.ui.html import macro
 from tests.conftest import TOKEN
 from tests.support import toys
 from tests.support.hub import LoopbackHub
@@ -554,7 +554,7 @@ def test_the_token_is_nowhere_afterwards(
             arguments += map(repr, threading.enumerate())
             time.sleep(0.02)
         state = push_job.push_state(run)
-        said += [repr(state), push_view.state(state)]
+        said += [repr(state), macro("push.html", "state")(state)]
     assert state.status == "finished", state.error
     assert marked in hub.tokens_seen
     printed = capfd.readouterr()

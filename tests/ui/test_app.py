@@ -39,6 +39,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
 from finetune.ui import answer_view, app, charts, feedback, form, live_updates, run_view
+from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
@@ -343,7 +344,7 @@ def test_opening_the_page_finds_the_newest_run(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
 ) -> None:
     train = tabs[0]
-    shown = train.on_open(NOBODY)
+    shown = train.on_turn(NOBODY, None)
     assert shown[train.runs]["value"] == shown[train.live] == finished.id
     assert not shown[train.stop]["interactive"]
     assert not shown[train.resume]["visible"]
@@ -477,7 +478,7 @@ def test_markup_is_shown_not_run(tabs: Tabs, store: RunStore) -> None:
     from finetune.inference.predictor import Prediction
 
     odd = Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1)
-    assert "<script" not in answer_view.answer(odd)
+    assert "<script" not in macro("answer.html", "answer")(odd)
 
 
 def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,7 +22,7 @@ from tests.support import toys
 from tests.support.toys import story
 from tests.ui.test_app import NOBODY, draw_train
 
-CHOSEN: dict[str, Any] = {"at": -1.0, "runs": [], "full": False}
+CHOSEN = ""  # no run is ticked
 ASKS = ("all", "", "", "row", "", 0)
 
 

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -22,8 +22,9 @@ from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.evaluation import examples, report
 from finetune.jobs import service
 from finetune.runs.store import RunStore
-from finetune.ui import answer_view, feedback, model_chooser, tab_links
+from finetune.ui import answer_view, elements, feedback, model_chooser
 from finetune.ui.handlers import Updates, reports_errors_in
+from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.model_chooser import Models
 from finetune.ui.tabs.predict_file import FilePredictions
@@ -41,15 +42,9 @@ EXAMPLES = [
 
 @dataclass
 class PredictTab:
-    """The tab's controls and what its events do.
-
-    Args:
-        store: where runs are.
-    """
+    """The tab's controls and event handlers."""
 
     store: RunStore
-    models: Models = field(init=False)
-    files: FilePredictions = field(init=False)
 
     def __post_init__(self) -> None:
         self.models = Models(self.store)
@@ -61,15 +56,8 @@ class PredictTab:
 
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events; after `draw_memory`."""
-        gr.HTML(
-            feedback.note(
-                gettext("Ask a tuned model whether two sentences mean the same, and why.")
-            )
-        )
-        self.empty = gr.HTML(
-            model_chooser.empty(), elem_id="predict-empty", js_on_load=tab_links.SCRIPT,
-            visible=False,
-        )  # fmt: skip
+        elements.note(gettext("Ask a tuned model whether two sentences mean the same, and why."))
+        self.empty = elements.no_model("predict-empty")
         self.run = gr.Dropdown(
             [], label=gettext("Model"), elem_id="predict-run", interactive=True,
             allow_custom_value=True,
@@ -82,11 +70,8 @@ class PredictTab:
                 self.answer = gr.HTML(_waiting(), elem_id="answer")
                 self.why = gr.Button(gettext("Why?"), elem_id="ask-why", visible=False, size="sm")
         self.reasons = gr.HTML(elem_id="reasons")
-        # Kept by the browser: the question that was answered last, and what it shall remember of
-        # the answer.
-        self.question, self.entry = (
-            gr.HTML("", html_template="", elem_classes="ft-pulse") for _ in range(2)
-        )
+        # The question that was answered last, and what the browser shall remember of the answer.
+        self.question, self.entry = elements.browser_value(), elements.browser_value()
         gr.Examples(EXAMPLES, [self.first, self.second], label=gettext("Try one of these"))
         with gr.Accordion(gettext("What you tried"), open=False, elem_id="tried-fold"):
             self.history = gr.HTML(
@@ -98,9 +83,7 @@ class PredictTab:
         self._wire()
 
     def _draw_question(self) -> None:
-        self.first = gr.Textbox(
-            label="sentence1", max_lines=6, elem_id="sentence1", submit_btn=False
-        )
+        self.first = gr.Textbox(label="sentence1", max_lines=6, elem_id="sentence1")
         self.second = gr.Textbox(label="sentence2", max_lines=6, elem_id="sentence2")
         with gr.Row():
             self.ask = gr.Button(
@@ -113,25 +96,23 @@ class PredictTab:
                     ("draw-wrong", gettext("Fill in a pair it got wrong")),
                 )
             )
-        self.drawn = gr.HTML(elem_id="drawn", elem_classes="ft-if-said")
+        self.drawn = elements.message("drawn")
         with gr.Accordion(gettext("How the answer is made"), open=False, elem_id="ways"):
-            both = gr.Checkbox(
-                label=gettext("average both orders"), elem_id="way-both",
-                info=gettext(
-                    "The mean of both orders' probabilities; the order then changes nothing."
-                ),
-            )  # fmt: skip
-            threshold = gr.Checkbox(
-                label=gettext("use the saved threshold"), elem_id="way-threshold",
-                info=gettext(
-                    "Chosen under Runs, Evaluation; otherwise the most probable class wins."
-                ),
-            )  # fmt: skip
-            calibrated = gr.Checkbox(
-                label=gettext("calibrated probabilities"), elem_id="way-calibrated",
-                info=gettext("With the temperature saved under Runs, Evaluation."),
-            )  # fmt: skip
-        self.options = [both, threshold, calibrated]
+            both = gettext(
+                "The mean of both orders' probabilities; the order then changes nothing."
+            )
+            threshold = gettext(
+                "Chosen under Runs, Evaluation; otherwise the most probable class wins."
+            )
+            calibrated = gettext("With the temperature saved under Runs, Evaluation.")
+            self.options = [
+                gr.Checkbox(label=label, elem_id=f"way-{name}", info=info)
+                for name, label, info in (
+                    ("both", gettext("average both orders"), both),
+                    ("threshold", gettext("use the saved threshold"), threshold),
+                    ("calibrated", gettext("calibrated probabilities"), calibrated),
+                )
+            ]
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
@@ -151,11 +132,9 @@ class PredictTab:
         ).then(
             None, [self.reasons, self.question], self.reasons, js="finetune.reasonsOf", **quick
         )  # fmt: skip
-        for button, answered_how in ((self.right, "right"), (self.wrong, "wrong")):
-            button.click(
-                self.on_draw, [self.run, gr.State(answered_how)],
-                [self.first, self.second, self.drawn], **quick,
-            )  # fmt: skip
+        for button, kind in ((self.right, "right"), (self.wrong, "wrong")):
+            filled = [self.first, self.second, self.drawn]
+            button.click(self.on_draw, [self.run, gr.State(kind)], filled, **quick)
         memory = [self.entry, self.remembered]
         most = answer_view.MAX_QUESTIONS
         remember = f"(entry, remembered) => finetune.remember(entry, remembered, {most})"
@@ -165,7 +144,6 @@ class PredictTab:
             self.history.submit(None, None, self.remembered, js="finetune.forget", **quick),
         ):
             changed.then(self.on_history, self.remembered, self.history, **latest)
-
         self.opening: dict[str, Any] = {
             "fn": self.on_open,
             "inputs": [self.run, self.remembered],
@@ -214,11 +192,9 @@ class PredictTab:
 
     @reports_errors_in("answer")
     def on_ask(
-        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, both: bool,
-        threshold: bool, calibrated: bool,
-    ) -> Updates:  # fmt: skip
+        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *options: bool
+    ) -> Updates:
         """The answer to one pair; as JSON what was asked, and what the browser remembers of it."""
-        options = [bool(both), bool(threshold), bool(calibrated)]
         try:
             with self.models.using(store, run_id) as predictor:
                 prediction = predictor(sentence1, sentence2, _predict_options(options))
@@ -236,12 +212,12 @@ class PredictTab:
             "labels": list(dict.fromkeys([prediction.label, *labels]))[:20],
             "label": "",
         }
-        sentences = [sentence1, sentence2]
         question = {
-            "id": secrets.token_hex(8), "run": run_id, "sentences": sentences, "options": options
+            "id": secrets.token_hex(8), "run": run_id, "sentences": [sentence1, sentence2],
+            "options": options,
         }  # fmt: skip
         return {
-            self.answer: answer_view.answer(prediction),
+            self.answer: macro("answer.html", "answer")(prediction),
             self.why: gr.update(visible=True),
             self.reasons: "",
             self.question: _json(question),
@@ -261,10 +237,11 @@ class PredictTab:
         with self.models.using(store, run_id) as predictor:
             label, explanation = predictor.explain(sentence1, sentence2, options)
             flips, tried = predictor.flips(sentence1, sentence2, options)
-        return {self.reasons: answer_view.why(explanation, flips, tried, label, question_id)}
+        why = macro("answer.html", "why")
+        return {self.reasons: why(explanation, flips, tried, label, question_id)}
 
     @reports_errors_in("drawn")
-    def on_draw(self, store: RunStore, run_id: str | None, answered_how: str) -> Updates:
+    def on_draw(self, store: RunStore, run_id: str | None, kind: str) -> Updates:
         """Fill in a validation pair that the model gets `right` or `wrong`."""
         try:
             run = store.get(run_id)
@@ -272,11 +249,11 @@ class PredictTab:
             text = gettext("Only runs of yours have validation pairs here.")
             return {self.drawn: feedback.note(text)}
         study = report.evaluate_run(run, service.run_summary(store, run))
-        rows = examples.select_examples(study, answered_how)
+        rows = examples.select_examples(study, kind)
         if study.table is None:
             raise DataError("The validation pairs of this run were not kept.")
         if not len(rows):
-            raise DataError(f"There is no validation pair that it gets {answered_how}.")
+            raise DataError(f"There is no validation pair that it gets {kind}.")
         example = examples.example_rows(study, [int(random.choice(rows))])[0]
         text = gettext(
             "Validation example {n:,}: its label is {label}. {history}.",
@@ -294,8 +271,9 @@ class PredictTab:
 
 
 def _waiting() -> str:
-    text = gettext("The answer appears here, with the probability of each class.")
-    return feedback.note(text)
+    return feedback.note(
+        gettext("The answer appears here, with the probability of each class.")
+    )
 
 
 def _predict_options(values: Sequence[object]) -> PredictOptions:

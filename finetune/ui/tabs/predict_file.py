@@ -1,7 +1,7 @@
 """A whole file of pairs under Predict: its columns, its progress, its first rows, its scores.
 
-A process of its own predicts the rows, and the page asks how far it is. What is kept of earlier
-files is listed and can be shown again, so a reload loses nothing.
+A job predicts the rows while the page asks for its state. Earlier files are listed and can be shown
+again, so a reload loses nothing.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from finetune import uploads
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.inference import file_request
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
-from finetune.ui import feedback, polling, upload_limits
+from finetune.ui import elements, feedback, polling, upload_limits
 from finetune.ui.handlers import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
@@ -38,11 +37,7 @@ element.addEventListener('click', (event) => {
 
 @dataclass
 class FilePredictions:
-    """The controls and what their events do.
-
-    Args:
-        store: where runs and predicted files are.
-    """
+    """The controls and event handlers."""
 
     store: RunStore
 
@@ -57,13 +52,11 @@ class FilePredictions:
         self.fold = fold
         self.job_id = gr.State("")
         self.poller = polling.polling_element(1)
-        gr.HTML(
-            feedback.note(
-                "CSV, TSV, JSONL, JSON or Parquet, also as .gz. The same file comes back with the "
-                "prediction, the probability of each class and whether the model was trained on "
-                "the row; with a label column its scores too. "
-                f"The last {predict.KEPT} are kept."
-            )
+        elements.note(
+            "CSV, TSV, JSONL, JSON or Parquet, also as .gz. The same file comes back with the "
+            "prediction, the probability of each class and whether the model was trained on "
+            "the row; with a label column its scores too. "
+            f"The last {predict.KEPT} are kept."
         )
         labels = {
             "sentence1": gettext("sentence1 column"),
@@ -72,10 +65,7 @@ class FilePredictions:
         }
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
-                self.file = gr.File(
-                    label=gettext("File"), height=92, elem_id="batch-file",
-                    elem_classes="ft-file", file_types=[*uploads.ENDINGS, ".gz"],
-                )  # fmt: skip
+                self.file = elements.pairs_file(gettext("File"), "batch-file")
             with gr.Column(min_width=320), gr.Row():
                 self.columns = [
                     gr.Dropdown(
@@ -92,7 +82,7 @@ class FilePredictions:
             self.cancel = gr.Button(
                 gettext("Cancel"), elem_id="batch-cancel", interactive=False, min_width=100
             )
-        self.message = gr.HTML(elem_id="batch-message", elem_classes="ft-if-said")
+        self.message = elements.message("batch-message")
         self.kept = gr.HTML(elem_id="batch-kept", elem_classes="ft-if-listed", js_on_load=_SCRIPT)
         self.view = gr.HTML(elem_id="batch-view")
         self._wire([run, self.file, *self.columns, *options])
@@ -114,7 +104,7 @@ class FilePredictions:
         """The tab was opened: what is kept; after a reload one that goes on is shown again."""
         updates: Updates = {self.kept: kept(store)}
         for job in [] if job_id else predict.newest_predictions(store):
-            if predict.prediction_state(job).status == "running":
+            if predict.prediction_state(job).running:
                 updates |= self._chosen(store, job) | {self.fold: gr.update(open=True)}
                 break
         return updates
@@ -122,8 +112,8 @@ class FilePredictions:
     @handler
     def on_kept(self, store: RunStore, event: gr.EventData) -> Updates:
         """One of those kept was chosen: it is shown as it was."""
-        data = event._data if isinstance(event._data, dict) else {}
-        return self._chosen(store, predict.get_prediction(store, data.get("what")))
+        job_id = elements.event_data(event).get("what")
+        return self._chosen(store, predict.get_prediction(store, job_id))
 
     @handler
     def on_file(self, store: RunStore, path: str | None) -> Updates:
@@ -142,16 +132,18 @@ class FilePredictions:
 
     @handler
     def on_start(
-        self, store: RunStore, run_id: str | None, path: str | None, sentence1: str,
-        sentence2: str, label: str, both: bool, threshold: bool, calibrated: bool,
-    ) -> Updates:  # fmt: skip
-        """The file shall be predicted."""
+        self, store: RunStore, run_id: str | None, path: str | None, *choices: Any
+    ) -> Updates:
+        """Predict the file; `choices`: its three columns and the three options."""
         if not path:
             raise DataError("There is no file.", "Choose one.")
+        columns, options = choices[: len(COLUMNS)], choices[len(COLUMNS) :]
         request = PredictionRequest(
-            store.get(run_id).id, Path(path).name, sentence1 or "", sentence2 or "", label or "",
-            bool(both), bool(threshold), bool(calibrated),
-        )  # fmt: skip
+            store.get(run_id).id,
+            Path(path).name,
+            *(column or "" for column in columns),
+            *map(bool, options),
+        )
         received = upload_limits.path(store.visitor, path)
         job = predict.start_prediction(store, request, received)
         upload_limits.kept(path, job.input)
@@ -167,30 +159,26 @@ class FilePredictions:
     @handler
     def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
         """How far it is, and once what it came to."""
-        stop = {
-            self.cancel: gr.update(interactive=False),
-            self.poller: polling.stop_polling(event),
-        }
         try:
             job = predict.get_prediction(store, job_id)
             state = predict.prediction_state(job)
-            drawn = {self.view: view(store, job, state)}
+            updates: Updates = {self.view: view(store, job, state)}
         except FinetuneError as error:
-            return {self.view: feedback.show_errors(error), **stop}
-        if state.status == "running":
-            return {**drawn, self.cancel: gr.update(interactive=True)}
-        return {**drawn, **stop, self.kept: kept(store)}
+            updates, state = {self.view: feedback.show_errors(error)}, PredictionState("none")
+        updates[self.cancel] = gr.update(interactive=state.running)
+        if not state.running:
+            updates |= {self.poller: polling.stop_polling(event), self.kept: kept(store)}
+        return updates
 
     def _chosen(self, store: RunStore, job: PredictionJob) -> Updates:
         """What the page shows of one from now on."""
         state = predict.prediction_state(job)
-        running = state.status == "running"
         return {
             self.job_id: job.id,
             self.message: "",
             self.view: view(store, job, state),
-            self.cancel: gr.update(interactive=running),
-            self.poller: polling.polling_value(running),
+            self.cancel: gr.update(interactive=state.running),
+            self.poller: polling.polling_value(state.running),
         }
 
 
@@ -224,7 +212,7 @@ def kept(store: RunStore) -> Markup:
         except FinetuneError:  # it has just made room, or is damaged
             continue
         state = predict.prediction_state(job)
-        rows = 0 if state.status == "running" else int(state.report.get("rows", state.done))
+        rows = 0 if state.running else int(state.report.get("rows", state.done))
         status = gettext("cancelled") if state.status == "stopped" else gettext(state.status)
         result = bool(rows and job.result)
         listed.append({**summary, "rows": rows, "status": status, "result": result})

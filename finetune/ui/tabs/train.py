@@ -28,7 +28,7 @@ from finetune.runs.grids import PlannedRun
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import cost_view, feedback, form, live_updates, upload_limits
+from finetune.ui import cost_view, elements, feedback, form, live_updates, upload_limits
 from finetune.ui.cost_view import GridCost
 from finetune.ui.handlers import Updates, handler, reports_errors_in
 from finetune.ui.i18n import gettext
@@ -53,7 +53,6 @@ class TrainTab:
     """The tab's controls and event handlers.
 
     Attributes:
-        store: of all runs.
         filled: the form's controls and Data's chooser of pairs, which `on_load` and `on_restore`
             update; set by the page.
     """
@@ -75,18 +74,16 @@ class TrainTab:
             "Choose pairs and a pretrained checkpoint, press Train, and watch it learn whether two "
             "sentences mean the same."
         )
-        gr.HTML(feedback.note(text))
+        elements.note(text)
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self.preset = gr.Dropdown(
-                    list(run_config.PRESETS),
-                    value=run_config.DEFAULT_PRESET,
-                    label=gettext("Preset"),
+                    list(run_config.PRESETS), value=run_config.DEFAULT_PRESET,
+                    label=gettext("Preset"), elem_id="preset",
                     info=gettext(
                         "Sets the hyperparameters below; the pairs and the checkpoint stay."
                     ),
-                    elem_id="preset",
-                )
+                )  # fmt: skip
                 self.form = form.draw(drawn)
                 self._draw_several()
                 self.hub = gr.HTML(elem_id="hub-status")
@@ -101,7 +98,7 @@ class TrainTab:
                 "They wait in the queue and run one after the other. Runs that differ by the seed "
                 "alone are one group, with mean and standard deviation, under Runs."
             )
-            gr.HTML(feedback.note(text))
+            elements.note(text)
             seeds = gr.Number(
                 1, step=1, label="seeds", elem_id="seeds", min_width=165,
                 info=gettext("The same run so many times, with seed, seed + 1 and so on."),
@@ -127,14 +124,12 @@ class TrainTab:
                 gettext("Stop"), variant="stop", elem_id="stop", interactive=False
             )
             self.resume = gr.Button(gettext("Resume"), elem_id="resume", visible=False)
-        self.message = gr.HTML(elem_id="train-message", elem_classes="ft-if-said")
+        self.message = elements.message("train-message")
         # The costs' place is kept, so that nothing moves when they come, in whatever language.
         bundled = Estimate(steps=steps.count_steps(RunConfig(), catalog.DATASETS[0].pairs))
-        self.costs = gr.HTML(
-            cost_view.cost_placeholder(bundled, RunConfig()),
-            elem_id="costs",
-            js_on_load=cost_view.SCRIPT,
-        )
+        hidden = Markup('<div style="visibility:hidden" aria-hidden="true">{}</div>')
+        room = hidden.format(cost_view.costs(bundled, RunConfig()))
+        self.costs = gr.HTML(room, elem_id="costs", js_on_load=cost_view.SCRIPT)
         self.runs = gr.Dropdown(
             [], label=gettext("Run"), elem_id="run", interactive=True, visible=False,
             allow_custom_value=True,
@@ -154,7 +149,7 @@ class TrainTab:
         self.resume.click(self.on_resume, self.runs, shown, **quick)
         self.runs.input(self.on_watch, self.runs, shown, **latest)
         self.live.submit(self.on_turn, self.runs, shown, **latest)  # the run's state has changed
-        self.opening = {"fn": self.on_open, "inputs": None, "outputs": shown, **quick}
+        self.opening = {"fn": self.on_turn, "inputs": self.runs, "outputs": shown, **quick}
         self.costing: dict[str, Any] = {
             "fn": self.on_costs, "inputs": values, "outputs": [self.costs, self.planned], **latest
         }  # fmt: skip
@@ -179,9 +174,8 @@ class TrainTab:
     def on_start(self, store: RunStore, *values: Any) -> Updates:
         """Start the runs of the form, or queue them."""
         planned = _plan(values)
-        runs = service.start_runs(
-            store, [run.config for run in planned], [run.group for run in planned]
-        )
+        configs, groups = [run.config for run in planned], [run.group for run in planned]
+        runs = service.start_runs(store, configs, groups)
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
         text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
         if waiting == 1:
@@ -207,17 +201,20 @@ class TrainTab:
                 self.costs: feedback.note(text),
                 self.planned: feedback.show_errors(error) if several else "",
             }
-        grid = None
-        if len(estimates) > 1:
+        grid, count = None, len(planned)
+        text, groups = "", len({run.group for run in planned} - {""})
+        if count > 1:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
-            known = len(seconds) == len(estimates)
-            grid = GridCost(len(estimates), sum(seconds) if known else None)
+            grid = GridCost(count, sum(seconds) if len(seconds) == count else None)
+            text = gettext("Train queues {n} runs.", n=count)
+            if groups > 1:
+                text = gettext("Train queues {n} runs in {groups} groups.", n=count, groups=groups)
         config, root = planned[0].config, store.root.resolve()
         folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
         files = _files(store, config.dataset)
         return {
             self.costs: cost_view.costs(estimates[0], config, grid, files, folder),
-            self.planned: _planned_note(planned),
+            self.planned: feedback.note(text) if text else "",
         }
 
     @reports_errors_in("costs")
@@ -232,7 +229,10 @@ class TrainTab:
         """Fill the form from an uploaded configuration."""
         if not path:
             return {}
-        text = _read(upload_limits.path(store.visitor, path))
+        received = upload_limits.path(store.visitor, path)
+        if received.stat().st_size > _MAX_JSON:
+            raise ConfigError({"config.json": "has more than 1 MB; choose a run's own"})
+        text = received.read_text(encoding="utf-8-sig", errors="replace")
         upload_limits.drop(path)
         updates = form.filled(store, RunConfig.from_json(text))
         note = gettext("The configuration is in the form. Press Train to start it.")
@@ -268,13 +268,9 @@ class TrainTab:
         return self._shown(store, run) | {self.message: ""}
 
     @handler
-    def on_open(self, store: RunStore) -> Updates:
-        """The page was opened: show the run that is training, else the newest."""
-        return self._watch(store, None)
-
-    @handler
     def on_turn(self, store: RunStore, run_id: str | None) -> Updates:
-        """The tab was opened, or the run's state has changed."""
+        """The page or the tab was opened, or the run's state has changed: show the run, or else
+        the one that is training, or else the newest."""
         return self._watch(store, run_id)
 
     @handler
@@ -312,19 +308,18 @@ class TrainTab:
         if hub_connection.hub_is_reachable():
             text = gettext("The Hub answers: its datasets and checkpoints can be used.")
             return Markup(f"<div {_ANSWERS}>{{}}</div>").format(feedback.note(text))
-        return feedback.note(
-            gettext(
-                "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
-                "this disk can be used: the bundled pairs and checkpoint need no network."
-            )
+        text = gettext(
+            "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
+            "this disk can be used: the bundled pairs and checkpoint need no network."
         )
+        return feedback.note(text)
 
     def choosing_default(self) -> str:
         """JavaScript that runs once `on_hub` has answered: from the Hub's line, the form kept and
         the choices of pairs and checkpoint to those two, and Data's chooser."""
         blank = RunConfig()
-        known = [(blank.dataset, blank.checkpoint), catalog.default_choice(True)]
-        return _DEFAULT % (json.dumps(known), _ANSWERS)
+        defaults = [(blank.dataset, blank.checkpoint), catalog.default_choice(True)]
+        return _DEFAULT % (json.dumps(defaults), _ANSWERS)
 
 
 def _plan(values: Sequence[Any]) -> list[PlannedRun]:
@@ -336,20 +331,8 @@ def _plan(values: Sequence[Any]) -> list[PlannedRun]:
     seeds, *grid = values[:_SEVERAL]
     seeds = int(seeds) if isinstance(seeds, float) and seeds.is_integer() else seeds
     config = form.read(values[_SEVERAL:])
-    return grids.plan_runs(
-        config, 1 if seeds is None else seeds, dict(zip(grids.GRID, grid, strict=True))
-    )
-
-
-def _planned_note(planned: Sequence[PlannedRun]) -> str:
-    runs, groups = len(planned), len({run.group for run in planned} - {""})
-    if runs == 1:
-        return ""
-    if groups > 1:
-        return feedback.note(
-            gettext("Train queues {n} runs in {groups} groups.", n=runs, groups=groups)
-        )
-    return feedback.note(gettext("Train queues {n} runs.", n=runs))
+    by_name = dict(zip(grids.GRID, grid, strict=True))
+    return grids.plan_runs(config, 1 if seeds is None else seeds, by_name)
 
 
 def _files(store: RunStore, dataset: str) -> dict[str, str]:
@@ -383,14 +366,3 @@ def _stopping(summary: RunSummary) -> str:
             "unknown."
         )
     return gettext("Stopping: training has not begun, so there is no model to keep.")
-
-
-def _read(path: Path) -> str:
-    """The text of a configuration.
-
-    Raises:
-        ConfigError: when it is too long to be one.
-    """
-    if path.stat().st_size > _MAX_JSON:
-        raise ConfigError({"config.json": "has more than 1 MB; choose a run's own"})
-    return path.read_text(encoding="utf-8-sig", errors="replace")
