@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gradio as gr
+from gradio.blocks import Block
 
 from finetune import uploads
 from finetune.ui import feedback, model_chooser, tab_links
@@ -30,6 +31,11 @@ def browser_value() -> gr.HTML:
     return gr.HTML("", html_template="", elem_classes="ft-pulse")
 
 
+def button(text: str, elem_id: str, min_width: int = 90, **options: Any) -> gr.Button:
+    """A button of Gradio's."""
+    return gr.Button(text, elem_id=elem_id, min_width=min_width, **options)
+
+
 def pairs_file(label: str, elem_id: str) -> gr.File:
     """A place to drop a file of pairs."""
     return gr.File(
@@ -48,3 +54,15 @@ def no_model(elem_id: str) -> gr.HTML:
 def event_data(event: gr.EventData) -> dict[str, Any]:
     """What a script of ours sent with its event; any client can send anything."""
     return event._data if isinstance(event._data, dict) else {}
+
+
+def components(tab: object) -> list[Any]:
+    """All components that a tab keeps as its attributes: what its events may update.
+
+    A handler returns the updates of some by component; the others stay as they are.
+    """
+    blocks: list[Any] = []
+    for value in vars(tab).values():
+        values = value if isinstance(value, list | tuple) else [value]
+        blocks += [block for block in values if isinstance(block, Block)]
+    return list(dict.fromkeys(blocks))

@@ -25,7 +25,6 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
 from finetune.jobs import check, export, predict, service
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
 from finetune.ui import auth, i18n, live_updates, sign_in, upload_limits

@@ -46,18 +46,12 @@ Choices = list[tuple[str, str]]  # label, value
 
 @dataclass(frozen=True)
 class Drawn:
-    """What of a check is on the page.
-
-    Args:
-        end: tells one end of this check from another; empty while it goes on.
-        has_rows: whether rows and choosers are drawn.
-        choices: what the choosers of columns and the positive class offer.
-    """
+    """What of a check is on the page."""
 
     check_id: str = ""
-    end: str = ""
-    has_rows: bool = False
-    choices: tuple[Choices, ...] = ()
+    end: str = ""  # tells one end of this check from another; empty while it goes on
+    has_rows: bool = False  # whether rows and choosers are drawn
+    choices: tuple[Choices, ...] = ()  # of the choosers of columns and the positive class
 
 
 @dataclass
@@ -118,26 +112,15 @@ class DataTab:
             self.findings_csv = gr.HTML(elem_id="findings-csv")
             elements.heading(gettext("Rows"))
             with gr.Row(equal_height=True):
-                self._draw_row_choice()
+                self.split = gr.Dropdown(
+                    [], label=gettext("split"), elem_id="rows-split", min_width=110
+                )
+                self.words = gr.Textbox(
+                    label=gettext("with the words"), elem_id="rows-search", min_width=140,
+                    max_lines=1,
+                )  # fmt: skip
+                self.again = gr.Button(gettext("Others"), elem_id="rows-again", min_width=90)
             self.rows = gr.HTML(elem_id="rows")
-
-    def _draw_row_choice(self) -> None:
-        orders = [
-            (gettext("first"), "first"), (gettext("random"), "random"),
-            (gettext("one class"), "class"), (gettext("search"), "search"),
-        ]  # fmt: skip
-        self.split = gr.Dropdown([], label=gettext("split"), elem_id="rows-split", min_width=110)
-        self.order = gr.Dropdown(
-            orders, value="first", label=gettext("which"), elem_id="rows-way", min_width=110
-        )
-        self.label = gr.Dropdown(
-            [], label=gettext("class"), elem_id="rows-class", min_width=110, visible=False
-        )
-        self.words = gr.Textbox(
-            label=gettext("with the words"), elem_id="rows-search", min_width=140, max_lines=1,
-            visible=False,
-        )  # fmt: skip
-        self.again = gr.Button(gettext("Others"), elem_id="rows-again", min_width=90, visible=False)
 
     def wire(self, controls: dict[str, Any]) -> None:
         """Connect the events.
@@ -149,43 +132,39 @@ class DataTab:
         self.datasets = [controls["dataset"], self.dataset]
         self.cleared = {controls[name]: getattr(RunConfig(), name) for name in CLEARED_FIELDS}
         self.columns = [controls[name] for name in CHOSEN_COLUMNS]
-        self.examining: dict[str, Any] = {
-            "fn": self.on_examine,
-            "inputs": [self.check_id, *(controls[name] for name in CHECKED_FIELDS)],
-            "outputs": [self.check_id, self.message, self.poller],
-        }
+        everything = elements.components(self)
+        self._fields = [self.check_id, *(controls[name] for name in CHECKED_FIELDS)]
         blank = json.dumps(list(self.cleared.values()))
         for chooser, other in (self.datasets, self.datasets[::-1]):
             chooser.input(
                 None, [chooser, other], [other, *self.cleared],
                 js=f"(pairs, other) => finetune.otherPairs(pairs, other, {blank})", **quick,
-            ).then(**self.examining, **latest)  # fmt: skip
-        uploaded = [self.message, *self.datasets, *self.cleared]
+            ).then(**self.examining(), **latest)  # fmt: skip
         for file in self.files:
+            uploaded = [*everything, *self.cleared]
             kept = file.upload(self.on_upload, self.files, uploaded, **latest)
-            kept.then(**self.examining, **latest)
+            kept.then(**self.examining(), **latest)
         # One event for all: answers to several may come in another order than they were asked in.
-        fields = [controls[name] for name in DATA_FIELDS[1:]]
+        boxes = [controls[name] for name in DATA_FIELDS[1:]]
         choosers = (gr.Dropdown, gr.Checkbox)
-        changes = [box.input if isinstance(box, choosers) else box.submit for box in fields]
-        gr.on(changes, **self.examining, **latest)
-        self.examine.click(**self.examining | {"fn": self.on_examine_again}, **quick)
-        self.poller.submit(
-            self.on_tick,
-            [self.check_id, self.drawn, self.order, self.words],
-            [self.message, self.poller, self.drawn, self.progress, self.overview, self.more,
-             self.findings, self.findings_csv, self.split, self.label, self.rows, *self.columns],
-            **quick,
-        )  # fmt: skip
-        self.order.input(self.on_order, self.order, [self.label, self.words, self.again], **latest)
-        gr.on(
-            [self.split.input, self.order.input, self.label.input, self.words.submit,
-             self.again.click],
-            self.on_rows,
-            [self.check_id, self.split, self.order, self.label, self.words],
-            [self.rows, self.message],
-            **latest | {"queue": True, "concurrency_limit": 4},
-        )  # fmt: skip
+        changes = [box.input if isinstance(box, choosers) else box.submit for box in boxes]
+        gr.on(changes, **self.examining(), **latest)
+        self.examine.click(**self.examining("pressed"), **quick)
+        watched = [self.check_id, self.drawn, self.words]
+        self.poller.submit(self.on_tick, watched, everything, **quick)
+        chosen = [self.check_id, self.split, self.words]
+        bounded = latest | {"queue": True, "concurrency_limit": 4}
+        gr.on([self.split.input, self.words.submit], self.on_rows, chosen, everything, **bounded)
+        self.again.click(self.on_rows, [*chosen, gr.State("random")], everything, **bounded)
+
+    def examining(self, cause: str = "chosen") -> dict[str, Any]:
+        """How an event calls `on_examine`.
+
+        Args:
+            cause: `chosen`: other pairs were; `pressed`: Examine was; `restored`: the form was.
+        """
+        inputs = [gr.State(cause), *self._fields]
+        return {"fn": self.on_examine, "inputs": inputs, "outputs": elements.components(self)}
 
     @handler
     def on_upload(self, store: RunStore, *paths: str | None) -> Updates:
@@ -209,23 +188,10 @@ class DataTab:
         return {self.message: "", **chosen, **self.cleared}
 
     @handler
-    def on_examine(self, store: RunStore, former_id: str, *values: Any) -> Updates:
-        """Check the chosen pairs, or show what a former check of them found."""
-        return self._examine(store, former_id, values)
-
-    @handler
-    def on_form_restored(self, store: RunStore, former_id: str, *values: Any) -> Updates:
-        """The form changed by itself: check again where pairs were checked."""
-        return self._examine(store, former_id, values) if former_id else {}
-
-    @handler
-    def on_examine_again(self, store: RunStore, former_id: str, *values: Any) -> Updates:
-        """Examine was pressed: check anew."""
-        return self._examine(store, former_id, values, again=True)
-
-    def _examine(
-        self, store: RunStore, former_id: str, values: tuple[Any, ...], again: bool = False
-    ) -> Updates:
+    def on_examine(self, store: RunStore, cause: str, former_id: str, *values: Any) -> Updates:
+        """Check the chosen pairs anew, or show what a former check of them found."""
+        if cause == "restored" and not former_id:  # nobody has looked at pairs yet
+            return {}
         config = RunConfig.from_dict(dict(zip(CHECKED_FIELDS, values, strict=True)))
         if former_id not in ("", check.check_folder(store, config).id):
             # Every visitor may wait for a check; for that of an upload only its owner.
@@ -233,14 +199,13 @@ class DataTab:
                 former = check.get_check(store, former_id)
                 if is_upload(former.config().dataset):
                     check.abandon_check(former)
-        job = check.start_check(store, config, again)
+        job = check.start_check(store, config, again=cause == "pressed")
         return {self.check_id: job.id, self.message: "", self.poller: polling.start_polling()}
 
     @handler
     def on_tick(
-        self, store: RunStore, check_id: str, drawn: Drawn, order: str, words: str,
-        event: gr.EventData,
-    ) -> Updates:  # fmt: skip
+        self, store: RunStore, check_id: str, drawn: Drawn, words: str, event: gr.EventData
+    ) -> Updates:
         """How far the check is; what it found is drawn once."""
         stop = {self.poller: polling.stop_polling(event)}
         try:
@@ -256,13 +221,13 @@ class DataTab:
         updates: Updates = {self.progress: macro(_TEMPLATE, "progress")(state), self.drawn: drawn}
         if state.report or (state.partial and not drawn.has_rows):
             updates[self.poller] = polling.start_polling()  # Train hears that pairs are counted
-            updates |= self._report(store, state, drawn, order, words)
+            updates |= self._report(store, state, drawn, words)
         elif end and not state.partial:
             updates |= {self.overview: "", self.more: gr.update(visible=False)}
         return updates | (stop if end else {})
 
     def _report(
-        self, store: RunStore, state: check.CheckState, drawn: Drawn, order: str, words: str
+        self, store: RunStore, state: check.CheckState, drawn: Drawn, words: str
     ) -> Updates:
         report = state.latest
         assert report is not None
@@ -275,13 +240,12 @@ class DataTab:
         }
         if drawn.has_rows:  # somebody may have chosen others since
             return updates
-        split, label = next(iter(report.read), ""), next(iter(report.labels), None)
+        split = next(iter(report.read), "")
         choices = _column_choices(report)
         updates |= {
             self.drawn: replace(drawn, has_rows=True, choices=choices),
             self.split: gr.update(choices=list(report.read), value=split or None),
-            self.label: gr.update(choices=report.labels, value=label),
-            self.rows: _rows(store, report, split, order, label, words),
+            self.rows: _rows(store, report, split, words),
         }
         # A chooser that offers the same as before may be being typed into: an update would take
         # that away.
@@ -290,29 +254,24 @@ class DataTab:
                 updates[chooser] = gr.update(choices=now)
         return updates
 
-    def on_order(self, order: str) -> Updates:
-        """Rows are to be chosen in another way: the control it needs."""
-        needed = {self.label: "class", self.words: "search", self.again: "random"}
-        return {control: gr.update(visible=order == name) for control, name in needed.items()}
-
     @handler
-    def on_rows(self, store: RunStore, check_id: str, *choice: Any) -> Updates:
-        """Other rows were chosen."""
+    def on_rows(
+        self, store: RunStore, check_id: str, split: str, words: str, order: str = ""
+    ) -> Updates:
+        """Other rows were chosen: those with the words, the first, or some drawn at random."""
         report = check.check_state(check.get_check(store, check_id)).latest
-        return {self.rows: _rows(store, report, *choice) if report else ""}
+        return {self.rows: _rows(store, report, split, words, order) if report else ""}
 
 
-def _rows(
-    store: RunStore, report: CheckReport, split: str, order: str, label: str | None, words: str
-) -> str:
+def _rows(store: RunStore, report: CheckReport, split: str, words: str, order: str = "") -> str:
     if not report.corpus:
         return ""
     from finetune.data import preview
 
-    sought = (label if order == "class" else words) or ""
+    order = order or ("search" if words else "first")
     try:
         folder, seed = store.root / "data" / report.corpus, secrets.randbelow(2**31)
-        rows = preview.preview_rows(folder, split, order, sought, seed=seed)
+        rows = preview.preview_rows(folder, split, order, words or "", seed=seed)
     except FinetuneError as error:
         return feedback.show_errors(error)
     caption = gettext("Rows of {split}", split=split)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import elements, evaluation_view, feedback, form, polling, theme
-from finetune.ui.elements import event_data
+from finetune.ui.elements import button, event_data
 from finetune.ui.handlers import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
@@ -46,19 +47,19 @@ class Evaluation:
     store: RunStore
     filled: list[Any] = field(default_factory=list)
 
-    def draw_choice(self) -> None:
-        """The choice among the parts; no `gr.Tabs`, whose tabs come twice when drawn hidden."""
+    def draw(self, draw_progress: Callable[[], None]) -> None:
+        """Lay out the choice among the parts, and the parts.
+
+        Args:
+            draw_progress: lays out the first, which is the Runs tab's own.
+        """
+        # No `gr.Tabs`, whose tabs come twice when drawn hidden.
         self.part = gr.Radio(
             list(PARTS), value=PROGRESS, show_label=False, label=gettext("Part"),
             elem_id="run-parts", container=False,
         )  # fmt: skip
-
-    def draw(self, progress: gr.Column) -> None:
-        """Lay out both parts.
-
-        Args:
-            progress: the part that the Runs tab draws itself.
-        """
+        with gr.Column() as progress:
+            draw_progress()
         self.message = elements.message("evaluation-message")
         with gr.Column(visible=False, elem_id="part-evaluation") as evaluation:
             self._draw_evaluation()
@@ -70,22 +71,17 @@ class Evaluation:
     def _draw_evaluation(self) -> None:
         elements.note(gettext("Is it really better, how sure is that, and where does it fail?"))
         self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_script("threshold.js"))
-        self.orders = gr.Button(
-            gettext("Measure both orders"), elem_id="measure-orders", visible=False, size="sm"
-        )
+        small: dict[str, Any] = {"size": "sm"}
+        hidden = small | {"visible": False}
+        self.orders = button(gettext("Measure both orders"), "measure-orders", **hidden)
         elements.heading(gettext("Test set"))
         self.test = gr.HTML(elem_id="test-set")
-        self.open = gr.Button(
-            gettext("Open the test set"), elem_id="open-test", visible=False, size="sm"
-        )
+        self.open = button(gettext("Open the test set"), "open-test", **hidden)
         with gr.Row(visible=False, elem_id="open-asked") as self.question:
-            elements.note(
-                gettext("It is scored once with the kept model, and that is written down.")
-            )
-            self.confirm = gr.Button(
-                gettext("Open it"), variant="primary", elem_id="open-sure", size="sm"
-            )
-            self.cancel = gr.Button(gettext("Keep it sealed"), elem_id="open-not", size="sm")
+            text = gettext("It is scored once with the kept model, and that is written down.")
+            elements.note(text)
+            self.confirm = button(gettext("Open it"), "open-sure", variant="primary", **small)
+            self.cancel = button(gettext("Keep it sealed"), "open-not", **small)
 
     def _draw_errors(self) -> None:
         elements.note(gettext("Read what it got wrong: the fastest way to know what to do next."))
@@ -114,10 +110,8 @@ class Evaluation:
         self.counts = gr.HTML(elem_id="errors-counts")
         self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
         self.corrected = gr.HTML(elem_id="corrections")
-        self.start = gr.Button(
-            gettext("Put the corrected pairs into the form"), elem_id="corrected-start",
-            visible=False, size="sm",
-        )  # fmt: skip
+        text = gettext("Put the corrected pairs into the form")
+        self.start = button(text, "corrected-start", visible=False, size="sm")
 
     def wire(self, view: gr.State, opened: Any) -> None:
         """Connect the events.
@@ -127,32 +121,26 @@ class Evaluation:
             opened: the event after which another run may be open.
         """
         quick, latest = feedback.QUICK, feedback.LATEST
+        everything = elements.components(self)
         filters: list[Any] = [*self.filters, self.search]
-        evaluation = [
-            self.message, self.body, self.orders, self.test, self.open, self.question, self.polling,
-        ]  # fmt: skip
-        examples = [
-            self.message, self.table, self.counts, self.corrected, self.start, self.page,
-        ]  # fmt: skip
-        everything = [*self.columns, *evaluation, *examples[1:], self.filters[1]]
         # 1. Another part, or another run.
-        shown = [view, self.part, *filters, self.page]
+        progress = {"show_progress": "minimal", "show_progress_on": [self.body, self.table]}
         for event in (self.part.input, opened.then):
-            event(self.on_part, shown, everything, **latest | {"show_progress": "minimal"})
+            shown = [view, self.part, *filters, self.page]
+            event(self.on_part, shown, everything, **latest | progress)
         # 2. The evaluation.
-        self.body.click(self.on_choice, view, evaluation, **quick)
-        for button, kind in ((self.orders, "orders"), (self.confirm, "test")):
-            button.click(self.on_measure, [view, gr.State(kind)], evaluation, **quick)
+        self.body.click(self.on_choice, view, everything, **quick)
         self.open.click(lambda: gr.update(visible=True), None, self.question, **quick)
         self.cancel.click(lambda: gr.update(visible=False), None, self.question, **quick)
-        self.polling.submit(self.on_tick, view, evaluation, **quick)
+        for pressed, kind in ((self.orders, "orders"), (self.confirm, "test")):
+            pressed.click(self.on_measure, [view, gr.State(kind)], everything, **quick)
+        self.polling.submit(self.on_tick, view, everything, **quick)
         # 3. The examples.
         changes = [control.change for control in filters]
-        gr.on(changes, self.on_filter, [view, *filters], examples, **latest)
-        self.table.submit(self.on_filter, [view, *filters, self.page], examples, **latest)
-        self.table.click(
-            self.on_table, [view, *filters, self.page], examples, trigger_mode="multiple", **quick
-        )
+        gr.on(changes, self.on_filter, [view, *filters], everything, **latest)
+        at_page = [view, *filters, self.page]
+        self.table.submit(self.on_filter, at_page, everything, **latest)
+        self.table.click(self.on_table, at_page, everything, trigger_mode="multiple", **quick)
 
     @handler
     def on_part(self, store: RunStore, view: View, part: str, *filters: Any) -> Updates:

@@ -1,7 +1,7 @@
 """A whole file of pairs under Predict: its columns, its progress, its first rows, its scores.
 
-A job predicts the rows while the page asks for its state. Earlier files are listed and can be shown
-again, so a reload loses nothing.
+A job predicts the rows while the page asks for its state. The newest file is shown again when the
+page is opened, so a reload loses nothing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,6 @@ from finetune.ui.i18n import gettext
 from finetune.ui.run_table_view import when
 from finetune.ui.run_view import duration
 
-_SCRIPT = """
-element.addEventListener('click', (event) => {
-  const button = event.target.closest('button[data-what]');
-  if (button) trigger('click', {what: button.dataset.what});
-});
-"""
-
 
 @dataclass
 class FilePredictions:
@@ -55,8 +48,7 @@ class FilePredictions:
         elements.note(
             "CSV, TSV, JSONL, JSON or Parquet, also as .gz. The same file comes back with the "
             "prediction, the probability of each class and whether the model was trained on "
-            "the row; with a label column its scores too. "
-            f"The last {predict.KEPT} are kept."
+            "the row; with a label column its scores too."
         )
         labels = {
             "sentence1": gettext("sentence1 column"),
@@ -75,45 +67,31 @@ class FilePredictions:
                     for name in COLUMNS
                 ]  # fmt: skip
         with gr.Row():
-            self.start = gr.Button(
-                gettext("Predict the file"), variant="primary", elem_id="batch-start",
-                min_width=140,
-            )  # fmt: skip
-            self.cancel = gr.Button(
-                gettext("Cancel"), elem_id="batch-cancel", interactive=False, min_width=100
-            )
+            text = gettext("Predict the file")
+            self.start = elements.button(text, "batch-start", 140, variant="primary")
+            self.cancel = elements.button(gettext("Cancel"), "batch-cancel", interactive=False)
         self.message = elements.message("batch-message")
-        self.kept = gr.HTML(elem_id="batch-kept", elem_classes="ft-if-listed", js_on_load=_SCRIPT)
         self.view = gr.HTML(elem_id="batch-view")
         self._wire([run, self.file, *self.columns, *options])
 
     def _wire(self, request: list[Any]) -> None:
-        quick = feedback.QUICK
-        shown = [self.job_id, self.message, self.view, self.cancel, self.poller, self.kept]
-        self.file.upload(self.on_file, self.file, [*self.columns, self.message], **quick)
-        self.start.click(self.on_start, request, shown, **quick)
-        self.cancel.click(self.on_cancel, self.job_id, self.message, **quick)
-        self.poller.submit(self.on_tick, self.job_id, shown[1:], **quick)
-        self.kept.click(self.on_kept, None, shown, **quick)
+        quick, everything = feedback.QUICK, elements.components(self)
+        self.file.upload(self.on_file, self.file, everything, **quick)
+        self.start.click(self.on_start, request, everything, **quick)
+        self.cancel.click(self.on_cancel, self.job_id, everything, **quick)
+        self.poller.submit(self.on_tick, self.job_id, everything, **quick)
         self.opening: dict[str, Any] = {
-            "fn": self.on_open, "inputs": self.job_id, "outputs": [*shown, self.fold]
+            "fn": self.on_open, "inputs": self.job_id, "outputs": everything
         }  # fmt: skip
 
     @handler
     def on_open(self, store: RunStore, job_id: str) -> Updates:
-        """The tab was opened: what is kept; after a reload one that goes on is shown again."""
-        updates: Updates = {self.kept: kept(store)}
-        for job in [] if job_id else predict.newest_predictions(store):
-            if predict.prediction_state(job).running:
-                updates |= self._chosen(store, job) | {self.fold: gr.update(open=True)}
-                break
-        return updates
-
-    @handler
-    def on_kept(self, store: RunStore, event: gr.EventData) -> Updates:
-        """One of those kept was chosen: it is shown as it was."""
-        job_id = elements.event_data(event).get("what")
-        return self._chosen(store, predict.get_prediction(store, job_id))
+        """The tab was opened: after a reload the newest file is shown again."""
+        newest = None if job_id else next(iter(predict.newest_predictions(store)), None)
+        if newest is None:
+            return {}
+        running = predict.prediction_state(newest).running
+        return self._shown(store, newest) | {self.fold: gr.update(open=running)}
 
     @handler
     def on_file(self, store: RunStore, path: str | None) -> Updates:
@@ -147,7 +125,7 @@ class FilePredictions:
         received = upload_limits.path(store.visitor, path)
         job = predict.start_prediction(store, request, received)
         upload_limits.kept(path, job.input)
-        return {**self._chosen(store, job), self.kept: kept(store)}
+        return self._shown(store, job)
 
     @handler
     def on_cancel(self, store: RunStore, job_id: str) -> Updates:
@@ -160,26 +138,22 @@ class FilePredictions:
     def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
         """How far it is, and once what it came to."""
         try:
-            job = predict.get_prediction(store, job_id)
-            state = predict.prediction_state(job)
-            updates: Updates = {self.view: view(store, job, state)}
+            return self._shown(store, predict.get_prediction(store, job_id), event)
         except FinetuneError as error:
-            updates, state = {self.view: feedback.show_errors(error)}, PredictionState("none")
-        updates[self.cancel] = gr.update(interactive=state.running)
-        if not state.running:
-            updates |= {self.poller: polling.stop_polling(event), self.kept: kept(store)}
-        return updates
+            stop = {self.poller: polling.stop_polling(event)}
+            return {self.view: feedback.show_errors(error), **stop}
 
-    def _chosen(self, store: RunStore, job: PredictionJob) -> Updates:
-        """What the page shows of one from now on."""
+    def _shown(
+        self, store: RunStore, job: PredictionJob, event: gr.EventData | None = None
+    ) -> Updates:
+        """What the page shows of a file; `event` is the tick that this answers."""
         state = predict.prediction_state(job)
-        return {
-            self.job_id: job.id,
-            self.message: "",
+        updates: Updates = {
             self.view: view(store, job, state),
             self.cancel: gr.update(interactive=state.running),
-            self.poller: polling.polling_value(state.running),
+            self.poller: polling.polling_value(state.running, event),
         }
+        return updates if event else updates | {self.job_id: job.id, self.message: ""}
 
 
 def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
@@ -188,32 +162,14 @@ def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
     Raises:
         DataError: when it is gone.
     """
-    seconds = state.report.get("seconds")
-    time = duration(seconds) if seconds else ""
-    return macro("prediction_file.html", "view")(_summary(store, job), state, time)
-
-
-def _summary(store: RunStore, job: PredictionJob) -> dict[str, Any]:
-    """Id, file, model and time of one."""
     request = job.prediction_request()
     try:
         model = store.get(request.run).title()
     except NoSuchRun:
         model = gettext("a deleted run")
-    return {"id": job.id, "file": request.file, "model": model, "when": when(job.created)}
-
-
-def kept(store: RunStore) -> Markup:
-    """The visitor's predicted files as a table, the newest first; empty where there are none."""
-    listed = []
-    for job in predict.newest_predictions(store)[: predict.KEPT]:
-        try:
-            summary = _summary(store, job)
-        except FinetuneError:  # it has just made room, or is damaged
-            continue
-        state = predict.prediction_state(job)
-        rows = 0 if state.running else int(state.report.get("rows", state.done))
-        status = gettext("cancelled") if state.status == "stopped" else gettext(state.status)
-        result = bool(rows and job.result)
-        listed.append({**summary, "rows": rows, "status": status, "result": result})
-    return macro("prediction_file.html", "kept")(listed)
+    seconds = state.report.get("seconds")
+    return macro("prediction_file.html", "view")(
+        {"id": job.id, "file": request.file, "model": model, "when": when(job.created)},
+        state,
+        duration(seconds) if seconds else "",
+    )

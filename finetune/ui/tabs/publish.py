@@ -45,11 +45,8 @@ class PublishTab:
         elements.note(gettext("Share a tuned model on the Hugging Face Hub with an honest card."))
         self.empty = elements.no_model("publish-empty")
         self.poller = polling.polling_element(0.5)
-        # The name suggested for the chosen model, the one before, the model that the name is meant
-        # for, and what a Check was asked.
-        self.suggested, self.before, self.named, self.checked = (
-            elements.browser_value() for _ in range(4)
-        )
+        # The name suggested for the chosen model, and the one before.
+        self.suggested, self.before = elements.browser_value(), elements.browser_value()
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self._draw_form()
@@ -118,70 +115,43 @@ class PublishTab:
 
     def _draw_buttons(self) -> None:
         with gr.Row():
-            self.check = gr.Button(gettext("Check"), elem_id="check-push", min_width=100)
-            self.push = gr.Button(
-                gettext("Push to Hub"), variant="primary", elem_id="push", min_width=120
-            )
-            self.cancel = gr.Button(
-                gettext("Cancel"), elem_id="cancel-push", visible=False, min_width=100
-            )
+            self.check = elements.button(gettext("Check"), "check-push")
+            text = gettext("Push to Hub")
+            self.push = elements.button(text, "push", 120, variant="primary")
+            self.cancel = elements.button(gettext("Cancel"), "cancel-push", visible=False)
         self.plan = elements.message("push-plan")
         self.result = gr.HTML(elem_id="push-result")
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        state = [
-            self.plan, self.push, self.cancel, self.result, self.poller, self.take_away,
-            self.downloads, self.onnx,
-        ]  # fmt: skip
+        everything = elements.components(self)
         # As a set: the handler gets a dict.
         push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
         self.opening: dict[str, Any] = {
-            "fn": self.on_open, "inputs": self.run, "outputs": [self.run, self.empty, *state]
+            "fn": self.on_open, "inputs": self.run, "outputs": everything
         }  # fmt: skip
-        self._wire_run(state)
+        self.run.change(self.on_run, [self.run, self.licence], everything, **latest).then(
+            None, [self.suggested, self.before, self.name], [self.name, self.before],
+            js="finetune.suggest", **quick,
+        )  # fmt: skip
         gr.on(
             [self.licence.change, self.name.blur, self.owner.change],
             self.on_card_changed, {*self.form}, self.card, **latest,
         )  # fmt: skip
         show = "(demo) => ({__type__: 'update', visible: demo})"
         self.demo.change(None, self.demo, self.hardware, js=show, **quick)
-        checked = [self.checked, *self.form]
-        self.owner.input(None, checked, self.plan, js="finetune.otherOwner", **quick)
-        for control in (self.name, self.private, self.licence, self.demo, self.hardware):
-            control.change(None, checked, self.plan, js="finetune.stillPlanned", **quick)
-        self.check.click(None, self.form, self.checked, js="finetune.asked", **quick)
-        # The answer of Check is of this model, so no other is chosen meanwhile.
-        lock = "() => ({__type__: 'update', interactive: %s})"
-        self.check.click(None, None, self.run, js=lock % "false", **quick)
-        answered = self.check.click(
-            self.on_check, push_inputs, [self.plan, self.owner, self.card],
-            concurrency_limit=4, show_progress="minimal", api_visibility="private",
+        # What a Check has shown is not what Push will do once something else is asked for.
+        boxes = (self.name, self.private, self.licence, self.demo, self.hardware)
+        changes = [self.owner.input, *(box.change for box in boxes)]
+        gr.on(changes, None, None, self.plan, js="() => ''", **quick)
+        self.check.click(
+            self.on_check, push_inputs, everything, concurrency_limit=4, show_progress="minimal",
+            show_progress_on=self.plan, api_visibility="private",
         )  # fmt: skip
-        answered.then(None, None, self.run, js=lock % "true", **quick)
-        answered.then(self.on_checked, self.run, state, **quick)
-        answered.then(None, checked, [self.checked, self.plan], js="finetune.checked", **quick)
-        self.push.click(self.on_push, push_inputs, state, **quick)
-        self.cancel.click(self.on_cancel, self.run, state, **quick)
-        self.onnx.click(self.on_onnx, self.run, state, **quick)
-        self.poller.submit(self.on_tick, self.run, state, **quick)
-
-    def _wire_run(self, state: list[Any]) -> None:
-        """The events of another model's choice; its suggested name replaces none that is typed."""
-        quick = feedback.QUICK
-        self.run.input(
-            None, [self.run, self.named, self.before], [self.name, self.named],
-            js="finetune.otherModel", **quick,
-        )  # fmt: skip
-        # The same one again, too.
-        self.run.select(None, self.before, self.name, js="(before) => before", **quick)
-        self.run.change(
-            self.on_run, [self.run, self.licence], [self.suggested, self.card, *state],
-            **feedback.LATEST,
-        ).then(
-            None, [self.suggested, self.before, self.name, self.run],
-            [self.name, self.before, self.named], js="finetune.suggest", **quick,
-        )  # fmt: skip
+        self.push.click(self.on_push, push_inputs, everything, **quick)
+        for button, action in ((self.cancel, "cancel"), (self.onnx, "export")):
+            button.click(self.on_action, [self.run, gr.State(action)], everything, **quick)
+        self.poller.submit(self.on_tick, self.run, everything, **quick)
 
     @reports_errors_in("plan")
     def on_open(self, store: RunStore, chosen: str | None) -> Updates:
@@ -235,16 +205,11 @@ class PublishTab:
         drawn = macro(_TEMPLATE, "plan")(plan)
         if oauth and plan.exists and not sign_in.may_update(oauth):
             drawn += macro(_TEMPLATE, "may_write_more")(sign_in.wider_sign_in())
-        return {
+        return self._state(store, run.id) | {
             self.plan: drawn,
             self.owner: gr.update(choices=list(owners), value=account),
             self.card: self._card(store, run, plan.full, plan.licence),
         }
-
-    @reports_errors_in("plan")
-    def on_checked(self, store: RunStore, run_id: str | None) -> Updates:
-        """A check ended, well or not: a push that had failed before it is forgotten."""
-        return self._state(store, run_id)
 
     @reports_errors_in("plan")
     def on_push(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
@@ -254,16 +219,13 @@ class PublishTab:
         return {self.plan: "", **self._state(store, run.id)}
 
     @reports_errors_in("result")
-    def on_cancel(self, store: RunStore, run_id: str | None) -> Updates:
-        """The push shall end."""
-        push.cancel_push(store.get(run_id))
-        return self._state(store, run_id)
-
-    @reports_errors_in("downloads")
-    def on_onnx(self, store: RunStore, run_id: str | None) -> Updates:
-        """The model shall be exported."""
+    def on_action(self, store: RunStore, run_id: str | None, action: str) -> Updates:
+        """The push shall end, or the model shall be exported."""
         run = store.get(run_id)
-        export.start_export(store, run, service.run_summary(store, run))
+        if action == "cancel":
+            push.cancel_push(run)
+        else:
+            export.start_export(store, run, service.run_summary(store, run))
         return self._state(store, run_id)
 
     @reports_errors_in("plan")

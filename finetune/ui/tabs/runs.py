@@ -30,7 +30,7 @@ from finetune.ui import (
     tab_links,
     theme,
 )
-from finetune.ui.elements import event_data
+from finetune.ui.elements import button, event_data
 from finetune.ui.handlers import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
@@ -80,40 +80,37 @@ class RunsTab:
                 False, label=gettext("Everybody's runs"), visible=False, elem_id="runs-everybody",
                 scale=1, min_width=150,
             )  # fmt: skip
-            self.compare = gr.Button(
-                gettext("Compare"), elem_id="compare-runs", interactive=False, scale=1,
-                min_width=130,
-            )  # fmt: skip
+            self.compare = button(
+                gettext("Compare"), "compare-runs", 130, interactive=False, scale=1
+            )
         self.table = gr.HTML(
             feedback.note(gettext("Reading the runs.")), elem_id="runs-table",
-            js_on_load=theme.asset("run_table.js") + tab_links.SCRIPT, most=run_table_view.MAX_COMPARED,
+            js_on_load=theme.asset("run_table.js") + tab_links.SCRIPT,
+            most=run_table_view.MAX_COMPARED,
         )  # fmt: skip
         self.message = elements.message("runs-message")
         self.comparison = gr.HTML(elem_id="comparison", visible=False)
         with gr.Column(visible=False, elem_id="one-run") as self.one:
             self._draw_buttons()
-            self.evaluation.draw_choice()
-            with gr.Column() as progress:
-                self._draw_progress()
-            self.evaluation.draw(progress)
+            self.evaluation.draw(self._draw_progress)
         self._wire()
 
     def _draw_buttons(self) -> None:
-        def button(text: str, name: str, width: int, **options: Any) -> gr.Button:
-            return gr.Button(text, elem_id=name, min_width=width, size="md", **options)
-
+        medium: dict[str, Any] = {"size": "md"}
         with gr.Row():
-            self.resume = button(gettext("Resume"), "run-resume", 110, variant="primary")
-            self.stop = button(gettext("Stop, keep best"), "run-stop", 130)
-            self.discard = button(gettext("Stop, discard"), "run-discard", 130)
-            self.front = button(gettext("Move to the front"), "run-front", 140)
-            self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160)
-            self.clone = button(gettext("Copy into the form"), "run-clone", 150)
-            self.delete = button(gettext("Delete"), "run-delete", 90)
+            self.resume = button(gettext("Resume"), "run-resume", 110, variant="primary", **medium)
+            self.stop = button(gettext("Stop, keep best"), "run-stop", 130, **medium)
+            self.discard = button(gettext("Stop, discard"), "run-discard", 130, **medium)
+            self.front = button(gettext("Move to the front"), "run-front", 140, **medium)
+            self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160, **medium)
+            self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
+            self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
         with gr.Row(visible=False, elem_id="delete-asked") as self.confirmation:
             self.question = gr.HTML(elem_id="delete-question")
-            self.confirm = button(gettext("Delete for good"), "delete-sure", 130, variant="stop")
-            self.keep = button(gettext("Keep it"), "delete-keep", 90)
+            self.confirm = button(
+                gettext("Delete for good"), "delete-sure", 130, variant="stop", **medium
+            )
+            self.keep = button(gettext("Keep it"), "delete-keep", 90, **medium)
 
     def _draw_progress(self) -> None:
         with gr.Row(equal_height=False):
@@ -140,52 +137,28 @@ class RunsTab:
                     self.checkpoints = gr.HTML(elem_id="run-checkpoints")
 
     def _wire(self) -> None:
-        quick = feedback.QUICK
+        quick, everything = feedback.QUICK, elements.components(self)
         looked_at = [self.view, self.ticked, self.sent, self.filter]
-        description = [self.name, self.tags, self.note, self.described]
-        # What a tick may write: not what is looked at, for its answer may come after a click's.
-        ticking = [
-            self.message, self.sent, self.table, self.compare, self.comparison, self.one,
-            self.live, self.config, self.checkpoints, self.downloads,
-            self.resume, self.stop, self.discard, self.front, self.cancel,
-        ]  # fmt: skip
-        everything = [*ticking, self.view, *description, self.confirmation]
-        # Each click is sent, and of two the later one counts: Gradio's other modes drop some.
-        opened = self.table.click(
-            self.on_table, looked_at, everything, trigger_mode="multiple", **quick
-        )
+        each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
+        opened = self.table.click(self.on_table, looked_at, everything, **each)
         self.evaluation.wire(self.view, opened)
-        tick = {"fn": self.on_tick, "inputs": looked_at, "outputs": ticking, **feedback.LATEST}
-        self.table.select(
-            None, None, self.ticked, js="() => finetune.ticked", trigger_mode="multiple", **quick
-        ).then(**tick)
-        self.pulse.submit(**tick)
-        self.filter.change(**tick)
+        tick = {"fn": self.on_tick, "inputs": looked_at, "outputs": everything, **feedback.LATEST}
+        keep_ticked = self.table.select(None, None, self.ticked, js="() => finetune.ticked", **each)
+        for event in (keep_ticked.then, self.pulse.submit, self.filter.change):
+            event(**tick)
         self.compare.click(self.on_compare, looked_at, everything, **quick)
         self.everybody.input(self.on_everybody, [*looked_at, self.everybody], everything, **quick)
-        for button, action in (
+        for pressed, action in (
             (self.resume, "resume"), (self.stop, "stop"), (self.cancel, "stop"),
             (self.discard, "discard"), (self.front, "front"),
         ):  # fmt: skip
-            button.click(self.on_action, [*looked_at, gr.State(action)], ticking, **quick)
-        self.save.click(self.on_save, [*looked_at, *description], ticking, **quick)
-        asked = [self.message, self.confirmation, self.question, self.doomed]
-        self.delete.click(self.on_delete, self.view, asked, **quick)
+            pressed.click(self.on_action, [*looked_at, gr.State(action)], everything, **quick)
+        description = [self.name, self.tags, self.note, self.described]
+        self.save.click(self.on_save, [*looked_at, *description], everything, **quick)
+        self.delete.click(self.on_delete, self.view, everything, **quick)
         self.keep.click(lambda: gr.update(visible=False), None, self.confirmation, **quick)
         self.confirm.click(self.on_confirm, [*looked_at, self.doomed], everything, **quick)
-        self._opening = {
-            "fn": self.on_open, "inputs": looked_at, "outputs": [*ticking, self.everybody]
-        }  # fmt: skip
-
-    def opening(self) -> dict[str, Any]:
-        """How the page calls `on_open` when the tab is chosen."""
-        return self._opening
-
-    @handler
-    def on_open(self, store: RunStore, view: View, ticked: Any, sent: Any, text: str) -> Updates:
-        """The tab was opened: everything is sent."""
-        updates = self._refresh(store, view, ticked, {}, text)
-        return updates | {self.everybody: gr.update(visible=store.visitor.admin)}
+        self.opening = {"fn": self.on_tick, "inputs": looked_at, "outputs": everything}
 
     @handler
     def on_tick(self, store: RunStore, *looked_at: Any) -> Updates:
@@ -293,7 +266,7 @@ class RunsTab:
         opened = view["opened"] if view["opened"] in ids else ""
         several = [run_id for run_id in str(ticked or "").split() if run_id in ids]
         several = several[: run_table_view.MAX_COMPARED]
-        comparing = view["comparing"] and len(several) > 1
+        comparing, admin = view["comparing"] and len(several) > 1, store.visitor.admin
         alone = bool(opened) and not comparing
         comparison = compare_view.comparison(visible, several) if comparing else ""
         order = (opened, view["by"], view["descending"])
@@ -302,6 +275,7 @@ class RunsTab:
             self.compare: (len(several), lambda: _compare_button(len(several))),
             self.comparison: (comparison, lambda: gr.update(value=comparison, visible=comparing)),
             self.one: (alone, lambda: gr.update(visible=alone)),
+            self.everybody: (admin, lambda: gr.update(visible=admin)),
         }
         if alone:
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it
@@ -329,7 +303,7 @@ class RunsTab:
             self.downloads: ((run.id, has_model), lambda: links(run.id, has_model)),
         }
         # Whether each makes sense now, and whether it can be pressed.
-        for button, visible, active in (
+        for control, visible, active in (
             (self.resume, summary.status in service.RESUMABLE and not everybodys, True),
             (self.stop, running, not asked_to_stop),
             (self.discard, running, not asked_to_stop),
@@ -337,7 +311,7 @@ class RunsTab:
             (self.cancel, place > 0, True),
         ):
             update = partial(gr.update, visible=visible, interactive=active)
-            parts[button] = ((visible, active), update)
+            parts[control] = ((visible, active), update)
         return parts
 
 

@@ -34,7 +34,6 @@ from finetune.ui.handlers import Updates, handler, reports_errors_in
 from finetune.ui.i18n import gettext
 
 _SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before the form's
-_CHOOSER_RUNS = 50  # all are in the Runs tab
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = Path(__file__).resolve().parent.parent.parent.parent / "runs"  # of the terminal
 _ANSWERS = "data-answers"  # marks what `on_hub` shows where the Hub answers
@@ -120,9 +119,7 @@ class TrainTab:
     def _draw_run(self) -> None:
         with gr.Row():
             self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
-            self.stop = gr.Button(
-                gettext("Stop"), variant="stop", elem_id="stop", interactive=False
-            )
+            self.stop = elements.button(gettext("Stop"), "stop", variant="stop", interactive=False)
             self.resume = gr.Button(gettext("Resume"), elem_id="resume", visible=False)
         self.message = elements.message("train-message")
         # The costs' place is kept, so that nothing moves when they come, in whatever language.
@@ -130,28 +127,24 @@ class TrainTab:
         hidden = Markup('<div style="visibility:hidden" aria-hidden="true">{}</div>')
         room = hidden.format(cost_view.costs(bundled, RunConfig()))
         self.costs = gr.HTML(room, elem_id="costs", js_on_load=cost_view.SCRIPT)
-        self.runs = gr.Dropdown(
-            [], label=gettext("Run"), elem_id="run", interactive=True, visible=False,
-            allow_custom_value=True,
-        )  # fmt: skip
         self.live = live_updates.view(empty=True)
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        shown = [self.message, self.runs, self.live, self.stop, self.resume]
+        everything = elements.components(self)
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # One that is chosen again, too; not when its chooser is merely left, as `input` would.
         chosen = [self.preset.change, self.preset.select]
         gr.on(chosen, None, self.preset, preset, js=form.choosing_preset(), **quick)
         values = [*self.several, *self.form.values()]
-        self.start.click(self.on_start, values, [*shown, self.kept], **quick)
-        self.stop.click(self.on_stop, self.runs, shown, **quick)
-        self.resume.click(self.on_resume, self.runs, shown, **quick)
-        self.runs.input(self.on_watch, self.runs, shown, **latest)
-        self.live.submit(self.on_turn, self.runs, shown, **latest)  # the run's state has changed
-        self.opening = {"fn": self.on_turn, "inputs": self.runs, "outputs": shown, **quick}
+        self.start.click(self.on_start, values, everything, **quick)
+        self.stop.click(self.on_stop, self.live, everything, **quick)
+        self.resume.click(self.on_resume, self.live, everything, **quick)
+        self.live.submit(self.on_turn, self.live, everything, **latest)  # its state has changed
+        none = gr.State("")
+        self.opening = {"fn": self.on_turn, "inputs": none, "outputs": everything, **quick}
         self.costing: dict[str, Any] = {
-            "fn": self.on_costs, "inputs": values, "outputs": [self.costs, self.planned], **latest
+            "fn": self.on_costs, "inputs": values, "outputs": everything, **latest
         }  # fmt: skip
         # With other pairs or another checkpoint the lengths are others: measured after the answer.
         sources = {*DATA_FIELDS, "checkpoint"}
@@ -268,36 +261,20 @@ class TrainTab:
         return self._shown(store, run) | {self.message: ""}
 
     @handler
-    def on_turn(self, store: RunStore, run_id: str | None) -> Updates:
-        """The page or the tab was opened, or the run's state has changed: show the run, or else
-        the one that is training, or else the newest."""
-        return self._watch(store, run_id)
-
-    @handler
-    def on_watch(self, store: RunStore, run_id: str | None) -> Updates:
-        """Another run was chosen. The chooser itself is left alone: by now it may show a third."""
-        updates = self._watch(store, run_id)
-        if updates[self.live] == run_id:
-            del updates[self.runs]
-        return updates
-
-    def _watch(self, store: RunStore, run_id: str | None) -> Updates:
+    def on_turn(self, store: RunStore, run_id: str) -> Updates:
+        """Show the run; where there is none the one that is training, or else the newest."""
         try:
             run: Run | None = store.get(run_id)
         except NoSuchRun:
             run = service.active_run(store) or next(iter(store.runs()), None)
-        if run is None:
-            return {self.runs: gr.update(visible=False), self.live: ""}
-        return self._shown(store, run)
+        return self._shown(store, run) if run else {self.live: ""}
 
     def _shown(self, store: RunStore, run: Run) -> Updates:
-        """The run chooser, the run to watch, Stop and Resume."""
+        """The run to watch, Stop and Resume."""
         summary = service.run_summary(store, run)
         # One that waits to go on has still the file that stopped it before.
         stopping = run.stop_requested() and summary.status != "waiting"
-        choices = [_choice(store, listed) for listed in store.runs()[:_CHOOSER_RUNS]]
         return {
-            self.runs: gr.update(choices=choices, value=run.id, visible=True),
             self.live: run.id,
             self.stop: gr.update(interactive=summary.status not in ENDED and not stopping),
             self.resume: gr.update(visible=summary.status in service.RESUMABLE),
@@ -346,14 +323,6 @@ def _files(store: RunStore, dataset: str) -> dict[str, str]:
         return store.uploads.file_names(dataset)
     except DataError:  # gone: Train says so
         return {}
-
-
-def _choice(store: RunStore, run: Run) -> tuple[str, str]:
-    """A run in the chooser: its label and its id."""
-    summary = service.run_summary(store, run)
-    when = f"{run.id[:4]}-{run.id[4:6]}-{run.id[6:8]} {run.id[9:11]}:{run.id[11:13]}"
-    score = f", F1 {summary.best.metrics.get('f1', 0):.3f}" if summary.best else ""
-    return f"{run.title()} \u00b7 {when} \u00b7 {gettext(summary.status)}{score}", run.id
 
 
 def _stopping(summary: RunSummary) -> str:
