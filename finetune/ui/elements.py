@@ -21,7 +21,7 @@ def heading(text: str) -> gr.HTML:
     return gr.HTML(feedback.heading(text))
 
 
-def message(elem_id: str) -> gr.HTML:
+def notice(elem_id: str) -> gr.HTML:
     """Takes no room until its tab has something to say."""
     return gr.HTML(elem_id=elem_id, elem_classes="ft-if-said")
 

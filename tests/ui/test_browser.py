@@ -21,7 +21,6 @@ from finetune.ui.tabs.train import TrainTab
 from tests.conftest import TOKEN
 from tests.support.browser import (
     App,
-    Late,
     choose,
     choose_bundled,
     fill,
@@ -179,31 +178,17 @@ def test_reload_second_browser_and_restart_show_the_running_run(
     )
     again.get_by_role("button", name="Stop", exact=True).click()
     expect(again.locator("#run-phase")).to_have_text("Stopped", timeout=10_000)
-    expect(again.get_by_role("button", name="Train", exact=True)).to_be_enabled()
+    again.get_by_role("button", name="Resume", exact=True).click()
+    expect(again.locator("#run-phase")).to_have_text("Training", timeout=60_000)
+    expect(again.get_by_role("button", name="Resume", exact=True)).to_be_hidden()
+    again.get_by_role("button", name="Stop", exact=True).click()
+    expect(again.locator("#run-phase")).to_have_text("Stopped", timeout=10_000)
+    assert len(app.store.runs()) == 1
     again.close()
     deadline = time.monotonic() + 10
     while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-@pytest.mark.long
-def test_a_killed_worker_is_shown_and_goes_on_when_asked(
-    app: App, page: Page, toy_checkpoint: Path
-) -> None:
-    fill_toy(page, toy_checkpoint, 500)
-    choose_bundled(page)
-    press_train(page)
-    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
-    worker = workers.worker_process(app.store.runs()[0])
-    assert worker is not None
-    worker.kill()
-    expect(page.locator("#run-phase")).to_have_text("Interrupted", timeout=7_000)
-    expect(page.get_by_role("button", name="Train", exact=True)).to_be_enabled()
-    page.get_by_role("button", name="Resume", exact=True).click()
-    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
-    expect(page.get_by_role("button", name="Resume", exact=True)).to_be_hidden()
-    assert len(app.store.runs()) == 1
 
 
 @pytest.mark.long
@@ -311,24 +296,6 @@ def test_a_chooser_that_is_merely_left_takes_nothing_back(app: App, page: Page) 
     expect(page.locator("#knob-dataset_revision input")).to_have_value("")
     page.get_by_role("tab", name="Train").click()
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile("Bundled"))
-
-
-@pytest.mark.long
-def test_a_late_answer_leaves_the_next_examination_alone(
-    app: App, page: Page, tmp_path: Path
-) -> None:
-    """A column is chosen while the findings of the choice before are still on their way."""
-    late = Late(page, "Choose it as label_column")
-    page.get_by_role("tab", name="Data").click()
-    page.get_by_role("button", name="Your own files").click()
-    page.locator("#train-file input[type=file]").set_input_files(own_file(tmp_path))
-    late.wait()
-    choose(page, "sentence1_column", "ours")
-    choose(page, "sentence2_column", "theirs")
-    choose(page, "label_column", "verdict")
-    page.wait_for_timeout(1000)
-    late.let_go()
-    expect(page.locator("#overview")).to_contain_text("can be trained on")
 
 
 @pytest.mark.long

@@ -1,31 +1,27 @@
-"""The Runs tab in a real Chromium: a queue, one run, a comparison, and visitors apart."""
+"""The Runs tab: a queue, the history, a comparison; also in a real Chromium."""
 
 from __future__ import annotations
 
 import json
 import re
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import gradio as gr
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from finetune import owners
 from finetune.config import RunConfig
 from finetune.jobs import run_table
 from finetune.jobs.queue import Queue
-from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import auth, model_chooser, run_table_view
+from finetune.ui import form, model_chooser, run_table_view
 from finetune.ui.tabs import runs
 from tests.support import toys
-from tests.support.browser import App, choose, fill, fill_toy, press_train
-from tests.support.hub import LoopbackHub
+from tests.support.browser import App, fill_toy, press_train
 from tests.support.toys import story
 from tests.ui.test_app import NOBODY
 
@@ -60,6 +56,14 @@ def test_the_model_that_is_best_on_its_pairs_says_so(store: RunStore, toy_checkp
     assert labels() == ["F1 0.850", "F1 0.900", "F1 0.900"]
 
 
+def test_an_expert_field_of_a_run_is_copied_into_the_form(store: RunStore) -> None:
+    config = RunConfig(adam_beta1=0.5, padding="max_length")
+    values = dict(zip(form.NAMES, form.filled(store, config)[:-1], strict=True))
+    assert (values["adam_beta1"]["value"], values["adam_beta1"]["visible"]) == (0.5, True)
+    shown = [value["value"] if isinstance(value, dict) else value for value in values.values()]
+    assert form.read(shown) == config
+
+
 def table(store: RunStore, find: str = "") -> str:
     """The table of runs as a browser that finds these words is sent it."""
     tab = runs.RunsTab(store)
@@ -68,7 +72,9 @@ def table(store: RunStore, find: str = "") -> str:
     return str(tab.on_tick(NOBODY, runs.blank(), "", {}, find)[tab.table])
 
 
-def test_a_filter_hides_members_and_changes_no_group(store: RunStore, toy_checkpoint: Path) -> None:
+def test_a_filter_hides_members_and_changes_no_group(
+    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for seed in range(4):
         score = 0.80 + seed / 100
         name = f"seeds, seed {seed}"
@@ -79,23 +85,14 @@ def test_a_filter_hides_members_and_changes_no_group(store: RunStore, toy_checkp
         assert drawn.count("ft-member") == members
         assert "4 seeds, 4 finished" in drawn
         assert "0.815 \u00b1 0.013" in drawn
-
-
-def test_the_whole_table_is_known_to_be_whole(
-    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only then the boxes of deleted runs are taken for gone."""
-    for seed in range(3):
-        run = finished(store, toy_checkpoint, seed=seed, group="seeds" if seed else "")
-    run.describe(tags=("last",))
-    whole = table(store)
-    assert "data-whole" in whole
-    assert "3 runs" in whole
-    assert "data-whole" not in table(store, "last")
-    monkeypatch.setattr(run_table_view, "MAX_ROWS", 1)  # the group, which is the newest
+        # Only then the boxes of deleted runs are taken for gone.
+        assert ("data-whole" in drawn) == (members == 4)
+    assert "4 runs" in table(store)
+    finished(store, toy_checkpoint)
+    monkeypatch.setattr(run_table_view, "MAX_ROWS", 1)
     part = table(store)
     assert "data-whole" not in part
-    assert "3 runs, the first 2 shown" in part
+    assert "5 runs, the first 1 shown" in part
 
 
 def test_only_what_has_changed_is_read_again(
@@ -308,78 +305,3 @@ def test_several_runs_wait_and_end_as_one_group(app: App, page: Page, toy_checkp
     runs = app.store.runs()
     assert len({run.about().group for run in runs}) == 1
     assert sorted(run.config().seed for run in runs) == [42, 43]
-
-
-@pytest.mark.long
-def test_a_run_of_a_hundred_thousand_steps_is_drawn_thinned(app: App, page: Page) -> None:
-    run = app.store.create(RunConfig(name="long"))
-    steps = [
-        events.Stepped(
-            step=n, epoch=n / 1000, loss=1 / n, learning_rate=1e-5, samples_per_second=10.0
-        )
-        for n in range(1, 100_001)
-    ]
-    for event in [*story()[:2], events.PhaseStarted(phase=Phase.TRAIN)]:
-        run.append(event)
-    with run.events_file.open("a") as file:
-        file.writelines(events.to_json(event) + "\n" for event in steps)
-    run.append(events.Finished(step=100_000, seconds=9.0))
-    open_runs(page)
-    page.get_by_role("button", name="long").click()
-    expect(page.locator("#run-loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
-    expect(page.locator("#run-status")).to_contain_text("step 100,000")
-    assert len(page.locator("#run-loss-plot").inner_html()) < 20_000
-    assert len(run.events_file.read_bytes().splitlines()) == 100_004  # kept whole on disk
-
-
-@pytest.fixture
-def shared_app(tmp_path: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
-    monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    process = App(tmp_path / "runs")
-    yield process
-    process.end()
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_two_browsers_never_see_each_others_runs(
-    shared_app: App, browser: Browser, hub: LoopbackHub, toy_checkpoint: Path
-) -> None:
-    """Ada trains; Bob, in another browser, sees nothing of it but that he waits."""
-    app = shared_app
-    hub.add_repo("ada/toy", files={p.name: p.read_bytes() for p in toy_checkpoint.iterdir()})
-    ada, bob = (browser.new_context(viewport={"width": 1280, "height": 900}) for _ in range(2))
-    hers, his = ada.new_page(), bob.new_page()
-    for shown in (hers, his):
-        shown.goto(app.url)
-        expect(shown.locator("#hub-status")).to_contain_text("Hub")
-        choose(shown, "dataset", "bundled")
-    choose(hers, "checkpoint", str(toy_checkpoint))
-    fill(hers, "max_length", "48")
-    press_train(hers)  # a folder of the server's own is nobody's checkpoint here
-    expect(hers.locator("#train-message [role=alert]")).to_contain_text("on this machine's disk")
-    secret = next(c["value"] for c in ada.cookies() if c["name"] == auth.COOKIE)
-    identity = owners.identify(browser=auth.identities(app.store).owner(secret))
-    config = RunConfig(checkpoint="ada/toy", num_train_epochs=400, max_length=48, name="Adas pairs")
-    run = app.store.for_visitor(identity).create(config)
-    Queue(app.store.root).add(run.id)
-    hers.reload()
-    going = re.compile("Training|Evaluating|Saving")
-    expect(hers.locator("#run-phase")).to_have_text(going, timeout=60_000)
-    choose(his, "checkpoint", "all-MiniLM-L6-v2 (bundled)")
-    press_train(his)
-    expect(his.locator("#run-phase")).to_contain_text("Waiting, no. 1 of 1 in the queue")
-    for shown in (hers, his):
-        open_runs(shown)
-        expect(shown.locator("#runs-table tbody tr")).to_have_count(1)
-    assert "Adas pairs" not in his.content()
-    his.locator("#runs-table .ft-open").click()
-    expect(his.get_by_role("button", name="Move to the front")).to_be_hidden()
-    his.get_by_role("button", name="Take out of the queue").click()
-    expect(his.locator("#run-status")).to_contain_text("Stopped")
-    hers.get_by_role("button", name="Adas pairs").click()
-    hers.get_by_role("button", name="Stop, discard").click()
-    expect(hers.locator("#run-status")).to_contain_text("its model was discarded")
-    assert not run.has_model()
-    for context in (ada, bob):
-        context.close()

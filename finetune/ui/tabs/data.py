@@ -98,7 +98,7 @@ class DataTab:
             ]
         controls = form.draw_data()
         self.examine = gr.Button(gettext("Examine"), variant="primary", elem_id="examine")
-        self.message = elements.message("data-message")
+        self.message = elements.notice("data-message")
         return controls
 
     def _draw_report(self) -> None:

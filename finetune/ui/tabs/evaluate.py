@@ -60,7 +60,7 @@ class Evaluation:
         )  # fmt: skip
         with gr.Column() as progress:
             draw_progress()
-        self.message = elements.message("evaluation-message")
+        self.message = elements.notice("evaluation-message")
         with gr.Column(visible=False, elem_id="part-evaluation") as evaluation:
             self._draw_evaluation()
         with gr.Column(visible=False, elem_id="part-errors") as errors:

@@ -82,7 +82,7 @@ class PredictTab:
             self.right = button(text, "draw-right", 180, **wide)
             text = gettext("Fill in a pair it got wrong")
             self.wrong = button(text, "draw-wrong", 180, **wide)
-        self.drawn = elements.message("drawn")
+        self.drawn = elements.notice("drawn")
         with gr.Accordion(gettext("How the answer is made"), open=False, elem_id="ways"):
             text = gettext(
                 "The mean of both orders' probabilities; the order then changes nothing."

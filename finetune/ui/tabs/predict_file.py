@@ -70,7 +70,7 @@ class FilePredictions:
             text = gettext("Predict the file")
             self.start = elements.button(text, "batch-start", 140, variant="primary")
             self.cancel = elements.button(gettext("Cancel"), "batch-cancel", interactive=False)
-        self.message = elements.message("batch-message")
+        self.message = elements.notice("batch-message")
         self.view = gr.HTML(elem_id="batch-view")
         self._wire([run, self.file, *self.columns, *options])
 

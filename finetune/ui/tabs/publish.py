@@ -119,7 +119,7 @@ class PublishTab:
             text = gettext("Push to Hub")
             self.push = elements.button(text, "push", 120, variant="primary")
             self.cancel = elements.button(gettext("Cancel"), "cancel-push", visible=False)
-        self.plan = elements.message("push-plan")
+        self.plan = elements.notice("push-plan")
         self.result = gr.HTML(elem_id="push-result")
 
     def _wire(self) -> None:

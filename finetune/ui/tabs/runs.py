@@ -88,7 +88,7 @@ class RunsTab:
             js_on_load=theme.asset("run_table.js") + tab_links.SCRIPT,
             most=run_table_view.MAX_COMPARED,
         )  # fmt: skip
-        self.message = elements.message("runs-message")
+        self.message = elements.notice("runs-message")
         self.comparison = gr.HTML(elem_id="comparison", visible=False)
         with gr.Column(visible=False, elem_id="one-run") as self.one:
             self._draw_buttons()

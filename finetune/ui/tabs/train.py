@@ -121,7 +121,7 @@ class TrainTab:
             self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
             self.stop = elements.button(gettext("Stop"), "stop", variant="stop", interactive=False)
             self.resume = gr.Button(gettext("Resume"), elem_id="resume", visible=False)
-        self.message = elements.message("train-message")
+        self.message = elements.notice("train-message")
         # The costs' place is kept, so that nothing moves when they come, in whatever language.
         bundled = Estimate(steps=steps.count_steps(RunConfig(), catalog.DATASETS[0].pairs))
         hidden = Markup('<div style="visibility:hidden" aria-hidden="true">{}</div>')
