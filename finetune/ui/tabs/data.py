@@ -123,11 +123,7 @@ class DataTab:
             self.rows = gr.HTML(elem_id="rows")
 
     def wire(self, controls: dict[str, Any]) -> None:
-        """Connect the events.
-
-        Args:
-            controls: the whole form, by field name; `dataset` is drawn twice and kept the same.
-        """
+        """Connect the events; the `dataset` of the form is drawn twice and kept the same."""
         quick, latest = feedback.QUICK, feedback.LATEST
         self.datasets = [controls["dataset"], self.dataset]
         self.cleared = {controls[name]: getattr(RunConfig(), name) for name in CLEARED_FIELDS}
@@ -158,11 +154,8 @@ class DataTab:
         self.again.click(self.on_rows, [*chosen, gr.State("random")], everything, **bounded)
 
     def examining(self, cause: str = "chosen") -> dict[str, Any]:
-        """How an event calls `on_examine`.
-
-        Args:
-            cause: `chosen`: other pairs were; `pressed`: Examine was; `restored`: the form was.
-        """
+        """How an event calls `on_examine`: pairs were `chosen`, Examine `pressed`, or the form
+        `restored`."""
         inputs = [gr.State(cause), *self._fields]
         return {"fn": self.on_examine, "inputs": inputs, "outputs": elements.components(self)}
 

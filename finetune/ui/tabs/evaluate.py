@@ -38,21 +38,13 @@ _TEXT = "evaluation_text.html"
 
 @dataclass
 class Evaluation:
-    """The controls of both parts and their event handlers.
-
-    Args:
-        filled: what `on_start` fills in: the form, Data's chooser of pairs and the tabs.
-    """
+    """The controls of both parts and their event handlers."""
 
     store: RunStore
-    filled: list[Any] = field(default_factory=list)
+    filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
 
     def draw(self, draw_progress: Callable[[], None]) -> None:
-        """Lay out the choice among the parts, and the parts.
-
-        Args:
-            draw_progress: lays out the first, which is the Runs tab's own.
-        """
+        """Lay out the choice among the parts, and the parts; the first is the Runs tab's own."""
         # No `gr.Tabs`, whose tabs come twice when drawn hidden.
         self.part = gr.Radio(
             list(PARTS), value=PROGRESS, show_label=False, label=gettext("Part"),
@@ -114,12 +106,7 @@ class Evaluation:
         self.start = button(text, "corrected-start", visible=False, size="sm")
 
     def wire(self, view: gr.State, opened: Any) -> None:
-        """Connect the events.
-
-        Args:
-            view: what the Runs tab looks at; its `opened` is the run.
-            opened: the event after which another run may be open.
-        """
+        """Connect the events; after `opened` another run may be open in `view`."""
         quick, latest = feedback.QUICK, feedback.LATEST
         everything = elements.components(self)
         filters: list[Any] = [*self.filters, self.search]
@@ -292,24 +279,19 @@ def _labels(summary: RunSummary) -> list[str]:
 
 
 def _change_rule(run: Run, summary: RunSummary, action: str, value: str) -> str:
-    """Save or forget a threshold or a temperature; a message of it.
-
-    Raises:
-        DataError, StoreError: as `decision_rule.write_rule`.
-    """
-    match action:
-        case "save":
-            data = summary.prepared.data if summary.prepared else {}
-            positive = str(data.get("positive_label") or _labels(summary)[-1])
-            decision_rule.write_rule(run.best, threshold=float(value), positive=positive)
-            text = message("The threshold {n:.3f} is saved with the model. Predict offers it.")
-        case "forget":
-            decision_rule.write_rule(run.best, threshold=None, positive="")
-            text = message("The saved threshold is forgotten.")
-        case "temper":
-            decision_rule.write_rule(run.best, temperature=float(value))
-            text = message("The temperature {n:.2f} is saved with the model. Predict offers it.")
-        case _:
-            decision_rule.write_rule(run.best, temperature=None)
-            text = message("The saved temperature is forgotten.")
-    return gettext(text, n=float(value or 0))
+    """Save or forget a threshold or a temperature; a message of it."""
+    text = {
+        "save": message("The threshold {n:.3f} is saved with the model. Predict offers it."),
+        "forget": message("The saved threshold is forgotten."),
+        "temper": message("The temperature {n:.2f} is saved with the model. Predict offers it."),
+        "cool": message("The saved temperature is forgotten."),
+    }[action]
+    number = float(value) if action in ("save", "temper") else None
+    if action in ("temper", "cool"):
+        decision_rule.write_rule(run.best, temperature=number)
+    else:
+        data = summary.prepared.data if summary.prepared else {}
+        positive = str(data.get("positive_label") or _labels(summary)[-1])
+        positive = positive if number is not None else ""
+        decision_rule.write_rule(run.best, threshold=number, positive=positive)
+    return gettext(text, n=number or 0)

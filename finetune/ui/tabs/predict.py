@@ -134,7 +134,7 @@ class PredictTab:
         with suppress(FinetuneError):
             paired = service.run_summary(store, store.get(run_id)).paired
         text = gettext("Compare") if paired else gettext("Ask")
-        updates = {self.second: gr.update(visible=paired), self.ask: gr.update(value=text)}
+        updates: Updates = {self.second: gr.update(visible=paired), self.ask: gr.update(value=text)}
         if question and json.loads(question)["run"] != run_id:
             hidden = gr.update(visible=False)
             updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}

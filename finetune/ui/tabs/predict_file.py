@@ -35,13 +35,7 @@ class FilePredictions:
     store: RunStore
 
     def draw(self, run: gr.Dropdown, options: Sequence[gr.Checkbox], fold: gr.Accordion) -> None:
-        """Lay out the part inside the current layout and wire its events.
-
-        Args:
-            run: the chosen model.
-            options: both orders, threshold, calibrated.
-            fold: what it is drawn in.
-        """
+        """Lay out the part inside `fold` and wire its events; `run` chooses the model."""
         self.fold = fold
         self.job_id = gr.State("")
         self.poller = polling.polling_element(1)
@@ -115,13 +109,10 @@ class FilePredictions:
         """Predict the file; `choices`: its three columns and the three options."""
         if not path:
             raise DataError("There is no file.", "Choose one.")
-        columns, options = choices[: len(COLUMNS)], choices[len(COLUMNS) :]
-        request = PredictionRequest(
-            store.get(run_id).id,
-            Path(path).name,
-            *(column or "" for column in columns),
-            *map(bool, options),
-        )
+        sentence1, sentence2, label = (str(column or "") for column in choices[:3])
+        options = [bool(option) for option in choices[3:]]
+        file, run = Path(path).name, store.get(run_id)
+        request = PredictionRequest(run.id, file, sentence1, sentence2, label, *options)
         received = upload_limits.path(store.visitor, path)
         job = predict.start_prediction(store, request, received)
         upload_limits.kept(path, job.input)

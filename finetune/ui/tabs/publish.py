@@ -58,10 +58,10 @@ class PublishTab:
             with gr.Column(scale=3, min_width=320):
                 title = gettext("Model card, as it will be pushed")
                 with gr.Accordion(title, open=True, elem_id="card-fold"):
-                    text = gettext(
-                        "The card of the chosen model appears here, as it will be pushed."
+                    self.card = gr.Markdown(
+                        gettext("The card of the chosen model appears here, as it will be pushed."),
+                        elem_id="card",
                     )
-                    self.card = gr.Markdown(text, elem_id="card")
         self._wire()
 
     def _draw_form(self) -> None:
@@ -236,11 +236,7 @@ class PublishTab:
     def _state(
         self, store: RunStore, run_id: str | None, event: gr.EventData | None = None
     ) -> Updates:
-        """How far the model's push and export are, and what can be done by now.
-
-        Args:
-            event: of the poller, where this answers it.
-        """
+        """How far push and export are, and what can be done; `event` is the tick answered."""
         pushed, exported, downloads, has_run = PushState("none"), ExportState("none"), "", True
         try:
             run = store.get(run_id)

@@ -49,18 +49,13 @@ def blank() -> View:
 
 @dataclass
 class RunsTab:
-    """The tab's controls and event handlers.
-
-    Attributes:
-        filled: the form's controls, Data's chooser of pairs and the tabs, which `on_clone` updates;
-            set by the page.
-    """
+    """The tab's controls and event handlers."""
 
     store: RunStore
 
     def __post_init__(self) -> None:
         self.evaluation = Evaluation(self.store)
-        self.filled: list[Any] = []
+        self.filled: list[Any] = []  # the form, Data's chooser of pairs, the tabs
 
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""

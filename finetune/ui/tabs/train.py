@@ -49,24 +49,16 @@ _DEFAULT = """(hub, kept, dataset, checkpoint) => {
 
 @dataclass
 class TrainTab:
-    """The tab's controls and event handlers.
-
-    Attributes:
-        filled: the form's controls and Data's chooser of pairs, which `on_load` and `on_restore`
-            update; set by the page.
-    """
+    """The tab's controls and event handlers."""
 
     store: RunStore
 
     def __post_init__(self) -> None:
-        self.filled: list[Any] = []
+        self.filled: list[Any] = []  # the form and Data's chooser of pairs
 
     def draw(self, drawn: form.Controls) -> None:
-        """Lay out the tab inside the current `gr.Tab` and wire its events.
-
-        Args:
-            drawn: the form's controls that another tab has drawn.
-        """
+        """Lay out the tab inside the current `gr.Tab`, but for what Data has `drawn` of the form,
+        and wire its events."""
         # In the visitor's browser; the server reads it only to fill the form again.
         self.kept = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
         text = gettext(
@@ -76,12 +68,10 @@ class TrainTab:
         elements.note(text)
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
+                text = gettext("Sets the hyperparameters below; the pairs and the checkpoint stay.")
                 self.preset = gr.Dropdown(
-                    list(run_config.PRESETS), value=run_config.DEFAULT_PRESET,
+                    list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, info=text,
                     label=gettext("Preset"), elem_id="preset",
-                    info=gettext(
-                        "Sets the hyperparameters below; the pairs and the checkpoint stay."
-                    ),
                 )  # fmt: skip
                 self.form = form.draw(drawn)
                 self._draw_several()
