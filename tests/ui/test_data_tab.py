@@ -126,15 +126,6 @@ def test_what_needs_no_tokenizer_stays_when_the_rest_fails(watched: Watched) -> 
     assert set(watched.tick()) == {tab.poller}
 
 
-def test_choosers_offer_the_columns_after_a_failure_before_they_were_known(
-    watched: Watched,
-) -> None:
-    watched.check.append(FAILED)
-    assert "It is over." in watched.tick()[watched.tab.progress]
-    watched.write("report.json", CheckReport("x", read={"train": 9}).to_json())  # checked anew
-    assert set(watched.tab.columns) <= set(watched.tick())
-
-
 def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
     store: RunStore, watched: Watched
 ) -> None:
@@ -151,13 +142,15 @@ def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
 
 
 def test_the_same_failure_is_told_again_when_pairs_are_checked_again(watched: Watched) -> None:
-    watched.check.append(FAILED)
-    assert "It is over." in watched.tick()[watched.tab.progress]
-    assert set(watched.tick()) == {watched.tab.poller}
-    watched.check.events_file.unlink()
-    assert "Examining" in watched.tick()[watched.tab.progress]
-    watched.check.append(FAILED)
-    assert "It is over." in watched.tick()[watched.tab.progress]
+    tab = watched.tab
+    for _ in range(2):
+        watched.check.append(FAILED)
+        assert "It is over." in watched.tick()[tab.progress]
+        assert set(watched.tick()) == {tab.poller}
+        watched.check.events_file.unlink()
+        assert "Examining" in watched.tick()[tab.progress]
+    watched.write("report.json", CheckReport("x", read={"train": 9}).to_json())
+    assert set(tab.columns) <= set(watched.tick())  # they are known now
 
 
 def test_an_examination_tells_what_it_does_with_the_pairs(
