@@ -21,7 +21,6 @@ from finetune.runs.store import RunStore
 from finetune.ui.tabs.evaluate import Evaluation
 from tests.support import toys
 from tests.support.browser import App
-from tests.support.hub import LoopbackHub
 from tests.ui.test_app import NOBODY
 
 LABELS = ["not_equivalent", "equivalent"]
@@ -261,26 +260,3 @@ def test_a_file_is_judged_on_the_page(
         page.get_by_role("link", name="The file with predictions").click()
     assert got.value.suggested_filename == "tickets-predicted.csv"
     assert len(Path(got.value.path()).read_text().splitlines()) == 42
-
-
-@pytest.mark.long
-def test_a_classifier_of_the_hub_is_asked(
-    app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path
-) -> None:
-    hub.add_repo("ada/toy-pairs", files=toy_checkpoint)
-    evaluated(app, toy_checkpoint, 1, 3.0)
-    open_predict(page)
-    chooser = page.locator("#predict-run input")
-    for name, error in (
-        ("ada/nothing", "no model 'ada/nothing' on the Hub"),
-        ("ada/toy-pairs", ""),
-    ):
-        chooser.fill(name)
-        chooser.press("Enter")
-        page.locator("#sentence1 textarea").fill("the cat sees a dog .")
-        page.locator("#sentence2 textarea").fill("a cat sees the dog .")
-        page.locator("#compare").click()
-        if error:
-            expect(page.locator("#answer")).to_contain_text(error)
-        else:
-            expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
