@@ -138,8 +138,8 @@ class DataTab:
             ).then(**self.examining(), **latest)  # fmt: skip
         for file in self.files:
             uploaded = [*everything, *self.cleared]
-            kept = file.upload(self.on_upload, self.files, uploaded, **latest)
-            kept.then(**self.examining(), **latest)
+            stored = file.upload(self.on_upload, self.files, uploaded, **latest)
+            stored.then(**self.examining(), **latest)
         # One event for all: answers to several may come in another order than they were asked in.
         boxes = [controls[name] for name in DATA_FIELDS[1:]]
         choosers = (gr.Dropdown, gr.Checkbox)
@@ -148,10 +148,12 @@ class DataTab:
         self.examine.click(**self.examining("pressed"), **quick)
         watched = [self.check_id, self.drawn, self.words]
         self.poller.submit(self.on_tick, watched, everything, **quick)
-        chosen = [self.check_id, self.split, self.words]
+        row_inputs = [self.check_id, self.split, self.words]
         bounded = latest | {"queue": True, "concurrency_limit": 4}
-        gr.on([self.split.input, self.words.submit], self.on_rows, chosen, everything, **bounded)
-        self.again.click(self.on_rows, [*chosen, gr.State("random")], everything, **bounded)
+        gr.on(
+            [self.split.input, self.words.submit], self.on_rows, row_inputs, everything, **bounded
+        )
+        self.again.click(self.on_rows, [*row_inputs, gr.State("random")], everything, **bounded)
 
     def examining(self, cause: str = "chosen") -> dict[str, Any]:
         """How an event calls `on_examine`: pairs were `chosen`, Examine `pressed`, or the form
@@ -177,8 +179,8 @@ class DataTab:
             upload_limits.kept(files[split], copy)
         choices = form.datasets(store, dataset)
         # An update for each: Gradio empties the one it has used.
-        chosen = {box: gr.update(choices=choices, value=dataset) for box in self.datasets}
-        return {self.message: "", **chosen, **self.cleared}
+        selected = {box: gr.update(choices=choices, value=dataset) for box in self.datasets}
+        return {self.message: "", **selected, **self.cleared}
 
     @handler
     def on_examine(self, store: RunStore, cause: str, former_id: str, *values: Any) -> Updates:

@@ -248,8 +248,9 @@ class RunsTab:
 
     def _look(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Updates after this browser has chosen to look at something else."""
-        said = {self.view: view, self.confirmation: gr.update(visible=False), self.message: ""}
-        return said | self._refresh(store, view, *others)
+        hidden = gr.update(visible=False)
+        updates = {self.view: view, self.confirmation: hidden, self.message: ""}
+        return updates | self._refresh(store, view, *others)
 
     def _refresh(
         self, store: RunStore, view: View, ticked: Any, sent: dict[int, int], text: str
@@ -285,7 +286,7 @@ class RunsTab:
 
     def _run_parts(self, store: RunStore, run: Run) -> Parts:
         summary = service.run_summary(store, run)
-        place = service.queue_place(store, run)[0]
+        queue_place = service.queue_place(store, run)[0]
         everybodys = run_table_view.is_everybodys(store)
         has_model, asked_to_stop = run.has_model(), run.stop_requested()
         running = summary.status == "running"
@@ -302,8 +303,8 @@ class RunsTab:
             (self.resume, summary.status in service.RESUMABLE and not everybodys, True),
             (self.stop, running, not asked_to_stop),
             (self.discard, running, not asked_to_stop),
-            (self.front, place > 1 and store.visitor.alone and not everybodys, True),
-            (self.cancel, place > 0, True),
+            (self.front, queue_place > 1 and store.visitor.alone and not everybodys, True),
+            (self.cancel, queue_place > 0, True),
         ):
             update = partial(gr.update, visible=visible, interactive=active)
             parts[control] = ((visible, active), update)

@@ -124,8 +124,8 @@ class TrainTab:
         everything = elements.components(self)
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # One that is chosen again, too; not when its chooser is merely left, as `input` would.
-        chosen = [self.preset.change, self.preset.select]
-        gr.on(chosen, None, self.preset, preset, js=form.choosing_preset(), **quick)
+        choices = [self.preset.change, self.preset.select]
+        gr.on(choices, None, self.preset, preset, js=form.choosing_preset(), **quick)
         values = [*self.several, *self.form.values()]
         self.start.click(self.on_start, values, everything, **quick)
         self.stop.click(self.on_stop, self.live, everything, **quick)
