@@ -261,76 +261,19 @@
 // What the browser alone does in events of the tabs: `js=` and `js_on_load=` in finetune/ui/tabs.
 window.finetune = (() => {
   const keep = {__type__: 'update'}; // an output of the event that stays as it is
-  let verdicts = {}; // on earlier questions, by their `n`, since the page was opened
 
   // Data. The same pairs in both choosers, and nothing left of the former source. Gradio tells of a
   // choice also when a chooser is merely left: then the other one has the same already.
   const otherPairs = (pairs, other, blank) =>
     pairs === other ? [keep, ...blank.map(() => keep)] : [pairs, ...blank];
 
-  // Predict. The table of earlier questions: a verdict is told, and who is in the box of one stays
-  // in it when a new question moves it down.
-  const questions = (element, trigger, watch) => {
-    let focused;
-    element.addEventListener('change', (event) => {
-      const n = event.target.dataset.place;
-      if (n === undefined) return;
-      verdicts[n] = event.target.value;
-      element.querySelector('a[download]').removeAttribute('href'); // the next has this verdict
-      trigger('click', {});
-    });
-    element.addEventListener('click', (event) => {
-      if (event.target.closest('[data-do="clear"]')) trigger('submit', {});
-    });
-    element.addEventListener('focusin', (event) => { focused = event.target.dataset.place; });
-    element.addEventListener('focusout', () => { focused = undefined; });
-    watch('value', () => {
-      for (const box of element.querySelectorAll('select'))
-        box.value = verdicts[box.dataset.place] ?? box.value;
-      if (focused === undefined) return;
-      element.querySelector(`[data-place="${focused}"]`)?.focus({preventScroll: true});
-    });
-  };
-  // The browser alone writes what it remembers, so neither a question that is being answered nor a
-  // verdict that is being drawn loses another one. A question keeps its `n` when the oldest go; the
-  // same question again, as by a double click, is none.
-  const remember = (question, kept, most) => {
-    const known = (Array.isArray(kept) ? kept : []).map((entry, index) => {
-      const n = entry.n ?? index;
-      return {...entry, n, label: verdicts[n] ?? entry.label};
-    });
-    const asked = ({when, label, n, ...rest}) => JSON.stringify(rest);
-    const last = known.at(-1);
-    if (question && !(last && asked(last) === asked(JSON.parse(question)))) {
-      known.push({...JSON.parse(question), n: (last?.n ?? -1) + 1});
-    }
-    return ['', known.slice(-most)];
-  };
-  const forget = () => { verdicts = {}; return [[]]; };
-  // Why an earlier question was answered so is not said of the one answered since.
+  // Predict. Why an earlier question was answered so is not said of the one answered since.
   const reasonsOf = (reasons, question) => {
     const of = /data-of="(\w+)"/.exec(reasons)?.[1];
     return [of && JSON.parse(question || '{}').id !== of ? '' : reasons];
   };
 
-  // Publish. A name typed for the model before is not meant for another one; a suggestion comes
-  // later than the model is chosen, and replaces nothing that was typed meanwhile.
-  const otherModel = (run, named, suggested) =>
-    run === named ? [keep, keep] : [suggested, run];
-  const suggest = (now, before, name, run) => [!name || name === before ? now : name, now, run];
-  // What a Check has shown is not what Push will do once something else is asked for. The owner is
-  // the Check's own answer where none was chosen.
-  const asked = (...values) => JSON.stringify(values);
-  const checked = (before, ...values) => {
-    const was = JSON.parse(before || '[]');
-    was[1] = values[1];
-    const now = JSON.stringify(values);
-    return JSON.stringify(was) === now ? [now, keep] : [before, ''];
-  };
-  const stillPlanned = (before, ...values) => checked(before, ...values)[1];
-  const otherOwner = (before, ...values) => before === JSON.stringify(values) ? keep : '';
-  return {
-    otherPairs, questions, remember, forget, reasonsOf, otherModel, suggest, asked, checked,
-    stillPlanned, otherOwner,
-  };
+  // Publish. A suggestion replaces no name that was typed.
+  const suggest = (now, before, name) => [!name || name === before ? now : name, now];
+  return {otherPairs, reasonsOf, suggest};
 })();

@@ -1,5 +1,5 @@
 // The table of runs: `js_on_load` of its gr.HTML, which knows `element`, `props`, `trigger`, `watch`.
-// A click or a tick is sent with a number that grows: requests may arrive in any order.
+// A click is sent with a number that grows: requests may arrive in any order.
 let sent = performance.now(); // above what an earlier drawing of this page may have counted to
 element.addEventListener('click', (event) => {
   const part = event.target.closest('button[data-do]');
@@ -15,7 +15,9 @@ element.addEventListener('change', (event) => {
   if (full) box.checked = false;
   else if (box.checked) ticked.add(box.dataset.what);
   else ticked.delete(box.dataset.what);
-  trigger('select', {runs: [...ticked], full, at: sent += 1});
+  element.querySelector('[data-full]').hidden = !full;
+  finetune.ticked = [...ticked].join(' ');
+  trigger('select', {});
 });
 watch('value', () => {
   const listed = new Set();

@@ -33,7 +33,7 @@ Scheduler = Literal[
 ]  # fmt: skip
 SCHEDULERS: tuple[str, ...] = typing.get_args(Scheduler)
 
-# The groups of the form. Those of `Expert` are not in it; a file, a flag or a program sets them.
+# The groups of the form. Those of `Expert` are shown where a file, a flag or a program set them.
 _name = partial(hyperparameter, group="Name")
 _common = partial(hyperparameter, group="Common")
 _training = partial(hyperparameter, group="Training")

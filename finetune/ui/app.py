@@ -64,7 +64,6 @@ class _Tabs:
 
     def draw(self) -> None:
         """Draw all tabs, Train in front: two clicks from the page to a trained model."""
-        self.predict.draw_memory()
         self.data.draw_poller()
         with gr.Tabs(elem_id="tabs", selected="train") as self.tabs:
             with gr.Tab("Data", id="data") as self.data_tab:
@@ -95,7 +94,7 @@ class _Tabs:
             [*default, data.dataset],
             js=train.choosing_default(),
             **quick,
-        ).then(**{**data.examining, "fn": data.on_form_restored}, **quick)
+        ).then(**data.examining("restored"), **quick)
 
     def wire_form(self) -> None:
         """Fill the form from a file or a run, and keep its costs up to date."""
@@ -116,10 +115,10 @@ class _Tabs:
     def wire_selection(self) -> None:
         """Bring a tab up to date when it is selected."""
         train, predict, quick = self.train, self.predict, feedback.QUICK
-        self.data_tab.select(**self.data.examining, **quick)
-        self.runs_tab.select(**self.runs.opening(), **quick)
+        self.data_tab.select(**self.data.examining(), **quick)
+        self.runs_tab.select(**self.runs.opening, **quick)
         train.measured(self.train_tab.select(**train.costing))
-        self.train_tab.select(train.on_turn, train.runs, train.opening["outputs"], **quick)
+        self.train_tab.select(**train.opening)
         self.predict_tab.select(**predict.opening, **quick).then(
             predict.on_warm_up, predict.run, predict.answer, concurrency_limit=1, **_QUIET
         )

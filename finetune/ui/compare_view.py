@@ -10,41 +10,61 @@ from typing import Any
 from markupsafe import Markup
 
 from finetune.config import UPLOAD_PREFIX, is_upload
+from finetune.errors import NoSuchRun, StoreError
+from finetune.evaluation import report
+from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunRow
+from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.ui import charts
+from finetune.ui import charts, evaluation_view, feedback
 from finetune.ui.charts import Series
 from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
 from finetune.ui.run_table_view import when
 from finetune.ui.run_view import duration
 
-MOST = 8  # colours and dashes that can be told apart
 _LETTERS = "ABCDEFGH"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One of the runs.
-
-    Args:
-        row: its figures.
-        summary: its curves.
-    """
+    """One of the runs: its figures and its curves."""
 
     row: RunRow
     summary: RunSummary
 
 
+def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
+    """Several runs beside each other; of two also what their saved logits say of the difference."""
+    try:
+        runs = [store.get(run_id) for run_id in run_ids]
+        differing = run_table.differing_settings(runs)
+    except (NoSuchRun, StoreError) as error:
+        return feedback.show_errors(error)
+    summaries = [service.run_summary(store, run) for run in runs]
+    rows = [run_table.run_row(store, run) for run in runs]
+    html = view(list(map(Compared, rows, summaries)), differing)
+    if len(runs) != 2:
+        return html + feedback.note(
+            gettext("Choose two runs alone to see whether their difference can be chance.")
+        )
+    try:
+        first, second = map(report.evaluate_run, runs, summaries)
+    except StoreError:
+        return html
+    return html + evaluation_view.versus(first, second, report.compare_runs(first, second))
+
+
 def view(runs: Sequence[Compared], differing: dict[str, list[Any]]) -> Markup:
-    """The whole comparison.
+    """The curves, the results and the settings that differ.
 
     Args:
         differing: hyperparameter -> its value in each run.
     """
     swatch = macro("macros.html", "swatch")
-    pairs = {run.summary.prepared.fingerprint if run.summary.prepared else "" for run in runs}
-    comparable = len(pairs) == 1
+    prepared = [run.summary.prepared for run in runs]
+    comparable = len({pairs.fingerprint if pairs else "" for pairs in prepared}) == 1
+    scores = {"f1": [run.row.f1 for run in runs], "accuracy": [run.row.accuracy for run in runs]}
     return render(
         "compare.html",
         runs=runs,
@@ -56,10 +76,7 @@ def view(runs: Sequence[Compared], differing: dict[str, list[Any]]) -> Markup:
             _chart(runs, gettext("Validation loss"), "loss"),
         ],
         comparable=comparable,
-        best={
-            "f1": _best([run.row.f1 for run in runs]) if comparable else None,
-            "accuracy": _best([run.row.accuracy for run in runs]) if comparable else None,
-        },
+        best={name: _best(values) if comparable else None for name, values in scores.items()},
         differing={
             name: [_setting(name, value, run.row) for value, run in zip(values, runs, strict=True)]
             for name, values in differing.items()
@@ -82,14 +99,10 @@ def _chart(runs: Sequence[Compared], title: str, metric: str) -> Markup:
         lines.append(Series(_LETTERS[n], f"run{n}", points, markers=bool(metric)))
     last = max((run.summary.total_steps for run in runs), default=0)
     epochs = {charts.steps_per_epoch(run.summary) for run in runs}
-    return charts.chart(
-        title,
-        lines,
-        last,
-        gettext("None of these runs has come so far."),
-        epoch=epochs.pop() if len(epochs) == 1 else 0,
-        most=1.0 if metric in ("f1", "accuracy") else math.inf,
-    )
+    epoch = epochs.pop() if len(epochs) == 1 else 0
+    most = 1.0 if metric in ("f1", "accuracy") else math.inf
+    empty = gettext("None of these runs has come so far.")
+    return charts.chart(title, lines, last, empty, epoch=epoch, most=most)
 
 
 def _best(scores: Sequence[float | None]) -> float | None:

@@ -12,12 +12,7 @@ from markupsafe import Markup
 
 from finetune.evaluation import examples as run_examples
 from finetune.evaluation.examples import ExampleRow
-from finetune.evaluation.report import (
-    SUSPECT,
-    Analysis,
-    PairedComparison,
-    RunEvaluation,
-)
+from finetune.evaluation.report import SUSPECT, Analysis, PairedComparison, RunEvaluation
 from finetune.evaluation.slices import TESTED, Slice
 from finetune.inference.decision_rule import DecisionRule
 from finetune.metrics import intervals
@@ -35,6 +30,7 @@ MOST_CHOICES = 200  # classes to choose another label from
 MOST_DISAGREEMENTS = 50
 PAGE = 20  # examples of a table at a time
 _TEXT = "evaluation_text.html"
+_DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
 
 
 def view(study: RunEvaluation, summary: RunSummary, decision: DecisionRule) -> Markup:
@@ -141,29 +137,22 @@ def _ranking_charts(analysis: Analysis) -> list[Markup]:
     if analysis.roc is None or analysis.precision_recall is None:
         return []
     share = analysis.classes[analysis.positive].support / analysis.examples
-    return [
-        _curve_chart(
-            gettext("ROC, area {n:.3f}", n=analysis.roc.area),
-            analysis.roc,
-            [(0.0, 0.0), (1.0, 1.0)],
-            gettext("false positive rate"),
-            gettext(
-                "The further it bows to the upper left, the better the model ranks; the diagonal "
-                "is guessing."
-            ),
-        ),
-        _curve_chart(
-            gettext("Precision and recall, area {n:.3f}", n=analysis.precision_recall.area),
-            analysis.precision_recall,
-            [(0.0, share), (1.0, share)],
-            "recall",
-            gettext(
-                "How many of those called {name} are, when more of them are to be found; it should "
-                "stay high far to the right.",
-                name=short(analysis.labels[analysis.positive]),
-            ),
-        ),
-    ]
+    roc = gettext(
+        "The further it bows to the upper left, the better the model ranks; the diagonal is "
+        "guessing."
+    )
+    precision_recall = gettext(
+        "How many of those called {name} are, when more of them are to be found; it should stay "
+        "high far to the right.",
+        name=short(analysis.labels[analysis.positive]),
+    )
+    title = gettext("ROC, area {n:.3f}", n=analysis.roc.area)
+    across = gettext("false positive rate")
+    first = _curve_chart(title, analysis.roc, _DIAGONAL, across, roc)
+    title = gettext("Precision and recall, area {n:.3f}", n=analysis.precision_recall.area)
+    level = [(0.0, share), (1.0, share)]
+    curve = analysis.precision_recall
+    return [first, _curve_chart(title, curve, level, "recall", precision_recall)]
 
 
 def _curve_chart(
@@ -219,40 +208,28 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
         return {}
     metrics = ("f1", "accuracy", "precision", "recall")
     values = {name: [round(float(y), 4) for y in getattr(sweep, name)] for name in metrics}
+    best = {name: round(float(getattr(sweep.best, name)), 4) for name in metrics}
     thresholds = sweep.thresholds.tolist()
     now = decision.threshold if decision.threshold is not None else 0.5
     nearest = int(np.abs(sweep.thresholds - now).argmin())
-    best = {name: round(float(getattr(sweep.best, name)), 4) for name in metrics}
     data = {
         "thresholds": thresholds,
         "values": values,
         "best": {"threshold": sweep.best.threshold, "values": best},
         "now": now,
     }
-    lines = [
-        Series(
-            "F1" if name == "f1" else name,
-            name,
-            list(zip(thresholds, scores, strict=True)),
-            latest=False,
-        )
-        for name, scores in values.items()
-    ]
-    chart = charts.chart(
-        gettext("Scores at every threshold"),
-        lines,
-        1.0,
-        "",
-        gettext("Threshold"),
-        share=True,
-        cursor=now,
-        look=gettext(
-            "Left of the line more pairs are called positive: recall rises, precision falls. A "
-            "flat top means that the exact place matters little."
-        ),
+    lines = []
+    for name, scores in values.items():
+        points = list(zip(thresholds, scores, strict=True))
+        lines.append(Series("F1" if name == "f1" else name, name, points, latest=False))
+    look = gettext(
+        "Left of the line more pairs are called positive: recall rises, precision falls. A "
+        "flat top means that the exact place matters little."
     )
-    scores = {name: values[name][nearest] for name in metrics}
-    return {"data": json.dumps(data), "now": now, "scores": scores, "chart": chart}
+    title, across = gettext("Scores at every threshold"), gettext("Threshold")
+    chart = charts.chart(title, lines, 1.0, "", across, share=True, cursor=now, look=look)
+    at_now = {name: values[name][nearest] for name in metrics}
+    return {"data": json.dumps(data), "now": now, "scores": at_now, "chart": chart}
 
 
 def _calibration_chart(analysis: Analysis) -> Markup:
@@ -263,30 +240,21 @@ def _calibration_chart(analysis: Analysis) -> Markup:
         Series(name, style, _reliable(reliability), markers=True, latest=False)
         for name, (style, reliability) in bins.items()
     ]
-    diagonal = [(0.0, 0.0), (1.0, 1.0)]
-    lines.append(Series(gettext("perfect"), "guess", diagonal, latest=False, straight=True))
-    return charts.chart(
-        gettext("Confidence and accuracy"),
-        lines,
-        1.0,
-        gettext("No example was scored."),
-        gettext("confidence"),
-        share=True,
-        look=gettext(
-            "On the diagonal, answers given with 80% confidence are right 80 times in 100; below "
-            "it the model is too sure of itself."
-        ),
+    lines.append(Series(gettext("perfect"), "guess", _DIAGONAL, latest=False, straight=True))
+    look = gettext(
+        "On the diagonal, answers given with 80% confidence are right 80 times in 100; below "
+        "it the model is too sure of itself."
     )
+    title, empty = gettext("Confidence and accuracy"), gettext("No example was scored.")
+    across = gettext("confidence")
+    return charts.chart(title, lines, 1.0, empty, across, share=True, look=look)
 
 
 def _reliable(bins: Reliability) -> list[charts.Point]:
     """The bins that hold enough to say something: five examples, or all where they are fewer."""
-    enough = min(5, int(bins.counts.max(initial=1)))
-    return [
-        (float(x), float(y))
-        for x, y, count in zip(bins.confidence, bins.accuracy, bins.counts, strict=True)
-        if count >= enough
-    ]
+    enough = bins.counts >= min(5, bins.counts.max(initial=1))
+    points = zip(bins.confidence[enough].tolist(), bins.accuracy[enough].tolist(), strict=True)
+    return list(points)
 
 
 def versus(
@@ -294,22 +262,15 @@ def versus(
 ) -> Markup:
     """Whether the second of two runs, B, is surely other than the first, A."""
     disagreements: list[tuple[ExampleRow, bool, str]] = []
-    sure = same_answers = False
-    if comparison is not None:
-        sure = any(not score.low <= 0 <= score.high for score in comparison.difference.values())
-        same_answers = bool((first.answers == second.answers).all())
-        if first.table is not None:
-            examples = run_examples.example_rows(
-                first, comparison.disagreements[:MOST_DISAGREEMENTS]
-            )
-            others = [second.analysis.labels[second.answers[example.row]] for example in examples]
-            disagreements = list(zip(examples, comparison.first_right, others, strict=False))
+    if comparison is not None and first.table is not None:
+        examples = run_examples.example_rows(first, comparison.disagreements[:MOST_DISAGREEMENTS])
+        others = [second.analysis.labels[second.answers[example.row]] for example in examples]
+        disagreements = list(zip(examples, comparison.first_right, others, strict=False))
     return render(
         "versus.html",
         comparison=comparison,
         examples=first.analysis.examples,
-        sure=sure,
-        same_answers=same_answers,
+        same_answers=comparison is not None and bool((first.answers == second.answers).all()),
         disagreements=disagreements,
     )
 
@@ -322,7 +283,6 @@ def test_set(
     Args:
         study: the evaluation on the test set; None where it was not opened.
         job: the process that scores it.
-        has_test: whether there are test pairs.
     """
     current = study is not None and study.analysis.step == summary.opened[-1].step
     return render(
@@ -344,19 +304,14 @@ def examples(
     relabel: bool,
     nearest: bool = False,
 ) -> Markup:
-    """A table of examples.
+    """A page of examples.
 
     Args:
-        rows: those of this page.
-        total: how many there are.
-        first: position of the first of them among all, from 0.
-        labels: the classes.
+        total, first: how many there are on all pages, and the position of this page's first.
         corrections: row -> the class it was corrected to.
         relabel: whether another class can be chosen.
         nearest: whether these stand in for suspected labels, of which there is none.
     """
-    if not rows:
-        return macro("macros.html", "note")(gettext("No example is like that."))
     return render(
         "examples.html",
         examples=rows,
@@ -366,6 +321,6 @@ def examples(
         labels=labels,
         corrections=corrections,
         relabel=relabel and len(labels) <= MOST_CHOICES,
-        suspect=SUSPECT if nearest else None,
+        suspect=SUSPECT,
         nearest=nearest,
     )

@@ -18,8 +18,9 @@ from finetune.runs.store import RunStore
 from finetune.ui import html
 from finetune.ui.i18n import gettext
 
-# What the form asks for; the fields of the group Expert are set by a flag, a file or a program.
-NAMES = tuple(name for name, knob in run_config.knobs().items() if knob.group != "Expert")
+NAMES = tuple(run_config.knobs())
+# Set by a flag, a file or a program; shown once a configuration that sets one is in the form.
+EXPERT = tuple(name for name, knob in run_config.knobs().items() if knob.group == "Expert")
 UPLOADS = 10  # offered by a dataset chooser, the newest
 Controls = dict[str, gr.components.Component]  # by field name
 
@@ -47,7 +48,8 @@ def draw(drawn: Controls) -> Controls:
                 groups.setdefault(knob.group, []).append(name)
         for group, names in groups.items():
             with gr.Column(elem_classes="ft-knobs"):
-                gr.HTML(Markup('<h2 class="ft-group">{}</h2>').format(group))
+                if group != "Expert":
+                    gr.HTML(Markup('<h2 class="ft-group">{}</h2>').format(group))
                 controls |= _draw_in_pairs(names)
     return {name: controls[name] for name in NAMES}
 
@@ -177,6 +179,9 @@ def filled(store: RunStore, config: RunConfig) -> list[Any]:
     # Two updates: Gradio empties the one it has used.
     dataset, pairs = (gr.update(choices=choices, value=config.dataset) for _ in range(2))
     values = config.to_dict() | {"dataset": dataset}
+    for name in EXPERT:
+        if values[name] != getattr(RunConfig(), name):
+            values[name] = gr.update(value=values[name], visible=True)
     return [*(values[name] for name in NAMES), pairs]
 
 
@@ -198,6 +203,7 @@ def _control(name: str) -> gr.components.Component:
         "elem_id": f"knob-{name}",
         "min_width": 165,
         "interactive": True,
+        "visible": name not in EXPERT,
     }
     if name == "dataset":
         return gr.Dropdown(datasets(), allow_custom_value=True, **common)

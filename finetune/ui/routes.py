@@ -25,7 +25,6 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
 from finetune.jobs import check, export, predict, service
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
 from finetune.ui import auth, i18n, live_updates, sign_in, upload_limits
@@ -172,8 +171,3 @@ def _attachment(content: Iterable[str | bytes], name: str) -> Response:
     }
     media_type = _MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream")
     return StreamingResponse(content, media_type=media_type, headers=headers)
-
-
-def download_link(run: Run, kind: str, text: str) -> str:
-    """A link to one of a run's downloads; `text` is HTML already."""
-    return f'<a class="ft-button" href="finetune/runs/{quote(run.id)}/{kind}" download>{text}</a>'

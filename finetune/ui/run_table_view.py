@@ -1,6 +1,6 @@
 """The table of runs as HTML: sortable columns, a box to compare, a button that opens a run.
 
-`assets/run_table.js` tells the server of clicks and of the boxes that are ticked.
+`assets/run_table.js` tells the page of clicks and of the boxes that are ticked.
 """
 
 from __future__ import annotations
@@ -14,37 +14,12 @@ from markupsafe import Markup
 from finetune import owners
 from finetune.jobs import run_table
 from finetune.jobs.run_table import RunGroup, RunRow
-from finetune.messages import message
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import theme
 from finetune.ui.html import render
 from finetune.ui.run_view import duration
 
-SCRIPT = theme.ASSETS / "run_table.js"
-TITLES = {
-    "name": message("Run"),
-    "status": message("Status"),
-    "dataset": message("Pairs"),
-    "checkpoint": message("Checkpoint"),
-    "f1": message("F1"),
-    "accuracy": message("Accuracy"),
-    "best_epoch": message("Best epoch"),
-    "seconds": message("Duration"),
-    "samples_per_second": message("Samples/s"),
-    "created": message("When"),
-}
-NUMBERS = ("f1", "accuracy", "best_epoch", "seconds", "samples_per_second")
-# Each status is a text of its own: `gettext` translates it.
-MARKS = {
-    message("waiting"): "\u25cb",
-    message("running"): "\u25b6",
-    message("finished"): "\u2713",
-    message("stopped"): "\u25a0",
-    message("failed"): "\u2715",
-    message("interrupted"): "\u26a0",
-}
-NONE = "\u2013"
+MAX_COMPARED = 8  # colours and dashes that can be told apart
 MAX_ROWS = 300  # groups and runs; a filter finds the rest
 
 
@@ -52,7 +27,6 @@ def table(rows: Sequence[RunRow], opened: str, by: str, descending: bool, text: 
     """The table, or what to do while it is empty.
 
     Args:
-        rows: of all runs.
         opened: id of the run shown below.
         by, descending: how it is sorted.
         text: words that each listed run must have.
@@ -68,9 +42,7 @@ def table(rows: Sequence[RunRow], opened: str, by: str, descending: bool, text: 
         listed=sum(len(row.rows) if isinstance(row, RunGroup) else 1 for row in ordered),
         matching=len(matching),
         total=len(rows),
-        titles={name: TITLES[name] for name in run_table.COLUMNS},
-        numbers=NUMBERS,
-        marks=MARKS,
+        most=MAX_COMPARED,
         duration=duration,
         when=when,
     )
@@ -98,6 +70,6 @@ def _owner(store: RunStore, run_id: str) -> list[str]:
 def when(seconds: float) -> str:
     """The server's local time, to the minute."""
     try:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if seconds else NONE
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if seconds else "\u2013"
     except (ValueError, OverflowError, OSError):
-        return NONE
+        return "\u2013"

@@ -19,7 +19,7 @@ from finetune.hub import demo, publish, push_plan
 from finetune.hub.push_plan import PushRequest
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import push_view
+from finetune.ui.html import macro
 from tests.environment.test_space import with_spaces
 from tests.support import toys
 from tests.support.hub import LoopbackHub, Space
@@ -67,7 +67,7 @@ def test_it_is_pushed_beside_the_model_and_updated(
     assert set(space.files) == {"app.py", "finetune.json", "requirements.txt", "README.md"}
     plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
     assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
-    assert "gets a new commit, and keeps its hardware" in push_view.plan(plan)
+    assert "gets a new commit, and keeps its hardware" in macro("push.html", "plan")(plan)
     assert push(store, run, hardware="t4-small", update=True).demo == pushed.demo
     assert (space.space, len(space.commits)) == (Space("gradio"), 1)  # nothing differed
 

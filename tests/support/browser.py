@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import psutil
-from playwright.sync_api import APIResponse, Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from finetune.jobs import workers
 from finetune.jobs.queue import Queue
@@ -77,35 +77,6 @@ class App:
         for path in self.store.root.iterdir():
             while path.is_dir() and path.name != ".warm":  # the app may just write there
                 shutil.rmtree(path, ignore_errors=True)
-
-
-class Late:
-    """Holds back the first of the app's answers that contains certain words."""
-
-    def __init__(self, page: Page, words: str) -> None:
-        self.page, self.words = page, words
-        self.held: list[tuple[Route, APIResponse]] = []
-        page.route("**/run/predict*", self._hold)
-
-    def _hold(self, route: Route) -> None:
-        answer = route.fetch()
-        if self.words in answer.text() and not self.held:
-            self.held.append((route, answer))
-        else:
-            route.fulfill(response=answer)
-
-    def wait(self) -> None:
-        """Wait until the answer is there."""
-        deadline = time.monotonic() + 30
-        while not self.held:
-            assert time.monotonic() < deadline
-            self.page.wait_for_timeout(50)
-
-    def let_go(self) -> None:
-        """Give it to the page, and hold back no more."""
-        (route, answer), *_ = self.held
-        route.fulfill(response=answer)
-        self.page.unroute_all(behavior="ignoreErrors")
 
 
 def fill(page: Page, knob: str, value: str) -> None:

@@ -24,7 +24,6 @@ def data_tab(store: RunStore) -> DataTab:
 def predict_tab(store: RunStore) -> PredictTab:
     tab = PredictTab(store)
     with gr.Blocks():
-        tab.draw_memory()
         tab.draw()
     return tab
 

@@ -42,6 +42,7 @@ LISTS: tuple[tuple[str, ...], ...] = (
 # Texts that stay as they are: names of fields, which are the same in code, files and papers.
 NAMES = {
     *config.knobs(),
+    *(knob.help for knob in config.knobs().values() if knob.group == "Expert"),
     *(one.label for one in (*catalog.DATASETS[1:], *catalog.CHECKPOINTS)),
     *publish.LICENCES[:-1],
     *publish.HARDWARE,

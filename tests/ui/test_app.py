@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import html
-import itertools
 import json
 import os
 import re
@@ -26,9 +24,8 @@ from gradio import http_server, oauth
 from gradio.exceptions import ServerFailedToStartError
 from gradio.helpers import special_args
 
-from finetune import config, uploads
+from finetune import config
 from finetune.config import RunConfig
-from finetune.data import splits
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError
 from finetune.inference import decision_rule
@@ -38,11 +35,11 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
-from finetune.ui import answer_view, app, charts, feedback, form, live_updates, run_view
+from finetune.ui import app, charts, feedback, form, live_updates, run_view
+from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
-from tests.support import toys
 from tests.support.tabs import push_form
 from tests.support.toys import story
 from tests.ui.conftest import Server
@@ -74,7 +71,6 @@ def module_tabs(tmp_path_factory: pytest.TempPathFactory) -> Tabs:
     store = RunStore(tmp_path_factory.mktemp("tabs") / "runs")
     tabs = draw_train(store), PredictTab(store), PublishTab(store)
     with gr.Blocks():
-        tabs[1].draw_memory()
         tabs[1].draw()
         tabs[2].draw()
     return tabs
@@ -343,8 +339,8 @@ def test_opening_the_page_finds_the_newest_run(
     tabs: tuple[TrainTab, PredictTab, PublishTab], finished: Run
 ) -> None:
     train = tabs[0]
-    shown = train.on_open(NOBODY)
-    assert shown[train.runs]["value"] == shown[train.live] == finished.id
+    shown = train.on_turn(NOBODY, "")
+    assert shown[train.live] == finished.id
     assert not shown[train.stop]["interactive"]
     assert not shown[train.resume]["visible"]
 
@@ -385,13 +381,6 @@ def test_predicting_through_the_tab(
     assert 'id="label"' in shown[tab.answer]
     assert "not_equivalent" in shown[tab.answer]
     assert shown[tab.why]["visible"]
-    entry = json.loads(shown[tab.entry])
-    asked = (entry["sentence1"], entry["prediction"], entry["label"])
-    assert asked == (pair[0], "not_equivalent", "")
-    entries = [entry, entry | {"n": 7, "label": "equivalent"}, "nonsense"]
-    history = tab.on_history(NOBODY, entries)[tab.history]
-    assert "your verdict" in history
-    assert re.findall(r'data-place="(\d+)"', history) == ["7", "0"]
     decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
     for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
         shown = tab.on_ask(NOBODY, finished.id, *pair, False, threshold, False)
@@ -404,7 +393,7 @@ def test_predicting_through_the_tab(
     for wrong in ("", "7", "{}", '{"id": 1, "run": 1, "sentences": ["a"], "options": []}', None):
         assert "Nothing was asked yet" in tab.on_why(NOBODY, wrong)[tab.reasons]
     failed = tab.on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
-    assert failed[tab.question] == failed[tab.entry] == ""
+    assert failed[tab.question] == ""
     assert "sentence2 is empty" in failed[tab.answer]
     assert not failed[tab.why]["visible"]
 
@@ -414,23 +403,19 @@ def test_of_another_model_nothing_was_asked_yet(
 ) -> None:
     tab = tabs[1]
     question = tab.on_ask(NOBODY, finished.id, "a cat", "a dog", False, False, False)[tab.question]
-    assert tab.on_other_model(NOBODY, finished.id, question) == gr.skip()  # the chooser was left
-    assert tab.on_other_model(NOBODY, "another", "") == gr.skip()
-    shown = tab.on_other_model(NOBODY, "another", question)
+    for run_id, asked in ((finished.id, question), ("another", "")):
+        assert tab.answer not in tab.on_run(NOBODY, run_id, asked)
+    shown = tab.on_run(NOBODY, "another", question)
     assert "The answer appears here" in shown[tab.answer]
     assert (shown[tab.why]["visible"], shown[tab.reasons]) == (False, "")
 
 
-def test_a_sentence_that_cannot_be_sent_is_kept_as_one_that_can(tabs: Tabs, finished: Run) -> None:
-    """Half of an emoji, pasted: what is remembered of it must not close the tab for good."""
-    tab, asked = tabs[1], ("the cat \ud83d", "a dog")
-    shown = tab.on_ask(NOBODY, finished.id, *asked, False, False, False)
+def test_a_sentence_that_cannot_be_sent_is_answered(tabs: Tabs, finished: Run) -> None:
+    """Half of an emoji, pasted."""
+    tab = tabs[1]
+    shown = tab.on_ask(NOBODY, finished.id, "the cat \ud83d", "a dog", False, False, False)
     assert orjson.dumps(shown[tab.question])
-    entry = json.loads(orjson.dumps(json.loads(shown[tab.entry])))  # as Gradio sends it
-    assert entry["sentence1"] == "the cat ?"
-    former = [entry | {"sentence1": asked[0], "labels": ["\ud800"]}]  # of an older version
-    for drawn in (tab.on_history(NOBODY, former), tab.on_open(NOBODY, None, former)):
-        assert orjson.dumps(str(drawn[tab.history]))
+    assert "Why" in tab.on_why(NOBODY, shown[tab.question])[tab.reasons]
 
 
 def test_a_typed_classifier_of_the_hub_stays_chosen(
@@ -438,29 +423,7 @@ def test_a_typed_classifier_of_the_hub_stays_chosen(
 ) -> None:
     tab = tabs[1]
     for chosen, kept in (("ada/judge", "ada/judge"), ("gone", finished.id), (None, finished.id)):
-        assert tab.on_open(NOBODY, chosen, [])[tab.run]["value"] == kept
-
-
-@pytest.mark.parametrize("second", ["", "a dog ."])
-def test_what_was_tried_can_be_trained_on(second: str, tmp_path: Path) -> None:
-    tried = [
-        {
-            "when": "2026-01-01 10:00", "model": "x", "sentence1": f"the {one} {verb} .",
-            "sentence2": second and f"{second} {n}", "prediction": "calm", "probability": 0.9,
-            "label": "glad" if n % 2 else "calm", "labels": ["calm", "glad"], "n": n,
-        }
-        for n, (one, verb) in enumerate(itertools.product(toys.ANIMALS, toys.VERBS))
-    ]  # fmt: skip
-    found = re.search(r'base64,([^"]+)"', answer_view.history(tried))
-    assert found is not None
-    path = tmp_path / "tried.csv"
-    path.write_bytes(base64.b64decode(found[1]))
-    dataset = uploads.Uploads(tmp_path / "uploads").add({"train": path})
-    pairs = splits.load_pairs(RunConfig(dataset=dataset), tmp_path)
-    columns = pairs.splits["train"].column_names
-    assert ("sentence2" in columns) == bool(second)
-    assert pairs.labels == ["calm", "glad"]
-    assert sum(map(len, pairs.splits.values())) == len(tried)
+        assert tab.on_open(NOBODY, chosen)[tab.run]["value"] == kept
 
 
 def test_markup_is_shown_not_run(tabs: Tabs, store: RunStore) -> None:
@@ -477,7 +440,7 @@ def test_markup_is_shown_not_run(tabs: Tabs, store: RunStore) -> None:
     from finetune.inference.predictor import Prediction
 
     odd = Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1)
-    assert "<script" not in answer_view.answer(odd)
+    assert "<script" not in macro("answer.html", "answer")(odd)
 
 
 def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) -> None:

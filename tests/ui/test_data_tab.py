@@ -1,4 +1,4 @@
-"""The first rows of a file, before anything else is known of it, and what the page shows then."""
+"""The Data tab shows what is known of the pairs as it comes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,15 @@ from finetune.ui.tabs.data import Drawn
 from tests.support.tabs import data_tab
 from tests.ui.test_app import NOBODY
 
-
-def upload(store: RunStore, folder: Path, name: str, contents: bytes) -> RunConfig:
-    path = folder / name
-    path.write_bytes(contents)
-    return RunConfig(dataset=store.uploads.add({"train": path}))
-
-
 ASKED = gr.EventData(None, {"wait": "+this"})
+FAILED = events.Failed(error="It is over.", remedy="Press Examine.")
 
 
 class Watched:
     """The Data tab as a browser with one check sees it."""
 
     def __init__(self, store: RunStore) -> None:
-        self.tab, self.drawn = data_tab(store), Drawn()
-        self.order, self.words = "first", ""
+        self.tab, self.drawn, self.words = data_tab(store), Drawn(), ""
         self.check = check.check_folder(store, RunConfig())
         self.check.folder.mkdir(parents=True)
         self.check.describe_job("check", "", RunConfig().to_dict())
@@ -45,9 +38,7 @@ class Watched:
 
     def tick(self) -> dict[Any, Any]:
         """The parts of the page that change."""
-        changes = self.tab.on_tick(
-            NOBODY, self.check.id, self.drawn, self.order, self.words, ASKED
-        )  # fmt: skip
+        changes = self.tab.on_tick(NOBODY, self.check.id, self.drawn, self.words, ASKED)
         self.drawn = changes.pop(self.tab.drawn, self.drawn)
         return changes
 
@@ -62,6 +53,8 @@ def watched(store: RunStore) -> Watched:
 
 def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     tab = watched.tab
+    watched.check.append(events.PhaseStarted(phase=Phase.START))
+    assert "PyTorch" not in watched.tick()[tab.progress]  # which it does not load
     watched.check.append(events.PhaseStarted(phase=Phase.READ_ROWS, detail="train"))
     watched.check.append(events.Progressed(done=50_000))
     rows = preview.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])])
@@ -71,10 +64,9 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     assert "reading train: 50,000 rows" in first[tab.progress]
     assert "&lt;script&gt;" in first[tab.progress]
     assert "<i>.csv" not in first[tab.progress]
-    known = CheckReport(
-        "x", corpus="c", labels=["a", "b"], columns={"sentence2": "q"}, read={"train": 9}
-    )
-    watched.write("partial.json", known.to_json())
+    columns = {"sentence2": "q"}
+    report = CheckReport("x", corpus="c", labels=["a", "b"], columns=columns, read={"train": 9})
+    watched.write("partial.json", report.to_json())
     watched.check.append(events.PhaseStarted(phase=Phase.MEASURE_LENGTHS))
     second = watched.tick()
     assert {tab.overview, tab.findings, tab.rows, tab.split, *tab.columns} <= set(second)
@@ -83,62 +75,55 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     assert "measuring lengths" in second[tab.progress]
     assert second[tab.poller][0] == "+"  # the wait goes on, and Train hears that pairs are counted
     assert set(watched.tick()) == {tab.progress}  # what is on the page is left alone
-    watched.write("report.json", known.to_json())
+    watched.write("report.json", report.to_json())
     last = watched.tick()
     assert {tab.overview, tab.findings, tab.poller} <= set(last)
-    assert not {tab.rows, tab.split, tab.label, *tab.columns} & set(last)
+    assert not {tab.rows, tab.split, *tab.columns} & set(last)
     assert watched.tick() == {tab.poller: "-this"}
 
 
-def test_rows_of_new_pairs_come_in_the_way_that_is_chosen(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "order", "asked"),
+    [("", "", "first"), ("owl", "", "search"), ("owl", "random", "random")],
+)
+def test_rows_come_in_the_way_that_is_chosen(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, words: str, order: str, asked: str
 ) -> None:
-    asked: list[object] = []
+    calls: list[object] = []
 
     def owls(folder: Path, *values: object, seed: int) -> list[Example]:
-        asked.extend([folder.name, *values])
+        calls.append((folder.name, *values))
         return [Example("train", 7, "an owl")]
 
     monkeypatch.setattr(preview, "preview_rows", owls)
-    watched.order, watched.words = "search", "owl"
-    known = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
-    watched.write("report.json", known.to_json())
-    assert "an owl" in watched.tick()[watched.tab.rows]
-    assert asked == ["c", "train", "search", "owl"]
+    watched.words, tab = words, watched.tab
+    report = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
+    watched.write("report.json", report.to_json())
+    assert "an owl" in watched.tick()[tab.rows]
+    assert calls == [("c", "train", "search" if words else "first", words)]
+    assert "an owl" in tab.on_rows(NOBODY, watched.check.id, "test", words, order)[tab.rows]
+    assert calls[1:] == [("c", "test", asked, words)]
 
 
 def test_unclear_columns_are_shown_with_the_first_rows(watched: Watched) -> None:
-    glance = preview.FirstRows("a.csv", ["p"], [(2, ["<script>"])])
-    watched.write("first_rows.json", glance.to_json())
+    rows = preview.FirstRows("a.csv", ["p"], [(2, ["<script>"])])
+    watched.write("first_rows.json", rows.to_json())
     watched.write("report.json", CheckReport("a.csv", choices={"p": "", "q": ""}).to_json())
     shown = watched.tick()[watched.tab.overview]
     assert "First rows of a.csv" in shown
     assert "&lt;script&gt;" in shown
     assert "No row was measured" not in shown  # nothing is known of lengths
-    watched.write("report.json", CheckReport("a.csv", corpus="c").to_json())
-    assert "First rows" not in watched.tick()[watched.tab.overview]
 
 
 def test_what_needs_no_tokenizer_stays_when_the_rest_fails(watched: Watched) -> None:
     tab = watched.tab
     watched.write("partial.json", CheckReport("x", read={"train": 9}).to_json())
-    watched.check.append(events.Failed(error="It is over.", remedy="Press Examine."))
+    watched.check.append(FAILED)
     shown = watched.tick()
     assert "It is over." in shown[tab.progress]
     assert shown[tab.overview]
     assert tab.poller in shown
     assert set(watched.tick()) == {tab.poller}
-
-
-def test_choosers_offer_the_columns_after_a_failure_before_they_were_known(
-    watched: Watched,
-) -> None:
-    watched.check.append(events.Failed(error="It is over.", remedy="Press Examine."))
-    assert "It is over." in watched.tick()[watched.tab.progress]
-    watched.write(
-        "report.json", CheckReport("x", read={"train": 9}).to_json()
-    )  # Examine was pressed
-    assert set(watched.tab.columns) <= set(watched.tick())
 
 
 def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
@@ -150,7 +135,6 @@ def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
     other = check.check_folder(store, RunConfig(max_train_samples=7))
     watched.check.folder.rename(other.folder)
     watched.check = other
-    watched.write("config.json", RunConfig(max_train_samples=7).to_json())
     watched.write("report.json", CheckReport("x", labels=["a", "c"], read={"train": 7}).to_json())
     changes = watched.tick()
     assert watched.tab.rows in changes
@@ -158,21 +142,22 @@ def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
 
 
 def test_the_same_failure_is_told_again_when_pairs_are_checked_again(watched: Watched) -> None:
-    failed = events.Failed(error="It is over.", remedy="Press Examine.")
-    watched.check.append(failed)
-    assert "It is over." in watched.tick()[watched.tab.progress]
-    assert set(watched.tick()) == {watched.tab.poller}
-    watched.check.events_file.unlink()
-    assert "Examining" in watched.tick()[watched.tab.progress]
-    watched.check.append(failed)
-    assert "It is over." in watched.tick()[watched.tab.progress]
+    tab = watched.tab
+    for _ in range(2):
+        watched.check.append(FAILED)
+        assert "It is over." in watched.tick()[tab.progress]
+        assert set(watched.tick()) == {tab.poller}
+        watched.check.events_file.unlink()
+        assert "Examining" in watched.tick()[tab.progress]
+    watched.write("report.json", CheckReport("x", read={"train": 9}).to_json())
+    assert set(tab.columns) <= set(watched.tick())  # they are known now
 
 
 def test_an_examination_tells_what_it_does_with_the_pairs(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("alarm", "signal"):
-        monkeypatch.setattr(signal, name, lambda *given: None)
+        monkeypatch.setattr(signal, name, lambda *values: None)
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the examination sets them
         monkeypatch.setenv(name, "1")
     job = check.check_folder(store, RunConfig())

@@ -20,9 +20,9 @@ from finetune.ui.tabs.runs import RunsTab, blank
 from tests.evaluation.test_report import evaluated, sure
 from tests.support import toys
 from tests.support.toys import story
-from tests.ui.test_app import NOBODY, draw_train
+from tests.ui.test_app import NOBODY
 
-CHOSEN: dict[str, Any] = {"at": -1.0, "runs": [], "full": False}
+CHOSEN = ""  # no run is ticked
 ASKS = ("all", "", "", "row", "", 0)
 
 
@@ -128,15 +128,3 @@ def test_a_later_drawing_of_the_errors_says_so(tab: RunsTab, store: RunStore) ->
     tables = [part.on_filter(NOBODY, view, *ASKS)[part.table] for _ in range(2)]
     stamps = [int(table.split('data-at="')[1].split('"')[0]) for table in tables]
     assert began * 1e6 - 1 <= stamps[0] < stamps[1] <= time.time() * 1e6  # microseconds
-
-
-def test_the_chooser_of_a_run_is_not_set_by_its_own_answer(
-    store: RunStore, pair: tuple[Run, Run]
-) -> None:
-    train = draw_train(store)
-    updates = train.on_watch(NOBODY, pair[0].id)
-    assert train.runs not in updates
-    assert updates[train.live] == pair[0].id
-    updates = train.on_watch(NOBODY, "gone")
-    assert updates[train.runs]["value"] == updates[train.live]
-    assert updates[train.live] in {run.id for run in pair}

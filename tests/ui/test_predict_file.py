@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import time
 from dataclasses import asdict
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.inference.file_request import PredictionRequest
-from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.owners import Visitor
 from finetune.runs import events
@@ -40,6 +39,7 @@ REPORT = {
     "trained_on": 312, "validated_on": 6, "seconds": 2.0,
     "not_trained_on": {"labelled": 96, "scores": APART, "confusion": [[40, 8], [8, 40]]},
 }  # fmt: skip
+TICK = gr.EventData(None, {"wait": "+abc"})
 
 
 class Request:
@@ -56,55 +56,33 @@ BOB: Any = Request()
 @pytest.fixture
 def shared(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    for one in (ADA, BOB):
+    for request in (ADA, BOB):
         token = auth.identities(store).issue("192.0.2.1")
-        one.headers = {"cookie": f"{auth.COOKIE}={token}"}
+        request.headers = {"cookie": f"{auth.COOKIE}={token}"}
 
 
-class Cells(HTMLParser):
-    """The texts of a table's cells, row by row."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self._inside = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
-            self._inside = True
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th"):
-            self._inside = False
-
-    def handle_data(self, data: str) -> None:
-        if self._inside:
-            self.rows[-1][-1] += data
+def cells(html: str) -> list[list[str]]:
+    """The texts of the tables' cells, row by row."""
+    rows = re.findall("<tr.*?</tr>", html, re.DOTALL)
+    columns = [re.findall(r"<t[dh].*?>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
+    return [[re.sub("<.*?>", "", cell) for cell in row] for row in columns]
 
 
-def lay(
-    store: RunStore, run: Run, file: str, age: float = 0.0, ended: bool = True, **report: Any
-) -> PredictionJob:
+def lay(store: RunStore, run: Run, file: str, ended: bool = True) -> PredictionJob:
     """A job as its process leaves it, or while it goes on."""
-    made = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
-    made.folder.mkdir(parents=True)
+    job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
+    job.folder.mkdir(parents=True)
     request = PredictionRequest(run.id, file, "sentence1", "sentence2", "label")
-    made.describe_job("predict", store.visitor.name, asdict(request))
-    then = time.time() - age
-    os.utime(made.folder / "job.json", (then, then))
-    (made.folder / "result.csv").write_text("sentence1,prediction\na,no\n")
-    (made.folder / "head.json").write_text(json.dumps({"rows": [{"sentence1": "the first row"}]}))
-    made.append(events.Progressed(done=7, total=408))
-    if not ended:
-        hold_lock(made.lock_file)  # as its worker, to the end of the tests
+    job.describe_job("predict", store.visitor.name, asdict(request))
+    (job.folder / "result.csv").write_text("sentence1,prediction\na,no\n")
+    (job.folder / "head.json").write_text(json.dumps({"rows": [{"sentence1": "the first row"}]}))
+    job.append(events.Progressed(done=7, total=408))
     if ended:
-        (made.folder / "report.json").write_text(json.dumps(REPORT | report))
-        made.append(events.Finished(step=0, seconds=2.0))
-    return made
+        (job.folder / "report.json").write_text(json.dumps(REPORT))
+        job.append(events.Finished(step=0, seconds=2.0))
+    else:
+        hold_lock(job.lock_file)  # as its worker, to the end of the tests
+    return job
 
 
 def of(store: RunStore, request: Any) -> RunStore:
@@ -114,17 +92,6 @@ def of(store: RunStore, request: Any) -> RunStore:
 @pytest.fixture
 def tab(store: RunStore) -> FilePredictions:
     return predict_tab(store).files
-
-
-def click(job_id: Any) -> gr.EventData:
-    """A click on one of those kept."""
-    return gr.EventData(None, {"what": job_id})
-
-
-TICK = gr.EventData(None, {"wait": "+abc"})
-
-
-# -- what was trained on -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -140,43 +107,45 @@ def test_a_file_that_was_trained_on_is_not_scored_without_a_word(
     assert "312 of 408 rows were trained on: their scores say nothing of new pairs." in shown
     assert "6 of 408 rows are validation pairs of the run" in shown
     assert 'role="note"' in shown
-    table = Cells(shown[shown.index("batch-scores") :]).rows
-    assert table[0] == ["", "all rows", "95% interval", "not trained on", "95% interval"]
-    assert table[1] == ["Accuracy", "0.900", "0.850 to 0.950", "0.600", "0.400 to 0.800"]
-    assert table[2] == ["F1", "0.800", "0.700 to 0.900", "0.500", "0.300 to 0.700"]
-    assert table[3:6] == [["", "no", "yes"], ["no", "200", "4"], ["yes", "4", "200"]]
+    assert cells(shown[shown.index("batch-scores") :])[:6] == [
+        ["", "all rows", "95% interval", "not trained on", "95% interval"],
+        ["Accuracy", "0.900", "0.850 to 0.950", "0.600", "0.400 to 0.800"],
+        ["F1", "0.800", "0.700 to 0.900", "0.500", "0.300 to 0.700"],
+        ["", "no", "yes"],
+        ["no", "200", "4"],
+        ["yes", "4", "200"],
+    ]
     assert "On 408 labelled rows; 96 of them were not trained on" in shown
 
 
-def test_too_few_new_rows_are_said_to_be_too_few(store: RunStore, job: PredictionJob) -> None:
-    report = REPORT | {"not_trained_on": {"labelled": 1200}, "validated_on": 0}
-    shown = predict_file.view(store, job, PredictionState("finished", report=report))
-    assert "1,200 labelled rows were not trained on: too few to be scored apart." in shown
-    assert "validation pairs" not in shown
-    assert Cells(shown[shown.index("batch-scores") :]).rows[0] == ["", "score", "95% interval"]
+RUNNING: dict[str, Any] = {"status": "running", "done": 20, "total": 408}
 
 
-@pytest.mark.parametrize("known", [{}, {"trained_on": 0, "validated_on": 0}])
-def test_of_new_rows_and_of_an_old_run_nothing_is_said(
-    store: RunStore, job: PredictionJob, known: dict[str, int]
+@pytest.mark.parametrize(
+    ("state", "report", "words", "absent"),
+    [
+        # Too few new rows to be scored apart.
+        ({"status": "finished"}, {"not_trained_on": {"labelled": 1200}, "validated_on": 0},
+         "1,200 labelled rows were not trained on: too few to be scored apart.",
+         "validation pairs"),
+        # New rows only, and an old run of which that is unknown.
+        ({"status": "finished"}, {"trained_on": 0, "validated_on": 0, "not_trained_on": None},
+         "408 rows", "trained on"),
+        ({"status": "finished"}, {"trained_on": None, "validated_on": None,
+                                  "not_trained_on": None}, "408 rows", "trained on"),
+        # While it goes on.
+        (RUNNING, {"rows": 20, "trained_on": 5}, "5 of 20 rows were trained on", "Download"),
+        (RUNNING, {"trained_on": None, "validated_on": None}, "20 of about 408 rows",
+         "trained on"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_rows_that_are_not_new(
+    store: RunStore, job: PredictionJob, state: Any, report: dict[str, Any], words: str, absent: str
 ) -> None:
-    names = ("trained_on", "validated_on", "not_trained_on")
-    report = {name: value for name, value in REPORT.items() if name not in names}
-    shown = predict_file.view(store, job, PredictionState("finished", report=report | known))
-    assert "trained on" not in shown
-    assert "validation" not in shown
-
-
-def test_it_is_said_while_the_file_is_predicted(store: RunStore, job: PredictionJob) -> None:
-    report = {"rows": 20, "trained_on": 5, "validated_on": 0}
-    shown = predict_file.view(
-        store, job, PredictionState("running", done=20, total=408, report=report)
-    )
-    assert "20 of about 408 rows" in shown
-    assert "5 of 20 rows were trained on" in shown
-    assert "trained on" not in predict_file.view(
-        store, job, PredictionState("running", done=20, total=408)
-    )
+    values = {name: value for name, value in (REPORT | report).items() if value is not None}
+    shown = predict_file.view(store, job, PredictionState(**state, report=values))
+    assert words in shown
+    assert absent not in shown
 
 
 def test_markup_in_a_file_is_shown(store: RunStore) -> None:
@@ -187,109 +156,72 @@ def test_markup_in_a_file_is_shown(store: RunStore) -> None:
     for tag in ("<b>.csv", "<i>", "<u>", "<s>", "<script>"):
         assert tag not in shown
         assert tag.replace("<", "&lt;").replace(">", "&gt;") in shown
-    assert Cells(shown).rows[-1] == ["<script>", "x" * 200 + "\u2026", "true", ""]
+    assert cells(shown)[-1] == ["&lt;script&gt;", "x" * 200 + "\u2026", "true", ""]
 
 
-# -- after a reload ------------------------------------------------------------------------------
-
-
-def test_what_is_kept_is_listed_the_newest_first(store: RunStore, tab: FilePredictions) -> None:
+def test_a_reload_finds_the_newest_file_again(store: RunStore, tab: FilePredictions) -> None:
+    assert tab.on_open(NOBODY, "") == gr.skip()
     run = store.create(RunConfig(name="ours"))
-    old = lay(store, run, "old.csv", age=7200, rows=12)
-    new = lay(store, run, "<b>.csv", age=3600)
-    listed = tab.on_open(NOBODY, "")[tab.kept]
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(new.created))
-    assert Cells(listed).rows[1:] == [
-        ["<b>.csv", "ours", "408", when, "finished", "Download"],
-        ["old.csv", "ours", "12", Cells(listed).rows[2][3], "finished", "Download"],
-    ]
-    assert f'href="finetune/batches/{old.id}/result"' in listed
-    assert f'data-what="{new.id}"' in listed
-    store.delete(run)
-    assert Cells(predict_file.kept(store)).rows[1][1] == "a deleted run"
-    (old.folder / "job.json").write_text('{"owner": "browser:x"}')
-    assert "old.csv" not in predict_file.kept(store)
-    assert predict_file.kept(RunStore(store.root / "empty")) == ""
-
-
-def test_a_kept_result_is_shown_again(tab: FilePredictions, job: PredictionJob) -> None:
-    shown = tab.on_kept(NOBODY, click(job.id))
-    assert (shown[tab.job_id], shown[tab.message]) == (job.id, "")
-    for text in ("pairs.csv", "ours", "312 of 408 rows", "batch-scores", "the first row"):
-        assert text in shown[tab.view]
-    assert shown[tab.cancel]["interactive"] is False
-
-
-@pytest.mark.parametrize("what", ["../x", "", None, 7, {}, "x" * 10**6])
-def test_what_is_no_job_is_not_shown(tab: FilePredictions, what: Any) -> None:
-    shown = tab.on_kept(NOBODY, click(what))
-    assert set(shown) == {tab.message}
-    assert "no such prediction" in shown[tab.message]
-
-
-def test_after_a_reload_one_that_goes_on_has_its_progress_and_its_cancel(
-    store: RunStore, tab: FilePredictions, job: PredictionJob
-) -> None:
-    going = lay(store, store.create(RunConfig(name="ours")), "long.csv", ended=False)
+    old = lay(store, run, "old.csv")
+    os.utime(old.folder / "job.json", (time.time() - 60,) * 2)
+    going = lay(store, run, "long.csv", ended=False)
     opened = tab.on_open(NOBODY, "")
     assert (opened[tab.job_id], opened[tab.message]) == (going.id, "")
     assert "7 of about 408 rows" in opened[tab.view]
     assert opened[tab.cancel]["interactive"]
     assert opened[tab.poller].startswith("+")  # the page goes on asking
     assert opened[tab.fold]["open"]
-    assert Cells(opened[tab.kept]).rows[1][4] == "running"
-    # A page that shows one already is left alone.
-    assert set(tab.on_open(NOBODY, "x")) == {tab.kept}
+    assert tab.on_open(NOBODY, "x") == gr.skip()  # a page that shows one already is left alone
     going.append(events.Stopped(step=0, seconds=1.0))
     last = tab.on_tick(NOBODY, going.id, TICK)
     assert "cancelled" in last[tab.view]
     assert (last[tab.cancel]["interactive"], last[tab.poller]) == (False, "-abc")
-    assert Cells(last[tab.kept]).rows[1][4] == "cancelled"
-    assert set(tab.on_open(NOBODY, "")) == {tab.kept}
+    store.delete(run)
+    os.utime(going.folder / "job.json", (time.time() - 120,) * 2)
+    shown = tab.on_open(NOBODY, "")[tab.view]
+    for text in ("old.csv", "a deleted run", "312 of 408 rows", "batch-scores", "the first row"):
+        assert text in shown
+    assert f'href="finetune/batches/{old.id}/result"' in shown
 
 
-def test_anothers_results_are_neither_listed_nor_shown(
+@pytest.mark.parametrize("job_id", ["../x", "", None, 7, {}, "x" * 10**6])
+def test_what_is_no_job_is_not_shown(tab: FilePredictions, job_id: Any) -> None:
+    shown = tab.on_tick(NOBODY, job_id, TICK)
+    assert set(shown) == {tab.view, tab.poller}
+    assert "no such prediction" in shown[tab.view]
+
+
+def test_anothers_results_are_not_shown(
     store: RunStore, tab: FilePredictions, shared: None
 ) -> None:
     hers = of(store, ADA)
-    made = lay(hers, hers.create(RunConfig(name="hers-alone")), "hers.csv", ended=False)
-    assert "hers.csv" in tab.on_open(ADA, "")[tab.kept]
+    job = lay(hers, hers.create(RunConfig(name="hers-alone")), "hers.csv", ended=False)
+    assert "hers.csv" in tab.on_open(ADA, "")[tab.view]
     for other in (BOB, NOBODY):
-        assert tab.on_open(other, "") == {tab.kept: ""}
-        assert tab.on_open(other, made.id) == {tab.kept: ""}
-        shown = tab.on_kept(other, click(made.id))
-        assert "no such prediction" in shown[tab.message]
-        assert "hers" not in str(shown)
-        assert "no such prediction" in tab.on_tick(other, made.id, TICK)[tab.view]
+        assert tab.on_open(other, "") == tab.on_open(other, job.id) == gr.skip()
+        for shown in (tab.on_tick(other, job.id, TICK)[tab.view],
+                      tab.on_cancel(other, job.id)[tab.message]):  # fmt: skip
+            assert "no such prediction" in shown
+            assert "hers" not in shown
     # Nor is the model's name told to who has the file, but not the run.
-    borrowed = lay(of(store, BOB), hers.runs()[0], "his.csv")
-    assert "hers-alone" not in predict_file.kept(of(store, BOB))
-    assert borrowed.id in predict_file.kept(of(store, BOB))
-
-
-def test_of_each_visitors_the_oldest_make_room(store: RunStore) -> None:
-    run = store.create(RunConfig())
-    for n in range(predict.KEPT + 2):
-        lay(store, run, f"{n}.csv", age=100 - n)
-    files = [row[0] for row in Cells(predict_file.kept(store)).rows[1:]]
-    newest = predict.KEPT + 1
-    assert files == [f"{newest - n}.csv" for n in range(predict.KEPT)]
-
-
-# -- uploads -------------------------------------------------------------------------------------
+    lay(of(store, BOB), hers.runs()[0], "his.csv")
+    shown = tab.on_open(BOB, "")[tab.view]
+    assert "his.csv" in shown
+    assert "hers-alone" not in shown
 
 
 def bring(store: RunStore, folder: Path, name: str, age: float = 0.0) -> str:
+    """Upload a file; its name as a configuration has it."""
     path = folder / name
     path.write_text(f"sentence1,sentence2,label\n{name},b,1\nc,d,0\n")
-    made = store.uploads.add({"train": path})
+    dataset = store.uploads.add({"train": path})
     then = time.time() - age
-    os.utime(store.root / "uploads" / made.removeprefix("upload/"), (then, then))
-    return made
+    os.utime(store.root / "uploads" / dataset.removeprefix("upload/"), (then, then))
+    return dataset
 
 
-def offers(update: Any) -> dict[str, str]:
-    return {name: label for label, name in update["choices"] if name.startswith("upload/")}
+def offers(choices: list[tuple[str, str]]) -> dict[str, str]:
+    return {name: label for label, name in choices if name.startswith("upload/")}
 
 
 def test_what_was_uploaded_is_offered_after_a_reload(store: RunStore, tmp_path: Path) -> None:
@@ -301,44 +233,41 @@ def test_what_was_uploaded_is_offered_after_a_reload(store: RunStore, tmp_path: 
     assert set(opened) == set(choosers)
     for update in opened.values():
         assert "value" not in update
-        found = offers(update)
-        assert list(found) == [new, old]
-        folder = store.root / "uploads" / new.removeprefix("upload/")
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.stat().st_mtime))
-        assert found[new] == f"Your files: new.csv \u00b7 44 B \u00b7 {when}"
+        offered = offers(update["choices"])
+        assert list(offered) == [new, old]
+        assert offered[new].startswith("Your files: new.csv \u00b7 44 B \u00b7 20")
     assert bring(store, tmp_path, "old.csv") == old  # brought again: the newest
-    assert list(offers(tab.on_restore(NOBODY, None)[choosers[0]])) == [old, new]
+    assert list(offers(tab.on_restore(NOBODY, None)[choosers[0]]["choices"])) == [old, new]
 
 
 def test_at_most_ten_uploads_are_offered_and_the_chosen_one(
     store: RunStore, tmp_path: Path
 ) -> None:
     brought = [bring(store, tmp_path, f"{n}.csv", age=100 - n) for n in range(12)]
-    assert list(offers({"choices": form.datasets(store)})) == brought[:1:-1]
-    chosen = {"choices": form.datasets(store, brought[0])}
-    assert list(offers(chosen)) == [*brought[:1:-1], brought[0]]
-    assert form.datasets() == form.datasets(RunStore(tmp_path / "none"))
-
-
-def test_an_upload_that_has_just_gone_is_not_offered(store: RunStore, tmp_path: Path) -> None:
-    name = bring(store, tmp_path, "a.csv")
-    (store.root / "uploads" / name.removeprefix("upload/") / "upload.json").unlink()
-    assert form.datasets(store) == form.datasets()
+    assert list(offers(form.datasets(store))) == brought[:1:-1]
+    assert list(offers(form.datasets(store, brought[0]))) == [*brought[:1:-1], brought[0]]
+    folder = store.root / "uploads" / brought[-1].removeprefix("upload/")
+    (folder / "upload.json").unlink()  # it has just gone
+    assert brought[-1] not in offers(form.datasets(store))
 
 
 def test_anothers_uploads_are_not_offered(store: RunStore, shared: None, tmp_path: Path) -> None:
     name = bring(of(store, ADA), tmp_path, "hers.csv")
-    tabs = draw_train(store), data_tab(store)
-    pairs = tabs[0].filled[-1]
-    assert list(offers(tabs[0].on_restore(ADA, None)[pairs])) == [name]
+    train, data = draw_train(store), data_tab(store)
+    pairs = train.filled[-1]
+
+    def offered(who: Any) -> list[str]:
+        return list(offers(train.on_restore(who, None)[pairs]["choices"]))
+
+    assert offered(ADA) == [name]
     for other in (BOB, NOBODY):
-        assert list(offers(tabs[0].on_restore(other, None)[pairs])) == []
+        assert offered(other) == []
         kept = RunConfig(dataset=name).to_dict()
-        assert "hers" not in str(tabs[0].on_restore(other, kept))
+        assert "hers" not in str(train.on_restore(other, kept))
     his = bring(of(store, BOB), tmp_path, "his.csv")
-    assert list(offers(tabs[0].on_restore(BOB, None)[pairs])) == [his]
-    sent = tabs[1].on_upload(BOB, str(tmp_path / "hers.csv"), None, None)  # which he did not bring
-    assert set(sent) == {tabs[1].message}
-    assert "not here any more" in sent[tabs[1].message]
+    assert offered(BOB) == [his]
+    sent = data.on_upload(BOB, str(tmp_path / "hers.csv"), None, None)  # which he did not bring
+    assert set(sent) == {data.message}
+    assert "not here any more" in sent[data.message]
     signed_in = store.for_visitor(Visitor(("user:ada", *of(store, ADA).visitor.names)))
-    assert name in offers({"choices": form.datasets(signed_in)})
+    assert name in offers(form.datasets(signed_in))

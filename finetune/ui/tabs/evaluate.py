@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
 
 from finetune.errors import FinetuneError, JobError
 from finetune.evaluation import corrections, report
 from finetune.evaluation import examples as run_examples
-from finetune.evaluation.report import RunEvaluation
 from finetune.inference import decision_rule
 from finetune.jobs import evaluate, service
 from finetune.jobs.evaluate import EvaluationKind
@@ -21,7 +20,8 @@ from finetune.messages import message
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import evaluation_view, feedback, form, polling, routes, theme
+from finetune.ui import elements, evaluation_view, feedback, form, polling, theme
+from finetune.ui.elements import button, event_data
 from finetune.ui.handlers import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
@@ -38,34 +38,21 @@ _TEXT = "evaluation_text.html"
 
 @dataclass
 class Evaluation:
-    """The controls of both parts and their event handlers.
-
-    Args:
-        store: where runs are.
-        filled: what `on_start` fills in: the form, Data's chooser of pairs and the tabs.
-    """
+    """The controls of both parts and their event handlers."""
 
     store: RunStore
-    filled: list[Any] = field(default_factory=list)
+    filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
 
-    def draw_choice(self) -> None:
-        """The choice among the parts; no `gr.Tabs`, whose tabs come twice when drawn hidden."""
+    def draw(self, draw_progress: Callable[[], None]) -> None:
+        """Lay out the choice among the parts, and the parts; the first is the Runs tab's own."""
+        # No `gr.Tabs`, whose tabs come twice when drawn hidden.
         self.part = gr.Radio(
-            list(PARTS),
-            value=PROGRESS,
-            show_label=False,
-            label=gettext("Part"),
-            elem_id="run-parts",
-            container=False,
-        )
-
-    def draw(self, progress: gr.Column) -> None:
-        """Lay out both parts.
-
-        Args:
-            progress: the part that the Runs tab draws itself.
-        """
-        self.message = gr.HTML(elem_id="evaluation-message", elem_classes="ft-if-said")
+            list(PARTS), value=PROGRESS, show_label=False, label=gettext("Part"),
+            elem_id="run-parts", container=False,
+        )  # fmt: skip
+        with gr.Column() as progress:
+            draw_progress()
+        self.message = elements.notice("evaluation-message")
         with gr.Column(visible=False, elem_id="part-evaluation") as evaluation:
             self._draw_evaluation()
         with gr.Column(visible=False, elem_id="part-errors") as errors:
@@ -74,49 +61,40 @@ class Evaluation:
         self.polling = polling.polling_element(1)
 
     def _draw_evaluation(self) -> None:
-        _note(gettext("Is it really better, how sure is that, and where does it fail?"))
+        elements.note(gettext("Is it really better, how sure is that, and where does it fail?"))
         self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_script("threshold.js"))
-        self.orders = gr.Button(
-            gettext("Measure both orders"), elem_id="measure-orders", visible=False, size="sm"
-        )
-        gr.HTML(feedback.heading(gettext("Test set")))
+        small: dict[str, Any] = {"size": "sm"}
+        hidden = small | {"visible": False}
+        self.orders = button(gettext("Measure both orders"), "measure-orders", **hidden)
+        elements.heading(gettext("Test set"))
         self.test = gr.HTML(elem_id="test-set")
-        self.open = gr.Button(
-            gettext("Open the test set"), elem_id="open-test", visible=False, size="sm"
-        )
+        self.open = button(gettext("Open the test set"), "open-test", **hidden)
         with gr.Row(visible=False, elem_id="open-asked") as self.question:
-            _note(gettext("It is scored once with the kept model, and that is written down."))
-            self.confirm = gr.Button(
-                gettext("Open it"), variant="primary", elem_id="open-sure", size="sm"
-            )
-            self.cancel = gr.Button(gettext("Keep it sealed"), elem_id="open-not", size="sm")
+            text = gettext("It is scored once with the kept model, and that is written down.")
+            elements.note(text)
+            self.confirm = button(gettext("Open it"), "open-sure", variant="primary", **small)
+            self.cancel = button(gettext("Keep it sealed"), "open-not", **small)
 
     def _draw_errors(self) -> None:
-        _note(gettext("Read what it got wrong: the fastest way to know what to do next."))
+        elements.note(gettext("Read what it got wrong: the fastest way to know what to do next."))
+        selections = [(name, name) for name in run_examples.SELECTIONS]
+        histories = [(gettext("any course"), ""), *((name, name) for name in report.HISTORIES)]
+        sorts = [
+            (gettext("confidence"), "confidence"), (gettext("length"), "words"),
+            (gettext("word overlap"), "overlap"), (gettext("place in the data"), "row"),
+        ]  # fmt: skip
         with gr.Row(equal_height=True):
-            self.which = _dropdown(
-                gettext("examples"),
-                "which",
-                [(name, name) for name in run_examples.SELECTIONS],
-                "wrong",
-            )
-            self.label = _dropdown(gettext("true class"), "label", [(gettext("any class"), "")])
-            self.history = _dropdown(
-                gettext("over the evaluations"),
-                "history",
-                [(gettext("any course"), ""), *((name, name) for name in report.HISTORIES)],
-            )
-            self.sort = _dropdown(
-                gettext("sorted by"),
-                "by",
-                [
-                    (gettext("confidence"), "confidence"),
-                    (gettext("length"), "words"),
-                    (gettext("word overlap"), "overlap"),
-                    (gettext("place in the data"), "row"),
-                ],
-                "confidence",
-            )
+            self.filters = [
+                gr.Dropdown(
+                    choices, value=value, label=label, elem_id=f"errors-{name}", min_width=140
+                )
+                for name, label, value, choices in (
+                    ("which", gettext("examples"), "wrong", selections),
+                    ("label", gettext("true class"), "", [(gettext("any class"), "")]),
+                    ("history", gettext("over the evaluations"), "", histories),
+                    ("by", gettext("sorted by"), "confidence", sorts),
+                )
+            ]
             self.search = gr.Textbox(
                 label=gettext("with the words"), elem_id="errors-search", max_lines=1, min_width=150
             )
@@ -124,47 +102,32 @@ class Evaluation:
         self.counts = gr.HTML(elem_id="errors-counts")
         self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
         self.corrected = gr.HTML(elem_id="corrections")
-        self.start = gr.Button(
-            gettext("Put the corrected pairs into the form"),
-            elem_id="corrected-start",
-            visible=False,
-            size="sm",
-        )
+        text = gettext("Put the corrected pairs into the form")
+        self.start = button(text, "corrected-start", visible=False, size="sm")
 
     def wire(self, view: gr.State, opened: Any) -> None:
-        """Connect the events.
-
-        Args:
-            view: what the Runs tab looks at; its `opened` is the run.
-            opened: the event after which another run may be open.
-        """
+        """Connect the events; after `opened` another run may be open in `view`."""
         quick, latest = feedback.QUICK, feedback.LATEST
-        filters: list[Any] = [self.which, self.label, self.history, self.sort, self.search]
-        evaluation = [
-            self.message, self.body, self.orders, self.test, self.open, self.question, self.polling,
-        ]  # fmt: skip
-        examples = [
-            self.message, self.table, self.counts, self.corrected, self.start, self.page,
-        ]  # fmt: skip
-        everything = [*self.columns, *evaluation, *examples[1:], self.label]
+        everything = elements.components(self)
+        filters: list[Any] = [*self.filters, self.search]
         # 1. Another part, or another run.
-        shown = [view, self.part, *filters, self.page]
+        progress = {"show_progress": "minimal", "show_progress_on": [self.body, self.table]}
         for event in (self.part.input, opened.then):
-            event(self.on_part, shown, everything, **latest | {"show_progress": "minimal"})
+            shown = [view, self.part, *filters, self.page]
+            event(self.on_part, shown, everything, **latest | progress)
         # 2. The evaluation.
-        self.body.click(self.on_choice, view, evaluation, **quick)
-        self.orders.click(self.on_orders, view, evaluation, **quick)
+        self.body.click(self.on_choice, view, everything, **quick)
         self.open.click(lambda: gr.update(visible=True), None, self.question, **quick)
         self.cancel.click(lambda: gr.update(visible=False), None, self.question, **quick)
-        self.confirm.click(self.on_test, view, evaluation, **quick)
-        self.polling.submit(self.on_tick, view, evaluation, **quick)
+        for pressed, kind in ((self.orders, "orders"), (self.confirm, "test")):
+            pressed.click(self.on_measure, [view, gr.State(kind)], everything, **quick)
+        self.polling.submit(self.on_tick, view, everything, **quick)
         # 3. The examples.
         changes = [control.change for control in filters]
-        gr.on(changes, self.on_filter, [view, *filters], examples, **latest)
-        self.table.submit(self.on_filter, [view, *filters, self.page], examples, **latest)
-        self.table.click(
-            self.on_table, [view, *filters, self.page], examples, trigger_mode="multiple", **quick
-        )
+        gr.on(changes, self.on_filter, [view, *filters], everything, **latest)
+        at_page = [view, *filters, self.page]
+        self.table.submit(self.on_filter, at_page, everything, **latest)
+        self.table.click(self.on_table, at_page, everything, trigger_mode="multiple", **quick)
 
     @handler
     def on_part(self, store: RunStore, view: View, part: str, *filters: Any) -> Updates:
@@ -174,11 +137,15 @@ class Evaluation:
             for name, column in zip(PARTS, self.columns, strict=True)
         }
         updates[self.message] = ""
-        if view.get("opened") and part == EVALUATION:
-            updates |= self._evaluation(store, view["opened"])
-        elif view.get("opened") and part == ERRORS:
-            updates |= self._examples(store, view["opened"], *filters)
-            updates |= self._label_choices(store, view["opened"], filters[1])
+        run_id = view.get("opened")
+        if run_id and part == EVALUATION:
+            updates |= self._evaluation(store, run_id)
+        elif run_id and part == ERRORS:
+            updates |= self._examples(store, run_id, *filters)
+            labels = _labels(service.run_summary(store, store.get(run_id)))
+            choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
+            label = filters[1] if filters[1] in labels else ""
+            updates[self.filters[1]] = gr.update(choices=choices, value=label)
         return updates
 
     @reports_errors_in("body")
@@ -189,40 +156,29 @@ class Evaluation:
     @handler
     def on_choice(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
         """Save a threshold or a temperature with the model, or forget it."""
-        clicked = _data(event)
+        clicked = event_data(event)
         run = store.get(clicked.get("run"))
         summary = service.run_summary(store, run)
         if summary.status not in ENDED:
             raise JobError("This run is still training.", "Save it when the run has ended.")
-        message = _change_rule(run, summary, str(clicked.get("do")), str(clicked.get("what")))
-        return {
-            **self._evaluation(store, view["opened"]),
-            self.message: feedback.good(message),
-        }
+        text = _change_rule(run, summary, str(clicked.get("do")), str(clicked.get("what")))
+        return self._evaluation(store, view["opened"]) | {self.message: feedback.good(text)}
 
     @handler
-    def on_orders(self, store: RunStore, view: View) -> Updates:
-        """Measure both orders of the sentences."""
-        return self._measure(store, view["opened"], "orders")
-
-    @handler
-    def on_test(self, store: RunStore, view: View) -> Updates:
-        """Open the test set."""
-        return self._measure(store, view["opened"], "test")
-
-    def _measure(self, store: RunStore, run_id: str, kind: EvaluationKind) -> Updates:
-        evaluate.start_evaluation(store, store.get(run_id), kind)
-        return {**self._evaluation(store, run_id), self.message: ""}
+    def on_measure(self, store: RunStore, view: View, kind: EvaluationKind) -> Updates:
+        """Measure both orders of the sentences, or open the test set."""
+        evaluate.start_evaluation(store, store.get(view["opened"]), kind)
+        return self._evaluation(store, view["opened"]) | {self.message: ""}
 
     @handler
     def on_filter(self, store: RunStore, view: View, *filters: Any) -> Updates:
         """List the examples that the filters choose."""
-        return {**self._examples(store, view["opened"], *filters), self.message: ""}
+        return self._examples(store, view["opened"], *filters) | {self.message: ""}
 
     @handler
     def on_table(self, store: RunStore, event: gr.EventData, view: View, *filters: Any) -> Updates:
         """Turn a page, or correct a label."""
-        clicked = _data(event)
+        clicked = event_data(event)
         number = int(clicked.get("what") or 0)
         if clicked.get("do") == "page":
             filters = (*filters[:-1], number)
@@ -230,7 +186,7 @@ class Evaluation:
             run = store.get(clicked.get("run"))
             labels = _labels(service.run_summary(store, run))
             corrections.correct_label(run, number, str(clicked.get("label")), labels)
-        return {**self._examples(store, view["opened"], *filters), self.message: ""}
+        return self._examples(store, view["opened"], *filters) | {self.message: ""}
 
     @handler
     def on_start(self, store: RunStore, view: View) -> Updates:
@@ -243,19 +199,17 @@ class Evaluation:
         self, store: RunStore, run_id: str, event: gr.EventData | None = None
     ) -> Updates:
         """The Evaluation part; `event` is the tick that this answers."""
+        hidden = gr.update(visible=False)
         try:
             run = store.get(run_id)
             summary = service.run_summary(store, run)
             study = report.evaluate_run(run, summary)
         except FinetuneError as error:
             return {
-                self.body: feedback.show_errors(error),
-                self.orders: gr.update(visible=False),
-                self.test: "",
-                self.open: gr.update(visible=False),
-                self.question: gr.update(visible=False),
+                self.body: feedback.show_errors(error), self.test: "", self.orders: hidden,
+                self.open: hidden, self.question: hidden,
                 self.polling: polling.polling_value(False, event),
-            }
+            }  # fmt: skip
         ended = summary.status in ENDED
         orders = evaluate.evaluation_state(run, "orders")
         test = evaluate.evaluation_state(run, "test")
@@ -263,35 +217,28 @@ class Evaluation:
         body = evaluation_view.view(study, summary, decision_rule.read_rule(run.best))
         body += macro(_TEXT, "drawing_of")(run.id)
         if orders.running:
-            text = gettext(
-                "Measuring both orders: {doing} \u2026",
-                doing=phase_text(orders.phase, orders.detail),
-            )
-            body += feedback.note(text)
+            doing = phase_text(orders.phase, orders.detail)
+            body += feedback.note(gettext("Measuring both orders: {doing} \u2026", doing=doing))
         elif orders.error:
             body += feedback.show_errors(JobError(orders.error, orders.remedy))
         has_test = "test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {})
         text = gettext("Open it again") if summary.opened else gettext("Open the test set")
+        opened = None
+        with contextlib.suppress(FinetuneError):
+            opened = report.evaluate_run(run, summary, "test") if summary.opened else None
         return {
             self.body: body,
             self.orders: gr.update(visible=unmeasured and not orders.running),
-            self.test: evaluation_view.test_set(summary, _test_study(run, summary), test, has_test),
+            self.test: evaluation_view.test_set(summary, opened, test, has_test),
             self.open: gr.update(visible=has_test and ended and not test.running, value=text),
-            self.question: gr.update(visible=False),
+            self.question: hidden,
             self.polling: polling.polling_value(orders.running or test.running, event),
         }
 
     def _examples(
-        self,
-        store: RunStore,
-        run_id: str,
-        which: str,
-        label: str,
-        history: str,
-        sort: str,
-        search: str,
-        page: int = 0,
-    ) -> Updates:
+        self, store: RunStore, run_id: str, which: str, label: str, history: str, sort: str,
+        search: str, page: int = 0,
+    ) -> Updates:  # fmt: skip
         """The Errors part: the examples from the `page`-th on."""
         now = time.time_ns() // 1000
         try:
@@ -299,12 +246,9 @@ class Evaluation:
             study = report.evaluate_run(run, service.run_summary(store, run))
         except FinetuneError as error:
             return {
-                self.table: feedback.show_errors(error),
-                self.counts: "",
-                self.corrected: "",
-                self.start: gr.update(visible=False),
-                self.page: 0,
-            }
+                self.table: feedback.show_errors(error), self.counts: "", self.corrected: "",
+                self.start: gr.update(visible=False), self.page: 0,
+            }  # fmt: skip
         search = str(search or "")[:200]
         rows = run_examples.select_examples(study, which, label, history, search, sort)
         nearest = which == "suspected labels" and not len(rows)
@@ -312,80 +256,42 @@ class Evaluation:
             rows = run_examples.most_doubted_errors(study, label, history, search)
         first = page if 0 <= page < max(1, len(rows)) else 0
         corrected = corrections.read_corrections(run)
+        has_texts = study.table is not None
         table = evaluation_view.examples(
             run_examples.example_rows(study, rows[first : first + evaluation_view.PAGE].tolist()),
-            len(rows),
-            first,
-            study.analysis.labels,
-            corrected,
-            relabel=study.table is not None,
-            nearest=nearest,
-        )
-        has_texts = study.table is not None
-        text = gettext("Corrected validation pairs (CSV)")
-        link = Markup(routes.download_link(run, "corrected.csv", text))
+            len(rows), first, study.analysis.labels, corrected, has_texts, nearest,
+        )  # fmt: skip
         return {
             self.table: table + macro(_TEXT, "drawing_of")(run.id, now),
             self.counts: macro(_TEXT, "histories")(study.analysis, len(study.suspects), has_texts),
-            self.corrected: macro(_TEXT, "corrected")(len(corrected), link),
+            self.corrected: macro(_TEXT, "corrected")(len(corrected), run.id),
             self.start: gr.update(visible=bool(corrected)),
             self.page: first,
         }
 
-    def _label_choices(self, store: RunStore, run_id: str, label: str) -> Updates:
-        labels = _labels(service.run_summary(store, store.get(run_id)))
-        choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
-        return {self.label: gr.update(choices=choices, value=label if label in labels else "")}
-
-
-def _note(text: str) -> None:
-    gr.HTML(feedback.note(text))
-
-
-def _dropdown(
-    label: str, name: str, choices: list[tuple[str, str]], value: str = ""
-) -> gr.Dropdown:
-    return gr.Dropdown(choices, value=value, label=label, elem_id=f"errors-{name}", min_width=140)
-
 
 def _script(name: str) -> str:
-    return (theme.ASSETS / name).read_text(encoding="utf-8") + feedback.AS_DRAWN
-
-
-def _data(event: gr.EventData) -> dict[str, Any]:
-    """What a script of ours sent with its event."""
-    return event._data if isinstance(event._data, dict) else {}
+    return theme.asset(name) + feedback.AS_DRAWN
 
 
 def _labels(summary: RunSummary) -> list[str]:
     return summary.prepared.labels if summary.prepared else []
 
 
-def _test_study(run: Run, summary: RunSummary) -> RunEvaluation | None:
-    with contextlib.suppress(FinetuneError):
-        return report.evaluate_run(run, summary, "test") if summary.opened else None
-    return None
-
-
 def _change_rule(run: Run, summary: RunSummary, action: str, value: str) -> str:
-    """Save or forget a threshold or a temperature; a message of it.
-
-    Raises:
-        DataError, StoreError: as `decision_rule.write_rule`.
-    """
-    match action:
-        case "save":
-            data = summary.prepared.data if summary.prepared else {}
-            positive = str(data.get("positive_label") or _labels(summary)[-1])
-            decision_rule.write_rule(run.best, threshold=float(value), positive=positive)
-            text = message("The threshold {n:.3f} is saved with the model. Predict offers it.")
-        case "forget":
-            decision_rule.write_rule(run.best, threshold=None, positive="")
-            text = message("The saved threshold is forgotten.")
-        case "temper":
-            decision_rule.write_rule(run.best, temperature=float(value))
-            text = message("The temperature {n:.2f} is saved with the model. Predict offers it.")
-        case _:
-            decision_rule.write_rule(run.best, temperature=None)
-            text = message("The saved temperature is forgotten.")
-    return gettext(text, n=float(value or 0))
+    """Save or forget a threshold or a temperature; a message of it."""
+    text = {
+        "save": message("The threshold {n:.3f} is saved with the model. Predict offers it."),
+        "forget": message("The saved threshold is forgotten."),
+        "temper": message("The temperature {n:.2f} is saved with the model. Predict offers it."),
+        "cool": message("The saved temperature is forgotten."),
+    }[action]
+    number = float(value) if action in ("save", "temper") else None
+    if action in ("temper", "cool"):
+        decision_rule.write_rule(run.best, temperature=number)
+    else:
+        data = summary.prepared.data if summary.prepared else {}
+        positive = str(data.get("positive_label") or _labels(summary)[-1])
+        positive = positive if number is not None else ""
+        decision_rule.write_rule(run.best, threshold=number, positive=positive)
+    return gettext(text, n=number or 0)

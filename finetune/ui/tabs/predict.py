@@ -8,22 +8,23 @@ from __future__ import annotations
 import json
 import random
 import secrets
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from finetune import text_hashes
 from finetune.data import catalog
-from finetune.errors import DataError, FinetuneError, NoSuchRun
+from finetune.errors import DataError, FinetuneError
 from finetune.evaluation import examples, report
 from finetune.jobs import service
 from finetune.runs.store import RunStore
-from finetune.ui import answer_view, feedback, model_chooser, tab_links
+from finetune.ui import elements, feedback, model_chooser
+from finetune.ui.elements import button
 from finetune.ui.handlers import Updates, reports_errors_in
+from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.model_chooser import Models
 from finetune.ui.tabs.predict_file import FilePredictions
@@ -41,35 +42,18 @@ EXAMPLES = [
 
 @dataclass
 class PredictTab:
-    """The tab's controls and what its events do.
-
-    Args:
-        store: where runs are.
-    """
+    """The tab's controls and event handlers."""
 
     store: RunStore
-    models: Models = field(init=False)
-    files: FilePredictions = field(init=False)
 
     def __post_init__(self) -> None:
         self.models = Models(self.store)
         self.files = FilePredictions(self.store)
 
-    def draw_memory(self) -> None:
-        """What the browser remembers; made outside the tabs, where it is there from the start."""
-        self.remembered = gr.BrowserState([], storage_key="finetune-tried", secret="finetune")
-
     def draw(self) -> None:
-        """Lay out the tab inside the current `gr.Tab` and wire its events; after `draw_memory`."""
-        gr.HTML(
-            feedback.note(
-                gettext("Ask a tuned model whether two sentences mean the same, and why.")
-            )
-        )
-        self.empty = gr.HTML(
-            model_chooser.empty(), elem_id="predict-empty", js_on_load=tab_links.SCRIPT,
-            visible=False,
-        )  # fmt: skip
+        """Lay out the tab inside the current `gr.Tab` and wire its events."""
+        elements.note(gettext("Ask a tuned model whether two sentences mean the same, and why."))
+        self.empty = elements.no_model("predict-empty")
         self.run = gr.Dropdown(
             [], label=gettext("Model"), elem_id="predict-run", interactive=True,
             allow_custom_value=True,
@@ -82,67 +66,43 @@ class PredictTab:
                 self.answer = gr.HTML(_waiting(), elem_id="answer")
                 self.why = gr.Button(gettext("Why?"), elem_id="ask-why", visible=False, size="sm")
         self.reasons = gr.HTML(elem_id="reasons")
-        # Kept by the browser: the question that was answered last, and what it shall remember of
-        # the answer.
-        self.question, self.entry = (
-            gr.HTML("", html_template="", elem_classes="ft-pulse") for _ in range(2)
-        )
+        self.question = elements.browser_value()  # the one that was answered last
         gr.Examples(EXAMPLES, [self.first, self.second], label=gettext("Try one of these"))
-        with gr.Accordion(gettext("What you tried"), open=False, elem_id="tried-fold"):
-            self.history = gr.HTML(
-                answer_view.history([]), elem_id="tried",
-                js_on_load=f"finetune.questions(element, trigger, watch);{feedback.AS_DRAWN}",
-            )  # fmt: skip
         with gr.Accordion(gettext("A whole file"), open=False, elem_id="batch-fold") as fold:
             self.files.draw(self.run, self.options, fold)
         self._wire()
 
     def _draw_question(self) -> None:
-        self.first = gr.Textbox(
-            label="sentence1", max_lines=6, elem_id="sentence1", submit_btn=False
-        )
+        self.first = gr.Textbox(label="sentence1", max_lines=6, elem_id="sentence1")
         self.second = gr.Textbox(label="sentence2", max_lines=6, elem_id="sentence2")
         with gr.Row():
-            self.ask = gr.Button(
-                gettext("Compare"), variant="primary", elem_id="compare", min_width=120, scale=1
-            )
-            self.right, self.wrong = (
-                gr.Button(text, elem_id=name, size="md", min_width=180, scale=2)
-                for name, text in (
-                    ("draw-right", gettext("Fill in a pair it got right")),
-                    ("draw-wrong", gettext("Fill in a pair it got wrong")),
-                )
-            )
-        self.drawn = gr.HTML(elem_id="drawn", elem_classes="ft-if-said")
+            self.ask = button(gettext("Compare"), "compare", 120, variant="primary", scale=1)
+            wide: dict[str, Any] = {"size": "md", "scale": 2}
+            text = gettext("Fill in a pair it got right")
+            self.right = button(text, "draw-right", 180, **wide)
+            text = gettext("Fill in a pair it got wrong")
+            self.wrong = button(text, "draw-wrong", 180, **wide)
+        self.drawn = elements.notice("drawn")
         with gr.Accordion(gettext("How the answer is made"), open=False, elem_id="ways"):
-            both = gr.Checkbox(
-                label=gettext("average both orders"), elem_id="way-both",
-                info=gettext(
-                    "The mean of both orders' probabilities; the order then changes nothing."
-                ),
-            )  # fmt: skip
-            threshold = gr.Checkbox(
-                label=gettext("use the saved threshold"), elem_id="way-threshold",
-                info=gettext(
-                    "Chosen under Runs, Evaluation; otherwise the most probable class wins."
-                ),
-            )  # fmt: skip
-            calibrated = gr.Checkbox(
-                label=gettext("calibrated probabilities"), elem_id="way-calibrated",
-                info=gettext("With the temperature saved under Runs, Evaluation."),
-            )  # fmt: skip
+            text = gettext(
+                "The mean of both orders' probabilities; the order then changes nothing."
+            )
+            both = gr.Checkbox(label=gettext("average both orders"), info=text)
+            text = gettext("Chosen under Runs, Evaluation; otherwise the most probable class wins.")
+            threshold = gr.Checkbox(label=gettext("use the saved threshold"), info=text)
+            text = gettext("With the temperature saved under Runs, Evaluation.")
+            calibrated = gr.Checkbox(label=gettext("calibrated probabilities"), info=text)
         self.options = [both, threshold, calibrated]
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        self.run.change(self.on_run, self.run, [self.second, self.ask], **latest)
-        answer = [self.answer, self.why, self.reasons]
-        self.run.input(self.on_other_model, [self.run, self.question], answer, **quick)
-        answered = gr.on(
+        everything = elements.components(self)
+        self.run.change(self.on_run, [self.run, self.question], everything, **latest)
+        gr.on(
             [self.ask.click, self.first.submit, self.second.submit],
             self.on_ask,
             [self.run, self.first, self.second, *self.options],
-            [*answer, self.question, self.entry],
+            everything,
             **latest,
         )
         self.why.click(
@@ -151,57 +111,34 @@ class PredictTab:
         ).then(
             None, [self.reasons, self.question], self.reasons, js="finetune.reasonsOf", **quick
         )  # fmt: skip
-        for button, answered_how in ((self.right, "right"), (self.wrong, "wrong")):
-            button.click(
-                self.on_draw, [self.run, gr.State(answered_how)],
-                [self.first, self.second, self.drawn], **quick,
-            )  # fmt: skip
-        memory = [self.entry, self.remembered]
-        most = answer_view.MAX_QUESTIONS
-        remember = f"(entry, remembered) => finetune.remember(entry, remembered, {most})"
-        for changed in (
-            answered.then(None, memory, memory, js=remember, **quick),
-            self.history.click(None, memory, memory, js=remember, **quick),
-            self.history.submit(None, None, self.remembered, js="finetune.forget", **quick),
-        ):
-            changed.then(self.on_history, self.remembered, self.history, **latest)
-
+        for pressed, kind in ((self.right, "right"), (self.wrong, "wrong")):
+            pressed.click(self.on_draw, [self.run, gr.State(kind)], everything, **quick)
         self.opening: dict[str, Any] = {
-            "fn": self.on_open,
-            "inputs": [self.run, self.remembered],
-            "outputs": [self.run, self.empty, self.ask, self.history, self.answer],
-        }
+            "fn": self.on_open, "inputs": self.run, "outputs": everything
+        }  # fmt: skip
 
     @reports_errors_in("answer")
-    def on_open(self, store: RunStore, chosen: str | None, remembered: Any) -> Updates:
-        """The tab was opened: the models there are, the newest chosen; and earlier questions."""
+    def on_open(self, store: RunStore, chosen: str | None) -> Updates:
+        """The tab was opened: the models there are, the newest chosen."""
         update = model_chooser.choices(store, chosen)
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
         if catalog.is_hub_id(chosen):  # typed, and no run of anybody's
             update |= {"value": chosen, "visible": True}
-        return {
-            self.run: update,
-            self.empty: empty,
-            self.ask: gr.update(interactive=True),
-            self.history: answer_view.history(_questions(remembered)),
-        }
+        return {self.run: update, self.empty: empty}
 
     @reports_errors_in("answer")
-    def on_run(self, store: RunStore, run_id: str | None) -> Updates:
-        """Another model was chosen: one of single sentences needs no second box."""
+    def on_run(self, store: RunStore, run_id: str | None, question: str) -> Updates:
+        """Another model was chosen: nothing was asked of it yet, and one of single sentences needs
+        no second box."""
         paired = True
         with suppress(FinetuneError):
             paired = service.run_summary(store, store.get(run_id)).paired
         text = gettext("Compare") if paired else gettext("Ask")
-        return {self.second: gr.update(visible=paired), self.ask: gr.update(value=text)}
-
-    @reports_errors_in("answer")
-    def on_other_model(self, store: RunStore, run_id: str | None, question: str) -> Updates:
-        """A model was chosen: of another one nothing was asked yet. Gradio tells of a choice also
-        when it is merely left."""
-        if not question or json.loads(question)["run"] == run_id:
-            return {}
-        return {self.answer: _waiting(), self.why: gr.update(visible=False), self.reasons: ""}
+        updates: Updates = {self.second: gr.update(visible=paired), self.ask: gr.update(value=text)}
+        if question and json.loads(question)["run"] != run_id:
+            hidden = gr.update(visible=False)
+            updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}
+        return updates
 
     @reports_errors_in("answer")
     def on_warm_up(self, store: RunStore, run_id: str | None) -> Updates:
@@ -214,38 +151,25 @@ class PredictTab:
 
     @reports_errors_in("answer")
     def on_ask(
-        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, both: bool,
-        threshold: bool, calibrated: bool,
-    ) -> Updates:  # fmt: skip
-        """The answer to one pair; as JSON what was asked, and what the browser remembers of it."""
-        options = [bool(both), bool(threshold), bool(calibrated)]
+        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *options: bool
+    ) -> Updates:
+        """The answer to one pair; as JSON what was asked."""
         try:
             with self.models.using(store, run_id) as predictor:
                 prediction = predictor(sentence1, sentence2, _predict_options(options))
-                labels, paired = predictor.labels, predictor.paired
         except FinetuneError as error:
-            hidden = {self.why: gr.update(visible=False), self.question: "", self.entry: ""}
-            return {self.answer: feedback.show_errors(error), self.reasons: "", **hidden}
-        entry = {
-            "when": time.strftime("%Y-%m-%d %H:%M"),
-            "model": str(run_id),
-            "sentence1": sentence1,
-            "sentence2": sentence2 if paired is not False else "",
-            "prediction": prediction.label,
-            "probability": round(prediction.probabilities[prediction.label], 4),
-            "labels": list(dict.fromkeys([prediction.label, *labels]))[:20],
-            "label": "",
-        }
-        sentences = [sentence1, sentence2]
-        question = {
-            "id": secrets.token_hex(8), "run": run_id, "sentences": sentences, "options": options
-        }  # fmt: skip
+            answer, question = feedback.show_errors(error), ""
+        else:
+            answer = macro("answer.html", "answer")(prediction)
+            asked = {"run": run_id, "sentences": [sentence1, sentence2], "options": options}
+            # A lone surrogate, which a person can paste, cannot be sent.
+            text = json.dumps(asked | {"id": secrets.token_hex(8)}, ensure_ascii=False)
+            question = text_hashes.replace_surrogates(text)
         return {
-            self.answer: answer_view.answer(prediction),
-            self.why: gr.update(visible=True),
+            self.answer: answer,
+            self.why: gr.update(visible=bool(question)),
             self.reasons: "",
-            self.question: _json(question),
-            self.entry: _json(entry),
+            self.question: question,
         }
 
     @reports_errors_in("reasons")
@@ -261,22 +185,19 @@ class PredictTab:
         with self.models.using(store, run_id) as predictor:
             label, explanation = predictor.explain(sentence1, sentence2, options)
             flips, tried = predictor.flips(sentence1, sentence2, options)
-        return {self.reasons: answer_view.why(explanation, flips, tried, label, question_id)}
+        why = macro("answer.html", "why")
+        return {self.reasons: why(explanation, flips, tried, label, question_id)}
 
     @reports_errors_in("drawn")
-    def on_draw(self, store: RunStore, run_id: str | None, answered_how: str) -> Updates:
+    def on_draw(self, store: RunStore, run_id: str | None, kind: str) -> Updates:
         """Fill in a validation pair that the model gets `right` or `wrong`."""
-        try:
-            run = store.get(run_id)
-        except NoSuchRun:
-            text = gettext("Only runs of yours have validation pairs here.")
-            return {self.drawn: feedback.note(text)}
+        run = store.get(run_id)
         study = report.evaluate_run(run, service.run_summary(store, run))
-        rows = examples.select_examples(study, answered_how)
+        rows = examples.select_examples(study, kind)
         if study.table is None:
             raise DataError("The validation pairs of this run were not kept.")
         if not len(rows):
-            raise DataError(f"There is no validation pair that it gets {answered_how}.")
+            raise DataError(f"There is no validation pair that it gets {kind}.")
         example = examples.example_rows(study, [int(random.choice(rows))])[0]
         text = gettext(
             "Validation example {n:,}: its label is {label}. {history}.",
@@ -287,31 +208,12 @@ class PredictTab:
         note = feedback.note(text)
         return {self.first: example.sentence1, self.second: example.sentence2, self.drawn: note}
 
-    @reports_errors_in("history")
-    def on_history(self, store: RunStore, remembered: Any) -> Updates:
-        """A question was answered, a verdict given, or all forgotten."""
-        return {self.history: answer_view.history(_questions(remembered))}
-
 
 def _waiting() -> str:
-    text = gettext("The answer appears here, with the probability of each class.")
-    return feedback.note(text)
+    return feedback.note(gettext("The answer appears here, with the probability of each class."))
 
 
 def _predict_options(values: Sequence[object]) -> PredictOptions:
     from finetune.inference.decision_rule import PredictOptions
 
     return PredictOptions(*map(bool, values))
-
-
-def _questions(remembered: object) -> list[dict[str, Any]]:
-    """Earlier questions, as far as what a browser sends can be trusted to be that."""
-    if not isinstance(remembered, list):
-        return []
-    entries = json.loads(_json(remembered[-answer_view.MAX_QUESTIONS :]))
-    return [entry for entry in entries if isinstance(entry, dict)]
-
-
-def _json(value: object) -> str:
-    """As JSON that can be sent: a lone surrogate, which a person can paste, cannot."""
-    return text_hashes.replace_surrogates(json.dumps(value, ensure_ascii=False))

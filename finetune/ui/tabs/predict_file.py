@@ -1,7 +1,7 @@
 """A whole file of pairs under Predict: its columns, its progress, its first rows, its scores.
 
-A process of its own predicts the rows, and the page asks how far it is. What is kept of earlier
-files is listed and can be shown again, so a reload loses nothing.
+A job predicts the rows while the page asks for its state. The newest file is shown again when the
+page is opened, so a reload loses nothing.
 """
 
 from __future__ import annotations
@@ -14,56 +14,35 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from finetune import uploads
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.inference import file_request
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
-from finetune.ui import feedback, polling, upload_limits
+from finetune.ui import elements, feedback, polling, upload_limits
 from finetune.ui.handlers import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.run_table_view import when
 from finetune.ui.run_view import duration
 
-_SCRIPT = """
-element.addEventListener('click', (event) => {
-  const button = event.target.closest('button[data-what]');
-  if (button) trigger('click', {what: button.dataset.what});
-});
-"""
-
 
 @dataclass
 class FilePredictions:
-    """The controls and what their events do.
-
-    Args:
-        store: where runs and predicted files are.
-    """
+    """The controls and event handlers."""
 
     store: RunStore
 
     def draw(self, run: gr.Dropdown, options: Sequence[gr.Checkbox], fold: gr.Accordion) -> None:
-        """Lay out the part inside the current layout and wire its events.
-
-        Args:
-            run: the chosen model.
-            options: both orders, threshold, calibrated.
-            fold: what it is drawn in.
-        """
+        """Lay out the part inside `fold` and wire its events; `run` chooses the model."""
         self.fold = fold
         self.job_id = gr.State("")
         self.poller = polling.polling_element(1)
-        gr.HTML(
-            feedback.note(
-                "CSV, TSV, JSONL, JSON or Parquet, also as .gz. The same file comes back with the "
-                "prediction, the probability of each class and whether the model was trained on "
-                "the row; with a label column its scores too. "
-                f"The last {predict.KEPT} are kept."
-            )
+        elements.note(
+            "CSV, TSV, JSONL, JSON or Parquet, also as .gz. The same file comes back with the "
+            "prediction, the probability of each class and whether the model was trained on "
+            "the row; with a label column its scores too."
         )
         labels = {
             "sentence1": gettext("sentence1 column"),
@@ -72,10 +51,7 @@ class FilePredictions:
         }
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
-                self.file = gr.File(
-                    label=gettext("File"), height=92, elem_id="batch-file",
-                    elem_classes="ft-file", file_types=[*uploads.ENDINGS, ".gz"],
-                )  # fmt: skip
+                self.file = elements.pairs_file(gettext("File"), "batch-file")
             with gr.Column(min_width=320), gr.Row():
                 self.columns = [
                     gr.Dropdown(
@@ -85,45 +61,31 @@ class FilePredictions:
                     for name in COLUMNS
                 ]  # fmt: skip
         with gr.Row():
-            self.start = gr.Button(
-                gettext("Predict the file"), variant="primary", elem_id="batch-start",
-                min_width=140,
-            )  # fmt: skip
-            self.cancel = gr.Button(
-                gettext("Cancel"), elem_id="batch-cancel", interactive=False, min_width=100
-            )
-        self.message = gr.HTML(elem_id="batch-message", elem_classes="ft-if-said")
-        self.kept = gr.HTML(elem_id="batch-kept", elem_classes="ft-if-listed", js_on_load=_SCRIPT)
+            text = gettext("Predict the file")
+            self.start = elements.button(text, "batch-start", 140, variant="primary")
+            self.cancel = elements.button(gettext("Cancel"), "batch-cancel", interactive=False)
+        self.message = elements.notice("batch-message")
         self.view = gr.HTML(elem_id="batch-view")
         self._wire([run, self.file, *self.columns, *options])
 
     def _wire(self, request: list[Any]) -> None:
-        quick = feedback.QUICK
-        shown = [self.job_id, self.message, self.view, self.cancel, self.poller, self.kept]
-        self.file.upload(self.on_file, self.file, [*self.columns, self.message], **quick)
-        self.start.click(self.on_start, request, shown, **quick)
-        self.cancel.click(self.on_cancel, self.job_id, self.message, **quick)
-        self.poller.submit(self.on_tick, self.job_id, shown[1:], **quick)
-        self.kept.click(self.on_kept, None, shown, **quick)
+        quick, everything = feedback.QUICK, elements.components(self)
+        self.file.upload(self.on_file, self.file, everything, **quick)
+        self.start.click(self.on_start, request, everything, **quick)
+        self.cancel.click(self.on_cancel, self.job_id, everything, **quick)
+        self.poller.submit(self.on_tick, self.job_id, everything, **quick)
         self.opening: dict[str, Any] = {
-            "fn": self.on_open, "inputs": self.job_id, "outputs": [*shown, self.fold]
+            "fn": self.on_open, "inputs": self.job_id, "outputs": everything
         }  # fmt: skip
 
     @handler
     def on_open(self, store: RunStore, job_id: str) -> Updates:
-        """The tab was opened: what is kept; after a reload one that goes on is shown again."""
-        updates: Updates = {self.kept: kept(store)}
-        for job in [] if job_id else predict.newest_predictions(store):
-            if predict.prediction_state(job).status == "running":
-                updates |= self._chosen(store, job) | {self.fold: gr.update(open=True)}
-                break
-        return updates
-
-    @handler
-    def on_kept(self, store: RunStore, event: gr.EventData) -> Updates:
-        """One of those kept was chosen: it is shown as it was."""
-        data = event._data if isinstance(event._data, dict) else {}
-        return self._chosen(store, predict.get_prediction(store, data.get("what")))
+        """The tab was opened: after a reload the newest file is shown again."""
+        newest = None if job_id else next(iter(predict.newest_predictions(store)), None)
+        if newest is None:
+            return {}
+        running = predict.prediction_state(newest).running
+        return self._shown(store, newest) | {self.fold: gr.update(open=running)}
 
     @handler
     def on_file(self, store: RunStore, path: str | None) -> Updates:
@@ -142,20 +104,19 @@ class FilePredictions:
 
     @handler
     def on_start(
-        self, store: RunStore, run_id: str | None, path: str | None, sentence1: str,
-        sentence2: str, label: str, both: bool, threshold: bool, calibrated: bool,
-    ) -> Updates:  # fmt: skip
-        """The file shall be predicted."""
+        self, store: RunStore, run_id: str | None, path: str | None, *choices: Any
+    ) -> Updates:
+        """Predict the file; `choices`: its three columns and the three options."""
         if not path:
             raise DataError("There is no file.", "Choose one.")
-        request = PredictionRequest(
-            store.get(run_id).id, Path(path).name, sentence1 or "", sentence2 or "", label or "",
-            bool(both), bool(threshold), bool(calibrated),
-        )  # fmt: skip
+        sentence1, sentence2, label = (str(column or "") for column in choices[:3])
+        options = [bool(option) for option in choices[3:]]
+        file, run = Path(path).name, store.get(run_id)
+        request = PredictionRequest(run.id, file, sentence1, sentence2, label, *options)
         received = upload_limits.path(store.visitor, path)
         job = predict.start_prediction(store, request, received)
         upload_limits.kept(path, job.input)
-        return {**self._chosen(store, job), self.kept: kept(store)}
+        return self._shown(store, job)
 
     @handler
     def on_cancel(self, store: RunStore, job_id: str) -> Updates:
@@ -167,31 +128,23 @@ class FilePredictions:
     @handler
     def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
         """How far it is, and once what it came to."""
-        stop = {
-            self.cancel: gr.update(interactive=False),
-            self.poller: polling.stop_polling(event),
-        }
         try:
-            job = predict.get_prediction(store, job_id)
-            state = predict.prediction_state(job)
-            drawn = {self.view: view(store, job, state)}
+            return self._shown(store, predict.get_prediction(store, job_id), event)
         except FinetuneError as error:
+            stop = {self.poller: polling.stop_polling(event)}
             return {self.view: feedback.show_errors(error), **stop}
-        if state.status == "running":
-            return {**drawn, self.cancel: gr.update(interactive=True)}
-        return {**drawn, **stop, self.kept: kept(store)}
 
-    def _chosen(self, store: RunStore, job: PredictionJob) -> Updates:
-        """What the page shows of one from now on."""
+    def _shown(
+        self, store: RunStore, job: PredictionJob, event: gr.EventData | None = None
+    ) -> Updates:
+        """What the page shows of a file; `event` is the tick that this answers."""
         state = predict.prediction_state(job)
-        running = state.status == "running"
-        return {
-            self.job_id: job.id,
-            self.message: "",
+        updates: Updates = {
             self.view: view(store, job, state),
-            self.cancel: gr.update(interactive=running),
-            self.poller: polling.polling_value(running),
+            self.cancel: gr.update(interactive=state.running),
+            self.poller: polling.polling_value(state.running, event),
         }
+        return updates if event else updates | {self.job_id: job.id, self.message: ""}
 
 
 def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
@@ -200,32 +153,14 @@ def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
     Raises:
         DataError: when it is gone.
     """
-    seconds = state.report.get("seconds")
-    time = duration(seconds) if seconds else ""
-    return macro("prediction_file.html", "view")(_summary(store, job), state, time)
-
-
-def _summary(store: RunStore, job: PredictionJob) -> dict[str, Any]:
-    """Id, file, model and time of one."""
     request = job.prediction_request()
     try:
         model = store.get(request.run).title()
     except NoSuchRun:
         model = gettext("a deleted run")
-    return {"id": job.id, "file": request.file, "model": model, "when": when(job.created)}
-
-
-def kept(store: RunStore) -> Markup:
-    """The visitor's predicted files as a table, the newest first; empty where there are none."""
-    listed = []
-    for job in predict.newest_predictions(store)[: predict.KEPT]:
-        try:
-            summary = _summary(store, job)
-        except FinetuneError:  # it has just made room, or is damaged
-            continue
-        state = predict.prediction_state(job)
-        rows = 0 if state.status == "running" else int(state.report.get("rows", state.done))
-        status = gettext("cancelled") if state.status == "stopped" else gettext(state.status)
-        result = bool(rows and job.result)
-        listed.append({**summary, "rows": rows, "status": status, "result": result})
-    return macro("prediction_file.html", "kept")(listed)
+    seconds = state.report.get("seconds")
+    return macro("prediction_file.html", "view")(
+        {"id": job.id, "file": request.file, "model": model, "when": when(job.created)},
+        state,
+        duration(seconds) if seconds else "",
+    )

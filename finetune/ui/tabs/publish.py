@@ -21,50 +21,38 @@ from finetune.jobs.export import ExportState
 from finetune.jobs.push import Approvals, PushState
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import feedback, model_chooser, polling, push_view, sign_in, tab_links
+from finetune.ui import elements, feedback, model_chooser, polling, sign_in
 from finetune.ui.handlers import Updates, reports_errors_in
+from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
 LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "other")
 HARDWARE = ("cpu-basic", "cpu-upgrade", "t4-small")
+_TEMPLATE = "push.html"
 
 Inputs = dict[Any, Any]  # component -> its value
 
 
 @dataclass
 class PublishTab:
-    """The tab's controls and what its events do.
-
-    Args:
-        store: where runs are.
-    """
+    """The tab's controls and event handlers."""
 
     store: RunStore
     approvals: Approvals = field(default_factory=Approvals)
 
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
-        gr.HTML(
-            feedback.note(
-                gettext("Share a tuned model on the Hugging Face Hub with an honest card.")
-            )
-        )
-        self.empty = gr.HTML(
-            model_chooser.empty(), elem_id="publish-empty", js_on_load=tab_links.SCRIPT,
-            visible=False,
-        )  # fmt: skip
+        elements.note(gettext("Share a tuned model on the Hugging Face Hub with an honest card."))
+        self.empty = elements.no_model("publish-empty")
         self.poller = polling.polling_element(0.5)
-        # Kept by the browser: the name suggested for the chosen model, the one before, and the
-        # model that the name is meant for; and what a Check was asked.
-        self.suggested, self.before, self.named, self.checked = (
-            gr.HTML("", html_template="", elem_classes="ft-pulse") for _ in range(4)
-        )
+        # The name suggested for the chosen model, and the one before.
+        self.suggested, self.before = elements.browser_value(), elements.browser_value()
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self._draw_form()
                 self._draw_buttons()
                 with gr.Column(elem_id="take-away", visible=False) as self.take_away:
-                    gr.HTML(feedback.heading(gettext("Take it with you")))
+                    elements.heading(gettext("Take it with you"))
                     self.downloads = gr.HTML(elem_id="away-links")
                     self.onnx = gr.Button(gettext("Make ONNX"), elem_id="make-onnx", size="sm")
             with gr.Column(scale=3, min_width=320):
@@ -109,99 +97,68 @@ class PublishTab:
                 elem_id="demo-hardware", info=gettext("Check tells the price."),
                 allow_custom_value=True, visible=False, **half,
             )  # fmt: skip
+        self.form = [
+            self.run, self.owner, self.name, self.private, self.licence, self.demo, self.hardware,
+        ]  # fmt: skip
 
     def _draw_sign_in(self) -> None:
         self.token: gr.Textbox | None = None
         if sign_in.on_space():
             gr.LoginButton()
             return
+        info = gettext("Paste a token with write access, or run `hf auth login` in a terminal.")
         if client.stored_token():
             info = gettext("The token of `hf auth login` is used unless you type another.")
-        else:
-            info = gettext("Paste a token with write access, or run `hf auth login` in a terminal.")
         self.token = gr.Textbox(
             label=gettext("Access token"), info=info, type="password", elem_id="token", max_lines=1
         )
 
     def _draw_buttons(self) -> None:
         with gr.Row():
-            self.check = gr.Button(gettext("Check"), elem_id="check-push", min_width=100)
-            self.push = gr.Button(
-                gettext("Push to Hub"), variant="primary", elem_id="push", min_width=120
-            )
-            self.cancel = gr.Button(
-                gettext("Cancel"), elem_id="cancel-push", visible=False, min_width=100
-            )
-        self.plan = gr.HTML(elem_id="push-plan", elem_classes="ft-if-said")
+            self.check = elements.button(gettext("Check"), "check-push")
+            text = gettext("Push to Hub")
+            self.push = elements.button(text, "push", 120, variant="primary")
+            self.cancel = elements.button(gettext("Cancel"), "cancel-push", visible=False)
+        self.plan = elements.notice("push-plan")
         self.result = gr.HTML(elem_id="push-result")
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        state = [
-            self.push, self.cancel, self.result, self.poller, self.take_away, self.downloads,
-            self.onnx,
-        ]  # fmt: skip
-        form = [
-            self.run, self.owner, self.name, self.private, self.licence, self.demo, self.hardware,
-        ]  # fmt: skip
+        everything = elements.components(self)
         # As a set: the handler gets a dict.
-        push_inputs: set[Block] = {*form, *([self.token] if self.token else [])}
+        push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
         self.opening: dict[str, Any] = {
-            "fn": self.on_open, "inputs": self.run,
-            "outputs": [self.run, self.empty, self.plan, *state],
+            "fn": self.on_open, "inputs": self.run, "outputs": everything
         }  # fmt: skip
-        self._wire_run(state)
+        self.run.change(self.on_run, [self.run, self.licence], everything, **latest).then(
+            None, [self.suggested, self.before, self.name], [self.name, self.before],
+            js="finetune.suggest", **quick,
+        )  # fmt: skip
         gr.on(
             [self.licence.change, self.name.blur, self.owner.change],
-            self.on_card_changed, {*form}, self.card, **latest,
+            self.on_card_changed, {*self.form}, self.card, **latest,
         )  # fmt: skip
-        self.demo.change(self.on_demo, self.demo, self.hardware, **latest)
-        checked = [self.checked, *form]
-        self.owner.input(None, checked, self.plan, js="finetune.otherOwner", **quick)
-        for control in (self.name, self.private, self.licence, self.demo, self.hardware):
-            control.change(None, checked, self.plan, js="finetune.stillPlanned", **quick)
-        self.check.click(None, form, self.checked, js="finetune.asked", **quick)
-        # The answer of Check is of this model, so no other is chosen meanwhile.
-        lock = "() => ({__type__: 'update', interactive: %s})"
-        self.check.click(None, None, self.run, js=lock % "false", **quick)
-        answered = self.check.click(
-            self.on_check, push_inputs, [self.plan, self.owner, self.card],
-            concurrency_limit=4, show_progress="minimal", api_visibility="private",
+        show = "(demo) => ({__type__: 'update', visible: demo})"
+        self.demo.change(None, self.demo, self.hardware, js=show, **quick)
+        # What a Check has shown is not what Push will do once something else is asked for.
+        boxes = (self.name, self.private, self.licence, self.demo, self.hardware)
+        changes = [self.owner.input, *(box.change for box in boxes)]
+        gr.on(changes, None, None, self.plan, js="() => ''", **quick)
+        self.check.click(
+            self.on_check, push_inputs, everything, concurrency_limit=4, show_progress="minimal",
+            show_progress_on=self.plan, api_visibility="private",
         )  # fmt: skip
-        answered.then(None, None, self.run, js=lock % "true", **quick)
-        answered.then(self.on_checked, self.run, [self.plan, *state], **quick)
-        answered.then(None, checked, [self.checked, self.plan], js="finetune.checked", **quick)
-        self.push.click(self.on_push, push_inputs, [self.plan, *state], **quick)
-        self.cancel.click(self.on_cancel, self.run, state, **quick)
-        self.onnx.click(self.on_onnx, self.run, state, **quick)
-        self.poller.submit(self.on_tick, self.run, [self.plan, *state], **quick)
-
-    def _wire_run(self, state: list[Any]) -> None:
-        """The events of another model's choice; its suggested name replaces none that is typed."""
-        quick = feedback.QUICK
-        self.run.input(
-            None, [self.run, self.named, self.before], [self.name, self.named],
-            js="finetune.otherModel", **quick,
-        )  # fmt: skip
-        # The same one again, too.
-        self.run.select(None, self.before, self.name, js="(before) => before", **quick)
-        self.run.change(
-            self.on_run, [self.run, self.licence], [self.suggested, self.card, self.plan, *state],
-            **feedback.LATEST,
-        ).then(
-            None, [self.suggested, self.before, self.name, self.run],
-            [self.name, self.before, self.named], js="finetune.suggest", **quick,
-        )  # fmt: skip
+        self.push.click(self.on_push, push_inputs, everything, **quick)
+        for button, action in ((self.cancel, "cancel"), (self.onnx, "export")):
+            button.click(self.on_action, [self.run, gr.State(action)], everything, **quick)
+        self.poller.submit(self.on_tick, self.run, everything, **quick)
 
     @reports_errors_in("plan")
     def on_open(self, store: RunStore, chosen: str | None) -> Updates:
         """The tab was opened: the models there are, the newest chosen, and how far its push is."""
         update = model_chooser.choices(store, chosen)
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
-        updates = {self.run: update, self.empty: empty, **self._state(store, update["value"])}
-        if not update["visible"]:
-            updates[self.push] = gr.update(interactive=False)
-        return updates
+        return {self.run: update, self.empty: empty, **self._state(store, update["value"])}
 
     @reports_errors_in("card")
     def on_run(self, store: RunStore, run_id: str | None, licence: str | None) -> Updates:
@@ -235,10 +192,6 @@ class PublishTab:
             body = body.replace(f"]({model_card.PICTURE})", f"]({address})")
         return f"{body.strip()}\n\n## Metadata\n\n```yaml\n{metadata}```"
 
-    def on_demo(self, demo: bool) -> Updates:
-        """A demo Space is wanted or not: only one that is has hardware."""
-        return {self.hardware: gr.update(visible=bool(demo))}
-
     @reports_errors_in("plan")
     def on_check(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """What a push would do."""
@@ -249,19 +202,14 @@ class PublishTab:
         self.approvals.add(store, run, plan)
         account = plan.full.split("/")[0]
         owners = dict.fromkeys([*plan.account.namespaces, account])
-        drawn = push_view.plan(plan)
+        drawn = macro(_TEMPLATE, "plan")(plan)
         if oauth and plan.exists and not sign_in.may_update(oauth):
-            drawn += push_view.may_write_more(sign_in.wider_sign_in())
-        return {
+            drawn += macro(_TEMPLATE, "may_write_more")(sign_in.wider_sign_in())
+        return self._state(store, run.id) | {
             self.plan: drawn,
             self.owner: gr.update(choices=list(owners), value=account),
             self.card: self._card(store, run, plan.full, plan.licence),
         }
-
-    @reports_errors_in("plan")
-    def on_checked(self, store: RunStore, run_id: str | None) -> Updates:
-        """A check ended, well or not: a push that had failed before it is forgotten."""
-        return self._state(store, run_id)
 
     @reports_errors_in("plan")
     def on_push(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
@@ -271,16 +219,13 @@ class PublishTab:
         return {self.plan: "", **self._state(store, run.id)}
 
     @reports_errors_in("result")
-    def on_cancel(self, store: RunStore, run_id: str | None) -> Updates:
-        """The push shall end."""
-        push.cancel_push(store.get(run_id))
-        return self._state(store, run_id)
-
-    @reports_errors_in("downloads")
-    def on_onnx(self, store: RunStore, run_id: str | None) -> Updates:
-        """The model shall be exported."""
+    def on_action(self, store: RunStore, run_id: str | None, action: str) -> Updates:
+        """The push shall end, or the model shall be exported."""
         run = store.get(run_id)
-        export.start_export(store, run, service.run_summary(store, run))
+        if action == "cancel":
+            push.cancel_push(run)
+        else:
+            export.start_export(store, run, service.run_summary(store, run))
         return self._state(store, run_id)
 
     @reports_errors_in("plan")
@@ -291,17 +236,13 @@ class PublishTab:
     def _state(
         self, store: RunStore, run_id: str | None, event: gr.EventData | None = None
     ) -> Updates:
-        """How far the model's push and export are, and what can be done by now.
-
-        Args:
-            event: of the poller, where this answers it.
-        """
+        """How far push and export are, and what can be done; `event` is the tick answered."""
         pushed, exported, downloads, has_run = PushState("none"), ExportState("none"), "", True
         try:
             run = store.get(run_id)
             pushed = push.push_state(run)
             exported = export.export_state(run, service.run_summary(store, run))
-            downloads = push_view.downloads(run.id, exported)
+            downloads = macro(_TEMPLATE, "downloads")(run.id, exported)
         except FinetuneError:
             has_run = False
         again = pushed.status in ("failed", "stopped", "interrupted")
@@ -310,7 +251,7 @@ class PublishTab:
         return {
             self.push: gr.update(interactive=has_run and not pushed.running, value=text),
             self.cancel: gr.update(visible=pushed.running, interactive=not pushed.cancelling),
-            self.result: push_view.state(pushed),
+            self.result: macro(_TEMPLATE, "state")(pushed),
             self.poller: polling.polling_value(pushed.running or exported.running, event),
             self.take_away: gr.update(visible=has_run),
             self.downloads: downloads,
@@ -324,8 +265,7 @@ class PublishTab:
             name = f"{owner}/{name}"
         licence = str(form[self.licence] or "").strip() or None
         hardware = str(form[self.hardware] or HARDWARE[0]).strip()
-        private, demo = bool(form[self.private]), bool(form[self.demo])
-        return PushRequest(name, private, licence, demo, hardware)
+        return PushRequest(name, bool(form[self.private]), licence, bool(form[self.demo]), hardware)
 
     def _token(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> str | None:
         """The visitor's own: of their sign-in on a Space; elsewhere what they typed, or else what

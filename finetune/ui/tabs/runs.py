@@ -6,7 +6,6 @@ While the tab is open it reads the run folders again and again; only what has ch
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +13,14 @@ from typing import Any
 
 import gradio as gr
 
-from finetune.errors import JobError, NoSuchRun
+from finetune.errors import NoSuchRun
 from finetune.jobs import run_table, service
 from finetune.runs import metadata
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import (
     compare_view,
+    elements,
     feedback,
     form,
     live_updates,
@@ -28,16 +28,17 @@ from finetune.ui import (
     run_details,
     run_table_view,
     tab_links,
+    theme,
 )
+from finetune.ui.elements import button, event_data
 from finetune.ui.handlers import Updates, handler
+from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.tabs.evaluate import Evaluation
 
 View = dict[str, Any]  # what this browser looks at; kept by the server, no client can change it
-Ticked = dict[str, Any]  # the ticked runs, and the number of the browser's change
 # Component -> what it shows is made from, and its update.
 Parts = dict[Any, tuple[Hashable, Callable[[], Any]]]
-_TICKING = threading.Lock()
 
 
 def blank() -> View:
@@ -48,29 +49,22 @@ def blank() -> View:
 
 @dataclass
 class RunsTab:
-    """The tab's controls and event handlers.
-
-    Attributes:
-        store: of all runs.
-        filled: the form's controls, Data's chooser of pairs and the tabs, which `on_clone` updates;
-            set by the page.
-    """
+    """The tab's controls and event handlers."""
 
     store: RunStore
 
     def __post_init__(self) -> None:
         self.evaluation = Evaluation(self.store)
-        self.filled: list[Any] = []
+        self.filled: list[Any] = []  # the form, Data's chooser of pairs, the tabs
 
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         self.view = gr.State(blank())
-        self.ticked = gr.State({"at": -1.0, "runs": [], "full": False})
+        self.ticked = elements.browser_value()  # ids of the ticked runs
         self.sent = gr.State({})  # by part of the page: a hash of what it was made from
         self.doomed = gr.State("")  # id of the run that the question is about
         self.pulse = polling.polling_element(1.5, polling.ALWAYS)
-        text = gettext("Every run: the queue, the history, one in full, several compared.")
-        gr.HTML(feedback.note(text))
+        elements.note(gettext("Every run: the queue, the history, one in full, several compared."))
         with gr.Row(equal_height=True):
             self.filter = gr.Textbox(
                 label=gettext("Find"),
@@ -81,44 +75,37 @@ class RunsTab:
                 False, label=gettext("Everybody's runs"), visible=False, elem_id="runs-everybody",
                 scale=1, min_width=150,
             )  # fmt: skip
-            text = gettext("Compare")
-            self.compare = gr.Button(
-                text, elem_id="compare-runs", interactive=False, scale=1, min_width=130
+            self.compare = button(
+                gettext("Compare"), "compare-runs", 130, interactive=False, scale=1
             )
         self.table = gr.HTML(
-            feedback.note(gettext("Reading the runs.")),
-            elem_id="runs-table",
-            js_on_load=run_table_view.SCRIPT.read_text(encoding="utf-8") + tab_links.SCRIPT,
-            most=compare_view.MOST,
-        )
-        self.message = gr.HTML(elem_id="runs-message", elem_classes="ft-if-said")
+            feedback.note(gettext("Reading the runs.")), elem_id="runs-table",
+            js_on_load=theme.asset("run_table.js") + tab_links.SCRIPT,
+            most=run_table_view.MAX_COMPARED,
+        )  # fmt: skip
+        self.message = elements.notice("runs-message")
         self.comparison = gr.HTML(elem_id="comparison", visible=False)
         with gr.Column(visible=False, elem_id="one-run") as self.one:
             self._draw_buttons()
-            self.evaluation.draw_choice()
-            with gr.Column() as progress:
-                self._draw_progress()
-            self.evaluation.draw(progress)
+            self.evaluation.draw(self._draw_progress)
         self._wire()
 
     def _draw_buttons(self) -> None:
-        def button(text: str, name: str, width: int, **options: Any) -> gr.Button:
-            return gr.Button(text, elem_id=f"run-{name}", min_width=width, size="md", **options)
-
+        medium: dict[str, Any] = {"size": "md"}
         with gr.Row():
-            self.resume = button(gettext("Resume"), "resume", 110, variant="primary")
-            self.stop = button(gettext("Stop, keep best"), "stop", 130)
-            self.discard = button(gettext("Stop, discard"), "discard", 130)
-            self.front = button(gettext("Move to the front"), "front", 140)
-            self.cancel = button(gettext("Take out of the queue"), "cancel", 160)
-            self.clone = button(gettext("Copy into the form"), "clone", 150)
-            self.delete = button(gettext("Delete"), "delete", 90)
+            self.resume = button(gettext("Resume"), "run-resume", 110, variant="primary", **medium)
+            self.stop = button(gettext("Stop, keep best"), "run-stop", 130, **medium)
+            self.discard = button(gettext("Stop, discard"), "run-discard", 130, **medium)
+            self.front = button(gettext("Move to the front"), "run-front", 140, **medium)
+            self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160, **medium)
+            self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
+            self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
         with gr.Row(visible=False, elem_id="delete-asked") as self.confirmation:
             self.question = gr.HTML(elem_id="delete-question")
-            self.confirm = gr.Button(
-                gettext("Delete for good"), variant="stop", elem_id="delete-sure", min_width=130
+            self.confirm = button(
+                gettext("Delete for good"), "delete-sure", 130, variant="stop", **medium
             )
-            self.keep = gr.Button(gettext("Keep it"), elem_id="delete-keep", min_width=90)
+            self.keep = button(gettext("Keep it"), "delete-keep", 90, **medium)
 
     def _draw_progress(self) -> None:
         with gr.Row(equal_height=False):
@@ -131,13 +118,13 @@ class RunsTab:
                     label=gettext("Tags"), info=gettext("With commas between."), max_lines=1,
                     elem_id="run-tags",
                 )  # fmt: skip
-                text = gettext("Note")
-                self.note = gr.Textbox(label=text, lines=2, max_lines=8, elem_id="run-note")
-                # The id of the run that these three were filled in for.
-                self.described = gr.HTML("", html_template="", elem_classes="ft-pulse")
-                self.save = gr.Button(
-                    gettext("Save name, tags and note"), elem_id="run-save", size="sm"
+                self.note = gr.Textbox(
+                    label=gettext("Note"), lines=2, max_lines=8, elem_id="run-note"
                 )
+                # The id of the run that these three were filled in for.
+                self.described = elements.browser_value()
+                text = gettext("Save name, tags and note")
+                self.save = gr.Button(text, elem_id="run-save", size="sm")
                 with gr.Accordion(gettext("Configuration"), open=False, elem_id="run-config-fold"):
                     self.config = gr.HTML(elem_id="run-config")
                 title = gettext("Checkpoints")
@@ -145,74 +132,50 @@ class RunsTab:
                     self.checkpoints = gr.HTML(elem_id="run-checkpoints")
 
     def _wire(self) -> None:
-        quick = feedback.QUICK
-        seen = [self.view, self.ticked, self.sent, self.filter]
-        description = [self.name, self.tags, self.note, self.described]
-        # What a tick may write: not what is looked at, for its answer may come after a click's.
-        ticking = [
-            self.message, self.sent, self.table, self.compare, self.comparison, self.one,
-            self.live, self.config, self.checkpoints, self.downloads,
-            self.resume, self.stop, self.discard, self.front, self.cancel,
-        ]  # fmt: skip
-        everything = [*ticking, self.view, *description, self.confirmation]
-        # Each click is sent, and of two the later one counts: Gradio's other modes drop some.
-        opened = self.table.click(self.on_table, seen, everything, trigger_mode="multiple", **quick)
+        quick, everything = feedback.QUICK, elements.components(self)
+        looked_at = [self.view, self.ticked, self.sent, self.filter]
+        each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
+        opened = self.table.click(self.on_table, looked_at, everything, **each)
         self.evaluation.wire(self.view, opened)
-        self.table.select(
-            self.on_tick_box, self.ticked, [self.ticked, self.message],
-            trigger_mode="multiple", **quick,
-        ).then(self.on_tick, seen, ticking, trigger_mode="always_last", **quick)  # fmt: skip
-        self.compare.click(self.on_compare, seen, everything, **quick)
-        self.everybody.input(self.on_everybody, [*seen, self.everybody], everything, **quick)
-        self.pulse.submit(self.on_tick, seen, ticking, **quick)
-        self.filter.change(self.on_tick, seen, ticking, trigger_mode="always_last", **quick)
-        self.resume.click(self.on_resume, seen, ticking, **quick)
-        gr.on([self.stop.click, self.cancel.click], self.on_stop, seen, ticking, **quick)
-        self.discard.click(self.on_discard, seen, ticking, **quick)
-        self.front.click(self.on_front, seen, ticking, **quick)
-        self.save.click(self.on_save, [*seen, *description], ticking, **quick)
-        self.delete.click(
-            self.on_delete, self.view,
-            [self.message, self.confirmation, self.question, self.doomed], **quick,
-        )  # fmt: skip
+        tick = {"fn": self.on_tick, "inputs": looked_at, "outputs": everything, **feedback.LATEST}
+        keep_ticked = self.table.select(None, None, self.ticked, js="() => finetune.ticked", **each)
+        for event in (keep_ticked.then, self.pulse.submit, self.filter.change):
+            event(**tick)
+        self.compare.click(self.on_compare, looked_at, everything, **quick)
+        self.everybody.input(self.on_everybody, [*looked_at, self.everybody], everything, **quick)
+        for pressed, action in (
+            (self.resume, "resume"), (self.stop, "stop"), (self.cancel, "stop"),
+            (self.discard, "discard"), (self.front, "front"),
+        ):  # fmt: skip
+            pressed.click(self.on_action, [*looked_at, gr.State(action)], everything, **quick)
+        description = [self.name, self.tags, self.note, self.described]
+        self.save.click(self.on_save, [*looked_at, *description], everything, **quick)
+        self.delete.click(self.on_delete, self.view, everything, **quick)
         self.keep.click(lambda: gr.update(visible=False), None, self.confirmation, **quick)
-        self.confirm.click(self.on_confirm, [*seen, self.doomed], everything, **quick)
-        self._opening = {
-            "fn": self.on_open, "inputs": seen, "outputs": [*ticking, self.everybody]
-        }  # fmt: skip
-
-    def opening(self) -> dict[str, Any]:
-        """How the page calls `on_open` when the tab is chosen."""
-        return self._opening
+        self.confirm.click(self.on_confirm, [*looked_at, self.doomed], everything, **quick)
+        self.opening = {"fn": self.on_tick, "inputs": looked_at, "outputs": everything}
 
     @handler
-    def on_open(self, store: RunStore, view: View, ticked: Ticked, sent: Any, text: str) -> Updates:
-        """The tab was opened: everything is sent."""
-        updates = self._refresh(store, view, ticked, {}, text)
-        return updates | {self.everybody: gr.update(visible=store.visitor.admin)}
-
-    @handler
-    def on_tick(self, store: RunStore, *seen: Any) -> Updates:
+    def on_tick(self, store: RunStore, *looked_at: Any) -> Updates:
         """Send what has changed since the last time."""
-        return self._refresh(store, *seen)
+        return self._refresh(store, *looked_at)
 
     @handler
-    def on_everybody(self, store: RunStore, view: View, *seen: Any) -> Updates:
+    def on_everybody(self, store: RunStore, view: View, *others: Any) -> Updates:
         """An admin asks for everybody's runs, or for their own again."""
-        *seen_, everybody = seen
-        return self._look(store, {**view, "everybody": bool(everybody)}, *seen_)
+        return self._look(store, view | {"everybody": bool(others[-1])}, *others[:-1])
 
     @handler
-    def on_compare(self, store: RunStore, view: View, *seen: Any) -> Updates:
+    def on_compare(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Show the ticked runs beside each other, in place of the opened one."""
-        return self._look(store, {**view, "comparing": True}, *seen)
+        return self._look(store, view | {"comparing": True}, *others)
 
     @handler
-    def on_table(self, store: RunStore, event: gr.EventData, view: View, *seen: Any) -> Updates:
+    def on_table(self, store: RunStore, event: gr.EventData, view: View, *others: Any) -> Updates:
         """A column's title or a run in the table was clicked."""
-        data = event._data if isinstance(event._data, dict) else {}
+        data = event_data(event)
         action, target, at = data.get("do"), str(data.get("what", "")), data.get("at")
-        view = {**blank(), **view}
+        view = blank() | view
         if not isinstance(at, int | float) or at <= view.get("at", -1.0):
             return {}  # a later click was answered before: requests may arrive in any order
         view["at"] = at
@@ -224,71 +187,39 @@ class RunsTab:
         elif action == "open":
             run = _visible(store, view).get(target)
             view |= {"opened": run.id, "comparing": False}
-            description = self._description(run)
-        return description | self._look(store, view, *seen)
+            about = run.about()
+            description = {
+                self.name: gr.update(value=about.name, placeholder=run.title()),
+                self.tags: ", ".join(about.tags),
+                self.note: about.note,
+                self.described: run.id,
+            }
+        return description | self._look(store, view, *others)
 
     @handler
-    def on_tick_box(self, store: RunStore, ticked: Ticked, event: gr.EventData) -> Updates:
-        """Boxes were ticked: keep which runs are, and refuse more than can be compared."""
-        data = event._data if isinstance(event._data, dict) else {}
-        at, named, full = data.get("at"), data.get("runs"), bool(data.get("full"))
-        if not isinstance(at, int | float) or not isinstance(named, list):
-            return {}
-        # Unchecked: only those that are listed are ever looked at.
-        runs = [str(name)[:100] for name in named[: compare_view.MOST]]
-        with _TICKING:
-            if at <= ticked["at"]:
-                return {}
-            was_full = ticked["full"]
-            # In place: another click that is being answered has this very dict.
-            ticked |= {"at": at, "runs": runs, "full": full}
-        updates: Updates = {self.ticked: ticked}
-        if full:
-            text = gettext("At most {n} runs can be told apart.", n=compare_view.MOST)
-            error = JobError(text, gettext("Take one away first."))
-            updates[self.message] = feedback.show_errors(error)
-        elif was_full:
-            updates[self.message] = ""
-        return updates
-
-    @handler
-    def on_resume(self, store: RunStore, view: View, *seen: Any) -> Updates:
-        """The run goes on, or waits for its turn; only its owner may ask for that."""
-        service.resume_run(store, store.get(view["opened"]))
-        return self._acted(store, view, *seen)
-
-    @handler
-    def on_stop(self, store: RunStore, view: View, *seen: Any) -> Updates:
-        """The run ends, or leaves the queue."""
+    def on_action(self, store: RunStore, view: View, *others: Any) -> Updates:
+        """A button above the run was pressed."""
         visible = _visible(store, view)
-        service.stop_run(visible, visible.get(view["opened"]))
-        return self._acted(store, view, *seen)
+        match others[-1]:
+            case "resume":  # only its owner may ask for that
+                service.resume_run(store, store.get(view["opened"]))
+            case "front":
+                service.move_to_front(store, store.get(view["opened"]))
+            case action:
+                run = visible.get(view["opened"])
+                service.stop_run(visible, run, discard=action == "discard")
+        return {self.message: ""} | self._refresh(store, view, *others[:-1])
 
     @handler
-    def on_discard(self, store: RunStore, view: View, *seen: Any) -> Updates:
-        """The run ends, and its model is thrown away."""
-        visible = _visible(store, view)
-        service.stop_run(visible, visible.get(view["opened"]), discard=True)
-        return self._acted(store, view, *seen)
-
-    @handler
-    def on_front(self, store: RunStore, view: View, *seen: Any) -> Updates:
-        """A waiting run becomes the next; only its owner may ask for that."""
-        service.move_to_front(store, store.get(view["opened"]))
-        return self._acted(store, view, *seen)
-
-    @handler
-    def on_save(
-        self, store: RunStore, view: View, ticked: Ticked, sent: Any, text: str,
-        name: str, tags: str, note: str, described: str,
-    ) -> Updates:  # fmt: skip
+    def on_save(self, store: RunStore, *values: Any) -> Updates:
         """Keep name, tags and note of the run they were filled in for; another may be open now."""
+        *looked_at, name, tags, note, described = values
         store.get(described).describe(
             name=str(name or "").strip(),
             tags=metadata.parse_tags(str(tags or "")),
             note=str(note or ""),
         )
-        return self._acted(store, view, ticked, sent, text)
+        return {self.message: ""} | self._refresh(store, *looked_at)
 
     @handler
     def on_delete(self, store: RunStore, view: View) -> Updates:
@@ -296,18 +227,17 @@ class RunsTab:
         run = _visible(store, view).get(view["opened"])
         return {
             self.confirmation: gr.update(visible=True),
-            self.question: run_details.delete_question(run),
+            self.question: macro("run_details.html", "question")(run.title()),
             self.doomed: run.id,
         }
 
     @handler
-    def on_confirm(self, store: RunStore, view: View, *seen: Any) -> Updates:
+    def on_confirm(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Delete the run that the question was about, whichever is opened by now."""
-        *seen_, doomed = seen
-        visible = _visible(store, view)
+        visible, doomed = _visible(store, view), others[-1]
         service.delete_run(visible, visible.get(doomed))
-        view = {**view, "opened": "" if view["opened"] == doomed else view["opened"]}
-        return self._look(store, view, *seen_)
+        opened = "" if view["opened"] == doomed else view["opened"]
+        return self._look(store, view | {"opened": opened}, *others[:-1])
 
     @handler
     def on_clone(self, store: RunStore, view: View) -> Updates:
@@ -316,43 +246,32 @@ class RunsTab:
         updates = [*form.filled(store, config), gr.Tabs(selected="train")]
         return dict(zip(self.filled, updates, strict=True)) | {self.message: ""}
 
-    def _look(self, store: RunStore, view: View, *seen: Any) -> Updates:
+    def _look(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Updates after this browser has chosen to look at something else."""
         hidden = gr.update(visible=False)
-        return {self.view: view, self.confirmation: hidden} | self._acted(store, view, *seen)
-
-    def _acted(self, store: RunStore, view: View, *seen: Any) -> Updates:
-        """Updates after something was done without an error."""
-        return {self.message: ""} | self._refresh(store, view, *seen)
-
-    def _description(self, run: Run) -> Updates:
-        about = run.about()
-        return {
-            self.name: gr.update(value=about.name, placeholder=run.title()),
-            self.tags: ", ".join(about.tags),
-            self.note: about.note,
-            self.described: run.id,
-        }
+        updates = {self.view: view, self.confirmation: hidden, self.message: ""}
+        return updates | self._refresh(store, view, *others)
 
     def _refresh(
-        self, store: RunStore, view: View, ticked: Ticked, sent: dict[int, int], text: str
+        self, store: RunStore, view: View, ticked: Any, sent: dict[int, int], text: str
     ) -> Updates:
         """The updates of what this browser has not been sent yet."""
-        visible = _visible(store, view)
+        visible, text = _visible(store, view), str(text or "")
         rows = run_table_view.rows(visible)
         ids = {row.id for row in rows}
         opened = view["opened"] if view["opened"] in ids else ""
-        several = [run_id for run_id in ticked["runs"] if run_id in ids]
-        comparing = view["comparing"] and len(several) > 1
+        several = [run_id for run_id in str(ticked or "").split() if run_id in ids]
+        several = several[: run_table_view.MAX_COMPARED]
+        comparing, admin = view["comparing"] and len(several) > 1, store.visitor.admin
         alone = bool(opened) and not comparing
-        comparison = run_details.comparison(visible, several) if comparing else ""
-        text = str(text or "")
+        comparison = compare_view.comparison(visible, several) if comparing else ""
         order = (opened, view["by"], view["descending"])
         parts: Parts = {
             self.table: ((*rows, text, *order), lambda: run_table_view.table(rows, *order, text)),
             self.compare: (len(several), lambda: _compare_button(len(several))),
             self.comparison: (comparison, lambda: gr.update(value=comparison, visible=comparing)),
             self.one: (alone, lambda: gr.update(visible=alone)),
+            self.everybody: (admin, lambda: gr.update(visible=admin)),
         }
         if alone:
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it
@@ -367,27 +286,28 @@ class RunsTab:
 
     def _run_parts(self, store: RunStore, run: Run) -> Parts:
         summary = service.run_summary(store, run)
-        place = service.queue_place(store, run)[0]
+        queue_place = service.queue_place(store, run)[0]
         everybodys = run_table_view.is_everybodys(store)
         has_model, asked_to_stop = run.has_model(), run.stop_requested()
         running = summary.status == "running"
         saved = (run.id, has_model, summary.count, summary.status)
+        links = macro("run_details.html", "downloads")
         parts: Parts = {
             self.live: (run.id, lambda: run.id),
             self.config: (run.id, lambda: run_details.configuration(run)),
             self.checkpoints: (saved, lambda: run_details.checkpoints(run, summary)),
-            self.downloads: ((run.id, has_model), lambda: run_details.downloads(run)),
+            self.downloads: ((run.id, has_model), lambda: links(run.id, has_model)),
         }
         # Whether each makes sense now, and whether it can be pressed.
-        for button, visible, active in (
+        for control, visible, active in (
             (self.resume, summary.status in service.RESUMABLE and not everybodys, True),
             (self.stop, running, not asked_to_stop),
             (self.discard, running, not asked_to_stop),
-            (self.front, place > 1 and store.visitor.alone and not everybodys, True),
-            (self.cancel, place > 0, True),
+            (self.front, queue_place > 1 and store.visitor.alone and not everybodys, True),
+            (self.cancel, queue_place > 0, True),
         ):
             update = partial(gr.update, visible=visible, interactive=active)
-            parts[button] = ((visible, active), update)
+            parts[control] = ((visible, active), update)
         return parts
 
 

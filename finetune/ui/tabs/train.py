@@ -28,13 +28,12 @@ from finetune.runs.grids import PlannedRun
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import cost_view, feedback, form, live_updates, upload_limits
+from finetune.ui import cost_view, elements, feedback, form, live_updates, upload_limits
 from finetune.ui.cost_view import GridCost
 from finetune.ui.handlers import Updates, handler, reports_errors_in
 from finetune.ui.i18n import gettext
 
 _SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before the form's
-_CHOOSER_RUNS = 50  # all are in the Runs tab
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = Path(__file__).resolve().parent.parent.parent.parent / "runs"  # of the terminal
 _ANSWERS = "data-answers"  # marks what `on_hub` shows where the Hub answers
@@ -50,43 +49,30 @@ _DEFAULT = """(hub, kept, dataset, checkpoint) => {
 
 @dataclass
 class TrainTab:
-    """The tab's controls and event handlers.
-
-    Attributes:
-        store: of all runs.
-        filled: the form's controls and Data's chooser of pairs, which `on_load` and `on_restore`
-            update; set by the page.
-    """
+    """The tab's controls and event handlers."""
 
     store: RunStore
 
     def __post_init__(self) -> None:
-        self.filled: list[Any] = []
+        self.filled: list[Any] = []  # the form and Data's chooser of pairs
 
     def draw(self, drawn: form.Controls) -> None:
-        """Lay out the tab inside the current `gr.Tab` and wire its events.
-
-        Args:
-            drawn: the form's controls that another tab has drawn.
-        """
+        """Lay out the tab inside the current `gr.Tab`, but for what Data has `drawn` of the form,
+        and wire its events."""
         # In the visitor's browser; the server reads it only to fill the form again.
         self.kept = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
         text = gettext(
             "Choose pairs and a pretrained checkpoint, press Train, and watch it learn whether two "
             "sentences mean the same."
         )
-        gr.HTML(feedback.note(text))
+        elements.note(text)
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
+                text = gettext("Sets the hyperparameters below; the pairs and the checkpoint stay.")
                 self.preset = gr.Dropdown(
-                    list(run_config.PRESETS),
-                    value=run_config.DEFAULT_PRESET,
-                    label=gettext("Preset"),
-                    info=gettext(
-                        "Sets the hyperparameters below; the pairs and the checkpoint stay."
-                    ),
-                    elem_id="preset",
-                )
+                    list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, info=text,
+                    label=gettext("Preset"), elem_id="preset",
+                )  # fmt: skip
                 self.form = form.draw(drawn)
                 self._draw_several()
                 self.hub = gr.HTML(elem_id="hub-status")
@@ -101,7 +87,7 @@ class TrainTab:
                 "They wait in the queue and run one after the other. Runs that differ by the seed "
                 "alone are one group, with mean and standard deviation, under Runs."
             )
-            gr.HTML(feedback.note(text))
+            elements.note(text)
             seeds = gr.Number(
                 1, step=1, label="seeds", elem_id="seeds", min_width=165,
                 info=gettext("The same run so many times, with seed, seed + 1 and so on."),
@@ -123,40 +109,32 @@ class TrainTab:
     def _draw_run(self) -> None:
         with gr.Row():
             self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
-            self.stop = gr.Button(
-                gettext("Stop"), variant="stop", elem_id="stop", interactive=False
-            )
+            self.stop = elements.button(gettext("Stop"), "stop", variant="stop", interactive=False)
             self.resume = gr.Button(gettext("Resume"), elem_id="resume", visible=False)
-        self.message = gr.HTML(elem_id="train-message", elem_classes="ft-if-said")
+        self.message = elements.notice("train-message")
         # The costs' place is kept, so that nothing moves when they come, in whatever language.
         bundled = Estimate(steps=cost.count_steps(RunConfig(), catalog.DATASETS[0].pairs))
-        self.costs = gr.HTML(
-            cost_view.cost_placeholder(bundled, RunConfig()),
-            elem_id="costs",
-            js_on_load=cost_view.SCRIPT,
-        )
-        self.runs = gr.Dropdown(
-            [], label=gettext("Run"), elem_id="run", interactive=True, visible=False,
-            allow_custom_value=True,
-        )  # fmt: skip
+        hidden = Markup('<div style="visibility:hidden" aria-hidden="true">{}</div>')
+        room = hidden.format(cost_view.costs(bundled, RunConfig()))
+        self.costs = gr.HTML(room, elem_id="costs", js_on_load=cost_view.SCRIPT)
         self.live = live_updates.view(empty=True)
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        shown = [self.message, self.runs, self.live, self.stop, self.resume]
+        everything = elements.components(self)
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # One that is chosen again, too; not when its chooser is merely left, as `input` would.
-        chosen = [self.preset.change, self.preset.select]
-        gr.on(chosen, None, self.preset, preset, js=form.choosing_preset(), **quick)
+        choices = [self.preset.change, self.preset.select]
+        gr.on(choices, None, self.preset, preset, js=form.choosing_preset(), **quick)
         values = [*self.several, *self.form.values()]
-        self.start.click(self.on_start, values, [*shown, self.kept], **quick)
-        self.stop.click(self.on_stop, self.runs, shown, **quick)
-        self.resume.click(self.on_resume, self.runs, shown, **quick)
-        self.runs.input(self.on_watch, self.runs, shown, **latest)
-        self.live.submit(self.on_turn, self.runs, shown, **latest)  # the run's state has changed
-        self.opening = {"fn": self.on_open, "inputs": None, "outputs": shown, **quick}
+        self.start.click(self.on_start, values, everything, **quick)
+        self.stop.click(self.on_stop, self.live, everything, **quick)
+        self.resume.click(self.on_resume, self.live, everything, **quick)
+        self.live.submit(self.on_turn, self.live, everything, **latest)  # its state has changed
+        none = gr.State("")
+        self.opening = {"fn": self.on_turn, "inputs": none, "outputs": everything, **quick}
         self.costing: dict[str, Any] = {
-            "fn": self.on_costs, "inputs": values, "outputs": [self.costs, self.planned], **latest
+            "fn": self.on_costs, "inputs": values, "outputs": everything, **latest
         }  # fmt: skip
         # With other pairs or another checkpoint the lengths are others: measured after the answer.
         sources = {*DATA_FIELDS, "checkpoint"}
@@ -179,9 +157,8 @@ class TrainTab:
     def on_start(self, store: RunStore, *values: Any) -> Updates:
         """Start the runs of the form, or queue them."""
         planned = _plan(values)
-        runs = service.start_runs(
-            store, [run.config for run in planned], [run.group for run in planned]
-        )
+        configs, groups = [run.config for run in planned], [run.group for run in planned]
+        runs = service.start_runs(store, configs, groups)
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
         text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
         if waiting == 1:
@@ -207,17 +184,20 @@ class TrainTab:
                 self.costs: feedback.note(text),
                 self.planned: feedback.show_errors(error) if several else "",
             }
-        grid = None
-        if len(estimates) > 1:
+        grid, count = None, len(planned)
+        text, groups = "", len({run.group for run in planned} - {""})
+        if count > 1:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
-            known = len(seconds) == len(estimates)
-            grid = GridCost(len(estimates), sum(seconds) if known else None)
+            grid = GridCost(count, sum(seconds) if len(seconds) == count else None)
+            text = gettext("Train queues {n} runs.", n=count)
+            if groups > 1:
+                text = gettext("Train queues {n} runs in {groups} groups.", n=count, groups=groups)
         config, root = planned[0].config, store.root.resolve()
         folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
         files = _files(store, config.dataset)
         return {
             self.costs: cost_view.costs(estimates[0], config, grid, files, folder),
-            self.planned: _planned_note(planned),
+            self.planned: feedback.note(text) if text else "",
         }
 
     @reports_errors_in("costs")
@@ -232,7 +212,10 @@ class TrainTab:
         """Fill the form from an uploaded configuration."""
         if not path:
             return {}
-        text = _read(upload_limits.path(store.visitor, path))
+        received = upload_limits.path(store.visitor, path)
+        if received.stat().st_size > _MAX_JSON:
+            raise ConfigError({"config.json": "has more than 1 MB; choose a run's own"})
+        text = received.read_text(encoding="utf-8-sig", errors="replace")
         upload_limits.drop(path)
         updates = form.filled(store, RunConfig.from_json(text))
         note = gettext("The configuration is in the form. Press Train to start it.")
@@ -268,40 +251,20 @@ class TrainTab:
         return self._shown(store, run) | {self.message: ""}
 
     @handler
-    def on_open(self, store: RunStore) -> Updates:
-        """The page was opened: show the run that is training, else the newest."""
-        return self._watch(store, None)
-
-    @handler
-    def on_turn(self, store: RunStore, run_id: str | None) -> Updates:
-        """The tab was opened, or the run's state has changed."""
-        return self._watch(store, run_id)
-
-    @handler
-    def on_watch(self, store: RunStore, run_id: str | None) -> Updates:
-        """Another run was chosen. The chooser itself is left alone: by now it may show a third."""
-        updates = self._watch(store, run_id)
-        if updates[self.live] == run_id:
-            del updates[self.runs]
-        return updates
-
-    def _watch(self, store: RunStore, run_id: str | None) -> Updates:
+    def on_turn(self, store: RunStore, run_id: str) -> Updates:
+        """Show the run; where there is none the one that is training, or else the newest."""
         try:
             run: Run | None = store.get(run_id)
         except NoSuchRun:
             run = service.active_run(store) or next(iter(store.runs()), None)
-        if run is None:
-            return {self.runs: gr.update(visible=False), self.live: ""}
-        return self._shown(store, run)
+        return self._shown(store, run) if run else {self.live: ""}
 
     def _shown(self, store: RunStore, run: Run) -> Updates:
-        """The run chooser, the run to watch, Stop and Resume."""
+        """The run to watch, Stop and Resume."""
         summary = service.run_summary(store, run)
         # One that waits to go on has still the file that stopped it before.
         stopping = run.stop_requested() and summary.status != "waiting"
-        choices = [_choice(store, listed) for listed in store.runs()[:_CHOOSER_RUNS]]
         return {
-            self.runs: gr.update(choices=choices, value=run.id, visible=True),
             self.live: run.id,
             self.stop: gr.update(interactive=summary.status not in ENDED and not stopping),
             self.resume: gr.update(visible=summary.status in service.RESUMABLE),
@@ -312,19 +275,18 @@ class TrainTab:
         if hub_connection.hub_is_reachable():
             text = gettext("The Hub answers: its datasets and checkpoints can be used.")
             return Markup(f"<div {_ANSWERS}>{{}}</div>").format(feedback.note(text))
-        return feedback.note(
-            gettext(
-                "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
-                "this disk can be used: the bundled pairs and checkpoint need no network."
-            )
+        text = gettext(
+            "The Hugging Face Hub does not answer, so only what comes with the app or lies on "
+            "this disk can be used: the bundled pairs and checkpoint need no network."
         )
+        return feedback.note(text)
 
     def choosing_default(self) -> str:
         """JavaScript that runs once `on_hub` has answered: from the Hub's line, the form kept and
         the choices of pairs and checkpoint to those two, and Data's chooser."""
         blank = RunConfig()
-        known = [(blank.dataset, blank.checkpoint), catalog.COURSE_CHOICE]
-        return _DEFAULT % (json.dumps(known), _ANSWERS)
+        defaults = [(blank.dataset, blank.checkpoint), catalog.COURSE_CHOICE]
+        return _DEFAULT % (json.dumps(defaults), _ANSWERS)
 
 
 def _plan(values: Sequence[Any]) -> list[PlannedRun]:
@@ -336,20 +298,8 @@ def _plan(values: Sequence[Any]) -> list[PlannedRun]:
     seeds, *grid = values[:_SEVERAL]
     seeds = int(seeds) if isinstance(seeds, float) and seeds.is_integer() else seeds
     config = form.read(values[_SEVERAL:])
-    return grids.plan_runs(
-        config, 1 if seeds is None else seeds, dict(zip(grids.GRID, grid, strict=True))
-    )
-
-
-def _planned_note(planned: Sequence[PlannedRun]) -> str:
-    runs, groups = len(planned), len({run.group for run in planned} - {""})
-    if runs == 1:
-        return ""
-    if groups > 1:
-        return feedback.note(
-            gettext("Train queues {n} runs in {groups} groups.", n=runs, groups=groups)
-        )
-    return feedback.note(gettext("Train queues {n} runs.", n=runs))
+    by_name = dict(zip(grids.GRID, grid, strict=True))
+    return grids.plan_runs(config, 1 if seeds is None else seeds, by_name)
 
 
 def _files(store: RunStore, dataset: str) -> dict[str, str]:
@@ -365,14 +315,6 @@ def _files(store: RunStore, dataset: str) -> dict[str, str]:
         return {}
 
 
-def _choice(store: RunStore, run: Run) -> tuple[str, str]:
-    """A run in the chooser: its label and its id."""
-    summary = service.run_summary(store, run)
-    when = f"{run.id[:4]}-{run.id[4:6]}-{run.id[6:8]} {run.id[9:11]}:{run.id[11:13]}"
-    score = f", F1 {summary.best.metrics.get('f1', 0):.3f}" if summary.best else ""
-    return f"{run.title()} \u00b7 {when} \u00b7 {gettext(summary.status)}{score}", run.id
-
-
 def _stopping(summary: RunSummary) -> str:
     """What will be left of a run that was asked to stop."""
     if summary.best is not None:
@@ -383,14 +325,3 @@ def _stopping(summary: RunSummary) -> str:
             "unknown."
         )
     return gettext("Stopping: training has not begun, so there is no model to keep.")
-
-
-def _read(path: Path) -> str:
-    """The text of a configuration.
-
-    Raises:
-        ConfigError: when it is too long to be one.
-    """
-    if path.stat().st_size > _MAX_JSON:
-        raise ConfigError({"config.json": "has more than 1 MB; choose a run's own"})
-    return path.read_text(encoding="utf-8-sig", errors="replace")

@@ -1,0 +1,68 @@
+"""Small pieces of the page that several tabs draw, and the data of their scripts' events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+from gradio.blocks import Block
+
+from finetune import uploads
+from finetune.ui import feedback, model_chooser, tab_links
+
+
+def note(text: str) -> gr.HTML:
+    """A quiet line."""
+    return gr.HTML(feedback.note(text))
+
+
+def heading(text: str) -> gr.HTML:
+    """A heading within a tab."""
+    return gr.HTML(feedback.heading(text))
+
+
+def notice(elem_id: str) -> gr.HTML:
+    """Takes no room until its tab has something to say."""
+    return gr.HTML(elem_id=elem_id, elem_classes="ft-if-said")
+
+
+def browser_value() -> gr.HTML:
+    """An invisible value that the browser keeps and sends with its events."""
+    return gr.HTML("", html_template="", elem_classes="ft-pulse")
+
+
+def button(text: str, elem_id: str, min_width: int = 90, **options: Any) -> gr.Button:
+    """A button of Gradio's."""
+    return gr.Button(text, elem_id=elem_id, min_width=min_width, **options)
+
+
+def pairs_file(label: str, elem_id: str) -> gr.File:
+    """A place to drop a file of pairs."""
+    return gr.File(
+        label=label, height=92, elem_id=elem_id, elem_classes="ft-file",
+        file_types=[*uploads.ENDINGS, ".gz"],
+    )  # fmt: skip
+
+
+def no_model(elem_id: str) -> gr.HTML:
+    """Stands in the place of a model's controls while there is no model."""
+    return gr.HTML(
+        model_chooser.empty(), elem_id=elem_id, js_on_load=tab_links.SCRIPT, visible=False
+    )
+
+
+def event_data(event: gr.EventData) -> dict[str, Any]:
+    """What a script of ours sent with its event; any client can send anything."""
+    return event._data if isinstance(event._data, dict) else {}
+
+
+def components(tab: object) -> list[Any]:
+    """All components that a tab keeps as its attributes: what its events may update.
+
+    A handler returns the updates of some by component; the others stay as they are.
+    """
+    blocks: list[Any] = []
+    for value in vars(tab).values():
+        values = value if isinstance(value, list | tuple) else [value]
+        blocks += [block for block in values if isinstance(block, Block)]
+    return list(dict.fromkeys(blocks))
