@@ -21,7 +21,7 @@ from finetune.config import RunConfig
 from finetune.inference.file_request import COLUMNS
 from finetune.jobs import workers
 from finetune.runs.store import RunStore
-from finetune.ui import auth, upload_limits
+from finetune.ui import auth
 from tests.ui.conftest import Server
 from tests.ui.test_visitors import ada, asks, bob, hers, shared
 
@@ -42,7 +42,6 @@ def folder(module_folder: Path, server: Server) -> Iterator[Path]:
     """Where uploaded files are; nothing else is."""
     yield module_folder
     delete_files_created_by_app(server.blocks, None)
-    upload_limits._forget_removed_files()
 
 
 @pytest.fixture
