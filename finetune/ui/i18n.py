@@ -2,10 +2,7 @@
 
 Texts of the initial page are translated in the browser by Gradio's `I18n`: `browser_translations`
 replaces each text that has a translation by a marker. What is drawn later is translated here by
-`gettext`. Both follow the language in which the browser shows the page: a script stores it in a
-cookie, so that a choice under Gradio's settings counts as well.
-
-Names of hyperparameters and measures, logs and the model card stay English.
+`gettext`. Both follow the language in which the browser shows the page, stored in a cookie.
 """
 
 from __future__ import annotations
@@ -33,23 +30,7 @@ from finetune.messages import Message
 
 FOLDER = Path(__file__).resolve().parent / "locale"
 LANGUAGES = ("de", "es", "fr", "zh-CN", "ja", "ko")  # as Gradio spells them
-COOKIE = "finetune-language"
-# Gradio writes the language into the document. In a frame of another site (a Space) a cookie is
-# kept only with these attributes.
-SCRIPT = f"""
-<script>
-(() => {{
-  const safe = location.protocol === 'https:';
-  const how = safe ? 'SameSite=None; Secure; Partitioned' : 'SameSite=Lax';
-  const tell = () => {{
-    document.cookie = `{COOKIE}=${{document.documentElement.lang}}; path=/; ${{how}}`;
-  }};
-  new MutationObserver(tell).observe(
-    document.documentElement, {{attributes: true, attributeFilter: ['lang']}});
-  tell();
-}})();
-</script>
-"""
+COOKIE = "finetune-language"  # set by `assets/page.js`
 # A person may type a word that is a key; the browser translates only those with this prefix.
 _PREFIX = "finetune "
 _MARKER = "__i18n__"

@@ -1,10 +1,7 @@
 """Signing in on a Space: by default with the scopes that publishing needs, with more on request.
 
-Gradio's own sign-in asks for every scope the Space may ask for. These routes replace its first
-step; the callback and the session are Gradio's.
-
-Sources: https://huggingface.co/docs/hub/spaces-oauth for the environment of a Space,
-https://huggingface.co/docs/hub/oauth for the scopes.
+Gradio's own sign-in asks for every scope the Space may ask for; these routes replace its first
+step. Source of the scopes: https://huggingface.co/docs/hub/oauth.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from starlette.routing import Route
 
 LEAST = ("openid", "profile", "contribute-repos")  # new repositories, and those made here
 MORE = "write-repos"  # any repository of the user's
-_LEAST_PATH, _MORE_PATH = "/login/huggingface", "/login/more"
+_MORE_PATH = "/login/more"
 
 
 def on_space() -> bool:
@@ -34,9 +31,9 @@ def routes() -> list[Route]:
         return []
     allowed = os.environ.get("OAUTH_SCOPES", "").split()
     least = [scope for scope in LEAST if scope in allowed]
-    more = [*least, MORE] if MORE in allowed else least
+    more = [scope for scope in (*LEAST, MORE) if scope in allowed]
     return [
-        Route(_LEAST_PATH, partial(_login, least), methods=["GET"]),
+        Route("/login/huggingface", partial(_login, least), methods=["GET"]),
         Route(_MORE_PATH, partial(_login, more), methods=["GET"]),
     ]
 

@@ -7,7 +7,6 @@ import re
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import gradio as gr
@@ -22,7 +21,7 @@ from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import auth, compare_view, model_chooser, run_table_view
+from finetune.ui import auth, compare_view, run_table_view
 from finetune.ui.tabs import runs
 from tests.support import toys
 from tests.support.browser import App, choose, fill, fill_toy, press_train
@@ -36,8 +35,6 @@ def finished(store: RunStore, checkpoint: Path, f1: float = 0.8, **values: objec
     group = str(values.pop("group", ""))
     run = store.create(RunConfig(max_length=32).changed(**values), group=group)
     for event in story():
-        if isinstance(event, events.Prepared):
-            event = replace(event, fingerprint="these pairs")
         if isinstance(event, events.Evaluated):
             event = events.Evaluated(
                 step=8, epoch=1.0, metrics={"accuracy": f1 - 0.1, "f1": f1, "loss": 0.5},
@@ -46,19 +43,6 @@ def finished(store: RunStore, checkpoint: Path, f1: float = 0.8, **values: objec
         run.append(event)
     toys.copy_model(checkpoint, run.best)
     return run
-
-
-def test_the_model_that_is_best_on_its_pairs_says_so(store: RunStore, toy_checkpoint: Path) -> None:
-    finished(store, toy_checkpoint, 0.90)
-    alike = model_chooser.choices(store, None)["choices"]
-    assert "best" not in alike[0][0]  # of one alone nothing is said
-    finished(store, toy_checkpoint, 0.85)
-    offered = model_chooser.choices(store, None)
-    said = [label.split(" \u00b7 ")[1] for label, _ in offered["choices"]]
-    assert sorted(said) == ["F1 0.850", "F1 0.900 (best on its pairs)"]
-    finished(store, toy_checkpoint, 0.90)  # as good: none is the best
-    said = [label for label, _ in model_chooser.choices(store, None)["choices"]]
-    assert not any("best" in label for label in said)
 
 
 def table(store: RunStore, find: str = "") -> str:
