@@ -33,7 +33,7 @@ _LOCAL = {"localhost", "127.0.0.1", "::1"}
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://([^/?#@]+)")
 _PORTS = {"http": "80", "https": "443"}
-_SIGN_IN = {"/login/callback", "/login/huggingface", "/login/more"}  # opened from the Hub's page
+_SIGN_IN = {"/login/callback", "/login/huggingface"}  # opened from the Hub's page
 # What proxies say of a request. Gradio and its MCP server would believe it of anybody.
 _FORWARDED = {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto",
               b"x-forwarded-port", b"x-forwarded-prefix", b"x-gradio-server"}  # fmt: skip

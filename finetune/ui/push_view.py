@@ -20,15 +20,6 @@ def state(state: PushState) -> Markup:
     return macro("push.html", "state")(state)
 
 
-def may_write_more(address: str) -> Markup:
-    """That the sign-in may not write to every repository.
-
-    Args:
-        address: of the sign-in that may.
-    """
-    return macro("push.html", "may_write_more")(address)
-
-
 def downloads(run_id: str, export: ExportState) -> Markup:
     """What a person can take away without the Hub."""
     return macro("push.html", "downloads")(run_id, export)

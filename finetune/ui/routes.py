@@ -27,7 +27,7 @@ from finetune.jobs import check, export, predict, service
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
-from finetune.ui import auth, i18n, live_updates, sign_in, upload_limits
+from finetune.ui import auth, i18n, live_updates, upload_limits
 from finetune.ui.origins import AllowedHosts, OwnOrigin
 
 # Routes of Gradio's that the page does not need: files by their path, links that save the page's
@@ -55,7 +55,6 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
             *(Route(path, partial(endpoint, store)) for path, endpoint in endpoints.items()),
             Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
             Route(auth.ISSUE, partial(auth.issue, store), methods=["POST"]),
-            *sign_in.routes(),
         ],
         "middleware": [Middleware(auth.VisitorCookie, store=store)],
         "lifespan": _lifespan(hosts),
