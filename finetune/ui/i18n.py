@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from gettext import GNUTranslations, NullTranslations
-from http.cookies import CookieError, SimpleCookie
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from babel.messages.pofile import read_po
 from gradio.components.api_component import Api
 from gradio.context import LocalContext
 from markupsafe import Markup
+from starlette.requests import cookie_parser
 
 from finetune.messages import Message
 
@@ -35,6 +35,7 @@ COOKIE = "finetune-language"  # set by `assets/page.js`
 _PREFIX = "finetune "
 _MARKER = "__i18n__"
 _ATTRIBUTES = ("label", "info", "placeholder")  # of a component; what the browser translates
+_marked: dict[str, None] = {}  # the texts of all markers
 _request_language: ContextVar[str] = ContextVar("language", default="")
 
 
@@ -59,6 +60,7 @@ def gettext_html(text: str, /, **values: object) -> Markup:
 
 def page_text(text: str) -> str:
     """A marker that the browser replaces by the translated text; at most one in a string."""
+    _marked[text] = None
     return _MARKER + json.dumps({"__type__": "translation_metadata", "key": _PREFIX + text})
 
 
@@ -81,11 +83,8 @@ def _language_of(request: Any) -> str:
 @lru_cache(maxsize=256)
 def _negotiate(cookies: str, accepted: str) -> str:
     """The language in the cookie, or else the first that the browser accepts, as Gradio does."""
-    try:
-        cookie = SimpleCookie(cookies).get(COOKIE)
-    except CookieError:
-        cookie = None
-    requested = cookie.value if cookie else accepted.partition(",")[0].partition(";")[0]
+    first = accepted.partition(",")[0].partition(";")[0]
+    requested = cookie_parser(cookies).get(COOKIE) or first
     supported = {name.lower(): name for name in LANGUAGES}
     exact = requested.strip().lower()
     return supported.get(exact) or supported.get(exact.partition("-")[0], "")
@@ -109,21 +108,16 @@ def _read(name: str) -> Catalog:
 
 
 def browser_translations(page: gr.Blocks) -> gr.I18n:
-    """Replace the initial page's texts by markers; their translations, for `launch(i18n=...)`.
-
-    Args:
-        page: as it was built; a text without a translation is left as it is.
-    """
+    """Replace the page's texts by markers; their translations, for `launch(i18n=...)`."""
     translated = {message.id for message in _read(LANGUAGES[0])}
     for block, name, text in list(texts(page)):
         if text in translated:
             _replace(block, name, text)
-    marked = dict.fromkeys(_marked(page))
     tables = {
-        name: {_PREFIX + text: catalogue(name).gettext(text) for text in marked}
+        name: {_PREFIX + text: catalogue(name).gettext(text) for text in _marked}
         for name in LANGUAGES
     }
-    return gr.I18n(en={_PREFIX + text: text for text in marked}, **tables)
+    return gr.I18n(en={_PREFIX + text: text for text in _marked}, **tables)
 
 
 def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
@@ -163,17 +157,3 @@ def _replace(block: Any, name: str, text: str) -> None:
         block.value = str(block.value).replace(text, page_text(text))
     else:
         setattr(block, name, page_text(text))
-
-
-def _marked(page: gr.Blocks) -> Iterator[str]:
-    """The texts that the markers on the page stand for."""
-    for block in page.blocks.values():
-        values = [getattr(block, name, None) for name in (*_ATTRIBUTES, "value")]
-        values += [name for name, _ in getattr(block, "choices", None) or []]
-        values += list(getattr(block, "props", {}).values()) if isinstance(block, gr.HTML) else []
-        for text in values:
-            for marker in _MARKERS.findall(text) if isinstance(text, str) else ():
-                yield json.loads(marker)["key"].removeprefix(_PREFIX)
-
-
-_MARKERS = re.compile(_MARKER + r"(\{.*?\})")  # no text that is marked has a brace

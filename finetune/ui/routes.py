@@ -42,8 +42,7 @@ _MEDIA_TYPES = {".zip": "application/zip", ".csv": "text/csv", ".json": "applica
 def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
     """`launch(app_kwargs=...)`: our routes, which are asked before Gradio's, and middleware."""
     endpoints: dict[str, Callable[[RunStore, Request], Any]] = {
-        "/finetune/watch/": _watch_nothing,
-        "/finetune/watch/{run_id}": _watch,
+        "/finetune/watch/{run_id:path}": _watch,
         "/finetune/runs/{run_id}/{kind}": _run_download,
         "/finetune/batches/{batch_id}/result": _batch_result,
         "/finetune/checks/{check_id}/findings.csv": _findings,
@@ -81,23 +80,18 @@ def _not_found(request: Request, error: Exception | None = None) -> Response:
     return PlainTextResponse(message, 404)
 
 
-def _watch_nothing(store: RunStore, request: Request) -> Response:
-    """The parts of the live view while there is no run."""
-    i18n.use_language_of(request)
-    return _json(live_updates.blank())
-
-
 def _watch(store: RunStore, request: Request) -> Response:
-    """The parts of a run's live view that the browser does not have yet."""
+    """The parts of a run's live view that the browser does not have yet; without an id all parts
+    as they are while there is no run."""
     i18n.use_language_of(request)
-    mine = auth.visitor_store(store, request)
-    run = (store.everyone if mine.visitor.admin else mine).get(request.path_params["run_id"])
-    parts = live_updates.changes(store.everyone, run, request.query_params)
-    return _json(parts, {"x-wait": str(live_updates.pace.wait(run))})
-
-
-def _json(parts: live_updates.Parts, headers: dict[str, str] | None = None) -> Response:
-    headers = {"cache-control": "no-store", **(headers or {})}
+    headers = {"cache-control": "no-store"}
+    if run_id := request.path_params["run_id"]:
+        mine = auth.visitor_store(store, request)
+        run = (store.everyone if mine.visitor.admin else mine).get(run_id)
+        parts = live_updates.changes(store.everyone, run, request.query_params)
+        headers["x-wait"] = str(live_updates.pace.wait(run))
+    else:
+        parts = live_updates.blank()
     if not parts:
         return Response(status_code=204, headers=headers)
     return Response(orjson.dumps(parts), media_type="application/json", headers=headers)

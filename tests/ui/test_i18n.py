@@ -49,8 +49,7 @@ def test_every_text_is_translated_and_no_translation_is_left_over(
     assert [text for text in keys if not catalogue.get(text, "").strip()] == []
     assert [text for text in catalogue if text not in keys] == []
     for text, translated in catalogue.items():
-        placeholders = translations.placeholders
-        assert set(placeholders(translated)) == set(placeholders(text)), text
+        assert translations.placeholders(translated) == translations.placeholders(text), text
         assert translations.tags(translated) == translations.tags(text), text
         assert '"' not in translated, text  # it may stand in an attribute
 
