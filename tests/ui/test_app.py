@@ -20,7 +20,6 @@ from typing import Any
 
 import gradio as gr
 import httpx
-import orjson
 import pytest
 from gradio import http_server, oauth
 from gradio.exceptions import ServerFailedToStartError
@@ -132,26 +131,21 @@ def costs(train: TrainTab, config: RunConfig) -> str:
     return str(train.on_costs(NOBODY, *ONE_RUN, *form_values(config))[train.costs])
 
 
-def test_lengths_follow_the_checkpoint(train: TrainTab, toy_checkpoint: Path) -> None:
+def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
+    train: TrainTab, toy_checkpoint: Path
+) -> None:
     config = RunConfig(checkpoint=str(toy_checkpoint), max_length=64)
+    values = form_values(config)
     assert "A part of the pairs is measured now." in costs(train, config)
-    train.on_measure(NOBODY, *ONE_RUN, *form_values(config))
+    train.on_measure(NOBODY, *ONE_RUN, *values)
     assert "max_length 64 cuts" in costs(train, config)
-    wrong = form_values(config, learning_rate=None)
-    assert train.on_measure(NOBODY, *ONE_RUN, *wrong) == gr.skip()
-
-
-def test_seeds_and_a_grid_are_counted_before_they_are_queued(train: TrainTab) -> None:
-    values = form_values(RunConfig())
     for several, words in (
-        (ONE_RUN, ""),
         ((3.0, "", "", ""), "Train queues 3 runs."),
         ((2, "1e-5, 2e-5", "", ""), "Train queues 4 runs in 2 groups."),
         ((None, "1e-5, 2e-5", "8, 16", ""), "Train queues 4 runs."),
     ):
-        planned = train.on_costs(NOBODY, *several, *values)[train.planned]
-        assert words in planned
-        assert bool(planned) == bool(words)
+        assert words in train.on_costs(NOBODY, *several, *values)[train.planned]
+    assert train.on_costs(NOBODY, *ONE_RUN, *values)[train.planned] == ""
     wrong = train.on_costs(NOBODY, 0, "high", "", "", *values)
     for shown in (wrong[train.planned], wrong[train.costs]):
         assert "from 1 to 100, got 0" in shown
@@ -175,12 +169,44 @@ def test_the_command_starts_the_same_from_where_the_page_keeps_it(
     assert "<code>python -m finetune train --seed 7</code>" in shown
 
 
-def test_a_run_that_waits_to_go_on_can_be_stopped(train: TrainTab, store: RunStore) -> None:
-    run = record(store, *story()[:-2], events.Stopped(step=8, seconds=1.0))
+def test_stop_says_what_it_will_keep(
+    train: TrainTab, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "stop_run", lambda *values: None)
+    for count, words in (
+        (2, "no model to keep"), (6, "kept as it is"), (-1, "the best model is kept"),
+    ):  # fmt: skip
+        run = record(store, *story()[:count])
+        assert words in train.on_stop(NOBODY, run.id)[train.message]
     run.request_stop()
-    assert not train.on_turn(NOBODY, run.id)[train.stop]["interactive"]
-    Queue(store.root).add(run.id)
+    Queue(store.root).add(run.id)  # it waits to go on
     assert train.on_turn(NOBODY, run.id)[train.stop]["interactive"]
+
+
+def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
+    module_tabs: Tabs, finished: Run, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, predict, publish = module_tabs
+    shown = train.on_open(NOBODY)
+    assert shown[train.runs]["value"] == shown[train.live] == finished.id
+    assert not shown[train.stop]["interactive"]
+    assert not shown[train.resume]["visible"]
+    store.delete(finished)
+    assert train.on_turn(NOBODY, finished.id)[train.live] == ""
+    for wrong in (finished.id, "../x", "/etc/passwd", "x" * 10**6, 7, None):
+        form = push_form(publish, wrong)
+        for answer in (
+            train.on_stop(NOBODY, wrong)[train.message],
+            predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[predict.answer],
+            publish.on_push(NOBODY, form, None)[publish.plan],
+            publish.on_check(NOBODY, form, None)[publish.plan],
+        ):
+            assert "no such run" in answer
+    for answers, words in ((True, "The Hub answers"), (False, "does not answer")):
+        monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda value=answers: value)
+        line = train.on_hub()
+        assert words in line
+        assert ("data-answers" in line) == answers
 
 
 def test_a_run_that_learned_nothing_does_not_look_like_a_success(store: RunStore) -> None:
@@ -203,19 +229,14 @@ def test_a_run_that_learned_nothing_does_not_look_like_a_success(store: RunStore
         assert ("ft-warn" in text) == ("more epochs" in text) == (not good)
     assert ["always giving the same answer" in text for text in (constant, below)] == [True, False]
     assert "is not above the best baseline" in below
-
-
-@pytest.mark.parametrize(
-    ("events_so_far", "words"),
-    [(2, "no model to keep"), (6, "kept as it is"), (-1, "the best model is kept")],
-)
-def test_stop_says_what_it_will_keep(
-    train: TrainTab, store: RunStore, words: str,
-    events_so_far: int, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(service, "stop_run", lambda *values: None)
-    run = record(store, *story()[:events_so_far])
-    assert words in train.on_stop(NOBODY, run.id)[train.message]
+    for event, words in (
+        (events.Finished(step=4, seconds=1.0, early=True), ["ended early", "stopped rising"]),
+        (events.Stopped(step=4, seconds=1.0), ["Stopped", "Resume"]),
+        (events.Failed(error="It broke.", remedy="Mend it."), ["Failed", "It broke.", "Mend it."]),
+    ):
+        run = record(store, event)
+        text = run_view.status_html(run, store.summary(run))
+        assert all(word in text for word in words)
 
 
 def test_a_form_once_trained_with_is_kept_in_the_browser(
@@ -263,6 +284,22 @@ def test_a_page_that_watches_is_told_what_is_new(
     assert "Finished" in third["announced"][1]
 
 
+def test_the_more_watch_the_more_seldom_each_asks(
+    store: RunStore, finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, pace = store.create(RunConfig()), live_updates.Pace()
+    assert pace.wait(running, 0) == 400
+    for ask in range(100):  # of fifty browsers in two seconds
+        wait = pace.wait(running, 1 + ask / 50)
+    assert 1000 < wait <= 1600
+    assert pace.wait(running, 9) == 400
+    first = live_updates.changes(store, finished, {})
+    assert pace.wait(finished, 20) == 1000  # it has ended
+    monkeypatch.setattr(charts, "loss_chart", lambda summary: pytest.fail("drawn again"))
+    for _ in range(50):
+        assert live_updates.changes(store, finished, {}) == first
+
+
 def test_a_damaged_configuration_hides_neither_curves_nor_cause(
     store: RunStore, finished: Run
 ) -> None:
@@ -276,82 +313,20 @@ def test_a_damaged_configuration_hides_neither_curves_nor_cause(
     assert parts["log"][1] == "what it printed"
 
 
-def test_what_many_watch_is_drawn_once(
-    store: RunStore, finished: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = live_updates.changes(store, finished, {})
-    monkeypatch.setattr(charts, "loss_chart", lambda summary: pytest.fail("drawn again"))
-    for _ in range(50):
-        assert live_updates.changes(store, finished, {}) == first
-
-
-def test_the_more_watch_the_more_seldom_each_asks(
-    store: RunStore, finished: Run, adopt: Callable[[Run], None]
-) -> None:
-    running = record(store, story()[0])
-    adopt(running)
-    for run, wait in ((running, 400), (finished, 1000)):
-        live_updates.changes(store, run, {})
-        assert live_updates.Pace().wait(run) == wait
-    for watchers, wait in ((8, 400), (20, 1000), (50, 1600)):
-        pace = live_updates.Pace()
-        due = [(number / watchers, number) for number in range(watchers)]
-        waits: list[list[int]] = [[] for _ in due]
-        while (earliest := min(due))[0] < 30:
-            now, number = earliest
-            waits[number].append(pace.wait(running, now))
-            due[number] = (now + waits[number][-1] / 1000, number)
-        late = [ms for own in waits for ms in own[-5:]]
-        assert 0.9 * wait <= min(late) <= max(late) <= 1.15 * wait
-
-
-def test_the_newest_run_is_shown_and_one_that_was_deleted_is_no_error(
-    train: TrainTab, finished: Run, store: RunStore
-) -> None:
-    shown = train.on_open(NOBODY)
-    assert shown[train.runs]["value"] == shown[train.live] == finished.id
-    assert not shown[train.stop]["interactive"]
-    assert not shown[train.resume]["visible"]
-    store.delete(finished)
-    assert train.on_turn(NOBODY, finished.id)[train.live] == ""
-    assert "no such run" in train.on_stop(NOBODY, finished.id)[train.message]
-
-
-@pytest.mark.parametrize("wrong", ["../x", "/etc/passwd", "x" * 10**6, 7, None])
-def test_another_id_is_no_such_run(module_tabs: Tabs, store: RunStore, wrong: Any) -> None:
-    train, predict, publish = module_tabs
-    assert "no such run" in train.on_stop(NOBODY, wrong)[train.message]
-    answer = predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[predict.answer]
-    assert "no such run" in answer
-    asked = push_form(publish, wrong)
-    for handler in (publish.on_push, publish.on_check):
-        assert "no such run" in handler(NOBODY, asked, None)[publish.plan]
-
-
-def test_the_default_is_what_can_run(train: TrainTab, monkeypatch: pytest.MonkeyPatch) -> None:
-    for answers, words in ((True, "The Hub answers"), (False, "does not answer")):
-        monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda value=answers: value)
-        line = train.on_hub()
-        assert words in line
-        assert ("data-answers" in line) == answers
-
-
-def test_predicting_through_the_tab(predict: PredictTab, finished: Run) -> None:
+def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, finished: Run) -> None:
     tab = predict
     shown = tab.on_ask(NOBODY, finished.id, *PAIR, False, False, False)
-    assert 'id="label">not_equivalent<' in shown[tab.answer]
-    assert shown[tab.why]["visible"]
     entry = json.loads(shown[tab.entry])
     fields = (entry["sentence1"], entry["prediction"], entry["label"])
     assert fields == (PAIR[0], "not_equivalent", "")
-    entries = [entry, entry | {"n": 7, "label": "equivalent"}, "nonsense"]
-    history = tab.on_history(NOBODY, entries)[tab.history]
-    assert "your verdict" in history
-    assert re.findall(r'data-place="(\d+)"', history) == ["7", "0"]
+    history = tab.on_history(NOBODY, [entry, entry | {"n": 7, "label": "equivalent"}, "nonsense"])
+    assert "your verdict" in history[tab.history]
+    assert re.findall(r'data-place="(\d+)"', history[tab.history]) == ["7", "0"]
     decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
     for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
         shown = tab.on_ask(NOBODY, finished.id, *PAIR, False, threshold, False)
         assert f'id="label">{label}<' in shown[tab.answer]
+        assert shown[tab.why]["visible"]
         question = shown[tab.question]
         # Whatever stands in the boxes by now.
         reasons = tab.on_why(NOBODY, question)[tab.reasons]
@@ -362,31 +337,13 @@ def test_predicting_through_the_tab(predict: PredictTab, finished: Run) -> None:
     failed = tab.on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
     assert failed[tab.question] == failed[tab.entry] == ""
     assert "sentence2 is empty" in failed[tab.answer]
-    assert not failed[tab.why]["visible"]
-
-
-def test_of_another_model_nothing_was_asked_yet(predict: PredictTab, finished: Run) -> None:
-    tab = predict
-    question = tab.on_ask(NOBODY, finished.id, *PAIR, False, False, False)[tab.question]
+    # Of another model nothing was asked; a typed classifier of the Hub stays selected.
     assert tab.on_other_model(NOBODY, finished.id, question) == gr.skip()  # the chooser was left
-    assert tab.on_other_model(NOBODY, "another", "") == gr.skip()
-    shown = tab.on_other_model(NOBODY, "another", question)
-    assert "The answer appears here" in shown[tab.answer]
-    assert (shown[tab.why]["visible"], shown[tab.reasons]) == (False, "")
-    # A typed classifier of the Hub stays selected.
+    other = tab.on_other_model(NOBODY, "another", question)
+    assert "The answer appears here" in other[tab.answer]
+    assert (other[tab.why]["visible"], other[tab.reasons]) == (False, "")
     for run, selected in (("ada/judge", "ada/judge"), ("gone", finished.id), (None, finished.id)):
         assert tab.on_open(NOBODY, run, [])[tab.run]["value"] == selected
-
-
-def test_a_sentence_that_cannot_be_sent_is_kept_as_one_that_can(
-    predict: PredictTab, finished: Run
-) -> None:
-    """Half of an emoji, pasted: what is remembered of it must not close the tab for good."""
-    tab, sentences = predict, ("the cat \ud83d", "a dog")
-    shown = tab.on_ask(NOBODY, finished.id, *sentences, False, False, False)
-    assert orjson.dumps(shown[tab.question])
-    entry = json.loads(orjson.dumps(json.loads(shown[tab.entry])))  # as Gradio sends it
-    assert entry["sentence1"] == "the cat ?"
 
 
 @pytest.mark.parametrize("second", ["", "a dog ."])
@@ -429,41 +386,6 @@ def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) 
     assert "secret detail" not in text
     assert text.split("reference ")[1][:8] in caplog.text
     assert "secret detail" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("ending", "words"),
-    [
-        (events.Finished(step=8, seconds=1.0), ["Finished", "Predict", "Publish"]),
-        (events.Finished(step=4, seconds=1.0, early=True), ["ended early", "stopped rising"]),
-        (events.Stopped(step=4, seconds=1.0), ["Stopped", "Resume"]),
-        (events.Failed(error="It broke.", remedy="Mend it."), ["Failed", "It broke.", "Mend it."]),
-    ],
-)
-def test_an_ending_says_what_to_do_next(
-    store: RunStore, ending: events.Event, words: list[str]
-) -> None:
-    run = record(store, ending)
-    text = run_view.status_html(run, store.summary(run))
-    assert all(word in text for word in words)
-
-
-def test_the_facts_name_several_processes_and_summed_batches(store: RunStore) -> None:
-    started, prepared, *rest = story()
-    started = dataclasses.replace(started, device="CPU", processes=2)  # type: ignore[call-arg]
-    sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
-    run = record(store, started, dataclasses.replace(prepared, **sizes), *rest)
-    text = run_view.status_html(run, store.summary(run))
-    assert "on 2 \u00d7 CPU" in text
-    assert "3 batches of 4 a step" in text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")],
-)
-def test_durations_read_well(seconds: float, text: str) -> None:
-    assert run_view.duration(seconds) == text
 
 
 def test_the_app_starts_without_torch_and_asks_nobody_outside(tmp_path: Path) -> None:
