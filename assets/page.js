@@ -277,3 +277,16 @@ window.finetune = (() => {
   const suggest = (now, before, name) => [!name || name === before ? now : name, now];
   return {otherPairs, reasonsOf, suggest};
 })();
+// Tells the server the language in which Gradio shows the page, as it writes it into the document.
+(() => {
+  // In a frame of another site (a Space) a cookie is kept only with these attributes.
+  const framed = 'SameSite=None; Secure; Partitioned';
+  const attributes = location.protocol === 'https:' ? framed : 'SameSite=Lax';
+  const tell = () => {
+    const language = document.documentElement.lang;
+    document.cookie = `finetune-language=${language}; path=/; ${attributes}`;
+  };
+  new MutationObserver(tell).observe(
+    document.documentElement, {attributes: true, attributeFilter: ['lang']});
+  tell();
+})();

@@ -1,8 +1,7 @@
-"""The page for programs: named endpoints, typed and described, shown under "Use via API", and tools
-for agents that speak MCP.
+"""Named endpoints for programs, shown under "Use via API", and tools for agents that speak MCP.
 
-A client sees what the page would show the same visitor; where several people share the app it says
-who it is by the header `x-finetune-visitor` (see `auth`).
+A client sees what the page would show the same visitor (see `auth`). The docstrings and types are
+what clients and agents are told.
 """
 
 from __future__ import annotations
@@ -32,12 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Api:
-    """The endpoints.
-
-    Args:
-        store: where runs are.
-        models: the loaded models, shared with the page.
-    """
+    """The endpoints over a store of runs; `models` are the loaded ones, shared with the page."""
 
     store: RunStore
     models: Models
@@ -57,10 +51,11 @@ class Api:
         with gr.Column(visible=False):
             run, file = gr.Textbox(label="run_id"), gr.File(label="file")
             columns = [gr.Textbox("", label=f"{name}_column") for name in COLUMNS]
-            ways = [gr.Checkbox(label=name) for name in ("both_orders", "threshold", "calibrated")]
+            names = ("both_orders", "threshold", "calibrated")
+            flags = [gr.Checkbox(label=name) for name in names]
             answer, button = gr.JSON(label="batch"), gr.Button()
         button.click(
-            self.predict_batch, [run, file, *columns, *ways], answer, api_name="predict_batch",
+            self.predict_batch, [run, file, *columns, *flags], answer, api_name="predict_batch",
             concurrency_limit=None,
         )  # fmt: skip
 
@@ -76,12 +71,12 @@ class Api:
 
     @contextmanager
     def _predictor(
-        self, request: gr.Request, run_id: str, *ways: bool
+        self, request: gr.Request, run_id: str, *flags: bool
     ) -> Iterator[tuple[Predictor, PredictOptions]]:
         from finetune.inference.decision_rule import PredictOptions
 
         with self._store_of(request) as store, self.models.using(store, run_id) as predictor:
-            yield predictor, PredictOptions(*map(bool, ways))
+            yield predictor, PredictOptions(*flags)
 
     def predict(
         self,
@@ -95,6 +90,9 @@ class Api:
     ) -> dict:
         """Ask a model about two sentences, or about one where it learned from such.
 
+        Returns the label, the probabilities by class, logits, tokens, cut (tokens the model did
+        not read), seconds, and the answer for the sentences in the other order.
+
         Args:
             run_id: a run of yours, or a text classifier of the Hub as owner/name.
             sentence1: the first sentence.
@@ -102,13 +100,9 @@ class Api:
             both_orders: average the probabilities of both orders.
             threshold: use the threshold saved with the model, if there is one.
             calibrated: use the temperature saved with the model, if there is one.
-
-        Returns:
-            label, probabilities by class, logits, tokens, cut (tokens the model did not read),
-            seconds, and other_label, the answer for the sentences in the other order.
         """
-        ways = (both_orders, threshold, calibrated)
-        with self._predictor(request, run_id, *ways) as (predictor, options):
+        flags = (both_orders, threshold, calibrated)
+        with self._predictor(request, run_id, *flags) as (predictor, options):
             return asdict(predictor(sentence1, sentence2, options))
 
     def explain(
@@ -123,22 +117,13 @@ class Api:
     ) -> dict:
         """Why a model answers as it does: what each word brought, and what changes its mind.
 
-        Args:
-            run_id: a run of yours, or a text classifier of the Hub as owner/name.
-            sentence1: the first sentence.
-            sentence2: the second; empty for a model of single sentences.
-            both_orders: as for predict.
-            threshold: as for predict.
-            calibrated: as for predict.
-
-        Returns:
-            label, the answer that predict gives; words of both sentences, each with its weight in
-            nats for that answer or, below zero, against it; target and baseline_target, the
-            answer's log-odds with the words and without them; flips, the small edits that change
-            the answer, of the number tried.
+        Returns the label; the words, each with its weight in nats for that answer or, below zero,
+        against it; target and baseline_target, the answer's log-odds with the words and without
+        them; flips, the small edits that change the answer, of the number tried.
+        The arguments are those of predict.
         """
-        ways = (both_orders, threshold, calibrated)
-        with self._predictor(request, run_id, *ways) as (predictor, options):
+        flags = (both_orders, threshold, calibrated)
+        with self._predictor(request, run_id, *flags) as (predictor, options):
             label, explanation = predictor.explain(sentence1, sentence2, options)
             flips, tried = predictor.flips(sentence1, sentence2, options)
             edits = [asdict(flip) for flip in flips]
@@ -160,8 +145,7 @@ class Api:
 
         Returns at once; batch_status says how far it is and where the result is. That has the
         file's own columns, `prediction`, a `probability_` of each class, `trained_on` (whether the
-        row is one of the run's training pairs, in either order; absent where the run is older
-        than this) and `error`.
+        row is one of the run's training pairs, in either order) and `error`.
 
         Args:
             run_id: a run of yours.
@@ -169,43 +153,31 @@ class Api:
             sentence1_column: guessed from the names where empty, as the two that follow.
             sentence2_column: not read by a model of single sentences.
             label_column: for scores; "(none)" where there is none.
-            both_orders: average the probabilities of both orders.
-            threshold: use the threshold saved with the model, if there is one.
-            calibrated: use the temperature saved with the model, if there is one.
         """
         with self._store_of(request) as store:
-            if not isinstance(file, str) or not file:
+            if not file:
                 raise FinetuneError("There is no file.", "Send one.")
             prediction = PredictionRequest(
-                str(run_id), Path(file).name, sentence1_column or "", sentence2_column or "",
-                label_column or "", bool(both_orders), bool(threshold), bool(calibrated),
+                str(run_id), Path(file).name, sentence1_column, sentence2_column, label_column,
+                both_orders, threshold, calibrated,
             )  # fmt: skip
-            path = upload_limits.path(store.visitor, file)
-            job = predict.start_prediction(store, prediction, path)
+            job = predict.start_prediction(
+                store, prediction, upload_limits.path(store.visitor, file)
+            )
             upload_limits.kept(file, job.input)
             return _batch(job)
 
     def batch_status(self, request: gr.Request, batch_id: str) -> dict:
-        """How far a batch is: status, done and total rows, its report, and where its result is.
+        """How far a batch is: status, rows done and in total, its report and its result's path.
 
-        Args:
-            batch_id: as predict_batch gives it.
-
-        Returns:
-            `result` is a path below the app's address; `report` has the scores where the file
-            has labels, and in `trained_on` how many of its `rows` the model was trained on: their
-            scores say nothing of new pairs. Those of the others are in `not_trained_on`, where
-            there are at least 30; of these `validated_on` are the pairs the model was chosen by.
+        The report has the scores where the file has labels, and in `trained_on` how many of its
+        `rows` the model was trained on; the scores of the others are in `not_trained_on`.
         """
         with self._store_of(request) as store:
             return _batch(predict.get_prediction(store, batch_id))
 
     def cancel_batch(self, request: gr.Request, batch_id: str) -> dict:
-        """End a batch; what is judged by then is kept.
-
-        Args:
-            batch_id: as predict_batch gives it.
-        """
+        """End a batch; what is judged by then is kept."""
         with self._store_of(request) as store:
             job = predict.get_prediction(store, batch_id)
             predict.cancel_prediction(job)
@@ -235,11 +207,10 @@ class Api:
             from finetune.hub import client, publish, push_plan
 
             run = store.get(run_id)
-            token = str(token or "").strip()
             if not token and store.visitor.alone:
                 token = client.stored_token() or ""
+            push = push_plan.PushRequest(repository, private, update=update)
             summary = service.run_summary(store, run)
-            push = push_plan.PushRequest(str(repository), bool(private), update=bool(update))
             try:
                 return asdict(publish.push_run(run, summary, push, token or None))
             except publish.RepositoryExists as error:
@@ -247,20 +218,13 @@ class Api:
                 raise PublishError(error.fact, remedy) from None
 
     def list_runs(self, request: gr.Request) -> list[dict]:
-        """Every run of yours, the newest first: id, name, status, place in the queue, scores.
-
-        Returns:
-            One object a run; `created` is in seconds since the epoch, `seconds` is of training.
-        """
+        """Every run of yours, the newest first: id, name, status, place in the queue, scores,
+        created (seconds since the epoch), seconds of training."""
         with self._store_of(request) as store:
             return [asdict(row) for row in run_table.run_rows(store)]
 
     def run_status(self, request: gr.Request, run_id: str) -> dict:
-        """How far a run is: its row, the last step, steps in total, the last training loss.
-
-        Args:
-            run_id: the run's id, as list_runs and start_run give it.
-        """
+        """How far a run is: its row, the last step, steps in total, the last training loss."""
         with self._store_of(request) as store:
             return _status(store, run_id)
 
@@ -279,19 +243,14 @@ class Api:
         """Stop a run and keep its best model, or take it out of the queue.
 
         Args:
-            run_id: the run's id.
             discard: throw the model away instead.
         """
         with self._store_of(request) as store:
-            service.stop_run(store, store.get(run_id), discard=bool(discard))
+            service.stop_run(store, store.get(run_id), discard=discard)
             return _status(store, run_id)
 
     def resume_run(self, request: gr.Request, run_id: str) -> dict:
-        """Let a run that ended too early go on from its last checkpoint.
-
-        Args:
-            run_id: the run's id.
-        """
+        """Let a run that ended too early go on from its last checkpoint."""
         with self._store_of(request) as store:
             service.resume_run(store, store.get(run_id))
             return _status(store, run_id)

@@ -37,8 +37,10 @@ def build(store: RunStore) -> gr.Blocks:
         title="Finetune", analytics_enabled=False, fill_width=True, delete_cache=delete_cache
     )
     with page:
+        # Hidden from screen readers: the name is beside it.
+        logo = theme.asset("logo.svg").replace("<svg", '<svg aria-hidden="true"', 1)
         claim = page_text("Teach a transformer when two sentences mean the same.")
-        gr.HTML(HEAD.format(logo=_logo(), claim=claim))
+        gr.HTML(HEAD.format(logo=logo, claim=claim))
         for notice in _notices(store):
             gr.HTML(notice)
         tabs = _Tabs(store)
@@ -55,12 +57,8 @@ class _Tabs:
     """The five tabs and the events between them."""
 
     def __init__(self, store: RunStore) -> None:
-        self.train, self.predict, self.publish = (
-            TrainTab(store),
-            PredictTab(store),
-            PublishTab(store),
-        )
-        self.data, self.runs = DataTab(store), RunsTab(store)
+        self.data, self.train, self.runs = DataTab(store), TrainTab(store), RunsTab(store)
+        self.predict, self.publish = PredictTab(store), PublishTab(store)
 
     def draw(self) -> None:
         """Draw all tabs, Train in front: two clicks from the page to a trained model."""
@@ -126,11 +124,6 @@ class _Tabs:
         self.publish_tab.select(**self.publish.opening, **quick)
 
 
-def _logo() -> str:
-    """The logo as part of the page, hidden from screen readers: the name is beside it."""
-    return theme.asset("logo.svg").replace("<svg", '<svg aria-hidden="true"', 1)
-
-
 def _notices(store: RunStore) -> list[str]:
     """What a visitor of a Space should know of it, for the head of the page."""
     described = space.describe_space(store.root)
@@ -142,12 +135,7 @@ def _notices(store: RunStore) -> list[str]:
 
 
 def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
-    """Serve the page.
-
-    Args:
-        store: the one given to `build`.
-        options: of Gradio's `launch`, in place of ours.
-    """
+    """Serve the page over its store, with `options` of Gradio's `launch` in place of ours."""
     origins.trusted_proxies()  # a wrong one is reported now
     # Uvicorn would believe the proxy headers of this machine's programs before `origins` looks.
     os.environ["FORWARDED_ALLOW_IPS"] = ""
@@ -158,7 +146,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
         "theme": theme.theme(),
         "css_paths": theme.CSS,
         "favicon_path": theme.FAVICON,
-        "head": f"<style>{palette}</style><script>{script}</script>{i18n.SCRIPT}",
+        "head": f"<style>{palette}</style><script>{script}</script>",
         "ssr_mode": False,
         "run_history": False,
         "enable_monitoring": False,
@@ -181,19 +169,15 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
 def _launch_on_free_port(page: gr.Blocks, settings: dict[str, Any]) -> Any:
     """Serve on the first free port, beginning with Gradio's own first.
 
-    Gradio tries further ports by itself when another program takes one just before it, or when its
-    server needs more than five seconds to start, but with the MCP session manager of the first
-    attempt, which runs only once; so each attempt here is a launch of its own.
-
-    Raises:
-        OSError: when no port is free.
+    Gradio tries further ports by itself, but with the MCP session manager of the first attempt,
+    which runs only once; so each attempt here is a launch of its own.
     """
     first, count = http_server.INITIAL_PORT_VALUE, http_server.TRY_NUM_PORTS
     for port in filter(_is_free, range(first, first + count)):
         kwargs = dict(settings["app_kwargs"])  # Gradio writes into it
         try:
             return page.launch(**settings | {"server_port": port, "app_kwargs": kwargs})
-        except OSError as error:
+        except OSError as error:  # another app was faster
             if "empty port" not in str(error):
                 raise
     raise OSError(f"No port from {first} to {first + count - 1} is free; name another with --port.")

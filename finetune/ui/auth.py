@@ -1,8 +1,8 @@
 """Identifies who sent a request and gives them their own view of the store.
 
 A browser sends a signed identity in an HttpOnly cookie, a program the same as a header, and a user
-signed in with Hugging Face is known by name. Only where several people share the app
-(`owners.is_shared`); on one's own machine everything belongs to the one user.
+signed in with Hugging Face is known by name. On one's own machine everything belongs to the one
+user (`owners.is_shared`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ _YEAR = 365 * 24 * 3600
 
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:
-    """The store as whoever sent the request may see it.
-
-    Args:
-        request: Gradio's or Starlette's; None in a direct call.
-    """
+    """The store as the sender of a request, Gradio's or Starlette's, may see it."""
     return store.for_visitor(request_visitor(store, request))
 
 
@@ -44,11 +40,9 @@ def request_visitor(store: RunStore, request: Any) -> Visitor:
     if not owners.is_shared():
         return owners.LOCAL_USER
     request = getattr(request, "request", None) or request  # Gradio's holds Starlette's
-    headers = getattr(request, "headers", None) or {}
-    scope = getattr(request, "scope", None) or {}
-    known = identities(store)
-    browser = known.owner(_cookie(headers, scope)) or known.owner(str(headers.get(HEADER, "")))
-    return owners.identify(_signed_in_name(scope.get("session") or {}), browser)
+    issued, scope = identities(store), request.scope
+    token = _cookie(scope) or request.headers.get(HEADER, "")
+    return owners.identify(_signed_in_name(scope.get("session") or {}), issued.owner(token))
 
 
 def identities(store: RunStore) -> Identities:
@@ -68,24 +62,21 @@ def _signed_in_name(session: dict[str, Any]) -> str:
     return str((sign_in.get("userinfo") or {}).get("preferred_username") or "")
 
 
-def _is_secure(scope: Any) -> bool:
-    return bool(os.environ.get("SPACE_ID")) or scope.get("scheme") == "https"
-
-
-def _cookie_name(scope: Any) -> str:
+def _cookie_name(scope: Scope) -> str:
     return SECURE_COOKIE if _is_secure(scope) else COOKIE
 
 
-def _cookie(headers: Any, scope: Any) -> str:
-    return cookie_parser(headers.get("cookie", "")).get(_cookie_name(scope), "")
+def _is_secure(scope: Scope) -> bool:
+    return bool(os.environ.get("SPACE_ID")) or scope.get("scheme") == "https"
+
+
+def _cookie(scope: Scope) -> str:
+    cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
+    return cookies.get(_cookie_name(scope), "")
 
 
 class VisitorCookie:
-    """ASGI middleware that gives each browser an identity when it opens the page.
-
-    On a Space the page is in a frame of another site, hence `SameSite=None` and `Partitioned`
-    (CHIPS, https://developer.mozilla.org/docs/Web/Privacy/Guides/Privacy_sandbox/Partitioned_cookies).
-    """
+    """ASGI middleware that gives each browser an identity when it opens the page."""
 
     def __init__(self, app: ASGIApp, store: RunStore) -> None:
         self._app = app
@@ -107,12 +98,12 @@ class VisitorCookie:
         """An identity for a browser that opens the page without one; else empty."""
         if scope["type"] != "http" or scope["path"] != "/" or not owners.is_shared():
             return ""
-        headers, known = Headers(scope=scope), identities(self._store)
-        opened = headers.get("sec-fetch-mode", "navigate") == "navigate"
-        if not opened or known.owner(_cookie(headers, scope)):
+        opened = Headers(scope=scope).get("sec-fetch-mode", "navigate") == "navigate"
+        issued = identities(self._store)
+        if not opened or issued.owner(_cookie(scope)):
             return ""
         try:
-            return known.issue(client_address(scope))
+            return issued.issue(client_address(scope))
         except TooMany:
             return ""  # the page can still be read
 
@@ -124,7 +115,7 @@ def client_address(scope: Scope) -> str:
 
 def _set_cookie(scope: Scope, token: str) -> str:
     cookie = f"{_cookie_name(scope)}={token}; Path=/; HttpOnly; Max-Age={_YEAR}"
-    if os.environ.get("SPACE_ID"):
+    if os.environ.get("SPACE_ID"):  # the page is in a frame of another site
         return f"{cookie}; SameSite=None; Secure; Partitioned"
     return f"{cookie}; SameSite=Lax" + ("; Secure" if _is_secure(scope) else "")
 

@@ -1,9 +1,8 @@
 """Charts of a run: SVG lines with labels in HTML, thinned for display.
 
-Our own and not `gr.LinePlot`, which draws nothing when data and axis limits come in one update,
-loses its axis titles after an empty start, and cannot draw a baseline. Colours come from the page's
-style sheet and follow light and dark. Each chart carries the values of its points, which
-`assets/page.js` shows at the pointer and by the arrow keys.
+Our own and not `gr.LinePlot`, which draws nothing when data and axis limits come in one update and
+cannot draw a baseline. Each chart carries the values of its points, which `assets/page.js` shows at
+the pointer and by the arrow keys.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import pandas as pd
 from markupsafe import Markup
 
 from finetune.runs.summary import RunSummary
@@ -22,7 +22,6 @@ from finetune.ui.i18n import gettext
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
 SMOOTHED = 20  # points from which on a loss is smoothed
-_SPAN = 15  # of the smoothing, in points
 T = TypeVar("T")
 Point = tuple[float, float]
 
@@ -37,7 +36,7 @@ class Series:
         points: (x, y), in order of x.
         markers: whether each point is drawn; for a few measurements, not for a curve.
         baselines: (name, level), drawn dashed for comparison.
-        latest: whether its last value says something, and is named in the legend.
+        latest: whether its last value is named in the legend.
         straight: whether it is a straight line by definition, and can be read off anywhere.
     """
 
@@ -58,9 +57,8 @@ class Series:
 def loss_chart(summary: RunSummary) -> Markup:
     """The training loss over steps."""
     points = loss_points(summary)
-    if len(points) < SMOOTHED:
-        lines = [Series(gettext("training loss"), "loss", points)]
-    else:
+    lines = [Series(gettext("training loss"), "loss", points)]
+    if len(points) >= SMOOTHED:
         raw = Series(gettext("training loss"), "loss ft-raw", points, latest=False)
         lines = [raw, Series(gettext("smoothed"), "loss", smoothed(points))]
     return chart(
@@ -76,17 +74,9 @@ def loss_chart(summary: RunSummary) -> Markup:
 
 
 def smoothed(points: Sequence[Point]) -> list[Point]:
-    """A line's exponential moving average without the bias of its start.
-
-    Each point counts 1 - 2 / (15 + 1) times as much as the next, as in the average of a span of 15.
-    Source: Kingma and Ba 2015, section 3 (https://arxiv.org/abs/1412.6980), for the correction.
-    """
-    keep = 1 - 2 / (_SPAN + 1)
-    mean, weight, averages = 0.0, 0.0, []
-    for x, y in points:
-        mean, weight = keep * mean + (1 - keep) * y, keep * weight + (1 - keep)
-        averages.append((x, mean / weight))
-    return averages
+    """A line's exponential moving average over a span of 15 points."""
+    steps, losses = zip(*points, strict=True)
+    return list(zip(steps, pd.Series(losses).ewm(span=15).mean(), strict=True))
 
 
 def score_chart(summary: RunSummary) -> Markup:
@@ -149,7 +139,6 @@ def chart(
 
     Args:
         title: what is shown; also the accessible name, with the latest values.
-        lines: what to draw.
         last_x: the right end of the axis, so that it does not move while points arrive.
         empty: what to say while there is no point.
         across: name of the horizontal axis; steps when empty.
@@ -162,12 +151,10 @@ def chart(
     drawn = [line for line in lines if line.points]
     if not drawn:
         return render("chart.html", title=title, spoken=title, drawn=drawn, empty=empty)
-    levels = [level for line in lines for _, level in line.baselines]
-    heights = [y for line in drawn for _, y in line.points] + levels
-    if share:
-        low, high, ticks = 0.0, 1.0, _ticks(0, 1, 5)
-    else:
-        low, high, ticks = _axis(min(heights), max(heights), most)
+    heights = [y for line in drawn for _, y in line.points]
+    heights += [level for line in lines for _, level in line.baselines]
+    low, high = (0.0, 1.0) if share else _axis(min(heights), max(heights), most)
+    ticks = _ticks(low, high)
     right = max([last_x, 1.0, *(x for line in drawn for x, _ in line.points)])
     latest = ", ".join(f"{line.name} {line.points[-1][1]:.3f}" for line in drawn if line.latest)
     return render(
@@ -180,7 +167,7 @@ def chart(
         plot=Plot(drawn, right, low, high),
         ticks=ticks,
         digits=max(0, -math.floor(math.log10(ticks[1] - ticks[0]))) if len(ticks) > 1 else 2,
-        x_ticks=_ticks(0, right, 5),
+        x_ticks=_ticks(0, right),
         across=across or gettext("step"),
         look=look,
         cursor=cursor,
@@ -192,13 +179,7 @@ def chart(
 
 @dataclass(frozen=True)
 class Plot:
-    """The area of a chart: from data to percent, and its values as texts.
-
-    Args:
-        lines: those with points.
-        right: the right end of the horizontal axis, which begins at 0.
-        low, high: the ends of the vertical axis.
-    """
+    """The area of a chart from (0, low) to (right, high), for the template."""
 
     lines: list[Series]
     right: float
@@ -219,7 +200,7 @@ class Plot:
 
     @property
     def data(self) -> str:
-        """All values as JSON, as they are shown: at most `POINTS` a line, for lines are thinned."""
+        """All values as JSON, as they are shown."""
         lines = [
             {
                 "name": line.name,
@@ -247,35 +228,29 @@ def value_text(y: float) -> str:
     return f"{y:.4f}" if not y or 1e-3 <= abs(y) < 1e3 else f"{y:.4g}"
 
 
-def _axis(low: float, high: float, most: float = math.inf) -> tuple[float, float, list[float]]:
-    """Round bounds around the data, the upper not above `most`, and round numbers between them."""
+def _axis(low: float, high: float, most: float) -> tuple[float, float]:
+    """Round bounds around the data, the upper not above `most`."""
     room = (high - low) * 0.06 or abs(high) * 0.1 or 0.1
     step = _step(high - low + 2 * room, 4)
     bottom = math.floor((low - room / 2) / step + 1e-9) * step
     top = min(most, math.ceil((high + room / 2) / step - 1e-9) * step)
-    if low >= 0:  # no loss and no score is below
-        bottom = max(0.0, bottom)
-    return bottom, top, _ticks(bottom, top, 5)
+    return max(0.0, bottom) if low >= 0 else bottom, top  # no loss and no score is below 0
 
 
-def _ticks(low: float, high: float, about: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, about so many."""
-    step = _step(high - low, about)
+def _ticks(low: float, high: float) -> list[float]:
+    """About five multiples of 1, 2 or 5 times a power of ten from `low` to `high`."""
+    step = _step(high - low, 5)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [n * step for n in range(first, last + 1)]
 
 
-def _step(span: float, about: int) -> float:
-    """The least 1, 2 or 5 times a power of ten of which `about` cover the span."""
-    raw = span / about
-    power = 10.0 ** math.floor(math.log10(raw))
-    return next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
+def _step(span: float, count: int) -> float:
+    """The least 1, 2 or 5 times a power of ten of which `count` cover the span."""
+    power = 10.0 ** math.floor(math.log10(span / count))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= span / count * 0.999)
 
 
-def thinned(points: Sequence[T], most: int = POINTS) -> list[T]:
-    """At most about `most` of the points, evenly, first and last included."""
-    if len(points) <= most:
-        return list(points)
-    stride = -(-len(points) // most)
-    kept = list(points[::stride])
-    return kept if kept[-1] is points[-1] else [*kept, points[-1]]
+def thinned(points: Sequence[T]) -> list[T]:
+    """At most about `POINTS` of the points, evenly, first and last included."""
+    stride = -(-len(points) // POINTS) or 1
+    return [*points[:-1:stride], *points[-1:]]

@@ -1,7 +1,4 @@
-"""Errors and messages as HTML, and the options that many events share.
-
-A bug is logged whole and shown as an apology with a reference, never as a traceback.
-"""
+"""Errors and messages as HTML, and the options that many events share."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
 from finetune.errors import ConfigError, FinetuneError
+from finetune.ui import theme
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
@@ -29,19 +27,7 @@ QUICK: dict[str, Any] = {
 # while an earlier choice is answered. Not for events with data, which would be repeated without it.
 LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
 
-# `js_on_load` of a `gr.HTML` with controls in it. A new value changes the elements that are there,
-# one by one: a box that somebody has used would go on showing what was chosen for another row.
-AS_DRAWN = """
-watch('value', () => {
-  for (const box of element.querySelectorAll('select')) {
-    const drawn = box.querySelector('option[selected]') ?? box.options[0];
-    if (drawn && !drawn.selected) drawn.selected = true;
-  }
-  for (const box of element.querySelectorAll('input[type=range]')) {
-    if (box.value !== box.defaultValue) box.value = box.defaultValue;
-  }
-});
-"""
+AS_DRAWN = theme.asset("as_drawn.js")  # `js_on_load` of a `gr.HTML` with controls in it
 
 
 def show_errors(error: Exception) -> Markup:
@@ -91,13 +77,14 @@ class _Functions(dict[int, Any]):
         raise HTTPException(404, "There is no such function.")
 
 
+# Each takes a text, escaped unless it is `Markup`.
 def good(text: str) -> Markup:
-    """A block of HTML for what went well; a `Markup` is not escaped."""
+    """A block of HTML for what went well."""
     return macro("feedback.html", "good")(text)
 
 
 def warning(text: str) -> Markup:
-    """A block of HTML for what may go wrong; a `Markup` is not escaped."""
+    """A block of HTML for what may go wrong."""
     return macro("feedback.html", "warning")(text)
 
 

@@ -26,26 +26,22 @@ Controls = dict[str, gr.components.Component]  # by field name
 
 
 def draw(drawn: Controls) -> Controls:
-    """Draw all controls but those drawn elsewhere, inside the current layout.
-
-    Args:
-        drawn: what `draw_data` has drawn.
+    """Draw all controls but those that `draw_data` has `drawn`, inside the current layout.
 
     Returns:
         All controls in the order of declaration, those of `drawn` included.
     """
     knobs = {name: run_config.knobs()[name] for name in NAMES if name not in drawn}
-    common = [name for name, knob in knobs.items() if knob.group == "Common"]
+    groups: dict[str, list[str]] = {}
+    for name, knob in knobs.items():
+        groups.setdefault(knob.group, []).append(name)
+    common = groups.pop("Common")
     wide = [name for name in common if knobs[name].kind is str]
     controls = {**drawn, **{name: _control(name) for name in wide}}
     controls |= _draw_in_pairs([name for name in common if name not in wide])
     _draw_presets()
     with gr.Accordion(gettext("Advanced"), open=False, elem_id="advanced"):
         _draw_search()
-        groups: dict[str, list[str]] = {}
-        for name, knob in knobs.items():
-            if knob.group != "Common":
-                groups.setdefault(knob.group, []).append(name)
         for group, names in groups.items():
             with gr.Column(elem_classes="ft-knobs"):
                 if group != "Expert":
@@ -131,7 +127,7 @@ def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, s
     Args:
         store: whose uploads are offered, the newest first after the bundled pairs; None for the
             page as everybody gets it.
-        name: the dataset that is chosen; an upload is offered however old it is.
+        name: the selected dataset; an upload is offered however old it is.
 
     Raises:
         DataError: when `name` is an upload that is not there.
@@ -146,15 +142,13 @@ def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, s
 
 
 def _file_names(files: Mapping[str, str]) -> str:
-    text = gettext("Your files: {names}", names=", ".join(files.values()))
-    return text if len(text) <= 60 else text[:59] + "\u2026"
+    return html.short(gettext("Your files: {names}", names=", ".join(files.values())), 60)
 
 
 def _upload_label(upload: uploads.StoredUpload) -> str:
     """`Your files: tickets.csv · 1.2 MB · 2026-01-31 12:00`."""
-    size = html.size(upload.size) if upload.size >= 1000 else f"{upload.size} B"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(upload.when))
-    return f"{_file_names(upload.file_names)} \u00b7 {size} \u00b7 {when}"
+    return f"{_file_names(upload.file_names)} \u00b7 {html.size(upload.size)} \u00b7 {when}"
 
 
 def read(values: Sequence[Any]) -> RunConfig:
@@ -167,10 +161,8 @@ def read(values: Sequence[Any]) -> RunConfig:
 
 
 def filled(store: RunStore, config: RunConfig) -> list[Any]:
-    """Updates that put a configuration into the controls and into Data's chooser of pairs.
-
-    Returns:
-        In the order of `NAMES`, then the chooser's.
+    """Updates that put a configuration into the controls, in the order of `NAMES`, and into Data's
+    chooser of pairs.
 
     Raises:
         DataError: when its pairs are an upload that is not there.
@@ -196,12 +188,13 @@ def _draw_in_pairs(names: Sequence[str]) -> Controls:
 
 def _control(name: str) -> gr.components.Component:
     knob, default = run_config.knobs()[name], getattr(RunConfig(), name)
+    is_column = name.endswith("_column")
     common: dict[str, Any] = {
         "value": default,
         "label": name,
         "info": knob.help,
         "elem_id": f"knob-{name}",
-        "min_width": 165,
+        "min_width": 190 if is_column else 165,  # names of columns are long
         "interactive": True,
         "visible": name not in EXPERT,
     }
@@ -210,16 +203,14 @@ def _control(name: str) -> gr.components.Component:
     if name == "checkpoint":
         choices = [(checkpoint.label, checkpoint.name) for checkpoint in catalog.CHECKPOINTS]
         return gr.Dropdown(choices, allow_custom_value=True, **common)
-    if name.endswith("_column") or name == "positive_label":
-        common["min_width"] = 190  # names of columns are long
-        unset = gettext("guessed") if name.endswith("_column") else gettext("default")
+    if is_column or name == "positive_label":
+        unset = gettext("guessed") if is_column else gettext("default")
         return gr.Dropdown([(unset, "")], allow_custom_value=True, **common)
     if knob.choices:
         return gr.Dropdown(list(knob.choices), **common)
-    kind = knob.kind
-    if kind is bool:
+    if knob.kind is bool:
         return gr.Checkbox(**common)
-    if kind is str:
+    if knob.kind is str:
         return gr.Textbox(max_lines=1, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
-    return gr.Number(step=1 if kind is int else default / 5 or 0.01, **common)
+    return gr.Number(step=1 if knob.kind is int else default / 5 or 0.01, **common)

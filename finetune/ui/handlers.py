@@ -15,21 +15,12 @@ Updates = dict[Any, Any]  # component -> its new value or `gr.update`; others st
 Handler = Callable[..., Updates]
 
 
-def handler(method: Handler) -> Handler:
-    """Make a method of a tab a Gradio event handler; errors are shown in the tab's `message`.
+def reports_errors_in(component: str) -> Callable[[Handler], Handler]:
+    """Make a method of a tab a Gradio event handler.
 
     The method gets the visitor's own store, then the inputs and whatever Gradio fills in by type
-    (`gr.EventData`, `gr.OAuthToken`). It returns updates by component.
-    """
-    return reports_errors_in("message")(method)
-
-
-def reports_errors_in(component: str) -> Callable[[Handler], Handler]:
-    """As `handler`, for a method whose errors are shown elsewhere than in the tab's `message`.
-
-    Args:
-        component: the tab's attribute with it; it must be among the event's outputs. On an error
-            everything else stays as it is.
+    (`gr.EventData`, `gr.OAuthToken`). It returns updates by component. An error is shown in the
+    tab's attribute `component`, one of the event's outputs; everything else stays as it is.
     """
 
     def decorate(method: Handler) -> Handler:
@@ -51,3 +42,6 @@ def reports_errors_in(component: str) -> Callable[[Handler], Handler]:
         return handle
 
     return decorate
+
+
+handler = reports_errors_in("message")

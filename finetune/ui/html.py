@@ -1,4 +1,4 @@
-"""Renders HTML from the Jinja2 templates in `templates/`; values are escaped.
+"""Renders HTML from the Jinja2 templates in `templates/`; strings are escaped, `Markup` is not.
 
 In a template `_` translates a text (`i18n.gettext`) and `_html` one with HTML in it.
 """
@@ -22,31 +22,21 @@ FOLDER = Path(__file__).resolve().parent / "templates"
 @cache
 def environment() -> Environment:
     """The environment of all templates."""
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text)
-    made.filters |= {
-        "fixed": fixed,
-        "count": count,
-        "size": size,
-        "measure": measure,
-        "short": short,
-    }
-    return made
+    templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text)
+    for function in (fixed, count, size, measure, short):
+        templates.filters[function.__name__] = function
+    return templates
 
 
 def render(template: str, **values: object) -> Markup:
-    """A template's HTML.
-
-    Args:
-        template: a file in `templates/`.
-        values: what it is about; strings are escaped, `Markup` is not.
-    """
+    """The HTML of a file in `templates/`."""
     return Markup(environment().get_template(template).render(values).strip())
 
 
@@ -67,6 +57,8 @@ def count(value: float) -> str:
 
 def size(value: float) -> str:
     """Bytes as a person reads them: `90.9 MB`."""
+    if value < 1000:
+        return f"{value:.0f} B"
     return f"{value / 1e6:,.1f} MB" if value >= 100_000 else f"{value / 1e3:,.1f} KB"
 
 

@@ -2,10 +2,7 @@
 
 Texts of the initial page are translated in the browser by Gradio's `I18n`: `browser_translations`
 replaces each text that has a translation by a marker. What is drawn later is translated here by
-`gettext`. Both follow the language in which the browser shows the page: a script stores it in a
-cookie, so that a choice under Gradio's settings counts as well.
-
-Names of hyperparameters and measures, logs and the model card stay English.
+`gettext`. Both follow the language in which the browser shows the page, stored in a cookie.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from gettext import GNUTranslations, NullTranslations
-from http.cookies import CookieError, SimpleCookie
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -28,32 +24,18 @@ from babel.messages.pofile import read_po
 from gradio.components.api_component import Api
 from gradio.context import LocalContext
 from markupsafe import Markup
+from starlette.requests import cookie_parser
 
 from finetune.messages import Message
 
 FOLDER = Path(__file__).resolve().parent / "locale"
 LANGUAGES = ("de", "es", "fr", "zh-CN", "ja", "ko")  # as Gradio spells them
-COOKIE = "finetune-language"
-# Gradio writes the language into the document. In a frame of another site (a Space) a cookie is
-# kept only with these attributes.
-SCRIPT = f"""
-<script>
-(() => {{
-  const safe = location.protocol === 'https:';
-  const how = safe ? 'SameSite=None; Secure; Partitioned' : 'SameSite=Lax';
-  const tell = () => {{
-    document.cookie = `{COOKIE}=${{document.documentElement.lang}}; path=/; ${{how}}`;
-  }};
-  new MutationObserver(tell).observe(
-    document.documentElement, {{attributes: true, attributeFilter: ['lang']}});
-  tell();
-}})();
-</script>
-"""
+COOKIE = "finetune-language"  # set by `assets/page.js`
 # A person may type a word that is a key; the browser translates only those with this prefix.
 _PREFIX = "finetune "
 _MARKER = "__i18n__"
 _ATTRIBUTES = ("label", "info", "placeholder")  # of a component; what the browser translates
+_marked: dict[str, None] = {}  # the texts of all markers
 _request_language: ContextVar[str] = ContextVar("language", default="")
 
 
@@ -78,6 +60,7 @@ def gettext_html(text: str, /, **values: object) -> Markup:
 
 def page_text(text: str) -> str:
     """A marker that the browser replaces by the translated text; at most one in a string."""
+    _marked[text] = None
     return _MARKER + json.dumps({"__type__": "translation_metadata", "key": _PREFIX + text})
 
 
@@ -100,11 +83,8 @@ def _language_of(request: Any) -> str:
 @lru_cache(maxsize=256)
 def _negotiate(cookies: str, accepted: str) -> str:
     """The language in the cookie, or else the first that the browser accepts, as Gradio does."""
-    try:
-        cookie = SimpleCookie(cookies).get(COOKIE)
-    except CookieError:
-        cookie = None
-    requested = cookie.value if cookie else accepted.partition(",")[0].partition(";")[0]
+    first = accepted.partition(",")[0].partition(";")[0]
+    requested = cookie_parser(cookies).get(COOKIE) or first
     supported = {name.lower(): name for name in LANGUAGES}
     exact = requested.strip().lower()
     return supported.get(exact) or supported.get(exact.partition("-")[0], "")
@@ -128,21 +108,16 @@ def _read(name: str) -> Catalog:
 
 
 def browser_translations(page: gr.Blocks) -> gr.I18n:
-    """Replace the initial page's texts by markers; their translations, for `launch(i18n=...)`.
-
-    Args:
-        page: as it was built; a text without a translation is left as it is.
-    """
+    """Replace the page's texts by markers; their translations, for `launch(i18n=...)`."""
     translated = {message.id for message in _read(LANGUAGES[0])}
     for block, name, text in list(texts(page)):
         if text in translated:
             _replace(block, name, text)
-    marked = dict.fromkeys(_marked(page))
     tables = {
-        name: {_PREFIX + text: catalogue(name).gettext(text) for text in marked}
+        name: {_PREFIX + text: catalogue(name).gettext(text) for text in _marked}
         for name in LANGUAGES
     }
-    return gr.I18n(en={_PREFIX + text: text for text in marked}, **tables)
+    return gr.I18n(en={_PREFIX + text: text for text in _marked}, **tables)
 
 
 def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
@@ -182,17 +157,3 @@ def _replace(block: Any, name: str, text: str) -> None:
         block.value = str(block.value).replace(text, page_text(text))
     else:
         setattr(block, name, page_text(text))
-
-
-def _marked(page: gr.Blocks) -> Iterator[str]:
-    """The texts that the markers on the page stand for."""
-    for block in page.blocks.values():
-        values = [getattr(block, name, None) for name in (*_ATTRIBUTES, "value")]
-        values += [name for name, _ in getattr(block, "choices", None) or []]
-        values += list(getattr(block, "props", {}).values()) if isinstance(block, gr.HTML) else []
-        for text in values:
-            for marker in _MARKERS.findall(text) if isinstance(text, str) else ():
-                yield json.loads(marker)["key"].removeprefix(_PREFIX)
-
-
-_MARKERS = re.compile(_MARKER + r"(\{.*?\})")  # no text that is marked has a brace

@@ -67,15 +67,35 @@ def _labels() -> dict[str, str]:
     return {"gone": gone, "title": gettext("Log")}
 
 
+class Pace:
+    """Spreads the browsers' questions: the more ask, the longer each waits for the next one."""
+
+    def __init__(self) -> None:
+        self._asked: deque[tuple[float, float]] = deque()  # when, and the wait that was answered
+
+    def wait(self, run: Run, now: float | None = None) -> int:
+        """Note a question about a run; milliseconds until this browser should ask again."""
+        now = time.monotonic() if now is None else now
+        while self._asked and self._asked[0][0] <= now - _WINDOW:
+            self._asked.popleft()
+        # A browser that asks every 400 ms is counted five times: each question for its own wait.
+        watchers = sum(seconds for _, seconds in self._asked) / _WINDOW
+        drawing = _drawings.get(_key(run))
+        least = _WAIT_ENDED if drawing is not None and drawing.ended else _WAIT_FEW
+        wait = min(max(round(1000 * watchers / _MAX_RATE), least), _WAIT_MANY)
+        self._asked.append((now, wait / 1000))
+        return wait
+
+
+pace = Pace()
+
+
 @dataclass
 class _Drawing:
-    """The parts of one run in one language, as last drawn.
+    """The parts of one run in one language, as last drawn from the run as it was `at`."""
 
-    Attributes:
-        at: when the run was read, on the monotonic clock.
-    """
-
-    at: float = float("-inf")
+    at: float = float("-inf")  # on the monotonic clock
+    ended: bool = False
     parts: Parts = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -87,89 +107,52 @@ def _key(run: Run) -> tuple[str, str]:
     return str(run.folder), i18n.language()
 
 
-class Pace:
-    """Spreads the browsers' questions: the more ask, the longer each waits for the next one."""
-
-    def __init__(self) -> None:
-        self._asked: deque[tuple[float, float]] = deque()  # when, and the wait that was answered
-
-    def wait(self, run: Run, now: float | None = None) -> int:
-        """Note a question; milliseconds until this browser should ask again.
-
-        Args:
-            run: the run that was asked about.
-            now: on the monotonic clock.
-        """
-        now = time.monotonic() if now is None else now
-        while self._asked and self._asked[0][0] <= now - _WINDOW:
-            self._asked.popleft()
-        # A browser that asks every 400 ms is counted five times: each question for its own wait.
-        watchers = sum(seconds for _, seconds in self._asked) / _WINDOW
-        least = _WAIT_ENDED if _has_ended(run) else _WAIT_FEW
-        wait = min(max(round(1000 * watchers / _MAX_RATE), least), _WAIT_MANY)
-        self._asked.append((now, wait / 1000))
-        return wait
-
-
-pace = Pace()
-
-
-def _has_ended(run: Run) -> bool:
-    drawing = _drawings.get(_key(run))
-    state = drawing.parts.get("state", ("", ""))[0] if drawing else ""
-    return state.partition(".")[0] in ENDED
-
-
 def changes(store: RunStore, run: Run, shown: Mapping[str, str]) -> Parts:
-    """The parts that differ from those a browser shows.
-
-    Args:
-        shown: part -> mark that the browser was last sent.
-    """
+    """The parts whose marks differ from those of the parts that a browser shows."""
     if len(_drawings) > _MAX_DRAWINGS:
         _drawings.clear()
     drawing = _drawings.setdefault(_key(run), _Drawing())
     with drawing.lock:
         if time.monotonic() - drawing.at >= FRESH:
-            _draw(store, run, drawing.parts)
+            _draw(store, run, drawing)
             drawing.at = time.monotonic()
         return {name: part for name, part in drawing.parts.items() if shown.get(name) != part[0]}
 
 
-def _draw(store: RunStore, run: Run, parts: Parts) -> None:
+def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
     """Draw anew those parts whose mark has changed."""
     summary = service.run_summary(store, run)
     place = service.queue_place(store, run) if summary.status == "waiting" else (0, 0)
-    state = f"{summary.status}.{place[0]}.{place[1]}.{run.stop_requested():d}"
-    steps = f"{summary.step}.{summary.total_steps}.{summary.count if not summary.step else 0}"
     try:
         dataset, damaged = run.config().dataset, ""
     except StoreError as error:
         dataset, damaged = "", feedback.show_errors(error)
     moment = course_view.moment(summary, dataset)
-    current: dict[str, tuple[str, Any]] = {
+    state = (summary.status, place, run.stop_requested())
+    batch, total = summary.first_batch, summary.total_steps
+    # Part -> what it depends on, and how it is drawn.
+    current: dict[str, tuple[Any, Any]] = {
         "status": (
-            f"{state}.{summary.count}.{hash(run.title()):x}.{bool(damaged):d}",
+            (state, summary.count, run.title(), damaged),
             lambda: damaged + run_view.status_html(run, summary, place),
         ),
         "announced": (
-            f"{state}.{summary.phase}.{run_view.quarters(summary)}",
+            (state, summary.phase, run_view.quarters(summary)),
             lambda: run_view.announcement(summary, place),
         ),
-        "loss": (steps, lambda: charts.loss_chart(summary)),
+        "loss": ((summary.step, total, len(summary.train)), lambda: charts.loss_chart(summary)),
         "scores": (
-            f"{len(summary.validation)}.{summary.total_steps}.{len(summary.baselines)}",
+            (len(summary.validation), total, len(summary.baselines)),
             lambda: charts.score_chart(summary),
         ),
         "lesson": (moment, lambda: course_view.lesson(moment)),
-        "batch": (
-            f"{summary.first_batch.time if summary.first_batch else 0}",
-            lambda: course_view.first_batch(summary.first_batch),
-        ),
-        "log": (str(run.log_size()), run.log_tail),
+        "batch": (batch.time if batch else 0, lambda: course_view.first_batch(batch)),
+        "log": (run.log_size(), run.log_tail),
         **{name: ("", lambda text=text: text) for name, text in _labels().items()},
-        "state": (state, str),
+        "state": (state, lambda: summary.status),
     }
-    for name, (mark, draw) in current.items():
-        if name not in parts or parts[name][0] != mark:
-            parts[name] = (mark, draw())
+    drawing.ended = summary.status in ENDED
+    for name, (basis, draw) in current.items():
+        mark = f"{hash(basis):x}"
+        if name not in drawing.parts or drawing.parts[name][0] != mark:
+            drawing.parts[name] = (mark, draw())

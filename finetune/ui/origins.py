@@ -4,16 +4,13 @@ A browser sends requests for any page it shows, with the visitor's cookies. The 
 refuses those of other origins, and those to a host name that is not the app's, which may be a
 foreign page's (DNS rebinding). Programs send no Origin and are not affected.
 
-Starlette's middleware does not fit: TrustedHostMiddleware compares names without their ports and
-IPv6 brackets; CORSMiddleware, as Gradio's, carries a request out and then withholds the answer.
-
-Sources: https://developer.mozilla.org/docs/Web/HTTP/Reference/Headers/Origin,
+Starlette's TrustedHostMiddleware compares names without ports and IPv6 brackets; CORSMiddleware, as
+Gradio's, carries a request out and then withholds the answer. Source of the headers:
 https://developer.mozilla.org/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
 import re
@@ -36,13 +33,13 @@ _LOCAL = {"localhost", "127.0.0.1", "::1"}
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://([^/?#@]+)")
 _PORTS = {"http": "80", "https": "443"}
-_PAGE = "/"
-_SIGN_IN = {"/login/callback", "/login/huggingface", "/login/more"}  # opened from the Hub's page
+_SIGN_IN = {"/login/callback", "/login/huggingface"}  # opened from the Hub's page
 # What proxies say of a request. Gradio and its MCP server would believe it of anybody.
 _FORWARDED = {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto",
               b"x-forwarded-port", b"x-forwarded-prefix", b"x-gradio-server"}  # fmt: skip
-_REFUSAL = {"cache-control": "no-store", "x-content-type-options": "nosniff",
-            "connection": "close"}  # fmt: skip  # a body that still comes is not read
+_PRIVATE = ["127.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12",
+            "192.168.0.0/16", "::1/128", "fc00::/7", "fe80::/10"]  # fmt: skip
+_CLOSE = {"connection": "close"}  # a body that still comes is not read
 
 Host = tuple[str, str]  # name and port; the port empty where it was left out
 
@@ -68,21 +65,26 @@ class AllowedHosts:
         if bound not in ("0.0.0.0", "::"):
             return name == bound
         machine = socket.gethostname().lower()
-        short = machine.partition(".")[0]
-        with contextlib.suppress(ValueError):
-            return bool(ipaddress.ip_address(name))
-        return name in (machine, short, f"{short}.local")
+        return _is_address(name) or name in (machine, f"{machine.partition('.')[0]}.local")
 
     def public(self) -> set[Host]:
         """The names under which others reach the app: a Space's, a share link's, a proxy's."""
-        names = ",".join(os.environ.get(name, "") for name in ("SPACE_HOST", ALLOWED)).split(",")
-        names.append(urlsplit(self.shared_link()).netloc)
+        names = [urlsplit(self.shared_link()).netloc]
+        for variable in ("SPACE_HOST", ALLOWED):
+            names += os.environ.get(variable, "").split(",")
         return {host for name in names if (host := _parse_host(name.strip()))}
 
 
 def _parse_host(text: str) -> Host | None:
     match = _HOST.fullmatch(text.lower())
     return (match[1] or match[2], match[3] or "") if match else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 class OwnOrigin:
@@ -97,32 +99,30 @@ class OwnOrigin:
         self._behind_proxy = ProxyHeadersMiddleware(self._answer, trusted_proxies())  # type: ignore[arg-type]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if scope["type"] == "websocket":  # the page uses none
+            await send({"type": "websocket.close", "code": 1008})
             return
         scope = dict(scope)
         if os.environ.get("SPACE_ID"):  # every request to a Space comes through its proxy
             scope["client"] = ("127.0.0.1", 0)
         if (scope.get("client") or ("",))[0] in self._behind_proxy.trusted_hosts:
-            scope["headers"] = self._first_of_several(scope)
+            # Uvicorn knows no forwarded host, and one scheme only; of several the first counts.
+            headers = MutableHeaders(scope=scope)
+            scheme = headers.get("x-forwarded-proto", "").split(",")[0].strip()
+            headers["x-forwarded-proto"] = scheme
+            host = headers.get("x-forwarded-host", "").split(",")[0].strip()
+            if (parsed := _parse_host(host)) and parsed in self._hosts:
+                headers["host"] = host
+            scope["headers"] = headers.raw
         await self._behind_proxy(scope, receive, send)  # type: ignore[arg-type]
-
-    def _first_of_several(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        """The headers with the host and the scheme that the first of several proxies was asked."""
-        headers = MutableHeaders(scope=scope)
-        headers["x-forwarded-proto"] = headers.get("x-forwarded-proto", "").split(",")[0].strip()
-        host = headers.get("x-forwarded-host", "").split(",")[0].strip()
-        if (parsed := _parse_host(host)) and parsed in self._hosts:
-            headers["host"] = host
-        return headers.raw
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["headers"] = [pair for pair in scope["headers"] if pair[0] not in _FORWARDED]
         if refusal := self._refusal(scope):
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008, "reason": "foreign origin"})
-            else:
-                await PlainTextResponse(refusal, 403, _REFUSAL)(scope, receive, send)
+            await PlainTextResponse(refusal, 403, _CLOSE)(scope, receive, send)
             return
 
         async def send_to_own_pages(message: Message) -> None:
@@ -130,7 +130,7 @@ class OwnOrigin:
                 headers = MutableHeaders(scope=message)
                 for name in [name for name in headers if name.startswith("access-control-")]:
                     del headers[name]
-                if scope["path"] != _PAGE:  # the page itself may be in a frame
+                if scope["path"] != "/":  # the page itself may be in a frame
                     headers["cross-origin-resource-policy"] = "same-origin"
             await send(message)
 
@@ -141,24 +141,25 @@ class OwnOrigin:
         headers = Headers(scope=scope)
         host = _parse_host(headers.get("host", ""))
         if host is None or host not in self._hosts:
+            name = headers.get("host", "")[:100]
             return (
-                f"This app does not answer to the name {headers.get('host', '')[:100]!r}. If it is "
-                f"the app's own, start it with {ALLOWED}={host[0] if host else 'NAME'} (several "
-                "with commas)."
+                f"This app does not answer to the name {name!r}. If it is the app's own, start it "
+                f"with {ALLOWED}={host[0] if host else 'NAME'} (several with commas)."
             )
-        is_get = scope["type"] == "http" and scope["method"] == "GET"
+        is_get = scope["method"] == "GET"
         path, origin = scope["path"], headers.get("origin")
-        if is_get and path == _PAGE:
+        if is_get and path == "/":
             return ""
-        if origin is not None and not self._is_own(origin, host, scope["scheme"]):
+        if origin is not None:
+            if self._is_own(origin, host, scope["scheme"]):
+                return ""
             return (
                 f"This app does not answer to pages of {origin[:100]!r}. If its own address is "
                 f"that, start it with {ALLOWED} naming it."
             )
         # Browsers leave out the Origin where a page of another site merely gets something.
-        site = headers.get("sec-fetch-site", "none")
         opened = is_get and headers.get("sec-fetch-mode") == "navigate" and path in _SIGN_IN
-        if origin is None and site in ("cross-site", "same-site") and not opened:
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not opened:
             return "This app answers to its own pages only, and another one asked for this."
         return ""
 
@@ -167,11 +168,12 @@ class OwnOrigin:
         match = _ORIGIN.fullmatch(origin.lower())
         if match is None or (parsed := _parse_host(match[2])) is None:
             return False
-        if scheme in ("https", "wss") and match[1] != "https":
+        if scheme == "https" and match[1] != "https":
             return False
         # The proxy may send another Host: the app's public names are its own all the same.
-        own = {(name, port or _PORTS[match[1]]) for name, port in {host, *self._hosts.public()}}
-        return (parsed[0], parsed[1] or _PORTS[match[1]]) in own
+        default = _PORTS[match[1]]
+        own = {(name, port or default) for name, port in {host, *self._hosts.public()}}
+        return (parsed[0], parsed[1] or default) in own
 
 
 def trusted_proxies() -> list[str]:
@@ -188,7 +190,3 @@ def trusted_proxies() -> list[str]:
             f"{PROXIES} is wrong: {error}.", "Name addresses or networks, with commas between."
         ) from error
     return networks + (_PRIVATE if os.environ.get("SPACE_ID") else [])
-
-
-_PRIVATE = ["127.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12",
-            "192.168.0.0/16", "::1/128", "fc00::/7", "fe80::/10"]  # fmt: skip

@@ -37,15 +37,11 @@ READING = {
 
 
 def phase_text(phase: str, detail: str = "") -> str:
-    """What a job does, in the language of the request.
-
-    Args:
-        detail: a name that belongs to the phase: of a dataset, a checkpoint, a split.
-    """
+    """What a job does, in the language of the request; `detail` is a name that belongs to the
+    phase: of a dataset, a checkpoint, a split."""
     if phase == Phase.READ_ROWS:
         return gettext(READING.get(detail, detail))
     text = gettext(TEXTS.get(phase, phase))
     if phase == Phase.TOKENIZE and detail:
-        pairs = gettext("{n:,} pairs", n=int(detail))
-        return f"{text} {pairs}"
+        return text + " " + gettext("{n:,} pairs", n=int(detail))
     return f"{text} {detail}" if phase == Phase.DOWNLOAD else text

@@ -13,16 +13,11 @@ import gradio as gr
 
 from finetune.ui import theme
 
-ALWAYS = "+"
+ALWAYS = "+"  # the value of an element that asks whenever it is visible
 
 
 def polling_element(seconds: float, value: str = "") -> gr.HTML:
-    """A polling element in the current layout; idle until its value is one of `start_polling`.
-
-    Args:
-        seconds: between two questions.
-        value: `ALWAYS` for one that asks whenever it is visible.
-    """
+    """A polling element in the current layout; idle until its value is one of `start_polling`."""
     script = theme.asset("polling.js").replace("INTERVAL", str(round(1000 * seconds)))
     return gr.HTML(value, html_template="", js_on_load=script, elem_classes="ft-pulse")
 
@@ -33,22 +28,13 @@ def start_polling() -> str:
 
 
 def stop_polling(event: gr.EventData) -> str:
-    """The value that ends the wait in which a question was asked.
-
-    Args:
-        event: of the question.
-    """
+    """The value that ends the wait in which the question `event` was asked."""
     data: Any = event._data if isinstance(event._data, dict) else {}
     return f"-{str(data.get('wait', ''))[1:]}"
 
 
 def polling_value(running: bool, event: gr.EventData | None = None) -> Any:
-    """The value that goes on waiting or ends the wait.
-
-    Args:
-        running: whether there is something to wait for.
-        event: of the question that this answers; without one no wait is ended.
-    """
+    """Begins a wait while something is `running`; else ends that of the question, if any."""
     if running:
         return start_polling()
     return gr.skip() if event is None else stop_polling(event)

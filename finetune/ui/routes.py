@@ -1,7 +1,6 @@
 """Routes beside Gradio's: downloads, uploads and the live view, each for its owner alone.
 
-Gradio serves a file to whoever knows its path. Its file routes are closed here, and models,
-configurations, events and findings are downloads that ask who comes.
+Gradio serves a file to whoever knows its path; its file routes are closed here.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from finetune.hub import downloads, script_bundle
 from finetune.jobs import check, export, predict, service
 from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
-from finetune.ui import auth, i18n, live_updates, sign_in, upload_limits
+from finetune.ui import auth, i18n, live_updates, upload_limits
 from finetune.ui.origins import AllowedHosts, OwnOrigin
 
 # Routes of Gradio's that the page does not need: files by their path, links that save the page's
@@ -36,29 +35,25 @@ _CLOSED = (
     "file={path:path}", "file/{path:path}", "proxy={path:path}", "deep_link", "openapi.json",
     "dev/{path:path}", "process_recording",
 )  # fmt: skip
+_MEDIA_TYPES = {".zip": "application/zip", ".csv": "text/csv", ".json": "application/json"}
 
 
 def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
-    """`launch(app_kwargs=...)`: our routes, which are asked before Gradio's, and middleware.
-
-    Args:
-        hosts: the hosts the app answers to.
-    """
-    endpoints: dict[str, tuple[str, Callable[[RunStore, Request], Any]]] = {
-        "/gradio_api/upload": ("POST", upload_limits.receive),
-        auth.ISSUE: ("POST", auth.issue),
-        "/finetune/watch/": ("GET", _watch_nothing),
-        "/finetune/watch/{run_id}": ("GET", _watch),
-        "/finetune/runs/{run_id}/{kind}": ("GET", _run_download),
-        "/finetune/batches/{batch_id}/result": ("GET", _batch_result),
-        "/finetune/checks/{check_id}/findings.csv": ("GET", _findings),
+    """`launch(app_kwargs=...)`: our routes, which are asked before Gradio's, and middleware."""
+    endpoints: dict[str, Callable[[RunStore, Request], Any]] = {
+        "/finetune/watch/{run_id:path}": _watch,
+        "/finetune/runs/{run_id}/{kind}": _run_download,
+        "/finetune/batches/{batch_id}/result": _batch_result,
+        "/finetune/checks/{check_id}/findings.csv": _findings,
     }
     closed = [f"{prefix}/{path}" for prefix in ("/gradio_api", "") for path in _CLOSED]
-    routes = [Route(path, _not_found, methods=["GET", "POST"]) for path in closed]
-    for path, (method, endpoint) in endpoints.items():
-        routes.append(Route(path, partial(endpoint, store), methods=[method]))
     return {
-        "routes": [*routes, *sign_in.routes()],
+        "routes": [
+            *(Route(path, _not_found, methods=["GET", "POST"]) for path in closed),
+            *(Route(path, partial(endpoint, store)) for path, endpoint in endpoints.items()),
+            Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
+            Route(auth.ISSUE, partial(auth.issue, store), methods=["POST"]),
+        ],
         "middleware": [Middleware(auth.VisitorCookie, store=store)],
         "lifespan": _lifespan(hosts),
         "exception_handlers": {FnIndexInferError: _not_found, FinetuneError: _not_found},
@@ -84,35 +79,24 @@ def _not_found(request: Request, error: Exception | None = None) -> Response:
     return PlainTextResponse(message, 404)
 
 
-def _watch_nothing(store: RunStore, request: Request) -> Response:
-    """The parts of the live view while there is no run."""
-    i18n.use_language_of(request)
-    return _json(live_updates.blank())
-
-
 def _watch(store: RunStore, request: Request) -> Response:
-    """The parts of a run's live view that the browser does not have yet."""
+    """The parts of a run's live view that the browser does not have yet; without an id all parts
+    as they are while there is no run."""
     i18n.use_language_of(request)
-    mine = auth.visitor_store(store, request)
-    run = (store.everyone if mine.visitor.admin else mine).get(request.path_params["run_id"])
-    parts = live_updates.changes(store.everyone, run, request.query_params)
-    return _json(parts, {"x-wait": str(live_updates.pace.wait(run))})
-
-
-def _json(parts: live_updates.Parts, headers: dict[str, str] | None = None) -> Response:
-    headers = {"cache-control": "no-store", **(headers or {})}
+    headers = {"cache-control": "no-store"}
+    if run_id := request.path_params["run_id"]:
+        mine = auth.visitor_store(store, request)
+        run = (store.everyone if mine.visitor.admin else mine).get(run_id)
+        parts = live_updates.changes(store.everyone, run, request.query_params)
+        headers["x-wait"] = str(live_updates.pace.wait(run))
+    else:
+        parts = live_updates.blank()
     if not parts:
         return Response(status_code=204, headers=headers)
     return Response(orjson.dumps(parts), media_type="application/json", headers=headers)
 
 
 def _run_download(store: RunStore, request: Request) -> Response:
-    """One of a run's downloads.
-
-    Raises:
-        StoreError: when there is no such run, or none of that kind.
-        DataError: when the pairs of its script cannot be had any more.
-    """
     mine = auth.visitor_store(store, request)
     run = mine.get(request.path_params["run_id"])
     match request.path_params["kind"]:
@@ -158,9 +142,6 @@ def _read(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(2**20):
             yield chunk
-
-
-_MEDIA_TYPES = {".zip": "application/zip", ".csv": "text/csv", ".json": "application/json"}
 
 
 def _attachment(content: Iterable[str | bytes], name: str) -> Response:

@@ -11,7 +11,6 @@ import re
 import string
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from babel.messages.extract import extract_from_dir
@@ -29,21 +28,21 @@ from finetune.ui.tabs import publish
 
 SOURCE = Path(app.__file__).parent.parent
 KEYWORDS = dict.fromkeys(("_", "_html", "gettext", "gettext_html", "message", "page_text"))
-# Lists of texts that are kept elsewhere.
-LISTS: tuple[tuple[str, ...], ...] = (
-    examples.SELECTIONS,
-    report.HISTORIES,
-    (MAJORITY, baselines.TFIDF, baselines.COSINE),
+# Texts that are kept elsewhere.
+LISTED: tuple[str, ...] = (
+    *examples.SELECTIONS,
+    *report.HISTORIES,
+    *(MAJORITY, baselines.TFIDF, baselines.COSINE),
     # the kinds of pairs
-    ("words", "overlap", "number", "number differs", "negation", "negation differs"),
-    ("class", "yes", "no"),
-    (space.ZERO_GPU, space.NO_GPU, space.NOT_LASTING),
+    *("words", "overlap", "number", "number differs", "negation", "negation differs"),
+    *("class", "yes", "no"),
+    *(space.ZERO_GPU, space.NO_GPU, space.NOT_LASTING),  # on a Space only
 )
 # Texts that stay as they are: names of fields, which are the same in code, files and papers.
 NAMES = {
     *config.knobs(),
     *(knob.help for knob in config.knobs().values() if knob.group == "Expert"),
-    *(one.label for one in (*catalog.DATASETS[1:], *catalog.CHECKPOINTS)),
+    *(choice.label for choice in (*catalog.DATASETS[1:], *catalog.CHECKPOINTS)),
     *publish.LICENCES[:-1],
     *publish.HARDWARE,
     "sentence1",
@@ -79,16 +78,14 @@ def shown(folder: Path) -> list[str]:
 def keys() -> list[str]:
     """All of them, once each."""
     with tempfile.TemporaryDirectory() as folder:
-        static = shown(Path(folder))
-    listed = [one for names in LISTS for one in names]
-    return list(dict.fromkeys(one for one in (*static, *extracted(), *listed) if one not in NAMES))
+        texts = [*shown(Path(folder)), *extracted(), *LISTED]
+    return list(dict.fromkeys(text for text in texts if text not in NAMES))
 
 
-def placeholders(text: str) -> Iterator[tuple[str, str]]:
+def placeholders(text: str) -> set[tuple[str, str]]:
     """The placeholders of a text with their formats."""
-    for _, name, how, _ in string.Formatter().parse(text):
-        if name is not None:
-            yield name, how or ""
+    parts = string.Formatter().parse(text)
+    return {(name, how or "") for _, name, how, _ in parts if name is not None}
 
 
 def tags(text: str) -> list[str]:
@@ -97,8 +94,9 @@ def tags(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    wanted = keys()
-    if len(sys.argv) > 1:
-        translated = catalogue(sys.argv[1])
-        wanted = [text for text in wanted if text not in translated]
-    print(json.dumps(wanted, ensure_ascii=False, indent=1))
+    translated = catalogue(sys.argv[1]) if len(sys.argv) > 1 else {}
+    print(
+        json.dumps(
+            [text for text in keys() if text not in translated], ensure_ascii=False, indent=1
+        )
+    )

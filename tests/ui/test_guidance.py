@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support import toys
-from tests.support.browser import App, fill, fill_toy, press_train
+from tests.support.browser import App, choose_bundled, fill, fill_toy, press_train
 
 
 @pytest.mark.long
@@ -23,12 +23,13 @@ def test_a_first_visitor_is_led_from_an_empty_page_to_a_model(
             "aria-selected", "true"
         )
     fill_toy(page, toy_checkpoint, epochs=1)
-    page.locator("#knob-dataset input").fill("bundled")
-    page.locator("#knob-dataset input").press("Enter")
+    choose_bundled(page)
     costs = page.locator("#costs")
     expect(costs).to_contain_text("1,746 pairs, 219 steps an epoch, 1 epoch.")
     expect(costs).to_contain_text("until the first steps")
     expect(costs).to_contain_text("Memory")
+    fill(page, "num_train_epochs", "0")
+    expect(costs).to_contain_text("num_train_epochs must be at least 1, got 0")
     fill(page, "num_train_epochs", "2")
     expect(costs).to_contain_text("438")
     fill(page, "learning_rate", "0.5")
@@ -53,17 +54,12 @@ def test_a_first_visitor_is_led_from_an_empty_page_to_a_model(
 
 
 @pytest.mark.long
-def test_a_wrong_form_says_what_is_missing_before_the_click(page: Page) -> None:
-    expect(page.locator("#hub-status")).to_contain_text("Hub")
-    fill(page, "num_train_epochs", "0")
-    expect(page.locator("#costs")).to_contain_text("num_train_epochs must be at least 1, got 0")
-
-
-@pytest.mark.long
 def test_pairs_chosen_on_train_are_counted_without_a_visit_to_data(
     app: App, page: Page, tmp_path: Path
 ) -> None:
-    rows = [f"{n};{one};{two};{int(same)}" for n, (one, two, same) in enumerate(toys.rows(150))]
+    rows = [
+        f"{n};{first};{second};{same}" for n, (first, second, same) in enumerate(toys.rows(150))
+    ]
     path = tmp_path / "tickets.csv"
     path.write_text("number;sentence1;sentence2;label\n" + "\n".join(rows) + "\n")
     app.store.uploads.add({"train": path})

@@ -31,8 +31,6 @@ def finished(store: RunStore, checkpoint: Path, f1: float = 0.8, **values: objec
     group = str(values.pop("group", ""))
     run = store.create(RunConfig(max_length=32).changed(**values), group=group)
     for event in story():
-        if isinstance(event, events.Prepared):
-            event = replace(event, fingerprint="these pairs")
         if isinstance(event, events.Evaluated):
             event = events.Evaluated(
                 step=8, epoch=1.0, metrics={"accuracy": f1 - 0.1, "f1": f1, "loss": 0.5},

@@ -21,7 +21,7 @@ from finetune.config import RunConfig
 from finetune.inference.file_request import COLUMNS
 from finetune.jobs import workers
 from finetune.runs.store import RunStore
-from finetune.ui import auth, upload_limits
+from finetune.ui import auth
 from tests.ui.conftest import Server
 from tests.ui.test_visitors import ada, asks, bob, hers, shared
 
@@ -42,7 +42,6 @@ def folder(module_folder: Path, server: Server) -> Iterator[Path]:
     """Where uploaded files are; nothing else is."""
     yield module_folder
     delete_files_created_by_app(server.blocks, None)
-    upload_limits._forget_removed_files()
 
 
 @pytest.fixture
@@ -67,27 +66,27 @@ def bring(server: Server, who: httpx.Client, *paths: str | None) -> Any:
     return answer.get("data", answer)
 
 
-def test_only_who_is_known_may_send(server: Server, shared: None, ada: str, folder: Path) -> None:
+def test_a_file_is_its_senders_who_must_be_known(
+    server: Server, ada: str, bob: str, folder: Path, store: RunStore
+) -> None:
     for wrong in ("", "x" * 43):
         with server.client(wrong) as nobody:
             refused = send(nobody, PAIRS)
             assert (refused.status_code, "keeps no cookies" in refused.text) == (403, True)
     assert lying(folder) == []
-    with server.client(ada) as mine:
-        (path,) = send(mine, PAIRS).json()
-    assert Path(path).read_bytes() == PAIRS
-    assert Path(path).name == "pairs.csv"
-
-
-def test_a_file_is_its_senders(server: Server, ada: str, bob: str, store: RunStore) -> None:
     with server.client(ada) as mine, server.client(bob) as other:
         (path,) = send(mine, PAIRS).json()
-        assert "not here any more" in str(bring(server, other, path))
+        assert (Path(path).read_bytes(), Path(path).name) == (PAIRS, "pairs.csv")
+        (his,) = send(other, PAIRS).json()
+        sideways = f"{his}/../../../../{Path(path).relative_to(Path(path).parents[3])}"
+        for name in (path, sideways):
+            assert "not here any more" in str(bring(server, other, name))
         assert not (store.root / "uploads").exists()
         assert bring(server, mine, path)[0] == ""
-    hers, his = (auth.visitor_store(store, asks(one)).uploads for one in (ada, bob))
-    assert [one.file_names for one in hers.newest(9)] == [{"train": "pairs.csv"}]
-    assert his.newest(9) == []
+    owners = [auth.visitor_store(store, asks(token)).uploads.newest(9) for token in (ada, bob)]
+    assert [[upload.file_names for upload in own] for own in owners] == [
+        [{"train": "pairs.csv"}], [],
+    ]  # fmt: skip
 
 
 def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
@@ -99,9 +98,8 @@ def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
         assert bring(server, mine, train)[0] == ""
         assert lying(folder) == []
         (validation,) = send(mine, PAIRS[:-20], "more.csv").json()
-        assert (
-            "is missing" in bring(server, mine, None, validation)[0]
-        )  # refused for another reason
+        # Refused for another reason than itself: it stays.
+        assert "is missing" in bring(server, mine, None, validation)[0]
         assert bring(server, mine, train, validation)[0] == ""
         assert lying(folder) == []
         both = store.uploads.newest(9)[0]
@@ -110,6 +108,15 @@ def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
         assert "has no ending that is known" in bring(server, mine, wrong)[0]
         assert lying(folder) == []
         assert "not here any more" in bring(server, mine, wrong)[0]
+        (removed,) = send(mine, PAIRS).json()
+        delete_files_created_by_app(server.blocks, -1)  # as after an hour, for -1 second
+        assert "'pairs.csv' is not here any more" in html.unescape(bring(server, mine, removed)[0])
+        (path,) = send(mine, RunConfig(seed=7).to_json().encode(), "config.json").json()
+        file = {"path": path, "meta": {"_type": "gradio.FileData"}}
+        body = {"data": [file], "fn_index": server.event("on_load"), "session_hash": "x"}
+        loaded = mine.post("gradio_api/run/predict", json=body)
+        assert "The configuration is in the form" in json.dumps(loaded.json()["data"])
+        assert lying(folder) == []
 
 
 def test_a_file_that_may_make_room_is_used_for_what_it_makes_room_for(
@@ -125,13 +132,9 @@ def test_a_file_that_may_make_room_is_used_for_what_it_makes_room_for(
 
 
 def test_a_visitor_and_all_of_them_may_bring_so_much(
-    server: Server,
-    ada: str,
-    bob: str,
-    folder: Path,
-    store: RunStore,
+    server: Server, ada: str, bob: str, folder: Path, store: RunStore,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "3")
     monkeypatch.setenv("FINETUNE_MAX_ALL_UPLOADS_MB", "5")
     with server.client(ada) as mine, server.client(bob) as other:
@@ -141,7 +144,7 @@ def test_a_visitor_and_all_of_them_may_bring_so_much(
         (path,) = send(other, PAIRS + b"x" * 2 * MB).json()
         assert bring(server, other, path)[0] == ""
         assert send(other, b"x" * 2 * MB).status_code == 413  # with hers and his that are kept
-        delete_files_created_by_app(server.blocks, -1)  # as after an hour, for -1 second
+        delete_files_created_by_app(server.blocks, -1)
         assert lying(folder) == []
         assert send(other, b"x" * 2 * MB).status_code == 200
         kept = auth.visitor_store(store, asks(bob)).uploads.newest(1)[0].name
@@ -176,21 +179,15 @@ def wait_until_gone(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def test_a_request_ends_while_it_brings_too_much(
-    server: Server, ada: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_ends_while_it_brings_too_much_and_what_was_left_is_gone(
+    server: Server, ada: str, folder: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "2")
     sent, connection = stream(server.url, ada, 200 * MB)
     connection.close()
     assert sent < 100 * MB
     wait_until_gone(folder)
-
-
-def test_what_a_client_began_and_left_is_gone(
-    server: Server, ada: str, folder: Path, monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "2")
     _, connection = stream(server.url, ada, MB)
     deadline = time.monotonic() + 30
     while not lying(folder):
@@ -225,21 +222,10 @@ def test_a_form_that_is_none_leaves_nothing(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_what_was_removed_is_said_to_be_gone(server: Server, folder: Path) -> None:
-    with server.client() as mine:
-        (path,) = send(mine, PAIRS).json()
-        delete_files_created_by_app(server.blocks, -1)
-        assert "'pairs.csv' is not here any more" in html.unescape(bring(server, mine, path)[0])
-
-
 def test_no_file_comes_past_the_route(
-    server: Server,
-    ada: str,
-    folder: Path,
-    hers: Any,
-    tmp_path: Path,
+    server: Server, ada: str, folder: Path, hers: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """Not fetched from an address for whoever names one; not in a call of an agent."""
     ways: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), "")
     ways |= dict.fromkeys(("both_orders", "threshold", "calibrated"), False)
@@ -270,13 +256,3 @@ def test_no_file_comes_past_the_route(
         nobody.predict(hers.id, handle_file(str(path)), *ways.values(), api_name="/predict_batch")
     for one in (program, nobody):
         one.close()
-
-
-def test_a_configuration_is_read_and_gone(server: Server, folder: Path) -> None:
-    with server.client() as mine:
-        (path,) = send(mine, RunConfig(seed=7).to_json().encode(), "config.json").json()
-        file = {"path": path, "meta": {"_type": "gradio.FileData"}}
-        body = {"data": [file], "fn_index": server.event("on_load"), "session_hash": "x"}
-        answer = mine.post("gradio_api/run/predict", json=body)
-    assert "The configuration is in the form" in json.dumps(answer.json()["data"])
-    assert lying(folder) == []

@@ -202,11 +202,8 @@ class PublishTab:
         self.approvals.add(store, run, plan)
         account = plan.full.split("/")[0]
         owners = dict.fromkeys([*plan.account.namespaces, account])
-        drawn = macro(_TEMPLATE, "plan")(plan)
-        if oauth and plan.exists and not sign_in.may_update(oauth):
-            drawn += macro(_TEMPLATE, "may_write_more")(sign_in.wider_sign_in())
         return self._state(store, run.id) | {
-            self.plan: drawn,
+            self.plan: macro(_TEMPLATE, "plan")(plan),
             self.owner: gr.update(choices=list(owners), value=account),
             self.card: self._card(store, run, plan.full, plan.licence),
         }

@@ -1,0 +1,8 @@
+// Lets the buttons in an HTML part (macros.html: tab_link) open a tab without asking the server.
+element.addEventListener('click', (event) => {
+  const link = event.target.closest('[data-tab]');
+  if (!link) return;
+  const tab = document.querySelector(`#tabs [role="tab"][data-tab-id="${link.dataset.tab}"]`);
+  tab?.click();
+  tab?.focus();
+});
