@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import gradio as gr
