@@ -289,7 +289,7 @@ def test_a_cancelled_batch_keeps_what_is_judged(store: RunStore, run: Run, tmp_p
 @pytest.fixture
 def visitor(store: RunStore, run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """A visitor's store and a run of theirs, by name; no worker starts."""
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, lock, stdin: os.close(lock))
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, stdin: None)
 
     def visit(name: str) -> tuple[RunStore, str]:
         theirs = store.for_visitor(Visitor(names=(f"browser:{name}",)))
