@@ -25,7 +25,7 @@ def test_the_made_file_has_the_rows_it_says(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     memory.write(path, 500)
     table = tables.open_table(path)
-    assert len(list(table.rows(table.columns, lambda line, why: pytest.fail(why)))) == 500
+    assert len(list(table.rows(lambda line, why: pytest.fail(why)))) == 500
 
 
 def test_a_worker_is_measured_and_its_failure_said() -> None:

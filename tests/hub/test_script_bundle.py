@@ -232,7 +232,7 @@ def test_mnli_is_read_by_its_own_names(
 ) -> None:
     splits = ["train", "validation_matched", "validation_mismatched", "test_matched"]
     names = ("premise", "hypothesis", "label")
-    files = {f"mnli/{split}.parquet": rows(20 + n, n, names, split == "test_matched", classes=3)
+    files = {f"mnli/{split}.parquet": rows(20 + n, n, names, split == "test_matched", classes=tuple("enc"))
              for n, split in enumerate(splits)}  # fmt: skip
     hub.add_repo("nyu-mll/glue", "dataset", {"README.md": readme(mnli=splits), **files})
     config = RunConfig(dataset="glue/mnli", checkpoint=str(toy_checkpoint), max_length=32)
