@@ -231,8 +231,8 @@ def test_mnli_is_read_by_its_own_names(
     trained: Trained, repeat: Repeat, hub: LoopbackHub, toy_checkpoint: Path
 ) -> None:
     splits = ["train", "validation_matched", "validation_mismatched", "test_matched"]
-    names = ("premise", "hypothesis", "label")
-    files = {f"mnli/{split}.parquet": rows(20 + n, n, names, split == "test_matched", classes=tuple("enc"))
+    names, classes = ("premise", "hypothesis", "label"), ("e", "n", "c")
+    files = {f"mnli/{split}.parquet": rows(20 + n, n, names, split == "test_matched", classes)
              for n, split in enumerate(splits)}  # fmt: skip
     hub.add_repo("nyu-mll/glue", "dataset", {"README.md": readme(mnli=splits), **files})
     config = RunConfig(dataset="glue/mnli", checkpoint=str(toy_checkpoint), max_length=32)
