@@ -147,7 +147,7 @@ class LabelEncoder:
                 f"such as {some(self.names)}: text or ids rather than classes.",
                 "Choose another label_column.",
             )
-        return self._codes.setdefault(text.lower(), len(self._codes))
+        return self._codes.setdefault(text.lower(), len(self.names) - 1)
 
     def order(self) -> list[int]:
         """The codes in the final order of the classes: integers by value, of two classes the

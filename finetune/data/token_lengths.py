@@ -141,15 +141,14 @@ def _estimate(pairs: Path, tokenizer_path: Path) -> TokenLengths:
     )
 
 
-def _sample_rows(path: Path) -> tuple[list[Sequence[str | None]], int]:
+def _sample_rows(path: Path) -> tuple[list[Sequence[Any]], int]:
     """The sentences of some rows in random order, and the number of all rows."""
     if path.suffix == ".arrow":
         with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
             table = stream.read_all()
             size = min(len(table), ESTIMATED_ROWS)
             sample = random.Random(0).sample(range(len(table)), size)
-            rows = zip(*table.take(sample).to_pydict().values(), strict=True)
-            return list(rows), len(table)
+            return list(zip(*table.take(sample).to_pydict().values(), strict=True)), len(table)
     bundled = tables.open_table(path).rows(lambda *bad_row: None, ["sentence1", "sentence2"])
-    all_rows = [list(row.values()) for _, row in bundled]
-    return all_rows[:ESTIMATED_ROWS], len(all_rows)
+    rows: list[Sequence[Any]] = [list(row.values()) for _, row in bundled]
+    return rows[:ESTIMATED_ROWS], len(rows)
