@@ -67,6 +67,7 @@ def start_job(
         stdin: what the worker can read once; a secret.
     """
     new = JobFolder(store.root / f".new-{secrets.token_hex(8)}")
+    former = new.folder.with_suffix(".former")
     try:
         with disk.writing(job.folder):  # outside the lock: a large file may be copied
             new.folder.mkdir(parents=True)
@@ -83,7 +84,8 @@ def start_job(
             admit(running)
             with disk.writing(job.folder):
                 job.folder.parent.mkdir(parents=True, exist_ok=True)
-                shutil.rmtree(job.folder, ignore_errors=True)
+                if job.folder.exists():  # at once: whoever reaps its worker may still write there
+                    job.folder.rename(former)
                 new.folder.rename(job.folder)
             try:
                 workers.spawn_worker(job, stdin=stdin)
@@ -91,7 +93,8 @@ def start_job(
                 shutil.rmtree(job.folder, ignore_errors=True)
                 raise
     finally:
-        shutil.rmtree(new.folder, ignore_errors=True)
+        for folder in (new.folder, former):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def job_state(job: JobFolder) -> JobState:

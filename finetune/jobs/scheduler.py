@@ -1,8 +1,4 @@
-"""Starts queued runs when a device is free.
-
-Every change is made under the store's lock, so that it does not matter which app, terminal or
-process asks.
-"""
+"""Starts queued runs when a device is free, under the store's lock: any process may ask."""
 
 from __future__ import annotations
 
@@ -99,11 +95,8 @@ def _free_accelerators(run: Run, running: Sequence[Run]) -> tuple[str, ...] | No
 
 
 def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
-    """Give the run to the warm worker if it can do it, else to one of its own.
-
-    The run leaves the queue when its worker holds its lock. The worker, too, takes it out: this
-    process may be killed in between.
-    """
+    """Give the run to the warm worker if it can do it, else to one of its own; then it leaves the
+    queue. The worker, too, takes it out: this process may be killed in between."""
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)
@@ -140,12 +133,9 @@ def _stop_overdue(store: RunStore) -> None:
 
 
 class Scheduler:
-    """A thread that starts queued runs as long as its app lives.
-
-    Workers that it starts have its priority, not that of a request's thread.
+    """A thread that starts queued runs as long as its app lives, with its own priority.
 
     Args:
-        store: whose queue it is.
         warm: keep a worker waiting that has imported already, half a gigabyte, while nothing
             trains; for an app that people look at.
         every: seconds between two looks at the queue.
@@ -207,10 +197,7 @@ class Scheduler:
         if owners.is_shared():
             _stop_overdue(self._store)
         _dispatch(self._store)
-        running = running_runs(self._store)
-        for run in running:
-            self._store.summary(run)
-        if self._warm and not running:
+        if self._warm and not running_runs(self._store):
             with store_lock(self._store):
                 if not running_runs(self._store):
                     warm_worker.start_warm_worker(self._store)

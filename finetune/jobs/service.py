@@ -43,7 +43,7 @@ def start_run(store: RunStore, config: RunConfig) -> Run:
 def start_runs(
     store: RunStore, configs: Sequence[RunConfig], groups: Sequence[str] | None = None
 ) -> list[Run]:
-    """Make several runs, to be carried out one after the other, each in its group if any."""
+    """Make several runs, to be carried out one after the other, each in its group."""
     configs = [catalog.with_absolute_paths(config) for config in configs]
     for config in configs:
         _check(store, config)

@@ -86,20 +86,14 @@ def _scores(scores: dict[str, float]) -> str:
 
 def _data_warnings(origin: dict[str, Any]) -> list[str]:
     """What is wrong with the pairs of a run (`Pairs.origin`), a line each."""
-    lines = [
-        f"warning: {count:,} rows of {split} could not be read and are left out"
-        for split, count in origin.get("unreadable", {}).items()
-    ]
-    lines += [
-        f"left out of {split}: {count:,} ({reason})"
-        for split, reasons in origin.get("left_out", {}).items()
-        for reason, count in reasons.items()
-    ]
-    lines += [
-        f"warning: {count:,} training pairs stand in {split} too, and its score will flatter the "
-        "model; --drop_leaked leaves them out"
-        for split, count in origin.get("leaked", {}).items()
-    ]
+    lines = []
+    for split, count in origin.get("unreadable", {}).items():
+        lines.append(f"warning: {count:,} rows of {split} could not be read and are left out")
+    for split, reasons in origin.get("left_out", {}).items():
+        lines += [f"left out of {split}: {count:,} ({why})" for why, count in reasons.items()]
+    for split, count in origin.get("leaked", {}).items():
+        leaked = f"{count:,} training pairs stand in {split} too, and its score will flatter the"
+        lines.append(f"warning: {leaked} model; --drop_leaked leaves them out")
     if lines:
         lines.append("python -m finetune check with the same options shows the rows")
     return lines

@@ -156,9 +156,10 @@ def test_a_run_killed_before_its_first_checkpoint_is_begun_anew(store: RunStore)
     """By hand, so that nobody else says that its steps are done again."""
     run = store.create(RunConfig(max_steps=4))
     run.append(events.Started(device="none"))
-    values = {"epoch": 1, "loss": 9, "learning_rate": 1, "samples_per_second": 1}
     for step in (1, 2, 3):
-        run.append(events.Stepped(step=step, **values))
+        run.append(
+            events.Stepped(step=step, epoch=1, loss=9, learning_rate=1, samples_per_second=1)
+        )
     command = [sys.executable, "-m", "tests.support.stand_in", "--run", str(run.folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
     summary = store.summary(run)
