@@ -6,7 +6,6 @@ import errno
 
 import httpx2
 import pytest
-from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from finetune import hub_errors
@@ -61,22 +60,6 @@ def test_a_client_error_is_told_without_the_token() -> None:
     words = "Xet said no to \u2026 at http://x/y?\u2026 retry later (RuntimeError)"
     assert words in str(caught.value)
     assert TOKEN not in str(caught.value)
-
-
-def test_what_the_hub_does_not_give_has_its_cause(hub: LoopbackHub) -> None:
-    hub.add_repo("eve/hidden", private=True, files={"a": b"1"})
-    hub.add_repo("eve/gated", gated=True, files={"a": b"1"})
-    hub.add_repo("eve/open", files={"a": b"1"})
-    for repo, file, revision, cause in (
-        ("eve/nothing", "a", None, "missing"),
-        ("eve/hidden", "a", None, "missing"),
-        ("eve/gated", "a", None, "gated"),
-        ("eve/open", "b", None, ""),
-        ("eve/open", "a", "v9", "revision"),
-    ):
-        with pytest.raises(Exception) as caught:
-            hf_hub_download(repo, file, revision=revision, endpoint=hub.url, token=TOKEN)
-        assert hub_errors.cause(caught.value).name == cause
 
 
 def test_whether_the_hub_answers(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:

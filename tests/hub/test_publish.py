@@ -18,10 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import safetensors.numpy
-import torch
 from huggingface_hub import constants
 from huggingface_hub.utils._runtime import is_xet_available
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, PublishError
@@ -90,12 +88,6 @@ def test_a_push_is_one_commit_and_its_cards_example_runs_as_printed(
     assert {"README.md", "model.safetensors", "config.json", "tokenizer.json",
             "training_config.json"} <= set(repo.files)  # fmt: skip
     assert RunConfig.from_json(repo.files["training_config.json"].decode()) == run.config()
-    tokenizer = AutoTokenizer.from_pretrained("ada/pairs")
-    loaded = AutoModelForSequenceClassification.from_pretrained("ada/pairs").eval()
-    local = AutoModelForSequenceClassification.from_pretrained(run.best).eval()
-    inputs = tokenizer("the cat sees a dog .", "a cat sees the dog .", return_tensors="pt")
-    with torch.no_grad():
-        assert torch.equal(loaded(**inputs).logits, local(**inputs).logits)
     code = repo.files["README.md"].decode().split("```python\n")[1].split("```")[0]
     scope: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -307,7 +299,7 @@ def test_a_sign_in_of_a_space_is_told_what_it_may(
         push(store, run, token="hf_oauth_x")
 
 
-def test_a_licence_or_card_the_hub_does_not_take_is_said_before_a_byte(
+def test_what_cannot_be_pushed_is_said_before_a_byte(
     store: RunStore, run: Run, hub: LoopbackHub
 ) -> None:
     for licence in ("a b", "<b>", "x" * 61):
@@ -316,27 +308,20 @@ def test_a_licence_or_card_the_hub_does_not_take_is_said_before_a_byte(
     hub.fail("POST", "/api/validate-yaml", 400, body=b"no such licence")
     with pytest.raises(PublishError, match="does not take the card: no such licence"):
         push(store, run, licence="nobodys")
-    assert hub.repos == {}
-
-
-def test_a_run_without_a_model_or_that_still_trains_is_refused(
-    store: RunStore, run: Run, hub: LoopbackHub
-) -> None:
     run.append(events.Resumed(step=0))
     with pytest.raises(PublishError, match="still training"):
         push(store, run)
     with pytest.raises(PublishError, match="no saved model"):
         push(store, store.create(RunConfig()))
+    assert hub.repos == {}
 
 
 def test_what_was_pushed_is_loaded_back_and_compared(
     store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns = zip(*toys.rows(30), strict=True)
-    names = ("sentence1", "sentence2", "label")
-    saved_predictions.save_examples(
-        run, "validation", pa.table(dict(zip(names, map(list, columns), strict=True)))
-    )
+    columns = [list(column) for column in zip(*toys.rows(30), strict=True)]
+    table = pa.table(columns, names=["sentence1", "sentence2", "label"])
+    saved_predictions.save_examples(run, "validation", table)
     assert push(store, run, verified=True, private=True).verified == Verification(20, 0.0)
 
     def report(progress: PushProgress) -> None:
