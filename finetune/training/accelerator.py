@@ -48,8 +48,9 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
 def choose_precision(setting: str) -> str:
     """Accelerate's word for a `mixed_precision`; `auto` takes bf16 where the hardware computes in
     it: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
-    fastest = "bf16" if devices.computes_bf16() else "no"
-    return fastest if setting == "auto" else setting
+    if setting != "auto":
+        return setting
+    return "bf16" if devices.computes_bf16() else "no"
 
 
 def device_name(accelerator: Accelerator) -> str:
@@ -60,7 +61,7 @@ def device_name(accelerator: Accelerator) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     threads = f" ({torch.get_num_threads()} threads)" if device.type == "cpu" else ""
-    return device.type.upper() + threads
+    return f"{device.type.upper()}{threads}"
 
 
 def keep_freed_memory() -> None:

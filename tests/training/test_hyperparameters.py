@@ -189,6 +189,11 @@ def test_patience_ends_a_run_early(toy_config: RunConfig, toy_pairs: splits.Pair
     assert len(evaluations(happened)) == 3
 
 
+def test_balanced_weights_are_inverse_to_frequency() -> None:
+    weights = dataloaders.balanced_class_weights([10, 0, 30])
+    assert weights.tolist() == pytest.approx([2.0, 0.0, 2 / 3])
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_eight_bit_says_what_it_lacks(short: RunConfig, toy_pairs: splits.Pairs) -> None:
     with pytest.raises(ConfigError, match="adamw_bnb_8bit, which needs a CUDA device"):

@@ -110,10 +110,10 @@ def test_how_often_one_evaluates_does_not_change_what_is_learned(
 
 def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
     saved: list[int] = []
-    kept: dict[int, Any] = {}
+    predictions: dict[int, Any] = {}
 
     def keep(step: int, logits: Any, labels: Any) -> dict[str, list[float]]:
-        kept[step] = logits, labels
+        predictions[step] = logits, labels
         return {"f1": [0.25, 0.75]}
 
     happened, _ = fit(
@@ -121,13 +121,13 @@ def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.P
         save_best=lambda step, model, weights: saved.append(step),
     )  # fmt: skip
     scored = evaluations(happened)
-    assert [event.step for event in scored] == [8, 16] == list(kept)
+    assert [event.step for event in scored] == [8, 16] == list(predictions)
     assert isinstance(happened[-1], events.Finished)
     assert happened[-1].step == 16
     assert scored[0].best
     assert saved == [event.step for event in scored if event.best]
     for event in scored:
-        logits, labels = kept[event.step]
+        logits, labels = predictions[event.step]
         assert logits.shape == (24, 2)
         assert np.mean(logits.argmax(1) == labels) == pytest.approx(event.metrics["accuracy"])
         assert event.intervals == {"f1": [0.25, 0.75]}

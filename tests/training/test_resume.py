@@ -44,7 +44,7 @@ class Worker:
         self, pairs: splits.Pairs, run: Run, stop: Stop | None = None, record: bool = False
     ) -> None:
         config = run.config()
-        self.seen: list[events.Event] = []
+        self.history: list[events.Event] = []
         self._run, self._record = run, record
 
         def save_checkpoint(step: int, write: Callable[[Path], None]) -> None:
@@ -62,12 +62,12 @@ class Worker:
             run.rewind(checkpoint)
         self._stream, self.model = stream(
             config, pairs, checkpoint, save_checkpoint=save_checkpoint, save_best=save_best,
-            should_stop=lambda: stop is not None and stop(self.seen),
+            should_stop=lambda: stop is not None and stop(self.history),
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[events.Event]:
         for event in self._stream:
-            self.seen.append(event)
+            self.history.append(event)
             if self._record:
                 self._run.append(event)
             yield event
@@ -83,15 +83,15 @@ def same(first: Weights, second: Weights) -> bool:
     return first.keys() == second.keys() and all(map(torch.equal, first.values(), second.values()))
 
 
-def step(seen: list[events.Event]) -> int:
-    return max((event.step for event in seen if isinstance(event, events.Stepped)), default=0)
+def step(history: list[events.Event]) -> int:
+    return max((event.step for event in history if isinstance(event, events.Stepped)), default=0)
 
 
-def measured(seen: list[events.Event]) -> list[events.Event]:
+def measured(history: list[events.Event]) -> list[events.Event]:
     """What was measured, and how the run ended, without what a clock says."""
     timeless: dict[str, Any] = {"time": 0.0, "seconds": 0.0}
     facts: list[events.Event] = []
-    for event in seen:
+    for event in history:
         if isinstance(event, events.Stepped):
             facts.append(dataclasses.replace(event, time=0.0, samples_per_second=0.0))
         elif isinstance(event, events.Evaluated | events.Finished):
@@ -117,23 +117,23 @@ def test_the_rest_is_as_if_it_had_never_ended(
     config = toy_config.changed(**values)
     whole = Worker(toy_pairs, store.create(config))
     expected = whole.finish()
-    last = step(whole.seen)
-    scores = {event.step: event.metrics for event in evaluations(whole.seen)}
+    last = step(whole.history)
+    scores = {event.step: event.metrics for event in evaluations(whole.history)}
     run = store.create(config)
     for until, crash in ((2, False), (last // 2, True), (last - 1, False)):
 
-        def reached(seen: list[events.Event], until: int = until) -> bool:
-            return step(seen) >= until
+        def reached(history: list[events.Event], until: int = until) -> bool:
+            return step(history) >= until
 
         worker = Worker(toy_pairs, run, None if crash else reached)
         for _ in worker:
-            if crash and reached(worker.seen):
+            if crash and reached(worker.history):
                 break
     rest = Worker(toy_pairs, run)
     assert same(rest.finish(), expected)
-    assert isinstance(rest.seen[0], events.Resumed)
-    assert isinstance(rest.seen[-1], events.Finished)
-    again = {event.step: event.metrics for event in evaluations(rest.seen)}
+    assert isinstance(rest.history[0], events.Resumed)
+    assert isinstance(rest.history[-1], events.Finished)
+    again = {event.step: event.metrics for event in evaluations(rest.history)}
     assert again == {step: scores[step] for step in again}
     assert again
 
@@ -152,17 +152,17 @@ def test_a_stop_after_any_event_loses_nothing(
     config = toy_config.changed(learning_rate=0.05, save_steps=2, max_eval_samples=8, **values)
     whole = Worker(toy_pairs, store.create(config))
     expected = whole.finish()
-    rates = {event.learning_rate for event in whole.seen if isinstance(event, events.Stepped)}
-    assert isinstance(end := whole.seen[-1], events.Finished)
+    rates = {event.learning_rate for event in whole.history if isinstance(event, events.Stepped)}
+    assert isinstance(end := whole.history[-1], events.Finished)
     assert end.early or len(rates) > 1, "the schedule is put to work"
-    for count in range(1, len(whole.seen)):
+    for count in range(1, len(whole.history)):
         run = store.create(config)
-        first = Worker(toy_pairs, run, lambda seen, count=count: len(seen) >= count)  # type: ignore[misc]
+        first = Worker(toy_pairs, run, lambda history, count=count: len(history) >= count)  # type: ignore[misc]
         first.finish()
-        assert isinstance(first.seen[-1], events.Stopped), count
+        assert isinstance(first.history[-1], events.Stopped), count
         rest = Worker(toy_pairs, run)
-        assert same(rest.finish(), expected), (count, whole.seen[count - 1])
-        assert measured(first.seen) + measured(rest.seen) == measured(whole.seen), count
+        assert same(rest.finish(), expected), (count, whole.history[count - 1])
+        assert measured(first.history) + measured(rest.history) == measured(whole.history), count
 
 
 def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
@@ -180,20 +180,20 @@ def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
         if isinstance(event, events.Saved):
             saved[event.step] = load_file(whole.best / "model.safetensors")
     assert len(saved) >= 3
-    scores = {event.step: event.metrics for event in evaluations(worker.seen)}
+    scores = {event.step: event.metrics for event in evaluations(worker.history)}
 
     def check(run: Run) -> None:
         summary = RunStore(run.folder.parent).summary(run)
-        kept = summary.saved_step
-        assert run.has_model() == (kept is not None)
-        if kept is not None:
-            if kept in saved:
-                assert same(load_file(run.best / "model.safetensors"), saved[kept])
+        step = summary.saved_step
+        assert run.has_model() == (step is not None)
+        if step is not None:
+            if step in saved:
+                assert same(load_file(run.best / "model.safetensors"), saved[step])
             scored = {event.step for event in evaluations(run.tail()[0])}
             metrics = summary.best.metrics if summary.best else None  # a stop saved it as it was
-            assert metrics == (scores[kept] if kept in scored else None)
+            assert metrics == (scores[step] if step in scored else None)
 
-    for count, event in enumerate(worker.seen[:-1], 1):
+    for count, event in enumerate(worker.history[:-1], 1):
         # Others change nothing that is kept; after a checkpoint the next phase is training.
         trains = isinstance(event, events.PhaseStarted) and event.phase == "train"
         if not (trains or isinstance(event, events.Evaluated | events.Saved)):
@@ -206,7 +206,7 @@ def test_what_is_said_of_the_kept_model_is_true_of_it_at_every_moment(
         del killed
         run.resume()
         check(run)
-        for _ in Worker(toy_pairs, run, lambda seen: len(seen) > 3, record=True):
+        for _ in Worker(toy_pairs, run, lambda history: len(history) > 3, record=True):
             check(run)
             assert (run.kept_step() or 0) <= store.summary(run).step, "of steps not taken again yet"
         run.resume()
@@ -232,7 +232,7 @@ def test_a_run_deleted_while_it_is_saved_is_stopped(
 
     def train_events(run: Run, stop: stop_switch.StopSwitch) -> Iterator[events.Event]:
         stop.looping = True
-        yield from Worker(toy_pairs, run, lambda seen: stop(), record=True)
+        yield from Worker(toy_pairs, run, lambda history: stop(), record=True)
 
     work_in_this_process(monkeypatch)
     monkeypatch.setattr(owner, name, delete_and_write)
@@ -340,7 +340,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
     for ended in (whole, run):
         assert store.summary(ended).status == "finished", store.summary(ended).error
     assert kills >= 10
-    assert same(*(load_file(one.best / "model.safetensors") for one in (whole, run)))
-    first, second = ([e.metrics for e in store.summary(one).validation] for one in (whole, run))
+    assert same(*(load_file(ended.best / "model.safetensors") for ended in (whole, run)))
+    first, second = ([e.metrics for e in store.summary(ended).validation] for ended in (whole, run))
     assert first == second
     assert not run.checkpoints_folder.exists()
