@@ -30,6 +30,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "SPACE_ID", "SYSTEM"):
     os.environ.pop(name, None)
 
+import psutil
 import pytest
 
 from finetune import config
@@ -41,8 +42,6 @@ from finetune.runs.store import RunStore
 from tests.support import toys
 
 GLUE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "glue"
-
-
 TOKEN = "hub-token-of-ada"
 
 
@@ -138,24 +137,18 @@ def glue() -> Path:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The system's Chromium; on CI a missing one is a failure, not a skip."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        reason = "no chromium on the PATH (Debian: apt-get install chromium)"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return found
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        report = pytest.fail if os.environ.get("CI") else pytest.skip
+        report("no chromium on the PATH (Debian: apt-get install chromium)")
+    return path
 
 
 @pytest.fixture
 def processes() -> Iterator[list[int]]:
     """Pids a test started; ended, by id, when it is over."""
-    import psutil
-
     pids: list[int] = []
     yield pids
     for pid in pids:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(pid).kill()
-        except psutil.NoSuchProcess:
-            continue

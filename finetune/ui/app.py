@@ -130,7 +130,8 @@ def _notices(store: RunStore) -> list[str]:
     if described is None:
         return []
     hardware, notices = described
-    text = f"{page_text('Hardware')}: {html.escape(hardware)}"
+    label = page_text("Hardware")
+    text = f"{label}: {html.escape(hardware)}"
     return [f'<p class="ft-facts" id="hardware">{text}</p>', *map(feedback.warning, notices)]
 
 

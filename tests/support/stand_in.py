@@ -51,9 +51,9 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     )  # fmt: skip
     yield events.PhaseStarted(phase=Phase.TRAIN)
     stop.looping = True
-    found = run.checkpoints()
-    step = json.loads((found[-1] / "state.json").read_text())["step"] if found else 0
-    if found:
+    checkpoints = run.checkpoints()
+    step = json.loads((checkpoints[-1] / "state.json").read_text())["step"] if checkpoints else 0
+    if checkpoints:
         yield events.Resumed(step=step)
     while step < total:
         time.sleep(PAUSE)
