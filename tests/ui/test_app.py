@@ -75,12 +75,12 @@ def draw_train(store: RunStore) -> TrainTab:
 def module_tabs(tmp_path_factory: pytest.TempPathFactory) -> Tabs:
     """Tabs over a folder of runs; drawing them takes as long as many a test."""
     store = RunStore(tmp_path_factory.mktemp("tabs") / "runs")
-    tabs = draw_train(store), PredictTab(store), PublishTab(store)
+    train, predict, publish = draw_train(store), PredictTab(store), PublishTab(store)
     with gr.Blocks():
-        tabs[1].draw_memory()
-        tabs[1].draw()
-        tabs[2].draw()
-    return tabs
+        predict.draw_memory()
+        predict.draw()
+        publish.draw()
+    return train, predict, publish
 
 
 @pytest.fixture
@@ -183,6 +183,18 @@ def test_stop_says_what_it_will_keep(
     assert train.on_turn(NOBODY, run.id)[train.stop]["interactive"]
 
 
+def test_the_chooser_of_a_run_is_not_set_by_its_own_answer(
+    train: TrainTab, store: RunStore
+) -> None:
+    runs = [store.create(RunConfig()) for _ in range(2)]
+    updates = train.on_watch(NOBODY, runs[0].id)
+    assert train.runs not in updates
+    assert updates[train.live] == runs[0].id
+    updates = train.on_watch(NOBODY, "gone")
+    assert updates[train.runs]["value"] == updates[train.live]
+    assert updates[train.live] in {run.id for run in runs}
+
+
 def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
     module_tabs: Tabs, finished: Run, store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,8 +264,9 @@ def test_a_form_once_trained_with_is_kept_in_the_browser(
     assert [restored[chooser]["value"] for chooser in choosers] == [trained.dataset] * 2
     for name in form.NAMES:
         assert name == "dataset" or restored[train.form[name]] == getattr(trained, name)
-    for unusable in (None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}):
-        restored = train.on_restore(NOBODY, unusable)  # the form stays
+    unusable: list[Any] = [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}]
+    for former in unusable:
+        restored = train.on_restore(NOBODY, former)  # the form stays
         assert set(restored) == set(choosers)
         assert not [update for update in restored.values() if "value" in update]
 

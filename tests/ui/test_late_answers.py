@@ -19,7 +19,7 @@ from finetune.ui.tabs.runs import RunsTab, blank
 from tests.evaluation.test_report import evaluated, sure
 from tests.support import toys
 from tests.support.toys import story
-from tests.ui.test_app import NOBODY, draw_train
+from tests.ui.test_app import NOBODY
 
 CHOICE: dict[str, Any] = {"at": -1.0, "runs": [], "full": False}
 FILTERS = ("all", "", "", "row", "", 0)
@@ -41,10 +41,9 @@ def opened_view(run: Run) -> dict[str, Any]:
     return {**blank(), "opened": run.id}
 
 
-def open_run(tab: RunsTab, run: Run, at: Any = 1.0, view: Any = None) -> Any:
+def open_run(tab: RunsTab, run: Run, at: Any, view: Any) -> Any:
     """The answer to a click on a run in the table."""
-    click = event(do="open", what=run.id, at=at)
-    return tab.on_table(NOBODY, click, view or blank(), CHOICE, {}, "")
+    return tab.on_table(NOBODY, event(do="open", what=run.id, at=at), view, CHOICE, {}, "")
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_a_name_is_saved_for_the_run_it_was_filled_in_for(
     tab: RunsTab, pair: tuple[Run, Run]
 ) -> None:
     first, second = pair
-    opened = open_run(tab, second)
+    opened = open_run(tab, second, 1.0, blank())
     assert opened[tab.described] == second.id
     described = ("a name", "a, b", "a note", first.id)
     saved = tab.on_save(NOBODY, opened[tab.view], CHOICE, {}, "", *described)
@@ -84,7 +83,7 @@ def test_a_name_is_saved_for_the_run_it_was_filled_in_for(
 
 def test_of_two_clicks_the_later_one_counts(tab: RunsTab, pair: tuple[Run, Run]) -> None:
     first, second = pair
-    view = open_run(tab, second, 7.0)[tab.view]
+    view = open_run(tab, second, 7.0, blank())[tab.view]
     assert view["opened"] == second.id
     for at in (6.0, None, "8"):  # it was clicked before, and is answered after
         assert open_run(tab, first, at, view) == gr.skip()
@@ -123,15 +122,3 @@ def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
     tables = [part.on_filter(NOBODY, view, *FILTERS)[part.table] for _ in range(2)]
     earlier, later = (int(table.split('data-at="')[1].split('"')[0]) for table in tables)
     assert earlier < later
-
-
-def test_the_chooser_of_a_run_is_not_set_by_its_own_answer(
-    store: RunStore, pair: tuple[Run, Run]
-) -> None:
-    train = draw_train(store)
-    updates = train.on_watch(NOBODY, pair[0].id)
-    assert train.runs not in updates
-    assert updates[train.live] == pair[0].id
-    updates = train.on_watch(NOBODY, "gone")
-    assert updates[train.runs]["value"] == updates[train.live]
-    assert updates[train.live] in {run.id for run in pair}
