@@ -40,9 +40,10 @@ def request_visitor(store: RunStore, request: Any) -> Visitor:
     if not owners.is_shared():
         return owners.LOCAL_USER
     request = getattr(request, "request", None) or request  # Gradio's holds Starlette's
-    issued, scope = identities(store), request.scope
-    token = _cookie(scope) or request.headers.get(HEADER, "")
-    return owners.identify(_signed_in_name(scope.get("session") or {}), issued.owner(token))
+    headers, scope = request.headers, getattr(request, "scope", {})
+    token = _cookie(headers, scope) or headers.get(HEADER, "")
+    browser = identities(store).owner(token)
+    return owners.identify(_signed_in_name(scope.get("session") or {}), browser)
 
 
 def identities(store: RunStore) -> Identities:
@@ -70,9 +71,8 @@ def _is_secure(scope: Scope) -> bool:
     return bool(os.environ.get("SPACE_ID")) or scope.get("scheme") == "https"
 
 
-def _cookie(scope: Scope) -> str:
-    cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
-    return cookies.get(_cookie_name(scope), "")
+def _cookie(headers: Any, scope: Scope) -> str:
+    return cookie_parser(headers.get("cookie", "")).get(_cookie_name(scope), "")
 
 
 class VisitorCookie:
@@ -98,9 +98,9 @@ class VisitorCookie:
         """An identity for a browser that opens the page without one; else empty."""
         if scope["type"] != "http" or scope["path"] != "/" or not owners.is_shared():
             return ""
-        opened = Headers(scope=scope).get("sec-fetch-mode", "navigate") == "navigate"
-        issued = identities(self._store)
-        if not opened or issued.owner(_cookie(scope)):
+        headers, issued = Headers(scope=scope), identities(self._store)
+        opened = headers.get("sec-fetch-mode", "navigate") == "navigate"
+        if not opened or issued.owner(_cookie(headers, scope)):
             return ""
         try:
             return issued.issue(client_address(scope))

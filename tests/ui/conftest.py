@@ -47,13 +47,13 @@ def page(browser: Browser, app: App) -> Iterator[Page]:
     """The app's page; it may neither ask another host nor throw."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(60_000)
-    opened = context.new_page()
+    page = context.new_page()
     urls: list[str] = []
-    opened.on("request", lambda request: urls.append(request.url))
     errors: list[str] = []
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.goto(app.url)
-    yield opened
+    page.on("request", lambda request: urls.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(app.url)
+    yield page
     context.close()
     local = ("http://127.0.0.1", "http://localhost", "data:", "blob:")
     assert [url for url in urls if not url.startswith(local)] == []
@@ -64,17 +64,11 @@ def page(browser: Browser, app: App) -> Iterator[Page]:
 
 @dataclass
 class Server:
-    """The page served by this process.
-
-    Attributes:
-        blocks: the page.
-        store: whose runs it shows.
-        url: its address, with a slash at the end.
-    """
+    """The page served by this process."""
 
     blocks: gr.Blocks
     store: RunStore
-    url: str
+    url: str  # with a slash at the end
 
     def client(self, identity: str = "") -> httpx.Client:
         """A browser that has an identity already, or none."""

@@ -71,11 +71,11 @@ def draw_train(store: RunStore) -> TrainTab:
 def module_tabs(tmp_path_factory: pytest.TempPathFactory) -> Tabs:
     """Tabs over a folder of runs; drawing them takes as long as many a test."""
     store = RunStore(tmp_path_factory.mktemp("tabs") / "runs")
-    tabs = draw_train(store), PredictTab(store), PublishTab(store)
+    train, predict, publish = draw_train(store), PredictTab(store), PublishTab(store)
     with gr.Blocks():
-        tabs[1].draw()
-        tabs[2].draw()
-    return tabs
+        predict.draw()
+        publish.draw()
+    return train, predict, publish
 
 
 @pytest.fixture
@@ -178,12 +178,24 @@ def test_stop_says_what_it_will_keep(
     assert train.on_turn(NOBODY, run.id)[train.stop]["interactive"]
 
 
+def test_the_chooser_of_a_run_is_not_set_by_its_own_answer(
+    train: TrainTab, store: RunStore
+) -> None:
+    runs = [store.create(RunConfig()) for _ in range(2)]
+    updates = train.on_watch(NOBODY, runs[0].id)
+    assert train.runs not in updates
+    assert updates[train.live] == runs[0].id
+    updates = train.on_watch(NOBODY, "gone")
+    assert updates[train.runs]["value"] == updates[train.live]
+    assert updates[train.live] in {run.id for run in runs}
+
+
 def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
     module_tabs: Tabs, finished: Run, store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train, predict, publish = module_tabs
-    shown = train.on_open(NOBODY)
-    assert shown[train.runs]["value"] == shown[train.live] == finished.id
+    shown = train.on_turn(NOBODY, "")
+    assert shown[train.live] == finished.id
     assert not shown[train.stop]["interactive"]
     assert not shown[train.resume]["visible"]
     store.delete(finished)
@@ -247,8 +259,9 @@ def test_a_form_once_trained_with_is_kept_in_the_browser(
     assert [restored[chooser]["value"] for chooser in choosers] == [trained.dataset] * 2
     for name in form.NAMES:
         assert name == "dataset" or restored[train.form[name]] == getattr(trained, name)
-    for unusable in (None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}):
-        restored = train.on_restore(NOBODY, unusable)  # the form stays
+    unusable: list[Any] = [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}]
+    for former in unusable:
+        restored = train.on_restore(NOBODY, former)  # the form stays
         assert set(restored) == set(choosers)
         assert not [update for update in restored.values() if "value" in update]
 
@@ -311,12 +324,7 @@ def test_a_damaged_configuration_hides_neither_curves_nor_cause(
 def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, finished: Run) -> None:
     tab = predict
     shown = tab.on_ask(NOBODY, finished.id, *PAIR, False, False, False)
-    entry = json.loads(shown[tab.entry])
-    fields = (entry["sentence1"], entry["prediction"], entry["label"])
-    assert fields == (PAIR[0], "not_equivalent", "")
-    history = tab.on_history(NOBODY, [entry, entry | {"n": 7, "label": "equivalent"}, "nonsense"])
-    assert "your verdict" in history[tab.history]
-    assert re.findall(r'data-place="(\d+)"', history[tab.history]) == ["7", "0"]
+    assert "not_equivalent" in shown[tab.answer]
     decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
     for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
         shown = tab.on_ask(NOBODY, finished.id, *PAIR, False, threshold, False)
@@ -333,33 +341,12 @@ def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, fini
     assert failed[tab.question] == ""
     assert "sentence2 is empty" in failed[tab.answer]
     # Of another model nothing was asked; a typed classifier of the Hub stays selected.
-    assert tab.on_other_model(NOBODY, finished.id, question) == gr.skip()  # the chooser was left
-    other = tab.on_other_model(NOBODY, "another", question)
+    assert tab.answer not in tab.on_run(NOBODY, finished.id, question)  # the chooser was left
+    other = tab.on_run(NOBODY, "another", question)
     assert "The answer appears here" in other[tab.answer]
     assert (other[tab.why]["visible"], other[tab.reasons]) == (False, "")
     for run, selected in (("ada/judge", "ada/judge"), ("gone", finished.id), (None, finished.id)):
-        assert tab.on_open(NOBODY, run, [])[tab.run]["value"] == selected
-
-
-@pytest.mark.parametrize("second", ["", "a dog ."])
-def test_what_was_tried_can_be_trained_on(second: str, tmp_path: Path) -> None:
-    tried = [
-        {
-            "when": "2026-01-01 10:00", "model": "x", "sentence1": f"the {animal} {verb} .",
-            "sentence2": second and f"{second} {n}", "prediction": "calm", "probability": 0.9,
-            "label": "glad" if n % 2 else "calm", "labels": ["calm", "glad"], "n": n,
-        }
-        for n, (animal, verb) in enumerate(itertools.product(toys.ANIMALS, toys.VERBS))
-    ]  # fmt: skip
-    link = re.search(r'base64,([^"]+)"', answer_view.history(tried))
-    assert link is not None
-    path = tmp_path / "tried.csv"
-    path.write_bytes(base64.b64decode(link[1]))
-    dataset = uploads.Uploads(tmp_path / "uploads").add({"train": path})
-    pairs = splits.load_pairs(RunConfig(dataset=dataset), tmp_path)
-    assert ("sentence2" in pairs.splits["train"].column_names) == bool(second)
-    assert pairs.labels == ["calm", "glad"]
-    assert sum(map(len, pairs.splits.values())) == len(tried)
+        assert tab.on_open(NOBODY, run)[tab.run]["value"] == selected
 
 
 def test_markup_is_shown_not_run(store: RunStore) -> None:
@@ -370,7 +357,7 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),
-        answer_view.answer(Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1)),
+        macro("answer.html", "answer")(Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1)),
     ):
         assert "<script" not in text
         assert "&lt;script" in text

@@ -41,10 +41,9 @@ def opened_view(run: Run) -> dict[str, Any]:
     return {**blank(), "opened": run.id}
 
 
-def open_run(tab: RunsTab, run: Run, at: Any = 1.0, view: Any = None) -> Any:
+def open_run(tab: RunsTab, run: Run, at: Any, view: Any) -> Any:
     """The answer to a click on a run in the table."""
-    click = event(do="open", what=run.id, at=at)
-    return tab.on_table(NOBODY, click, view or blank(), CHOSEN, {}, "")
+    return tab.on_table(NOBODY, event(do="open", what=run.id, at=at), view, CHOSEN, {}, "")
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_a_name_is_saved_for_the_run_it_was_filled_in_for(
     tab: RunsTab, pair: tuple[Run, Run]
 ) -> None:
     first, second = pair
-    opened = open_run(tab, second)
+    opened = open_run(tab, second, 1.0, blank())
     assert opened[tab.described] == second.id
     described = ("a name", "a, b", "a note", first.id)
     saved = tab.on_save(NOBODY, opened[tab.view], CHOSEN, {}, "", *described)
@@ -84,7 +83,7 @@ def test_a_name_is_saved_for_the_run_it_was_filled_in_for(
 
 def test_of_two_clicks_the_later_one_counts(tab: RunsTab, pair: tuple[Run, Run]) -> None:
     first, second = pair
-    view = open_run(tab, second, 7.0)[tab.view]
+    view = open_run(tab, second, 7.0, blank())[tab.view]
     assert view["opened"] == second.id
     for at in (6.0, None, "8"):  # it was clicked before, and is answered after
         assert open_run(tab, first, at, view) == gr.skip()
