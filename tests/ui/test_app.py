@@ -37,6 +37,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
 from finetune.ui import app, charts, feedback, form, live_updates, run_view
+from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
@@ -176,18 +177,6 @@ def test_stop_says_what_it_will_keep(
     run.request_stop()
     Queue(store.root).add(run.id)  # it waits to go on
     assert train.on_turn(NOBODY, run.id)[train.stop]["interactive"]
-
-
-def test_the_chooser_of_a_run_is_not_set_by_its_own_answer(
-    train: TrainTab, store: RunStore
-) -> None:
-    runs = [store.create(RunConfig()) for _ in range(2)]
-    updates = train.on_watch(NOBODY, runs[0].id)
-    assert train.runs not in updates
-    assert updates[train.live] == runs[0].id
-    updates = train.on_watch(NOBODY, "gone")
-    assert updates[train.runs]["value"] == updates[train.live]
-    assert updates[train.live] in {run.id for run in runs}
 
 
 def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
