@@ -109,17 +109,13 @@ def test_what_is_billed_always_sleeps(hub: LoopbackHub, project: Path, sleeps: i
 def test_nothing_is_billed_without_a_yes_to_its_price(hub: LoopbackHub, project: Path) -> None:
     prices: list[str] = []
 
-    def refuse(price: str) -> bool:
+    def no(price: str) -> bool:
         prices.append(price)
         return False
 
+    request = SpaceRequest(NAME, GPU, bucket="ada/runs")
     with pytest.raises(PublishError, match="t4-small is billed, and nobody has agreed"):
-        deploy.deploy_space(
-            SpaceRequest(NAME, GPU, bucket="ada/runs"),
-            TOKEN,
-            project,
-            agrees=refuse,
-        )
+        deploy.deploy_space(request, TOKEN, project, agrees=no)
     assert prices == ["t4-small: Nvidia T4 - small, 0.40 USD an hour while it is awake"]
     assert (hub.repos, hub.buckets) == ({}, {})
     send(SpaceRequest(NAME, GPU), TOKEN, project)
