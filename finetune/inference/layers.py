@@ -53,7 +53,10 @@ class _Product(nn.Module):
 
     def __init__(self, linears: list[nn.Linear], dtype: torch.dtype) -> None:
         super().__init__()
-        biases = [x.weight.new_zeros(x.out_features) if x.bias is None else x.bias for x in linears]
+        biases: list[Tensor] = [
+            linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
+            for linear in linears
+        ]
         self.bias = torch.cat(biases).detach().to(dtype)
         weights: list[Tensor] = [linear.weight for linear in linears]
         weight = torch.cat(weights).detach().to(dtype)
