@@ -29,7 +29,7 @@ from starlette.requests import cookie_parser
 from finetune.messages import Message
 
 FOLDER = Path(__file__).resolve().parent / "locale"
-LANGUAGES = ("de", "es", "fr", "zh-CN", "ja", "ko")  # as Gradio spells them
+LANGUAGES = ("de", "ko", "zh-CN")  # as Gradio spells them
 COOKIE = "finetune-language"  # set by `assets/page.js`
 # A person may type a word that is a key; the browser translates only those with this prefix.
 _PREFIX = "finetune "

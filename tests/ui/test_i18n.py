@@ -62,7 +62,7 @@ def test_every_text_is_translated_and_no_translation_is_left_over(
         ("zh-CN,zh;q=0.9", "", "zh-CN"),
         ("zh-TW", "", ""),  # Gradio has it, we do not
         ("sv-SE,de;q=0.9", "", ""),  # the browser's page speaks its first language only
-        ("en-US", "other=1; finetune-language=ja", "ja"),
+        ("en-US", "other=1; finetune-language=ko", "ko"),
         ("de", "finetune-language=en", ""),
         ("de", "finetune-language=../../etc/passwd", ""),
         ("*", "", ""),
@@ -110,16 +110,16 @@ def test_the_browser_has_every_text_of_the_page_and_no_word_that_is_typed(tmp_pa
     assert 'style="visibility:hidden" aria-hidden="true"' in getattr(costs, "value", "")
 
 
-@pytest.mark.parametrize("language", ["fr"], indirect=True)
+@pytest.mark.parametrize("language", ["ko"], indirect=True)
 def test_a_run_is_drawn_in_the_language_of_whoever_watches(store: RunStore, language: str) -> None:
     run = store.create(RunConfig())
-    french = live_updates.changes(store, run, {})
-    assert french["title"][1] == "Journal"
-    assert "Ce qui se passe maintenant" in french["lesson"][1]
+    korean = live_updates.changes(store, run, {})
+    assert korean["title"][1] == "Journal"
+    assert "Ce qui se passe maintenant" in korean["lesson"][1]
     LocalContext.request.set(None)
     english = live_updates.changes(store, run, {})
     assert "Log" in english["title"][1]
-    assert set(french) == set(english)
+    assert set(korean) == set(english)
 
 
 def visit(browser: Browser, app: App, locale: str) -> Page:
