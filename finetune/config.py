@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from finetune import json_files
 from finetune.errors import ConfigError
 from finetune.hyperparameters import Between, Knob, describe_field, hyperparameter
+from finetune.messages import message as _
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
@@ -196,14 +197,16 @@ class RunConfig:
         """Field -> what is wrong with its value and what is allowed; empty when all is well."""
         problems = {}
         if self.use_lora and self.frozen_layers:
-            problems["use_lora"] = "already freezes the model; set frozen_layers to 0"
+            problems["use_lora"] = _("already freezes the model; set frozen_layers to 0")
         if -1 < self.dropout < 0:
-            problems["dropout"] = f"must be -1 or from 0 to 0.9, got {self.dropout:g}"
+            problems["dropout"] = _(
+                "must be -1 or from 0 to 0.9, got {dropout:g}", dropout=self.dropout
+            )
         if self.max_steps == 0:
-            problems["max_steps"] = "must be -1 or at least 1, got 0"
+            problems["max_steps"] = _("must be -1 or at least 1, got 0")
         for name in ("dataset", "checkpoint"):
             if not getattr(self, name):
-                problems[name] = "is empty; choose one"
+                problems[name] = _("is empty; choose one")
         wrong = {name: knob.problem(getattr(self, name)) for name, knob in knobs().items()}
         return problems | {name: problem for name, problem in wrong.items() if problem}
 
@@ -232,7 +235,7 @@ class RunConfig:
         problems: dict[str, str] = {}
         for name, value in values.items():
             if name not in knobs():
-                problems[str(name)] = "is not a hyperparameter of this version"
+                problems[str(name)] = _("is not a hyperparameter of this version")
                 continue
             try:
                 read[name] = knobs()[name].read(value)
@@ -255,7 +258,7 @@ class RunConfig:
         except ValueError:
             values = None
         if not isinstance(values, dict):
-            raise ConfigError({"config.json": "must be a JSON object of names and values"})
+            raise ConfigError({"config.json": _("must be a JSON object of names and values")})
         return cls.from_dict(values)
 
 
@@ -343,5 +346,7 @@ def is_upload(dataset: str) -> bool:
 def too_many_steps(config: RunConfig, total: int, most: int) -> ConfigError:
     """The error of a run that would take more steps than one may."""
     name = "max_steps" if config.max_steps > 0 else "num_train_epochs"
-    problem = f"makes {total:,} steps, and a run may take {most:,} here; lower it"
+    problem = _(
+        "makes {total:,} steps, and a run may take {most:,} here; lower it", total=total, most=most
+    )
     return ConfigError({name: problem})

@@ -3,21 +3,30 @@
 Bugs stay ordinary exceptions.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from finetune.messages import Message
 
 
 class FinetuneError(Exception):
-    """A fact and its remedy.
+    """A fact and its remedy, which the page translates.
 
     Args:
-        fact: what is wrong, with the value.
+        fact: what is wrong, with placeholders for the values as `str.format` takes them.
         remedy: what to do; empty where the fact already says it.
+        values: for the placeholders of both.
     """
 
-    def __init__(self, fact: str, remedy: str = "") -> None:
-        super().__init__(f"{fact} {remedy}".strip())
-        self.fact = fact
-        self.remedy = remedy
+    def __init__(self, fact: str, remedy: str = "", /, **values: object) -> None:
+        self.fact, self.remedy = _formatted(fact, values), _formatted(remedy, values)
+        super().__init__(f"{self.fact} {self.remedy}".strip())
+
+
+def _formatted(text: str, values: Mapping[str, object]) -> str:
+    ready = not values or (isinstance(text, Message) and text.values)
+    return text if ready else Message(str(text), **values)
 
 
 class ConfigError(FinetuneError):

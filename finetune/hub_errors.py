@@ -20,6 +20,7 @@ from huggingface_hub.utils._http import parse_ratelimit_headers
 from finetune import disk, logs, owners
 from finetune.environment import hub_connection
 from finetune.errors import DataError, FinetuneError, ModelError
+from finetune.messages import message as _
 
 T = TypeVar("T")
 Kind = Literal["dataset", "checkpoint", "model"]
@@ -28,54 +29,63 @@ _TRIES = 4
 
 # Cause -> the fact and the remedy for who reads a dataset or a checkpoint.
 _READING = {
-    "gated": ("{what} is gated.", "Accept its terms at {page} and sign in with `hf auth login`."),
+    "gated": (
+        _("{what} is gated."),
+        _("Accept its terms at {page} and sign in with `hf auth login`."),
+    ),
     "missing": (
-        "There is no {kind} {name!r} on the Hub, or it is private.",
-        "Check its name; for a private one sign in with `hf auth login`.",
+        _("{what} is not on the Hub, or it is private."),
+        _("Check its name; for a private one sign in with `hf auth login`."),
     ),
     "revision": (
-        "{what} has no revision {revision!r}.",
-        "Leave dataset_revision empty for the newest, or give a branch, tag or commit.",
+        _("{what} has no revision {revision!r}."),
+        _("Leave dataset_revision empty for the newest, or give a branch, tag or commit."),
     ),
     "token": (
-        "{what} cannot be read: the Hub does not accept this machine's token.",
-        "Sign in anew with `hf auth login`, or remove HF_TOKEN: what is public needs none.",
+        _("{what} cannot be read: the Hub does not accept this machine's token."),
+        _("Sign in anew with `hf auth login`, or remove HF_TOKEN: what is public needs none."),
     ),
     "forbidden": (
-        "{what} cannot be read: this machine's token may not.",
-        "Give the token read access to it in your Hub settings.",
+        _("{what} cannot be read: this machine's token may not."),
+        _("Give the token read access to it in your Hub settings."),
     ),
-    "pause": ("{what} cannot be read now: the Hub asks for a pause{time}.", "Try again after it."),
-    "fault": ("{what} cannot be read: the Hub has a fault (status {status}).", "Try again later."),
-    "refused": ("{what} cannot be read: the Hub refused with status {status}.", "Try again later."),
+    "pause": (_("{what} cannot be read now: the Hub asks for {pause}."), _("Try again after it.")),
+    "fault": (
+        _("{what} cannot be read: the Hub has a fault (status {status})."),
+        _("Try again later."),
+    ),
+    "refused": (
+        _("{what} cannot be read: the Hub refused with status {status}."),
+        _("Try again later."),
+    ),
     "silent": (
-        "{what} could not be read: the Hub at {endpoint} does not answer.",
-        "Check the network and try again, or use what comes with the app or lies on this machine.",
+        _("{what} could not be read: the Hub at {endpoint} does not answer."),
+        _("Check the network and try again, or use what lies on this machine."),
     ),
     "cut": (
-        "The download of the {kind} {name} broke off.",
-        "Check the network and try again: what has come is kept.",
+        _("{what} could not be fetched: the download broke off."),
+        _("Check the network and try again: what has come is kept."),
     ),
     "disk": (
-        "{what} cannot be kept: {reason}.",
-        "Free some space, or choose a folder that can be written with HF_HOME.",
+        _("{what} cannot be kept: {reason}."),
+        _("Free some space, or choose a folder that can be written with HF_HOME."),
     ),
     "pickle": (
-        "{what} has no safetensors weights, and others can run code when they are opened.",
-        "Choose one that has them, or save it as safetensors where you trust it.",
+        _("{what} has no safetensors weights, and others can run code when they are opened."),
+        _("Choose one that has them, or save it as safetensors where you trust it."),
     ),
-}  # fmt: skip
+}
 # Cause -> the remedy for who sends; others are of the network.
 _SENDING = {
-    "missing": "There is no such repository, or the token may not see it.",
-    "token": "The token is wrong or has expired; make a new one in your Hub settings.",
-    "forbidden": "The token may not do this; it needs write access to that namespace.",
-    "pause": "The Hub asks for a pause; try again after it.",
-    "fault": "The Hub has a fault; try again in a while.",
-    "disk": "Free some space, or choose a folder that can be written with TMPDIR or HF_HOME.",
-    "unpaid": "It has to be paid for: choose other hardware, or see your Hub billing settings.",
-    "behind": "Someone else committed in between; see what they did, then try again.",
-    "refused": "The Hub does not take this; check the name and the licence.",
+    "missing": _("There is no such repository, or the token may not see it."),
+    "token": _("The token is wrong or has expired; make a new one in your Hub settings."),
+    "forbidden": _("The token may not do this; it needs write access to that namespace."),
+    "pause": _("The Hub asks for a pause; try again after it."),
+    "fault": _("The Hub has a fault; try again in a while."),
+    "disk": _("Free some space, or choose a folder that can be written with TMPDIR or HF_HOME."),
+    "unpaid": _("It has to be paid for: choose other hardware, or see your Hub billing settings."),
+    "behind": _("Someone else committed in between; see what they did, then try again."),
+    "refused": _("The Hub does not take this; check the name and the licence."),
 }
 _OF_STATUS = {
     401: "token", 402: "unpaid", 403: "forbidden", 404: "missing", 409: "behind", 412: "behind",
@@ -157,14 +167,16 @@ def _pause(response: Any) -> int:
 
 
 def _duration(seconds: int) -> str:
-    return f"{-(-seconds // 60)} minutes" if seconds >= 120 else f"{seconds} seconds"
+    if seconds >= 120:
+        return _("a pause of {n} minutes", n=-(-seconds // 60))
+    return _("a pause of {n} seconds", n=seconds) if seconds else _("a pause")
 
 
 def sender_remedy(cause: Cause) -> str:
     """What to do about a cause, for who sends."""
     if cause.name == "pause" and cause.pause:
-        return f"The Hub asks for a pause of {_duration(cause.pause)}; try again after it."
-    return _SENDING.get(cause.name, "Check the network and try again.")
+        return _("The Hub asks for {pause}; try again after it.", pause=_duration(cause.pause))
+    return _SENDING.get(cause.name, _("Check the network and try again."))
 
 
 def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> FinetuneError:
@@ -172,20 +184,23 @@ def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> Finetune
     endpoint = hub_connection.hub_endpoint()
     fact, remedy = _READING.get(cause.name, _READING["refused"])
     if owners.is_shared() and cause.name in NO_RIGHT:
-        remedy = "Choose one that everybody may read: visitors' runs have no token here."
+        remedy = _("Choose one that everybody may read: visitors' runs have no token here.")
+    names = {
+        "dataset": _("The Hub dataset {name}", name=name),
+        "checkpoint": _("The checkpoint {name}", name=name),
+        "model": _("The model {name}", name=name),
+    }
     values = {
-        "what": f"The {'Hub ' * (kind == 'dataset')}{kind} {name}",
-        "kind": kind,
+        "what": names[kind],
         "revision": revision,
         "page": f"{endpoint}/{'datasets/' * (kind == 'dataset')}{name}",
         "endpoint": endpoint,
-        "time": f" of {_duration(cause.pause)}" * bool(cause.pause),
-        "name": name,
+        "pause": _duration(cause.pause),
         "status": cause.status,
         "reason": cause.reason,
     }
     error: type[FinetuneError] = DataError if kind == "dataset" else ModelError
-    return error(fact.format(**values), remedy.format(**values))
+    return error(fact, remedy, **values)
 
 
 def explained(

@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from finetune.messages import message as _
+
 _NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -57,17 +59,21 @@ class Knob:
 
     def problem(self, value: Any) -> str:
         """What is wrong with a value of the field's type; empty where it is allowed."""
+        got = _shorten(value)
         if self.choices and value not in self.choices:
-            return f"must be one of {', '.join(self.choices)}, got {_shorten(value)}"
+            choices = ", ".join(self.choices)
+            return _("must be one of {choices}, got {value}", choices=choices, value=got)
         if isinstance(value, str) and (len(value) > 300 or not value.isprintable()):
-            return f"must be printable text of at most 300 characters, got {_shorten(value)}"
+            return _("must be printable text of at most 300 characters, got {value}", value=got)
         if self.low is None or self.high is None:
             return ""
         if not math.isfinite(value):
-            return f"must be a finite number, got {_shorten(value)}"
+            return _("must be a finite number, got {value}", value=got)
         if value < self.low:
-            return f"must be at least {self.low:g}, got {value:g}"
-        return f"must be at most {self.high:g}, got {value:g}" if value > self.high else ""
+            return _("must be at least {bound:g}, got {value:g}", bound=self.low, value=value)
+        if value > self.high:
+            return _("must be at most {bound:g}, got {value:g}", bound=self.high, value=value)
+        return ""
 
 
 def hyperparameter(default: Any, group: str) -> Any:

@@ -80,9 +80,9 @@ class Identities:
             recent = sum(at > now - _HOUR for at in times)
             if recent >= limit or len(times) >= limit * _HOURS_A_DAY:
                 raise TooMany(
-                    f"{recent if recent >= limit else len(times)} visitors were new from this "
-                    "address already.",
+                    "{count} visitors were new from this address already.",
                     "Try again in an hour, or sign in.",
+                    count=recent if recent >= limit else len(times),
                 )
             self._issued[network] = [*times, now]
             if len(self._issued) > _ADDRESSES:
@@ -101,11 +101,15 @@ class Identities:
                 key = _read_or_make_key(path)
             except OSError as error:
                 raise StoreError(
-                    f"{path} cannot be kept: {error.strerror or error}.",
+                    "{path} cannot be kept: {reason}.",
                     "Without it nobody can have runs of their own; free some space.",
+                    path=path,
+                    reason=error.strerror or error,
                 ) from error
             if len(key) != _KEY_BYTES:  # with a short one anybody could sign
-                raise StoreError(f"{path} is damaged.", "Delete it; who signs in loses nothing.")
+                raise StoreError(
+                    "{path} is damaged.", "Delete it; who signs in loses nothing.", path=path
+                )
             self._key = key
         return self._key
 

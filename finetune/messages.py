@@ -1,18 +1,27 @@
-"""Texts that a page may show in another language than English."""
+"""Texts that a page may show in another language than English.
+
+Errors, findings and other texts of the core are written in English, and translated when the page
+shows them (`finetune.ui.i18n.gettext`); in between they may be stored in a file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator
+
 
 class Message(str):
-    """An English text that remembers how it was made, so that it can be translated later.
+    """An English text that remembers how it was made.
 
     Attributes:
         template: the English text with placeholders, the key of a translation catalogue.
-        values: for the placeholders.
+        values: for the placeholders; a value may be a `Message`, too.
     """
 
     template: str
-    values: dict[str, object]
+    values: Mapping[str, object]
 
     def __new__(cls, template: str, /, **values: object) -> Message:
         text = super().__new__(cls, template.format(**values) if values else template)
@@ -20,11 +29,51 @@ class Message(str):
         return text
 
 
-def message(template: str, /, **values: object) -> Message:
-    """A text for whoever looks at the page; `pybabel extract` collects the templates.
+def message(template: str, /, **values: object) -> str:
+    """A `Message`, for whoever looks at the page; `pybabel extract` collects the templates.
 
     Args:
         template: the English text, with placeholders as `str.format` takes them.
         values: for the placeholders.
     """
     return Message(template, **values)
+
+
+def encode(value: Any) -> Any:
+    """A value for JSON that keeps the template and the values of each message in it."""
+    if isinstance(value, Message) and value.values:
+        return {"template": value.template, "values": encode(dict(value.values))}
+    if isinstance(value, dict):
+        return {name: encode(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(part) for part in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def decode(value: Any) -> Any:
+    """The value that `encode` was given; tuples are lists then.
+
+    Raises:
+        ValueError: when a message in it is damaged.
+    """
+    if isinstance(value, list):
+        return [decode(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    values = {name: decode(part) for name, part in value.items()}
+    if values.keys() != {"template", "values"}:
+        return values
+    try:
+        return Message(values["template"], **values["values"])
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(f"{value} is not a message") from error
+
+
+def _decode_text(value: Any) -> str:
+    if not isinstance(text := decode(value), str):
+        raise ValueError(f"{value!r} is not a text")
+    return text
+
+
+# A field of a pydantic model or dataclass that keeps a message's template and values.
+Text = Annotated[str, PlainValidator(_decode_text), PlainSerializer(encode)]

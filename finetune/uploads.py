@@ -132,9 +132,12 @@ class Uploads:
         if needed > most and total > most:
             mb, needed_mb, limit_mb = (n / 2**20 for n in (size, needed + other_bytes, limit))
             raise DataError(
-                f"These files have {mb:.1f} MB, and those of your runs and what you had judged "
-                f"{needed_mb:.1f} MB; a visitor may have {limit_mb:.0f} MB.",
+                "These files have {mb:.1f} MB, and those of your runs and what you had judged "
+                "{needed_mb:.1f} MB; a visitor may have {limit_mb:.0f} MB.",
                 "Bring a part of the rows, or delete a run of other files.",
+                mb=mb,
+                needed_mb=needed_mb,
+                limit_mb=limit_mb,
             )
         for folder, folder_size in unused.items():
             if total > most:
@@ -170,7 +173,7 @@ class Uploads:
         )
         if not values or not self.visitor.owns(values["owner"]):
             raise DataError(
-                f"There is no upload {name!r} here.", "Upload the files again under Data."
+                "There is no upload {name!r} here.", "Upload the files again under Data.", name=name
             )
         return dict(values["file_names"])
 
@@ -195,8 +198,10 @@ def file_suffix(name: str) -> str:
     if match := _SUFFIX.search(name.lower()):
         return match[0]
     raise DataError(
-        f"{name!r} has no ending that is known.",
-        f"Upload one of {', '.join(ENDINGS)}, each also as .gz.",
+        "{name!r} has no ending that is known.",
+        "Upload one of {endings}, each also as .gz.",
+        name=name,
+        endings=", ".join(ENDINGS),
     )
 
 
@@ -206,9 +211,14 @@ def _digest(path: Path, name: str) -> str:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_BYTES:
                 raise DataError(
-                    f"{name!r} has {size / 2**30:.1f} GiB; at most {MAX_BYTES // 2**30} are read.",
+                    "{name!r} has {size:.1f} GiB; at most {limit} are read.",
                     "Draw a part of its rows.",
+                    name=name,
+                    size=size / 2**30,
+                    limit=MAX_BYTES // 2**30,
                 )
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise DataError(f"{name!r} cannot be read: {error.strerror or error}.") from error
+        raise DataError(
+            "{name!r} cannot be read: {reason}.", name=name, reason=error.strerror or error
+        ) from error

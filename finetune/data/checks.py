@@ -23,6 +23,7 @@ from finetune.data.check_report import (
 from finetune.data.dataset_cache import CachedDataset
 from finetune.data.splits import SplitRows
 from finetune.errors import ConfigError, DataError, ModelError, some
+from finetune.messages import message as _
 from finetune.metrics import classification, intervals
 from finetune.phases import Phase
 from finetune.text_hashes import Integers
@@ -107,7 +108,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
     """The report without lengths; what blocks training is added to the findings."""
     dataset, counts = assigned.dataset, assigned.class_counts()
     blocks = [
-        Finding("impossible", "blocks", text, 0, "Training is not possible with these rows.")
+        Finding("impossible", "blocks", text, 0, _("Training is not possible with these rows."))
         for text in assigned.blocks
     ]
     try:
@@ -134,7 +135,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
             for name, (origin, rows) in assigned.rows.items()
         ],
         majority=majority,
-        lengths=TokenLengths(note="They are measured once the tokenizer is loaded."),
+        lengths=TokenLengths(note=_("They are measured once the tokenizer is loaded.")),
         findings=_by_severity([*blocks, *findings]),
         notes=dataset.notes,
         fingerprint=fingerprint,
@@ -147,20 +148,23 @@ def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths
     try:
         checkpoints.check_length(config.checkpoint, config.max_length)
     except ConfigError as error:
-        action = "Training would fail at a long row."
+        action = _("Training would fail at a long row.")
         findings.append(Finding("too_long", "blocks", error.fact, 0, action))
     try:
         lengths = token_lengths.check_lengths(assigned, config)
     except ModelError as error:
         findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
-        lengths = TokenLengths(note=f"The lengths are missing. {error.fact}")
+        lengths = TokenLengths(note=_("The lengths are missing. {fact}", fact=error.fact))
     if lengths.cut > 0:
         findings.append(
             Finding(
                 "cut", "warns" if lengths.cut > 0.05 else "notes",
-                f"Rows longer than max_length ({lengths.max_length} tokens): {lengths.cut:.1%}",
+                _(
+                    "Rows longer than max_length ({max_length} tokens): {cut:.1%}",
+                    max_length=lengths.max_length, cut=lengths.cut,
+                ),
                 round(lengths.cut * lengths.of),
-                f"Their ends are cut off; the longest has {lengths.longest} tokens.",
+                _("Their ends are cut off; the longest has {n} tokens.", n=lengths.longest),
             )
         )  # fmt: skip
     return lengths, findings
@@ -200,8 +204,8 @@ def _unreadable_rows(dataset: CachedDataset) -> Iterator[Finding]:
             for line, reason in examples
         ]
         yield Finding(
-            "unreadable", "warns", "Rows that could not be read", count,
-            "They are left out; mend those lines and upload the file again to have them.", rows,
+            "unreadable", "warns", _("Rows that could not be read"), count,
+            _("They are left out; mend those lines and upload the file again to have them."), rows,
         )  # fmt: skip
 
 
@@ -211,9 +215,12 @@ def _single_sentences(config: RunConfig, dataset: CachedDataset) -> Iterator[Fin
     unused = [name for name, why in dataset.choices.items() if not why and name not in used]
     if not dataset.paired and not config.sentence2_column and unused:
         yield Finding(
-            "single", "notes", f"Single sentences: only {used[0]!r} is read.", 0,
-            f"Not read: {some(unused)}. Where one of these is the other sentence of a pair, "
-            f"choose it as sentence2_column; else choose {NO_COLUMN}.",
+            "single", "notes", _("Single sentences: only {column!r} is read.", column=used[0]), 0,
+            _(
+                "Not read: {columns}. Where one of these is the other sentence of a pair, choose "
+                "it as sentence2_column; else choose {no_column}.",
+                columns=some(unused), no_column=NO_COLUMN,
+            ),
         )  # fmt: skip
 
 
@@ -224,25 +231,30 @@ def _incomplete_rows(assigned: SplitRows) -> Iterator[Finding]:
         empty.append((split, np.flatnonzero(~complete)))
         if split == "train" or (keys.label >= 0).any():  # GLUE's test splits have no labels
             unlabelled.append((split, np.flatnonzero(complete & (keys.label < 0))))
-    action = "They are left out."
-    title = "Rows with an empty or missing sentence"
+    action = _("They are left out.")
+    title = _("Rows with an empty or missing sentence")
     yield from _finding(dataset, "empty", "warns", title, action, empty)
-    yield from _finding(dataset, "unlabelled", "warns", "Rows without a label", action, unlabelled)
+    yield from _finding(
+        dataset, "unlabelled", "warns", _("Rows without a label"), action, unlabelled
+    )
 
 
 def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    action = "They are left out of train." if config.drop_leaked else (
-        "They are kept, and the score will flatter the model; drop_leaked leaves them out of "
-        "train."
-    )  # fmt: skip
+    action = _(
+        "They are kept, and the score will flatter the model; drop_leaked leaves them out of train."
+    )
+    if config.drop_leaked:
+        action = _("They are left out of train.")
     origin, rows = assigned.rows["train"]
     for name in assigned.rows:
         if name != "train":
             leaked = np.isin(assigned.of("train").unordered, assigned.of(name).unordered)
             yield from _finding(
                 assigned.dataset, "leakage", "warns",
-                f"Leakage: training rows that stand in {name} too, in either order, but for case, "
-                "white space or punctuation at the ends",
+                _(
+                    "Leakage: training rows that stand in {split} too, in either order, but for "
+                    "case, white space or punctuation at the ends", split=name,
+                ),
                 action, [(origin, rows[leaked])],
             )  # fmt: skip
 
@@ -250,7 +262,8 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
     """Rows whose pair has another label elsewhere, in any split."""
     keys, classes = list(map(assigned.of, assigned.rows)), max(1, len(assigned.dataset.labels))
-    _, group = np.unique(np.concatenate([key.ordered for key in keys]), return_inverse=True)
+    ordered = np.concatenate([key.ordered for key in keys])
+    group = np.unique(ordered, return_inverse=True)[1]
     labels = np.concatenate([key.label for key in keys])
     labels_of_group = np.bincount(np.unique(group * classes + labels) // classes)
     conflicting = labels_of_group[group] > 1
@@ -261,21 +274,24 @@ def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
         conflicts.append((origin, rows[order][conflicting[start:end][order]]))
         start = end
     yield from _finding(
-        assigned.dataset, "conflicts", "warns", "Rows whose pair has another label elsewhere",
-        "They are kept; one of the labels is wrong, and no model can learn both. Of equal pairs "
-        "in a split drop_duplicates keeps the first.", conflicts,
+        assigned.dataset, "conflicts", "warns", _("Rows whose pair has another label elsewhere"),
+        _(
+            "They are kept; one of the labels is wrong, and no model can learn both. Of equal "
+            "pairs in a split drop_duplicates keeps the first."
+        ),
+        conflicts,
     )  # fmt: skip
 
 
 def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
-    action = "The later ones are left out." if config.drop_duplicates else (
-        "They are kept and count more than once; drop_duplicates leaves the later ones out."
-    )  # fmt: skip
+    action = _("They are kept and count more than once; drop_duplicates leaves the later ones out.")
+    if config.drop_duplicates:
+        action = _("The later ones are left out.")
     repeated = []
     for name, (origin, rows) in assigned.rows.items():
-        _, first = np.unique(assigned.of(name).ordered, return_index=True)
+        first = np.unique(assigned.of(name).ordered, return_index=True)[1]
         repeated.append((origin, np.delete(rows, first)))
-    title = "Rows that repeat an earlier pair of their split"
+    title = _("Rows that repeat an earlier pair of their split")
     yield from _finding(assigned.dataset, "duplicates", "warns", title, action, repeated)
 
 
@@ -294,19 +310,30 @@ def _class_balance(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     with contextlib.suppress(DataError):  # an unknown positive class is a finding of its own
         positive = columns.positive_class(labels, config.positive_label)
         scores = classification.constant_answer_scores(validation, commonest, positive)
-        advice = "Macro F1 and MCC tell more than accuracy."
+        advice = _("Macro F1 and MCC tell more than accuracy.")
         if classes == 2:
             rarer = labels[1 - commonest]
-            advice = f"F1 of {rarer!r}, which positive_label can ask for, and MCC tell more."
+            advice = _(
+                "F1 of {rarer!r}, which positive_label can ask for, and MCC tell more.", rarer=rarer
+            )
         if imbalance >= VERY_IMBALANCED:
-            advice += " class_weights can be set to balanced, or rows of the rarer added."
+            advice = _(
+                "{advice} class_weights can be set to balanced, or rows of the rarer added.",
+                advice=advice,
+            )
         yield Finding(
             "balance", "warns" if imbalance >= VERY_IMBALANCED else "notes",
-            f"Classes out of balance: {share:.1%} of the training rows are {labels[commonest]!r}",
+            _(
+                "Classes out of balance: {share:.1%} of the training rows are {label!r}",
+                share=share, label=labels[commonest],
+            ),
             int(train[commonest]),
-            f"Always answering that scores accuracy {scores['accuracy']:.3f}, "
-            f"{'F1' if classes == 2 else 'macro F1'} {scores['f1']:.3f} and MCC 0 on "
-            f"validation. {advice}",
+            _(
+                "Always answering that scores accuracy {accuracy:.3f}, {metric} {f1:.3f} and MCC 0 "
+                "on validation. {advice}",
+                accuracy=scores["accuracy"], metric="F1" if classes == 2 else "macro F1",
+                f1=scores["f1"], advice=advice,
+            ),
         )  # fmt: skip
 
 
@@ -314,8 +341,8 @@ def _small_splits(assigned: SplitRows) -> Iterator[Finding]:
     train, validation = (len(assigned.rows[name][1]) for name in ("train", "validation"))
     if 0 < train < FEW:
         yield Finding(
-            "few", "warns", f"Only {train} training rows", train,
-            "A few hundred are the least from which a model learns something that lasts.",
+            "few", "warns", _("Only {train} training rows", train=train), train,
+            _("A few hundred are the least from which a model learns something that lasts."),
         )  # fmt: skip
     if not validation:
         return
@@ -324,10 +351,14 @@ def _small_splits(assigned: SplitRows) -> Iterator[Finding]:
     if half_width > SLIGHTLY_UNCERTAIN:
         yield Finding(
             "few-validation", "warns" if half_width > UNCERTAIN else "notes",
-            f"Only {validation} validation rows: they tell accuracy to "
-            f"\u00b1{100 * half_width:.0f} points",
+            _(
+                "Only {rows} validation rows: they tell accuracy to \u00b1{points:.0f} points",
+                rows=validation, points=100 * half_width,
+            ),
             validation,
-            "That is half the 95% interval of an accuracy near 0.5; scores that differ by "
-            "less tell nothing. Bring more validation rows, or raise validation_share where "
-            "they are cut from train.",
+            _(
+                "That is half the 95% interval of an accuracy near 0.5; scores that differ by less "
+                "tell nothing. Bring more validation rows, or raise validation_share where they "
+                "are cut from train."
+            ),
         )  # fmt: skip

@@ -85,24 +85,38 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
             column = ""
         elif column and column not in columns:
             raise DataError(
-                f"{source} has no column {column!r}; it has {some(list(columns))}.",
-                f"Choose one of them as {role}_column.",
+                "{source} has no column {column!r}; it has {columns}.",
+                "Choose one of them as {role}_column.",
+                source=source,
+                column=column,
+                columns=some(list(columns)),
+                role=role,
             )
         elif reason := columns.get(column):
             raise DataError(
-                f"The column {column!r} {reason}.", f"Choose another one as {role}_column."
+                "The column {column!r} {reason}.",
+                "Choose another one as {role}_column.",
+                column=column,
+                reason=reason,
+                role=role,
             )
         roles[role] = column
     for role, noun in (("label", "label"), ("sentence1", "sentences")):
         if not roles[role]:
             raise DataError(
-                f"No column of {source} is clearly the {noun}: it has {some(list(columns))}.",
-                f"Choose it as {role}_column.",
+                "No column of {source} is clearly the {noun}: it has {columns}.",
+                "Choose it as {role}_column.",
+                source=source,
+                noun=noun,
+                columns=some(list(columns)),
+                role=role,
             )
     used = [column for column in roles.values() if column]
     if len(set(used)) < len(used):
         raise DataError(
-            f"One column is chosen twice: {some(used)}.", "Choose a different one for each."
+            "One column is chosen twice: {used}.",
+            "Choose a different one for each.",
+            used=some(used),
         )
     return Columns(**roles)
 
@@ -137,15 +151,20 @@ class LabelEncoder:
         fractions = [name for name in self.names if re.fullmatch(r"-?\d*[.,]\d+", name)]
         if len(fractions) > 2:
             raise DataError(
-                f"The column {self._column!r} holds numbers with fractions "
-                f"({some(sorted(fractions))}): scores, not classes.",
+                "The column {column!r} holds numbers with fractions ({fractions}): scores, not "
+                "classes.",
                 "Choose another label_column, or turn the scores into classes first.",
+                column=self._column,
+                fractions=some(sorted(fractions)),
             )
         if len(self.names) > MAX_CLASSES:
             raise DataError(
-                f"The column {self._column!r} has more than {MAX_CLASSES:,} different values, "
-                f"such as {some(self.names)}: text or ids rather than classes.",
+                "The column {column!r} has more than {max_classes:,} different values, such as "
+                "{names}: text or ids rather than classes.",
                 "Choose another label_column.",
+                column=self._column,
+                max_classes=MAX_CLASSES,
+                names=some(self.names),
             )
         return self._codes.setdefault(text.lower(), len(self.names) - 1)
 
@@ -180,8 +199,10 @@ def positive_class(labels: list[str], requested: str) -> int:
         if name.lower() == requested.lower():
             return index
     raise DataError(
-        f"positive_label is {requested!r}, but the classes are {some(labels)}.",
+        "positive_label is {requested!r}, but the classes are {labels}.",
         "Choose one of them.",
+        requested=requested,
+        labels=some(labels),
     )
 
 

@@ -24,7 +24,7 @@ from datasets import ClassLabel, Dataset
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from finetune import disk, json_files, owners, text_hashes
+from finetune import disk, json_files, messages, owners, text_hashes
 from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, sources
 from finetune.data.check_report import Example, shorten
@@ -147,7 +147,7 @@ def read_dataset(
         try:
             dataset = _write(unfinished, source, columns, progress)
             values = {key: value for key, value in asdict(dataset).items() if key != "folder"}
-            text = json.dumps(values, ensure_ascii=False)
+            text = json.dumps(messages.encode(values), ensure_ascii=False)
             (unfinished / "dataset.json").write_text(text, encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(unfinished, folder)
@@ -198,10 +198,10 @@ def _folder_name(config: RunConfig) -> str:
 def load_cached(folder: Path) -> CachedDataset | None:
     """The cached dataset in a folder; None where there is none, or it is damaged."""
     try:
-        values = json_files.read(folder / "dataset.json")
+        values = messages.decode(json_files.read(folder / "dataset.json"))
         values["columns"] = Columns(**values["columns"])
         return CachedDataset(folder=folder, **values)
-    except (TypeError, KeyError):
+    except (TypeError, KeyError, ValueError):
         return None
 
 

@@ -85,14 +85,19 @@ def preview_rows(
     if dataset is None:
         raise DataError("What was read of these pairs is gone.", "Press Examine again.")
     if split not in dataset.rows:
-        raise DataError(f"There is no split {split!r}.", f"It has {', '.join(dataset.rows)}.")
+        raise DataError(
+            "There is no split {split!r}.",
+            "It has {rows}.",
+            split=split,
+            rows=", ".join(dataset.rows),
+        )
     rows = np.arange(dataset.rows[split])
     if order == "random":
         size = min(PREVIEW_ROWS, len(rows))
         rows = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
     elif order == "class":
         if query not in dataset.labels:
-            raise DataError(f"There is no class {query!r}.", "Choose one of the list.")
+            raise DataError("There is no class {query!r}.", "Choose one of the list.", query=query)
         rows = np.flatnonzero(dataset.hashes(split).label == dataset.labels.index(query))
     elif order == "search":
         rows = dataset.search(split, query)

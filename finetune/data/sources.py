@@ -23,6 +23,7 @@ from finetune.data.columns import Columns
 from finetune.data.table_files import OnBadRow, to_plain_value
 from finetune.data.tables import open_table
 from finetune.errors import DataError, FinetuneError, some
+from finetune.messages import message as _
 
 Row = tuple[int, list[Any]]  # line from 1, and the cells of the sentences and the label
 LABELS = ["not_equivalent", "equivalent"]  # of the bundled pairs, whose files have 0 and 1
@@ -77,8 +78,11 @@ class _FileSource(Source):
         for column in columns.sentences:
             if column not in table.columns:
                 raise DataError(
-                    f"{self._names[split]} has no column {column!r}; it has {some(table.columns)}.",
+                    "{names} has no column {column!r}; it has {columns}.",
                     "Give every file the same header.",
+                    names=self._names[split],
+                    column=column,
+                    columns=some(table.columns),
                 )
         labelled = columns.label in table.columns
         names = self.class_names(columns.label)
@@ -150,8 +154,10 @@ def _check_data_files(repo: str, revision: str) -> None:
         outside = path.startswith(("/", "~")) or ".." in path.split("/")
         if outside or re.search(r"::|\\|^[\w+.-]+:", path):
             raise DataError(
-                f"The Hub dataset {repo} names {path!r} as its data, which is no file of its own.",
+                "The Hub dataset {repo} names {path!r} as its data, which is no file of its own.",
                 "Choose another one, or download it and upload the file.",
+                repo=repo,
+                path=path,
             )
 
 
@@ -200,22 +206,31 @@ def _refusal(repo: str, name: str, revision: str, error: Exception) -> FinetuneE
     text = str(error)
     if "Config name is missing" in text or (name and "BuilderConfig" in text):
         configs = re.findall(r"'([^']+)'", text.split("[", 1)[-1].split("]", 1)[0])
-        problem = f"has no configuration {name!r}" if name else "has several configurations"
+        problem = (
+            _("has no configuration {name!r}", name=name)
+            if name
+            else _("has several configurations")
+        )
         return DataError(
-            f"The Hub dataset {repo} {problem}: {some(configs)}.",
+            "The Hub dataset {repo} {problem}: {configs}.",
             "Choose one as dataset_config_name.",
+            repo=repo,
+            problem=problem,
+            configs=some(configs),
         )
     if "scripts are no longer supported" in text or "trust_remote_code" in text:
         return DataError(
-            f"The Hub dataset {repo} needs code of its own (trust_remote_code), "
-            "which is never run.",
+            "The Hub dataset {repo} needs code of its own (trust_remote_code), which is never run.",
             "Choose one stored as Parquet, CSV or JSON, or download it and upload the file.",
+            repo=repo,
         )
     if not hub_errors.cause(error).status and hub_access.is_offline():
         return hub_access.silent("dataset", repo)
     return hub_errors.explained("dataset", repo, error, revision) or DataError(
-        f"The Hub dataset {repo} could not be read: {hub_errors.first_line(error)}",
+        "The Hub dataset {repo} could not be read: {error}",
         "Check its configuration and revision, or download it and upload the file.",
+        repo=repo,
+        error=hub_errors.first_line(error),
     )
 
 
@@ -254,8 +269,12 @@ def _choose_splits(names: list[str], config: RunConfig) -> dict[str, str]:
         requested = getattr(config, f"{split}_split")
         if requested and requested != NO_COLUMN and requested not in names:
             raise DataError(
-                f"{config.dataset} has no split {requested!r}; it has {some(names)}.",
-                f"Choose one of them as {split}_split.",
+                "{dataset} has no split {requested!r}; it has {names}.",
+                "Choose one of them as {split}_split.",
+                dataset=config.dataset,
+                requested=requested,
+                names=some(names),
+                split=split,
             )
         name = requested or next((guess for guess in guesses if guess in names), "")
         if name and name != NO_COLUMN:

@@ -14,6 +14,7 @@ from finetune.config import RunConfig
 from finetune.data.columns import positive_class
 from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
 from finetune.errors import DataError
+from finetune.messages import message as _
 from finetune.text_hashes import Integers
 
 
@@ -136,7 +137,7 @@ def assign_rows(
         keep(split, np.flatnonzero(keys.complete(dataset.paired)), "a sentence is missing")
         keep(split, rows[split][keys.label[rows[split]] >= 0], "the label is missing")
         if config.drop_duplicates:
-            _, first = np.unique(keys[rows[split]].ordered, return_index=True)
+            first = np.unique(keys[rows[split]].ordered, return_index=True)[1]
             keep(split, rows[split][np.sort(first)], "duplicates")
     # 2. Every run needs a validation split; a test split without labels is of no use.
     if not len(rows.get("validation", ())):
@@ -160,12 +161,18 @@ def assign_rows(
     # 4. Why training is impossible.
     labels, blocks = np.unique(hashes["train"].label[rows["train"]]), []
     if not len(labels):
-        blocks = [f"No row of {dataset.source} can be trained on."]
+        blocks = [_("No row of {source} can be trained on.", source=dataset.source)]
     elif len(labels) == 1:
         name = dataset.labels[labels[0]]
-        blocks = [f"All {len(rows['train']):,} training rows have one class, {name!r}."]
+        blocks = [
+            _(
+                "All {count:,} training rows have one class, {name!r}.",
+                count=len(rows["train"]),
+                name=name,
+            )
+        ]
     elif not len(rows["validation"]):
-        blocks = ["No row is left for validation."]
+        blocks = [_("No row is left for validation.")]
     assigned = {split: (origin[split], indices) for split, indices in rows.items()}
     return SplitRows(dataset, hashes, assigned, left_out, blocks)
 

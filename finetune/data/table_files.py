@@ -77,9 +77,12 @@ def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
     """Raise DataError where a file's contents are far larger than those of text can be."""
     if unpacked > min(MAX_UNPACKED, max(64 * 2**20, MAX_RATIO * packed)):
         raise DataError(
-            f"{name} unpacks to more than {unpacked // 2**20} MiB from {packed / 2**20:.1f} MiB, "
-            "which no table of text does.",
+            "{name} unpacks to more than {unpacked} MiB from {packed:.1f} MiB, which no table of "
+            "text does.",
             "Upload it unpacked, or in part.",
+            name=name,
+            unpacked=unpacked // 2**20,
+            packed=packed / 2**20,
         )
 
 
@@ -102,7 +105,9 @@ def detect_encoding(path: Path, name: str) -> tuple[str, list[str]]:
             if start.startswith(mark):
                 return encoding, [f"{name} is UTF-16."] if encoding == "utf-16" else []
         if len(start) - len(start.translate(None, _CONTROL)) > max(8, len(start) // 20):
-            raise DataError(f"{name} is not text.", "Save it as CSV, TSV, JSONL or Parquet.")
+            raise DataError(
+                "{name} is not text.", "Save it as CSV, TSV, JSONL or Parquet.", name=name
+            )
         # The whole file: bytes that are not UTF-8 may stand at its end only.
         for block in chain([start], iter(lambda: file.read(2**20), b""), [b""]):
             text = decoder.decode(block, final=not block)

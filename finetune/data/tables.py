@@ -17,6 +17,7 @@ from finetune.data import table_files
 from finetune.data.table_files import OnBadRow, Table
 from finetune.data.text_tables import CsvTable, JsonTable
 from finetune.errors import DataError
+from finetune.messages import message as _
 
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # of a Parquet file, decoded together
 _MAGIC = {
@@ -40,14 +41,19 @@ def open_table(path: Path, name: str = "") -> Table:
         with table_files.open_bytes(path, name) as file:
             head = file.read(2**16)
         if not head.strip(b"\0\r\n\t \xef\xbb\xbf"):
-            raise DataError(f"{name} is empty.", "Upload a file with a header and rows.")
+            raise DataError("{name} is empty.", "Upload a file with a header and rows.", name=name)
         for magic, kind in _MAGIC.items():
             if head.startswith(magic):
                 raise DataError(
-                    f"{name} is {kind}, not a table of text.", "Save it as CSV and upload that."
+                    "{name} is {kind}, not a table of text.",
+                    "Save it as CSV and upload that.",
+                    name=name,
+                    kind=kind,
                 )
         if ending.endswith(".parquet") and not head.startswith(b"PAR1"):
-            raise DataError(f"{name} is not a Parquet file.", "Write it again, or upload CSV.")
+            raise DataError(
+                "{name} is not a Parquet file.", "Write it again, or upload CSV.", name=name
+            )
         table: Table
         if head.startswith(b"PAR1"):
             table = _ParquetTable(path, name)
@@ -59,11 +65,16 @@ def open_table(path: Path, name: str = "") -> Table:
                 table = CsvTable(path, name, encoding, tab=ending.endswith(".tsv"))
             table.notes = notes + table.notes
     except (OSError, EOFError, pa.ArrowException) as error:
-        raise DataError(f"{name} cannot be read: {error}", "Upload it again.") from error
+        raise DataError(
+            "{name} cannot be read: {error}", "Upload it again.", name=name, error=error
+        ) from error
     if (count := len(table.columns)) > table_files.MAX_COLUMNS:
         raise DataError(
-            f"{name} has {count:,} columns; at most {table_files.MAX_COLUMNS:,} are read.",
+            "{name} has {count:,} columns; at most {max_columns:,} are read.",
             "Keep the columns of the sentences and the label.",
+            name=name,
+            count=count,
+            max_columns=table_files.MAX_COLUMNS,
         )
     return table
 
@@ -93,7 +104,9 @@ class _ParquetTable(Table):
             if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
                 self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
         if len(set(self.columns)) < len(self.columns):
-            raise DataError(f"{name} has two columns of the same name.", "Rename one of them.")
+            raise DataError(
+                "{name} has two columns of the same name.", "Rename one of them.", name=name
+            )
 
     def _check_size(self, packed: int) -> None:
         """Raise DataError where the file unpacks to far more than text does, or has an encoding
@@ -104,9 +117,10 @@ class _ParquetTable(Table):
                 unpacked += max(column.total_uncompressed_size, column.num_values)
                 if "DELTA_BYTE_ARRAY" in column.encodings:
                     raise DataError(
-                        f"{self._name} has the column {column.path_in_schema[:60]!r} in the "
-                        "encoding DELTA_BYTE_ARRAY.",
+                        "{name} has the column {column!r} in the encoding DELTA_BYTE_ARRAY.",
                         "Leave it out, or write it in another encoding.",
+                        name=self._name,
+                        column=column.path_in_schema[:60],
                     )
         table_files.check_unpacked_size(self._name, unpacked, packed)
 
@@ -117,7 +131,13 @@ class _ParquetTable(Table):
             columns = [name for name in self.columns if name not in self.unusable]
         for line, cells in enumerate(self._cells(columns), 1):
             if any(map(table_files.is_too_long, cells)):
-                on_bad_row(line, f"has more than {table_files.MAX_FIELD:,} characters in a cell")
+                on_bad_row(
+                    line,
+                    _(
+                        "has more than {max_field:,} characters in a cell",
+                        max_field=table_files.MAX_FIELD,
+                    ),
+                )
             else:
                 yield line, dict(zip(columns, cells, strict=True))
 
@@ -134,7 +154,10 @@ class _ParquetTable(Table):
                         yield from zip(*values, strict=True)
         except (OSError, OverflowError, ValueError, pa.ArrowException) as error:
             raise DataError(
-                f"{self._name} cannot be read to its end: {error}", "Upload it again."
+                "{name} cannot be read to its end: {error}",
+                "Upload it again.",
+                name=self._name,
+                error=error,
             ) from error
 
 

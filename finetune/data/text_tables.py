@@ -18,6 +18,7 @@ from finetune import json_files
 from finetune.data import table_files
 from finetune.data.table_files import MAX_FIELD, OnBadRow, Table
 from finetune.errors import DataError
+from finetune.messages import message as _
 
 MAX_RECORD = 1000  # lines; a quote that is open for longer is taken for a mistake
 MAX_JSON = 128 * 2**20  # characters of a JSON file, which is held in memory; JSONL has no limit
@@ -45,7 +46,9 @@ class _TextTable(Table):
                 if len(line) < MAX_FIELD or line.endswith(("\n", "\r")):
                     yield number, line.replace("\0", "")
                     continue
-                on_bad_row(number, f"is longer than {MAX_FIELD:,} characters")
+                on_bad_row(
+                    number, _("is longer than {max_field:,} characters", max_field=MAX_FIELD)
+                )
                 while line and not line.endswith(("\n", "\r")):
                     line = text.readline(MAX_FIELD)
 
@@ -63,16 +66,20 @@ class CsvTable(_TextTable):
         lines = dropwhile(lambda line: not line.strip(), (line for _, line in self._lines()))
         sample = list(islice(lines, _SAMPLE))
         if not sample:
-            raise DataError(f"{name} is empty.", "Upload a file with a header and rows.")
+            raise DataError("{name} is empty.", "Upload a file with a header and rows.", name=name)
         self.delimiter = _detect_delimiter(sample, tab)
         records = csv.reader(sample, delimiter=self.delimiter)
         header = next((cells for cells in records if any(map(str.strip, cells))), [])
         self._has_header = not _looks_like_data(header)
         self.columns = _unique_names(header if self._has_header else [""] * len(header))
         if not self._has_header:
-            self.notes.append(f"The first line of {name} looks like data, so it is read as a row.")
+            self.notes.append(
+                _("The first line of {name} looks like data, so it is read as a row.", name=name)
+            )
         if self.delimiter != ",":
-            self.notes.append(f"{name} is separated by {self.delimiter!r}.")
+            self.notes.append(
+                _("{name} is separated by {delimiter!r}.", name=name, delimiter=self.delimiter)
+            )
 
     def rows(
         self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None
@@ -81,7 +88,14 @@ class CsvTable(_TextTable):
         indices = [(name, self.columns.index(name)) for name in names]
         for line, cells in islice(self._records(on_bad_row), self._has_header, None):
             if len(cells) != width and (len(cells) < width or any(cells[width:])):
-                on_bad_row(line, f"has {len(cells)} fields where the first line has {width}")
+                on_bad_row(
+                    line,
+                    _(
+                        "has {count} fields where the first line has {width}",
+                        count=len(cells),
+                        width=width,
+                    ),
+                )
             else:
                 yield line, {name: cells[index] for name, index in indices}
 
@@ -113,9 +127,9 @@ class CsvTable(_TextTable):
                 if self.delimiter == "\t" and len(plain) == len(self.columns):
                     yield number, plain
                 elif "expected after" in str(error):
-                    on_bad_row(number, "has a quote within a quoted field that is not doubled")
+                    on_bad_row(number, _("has a quote within a quoted field that is not doubled"))
                 else:
-                    on_bad_row(number, "a quote is opened here and not closed")
+                    on_bad_row(number, _("a quote is opened here and not closed"))
             else:
                 if any(cells):
                     yield record[0][0], cells
@@ -162,19 +176,21 @@ class JsonTable(_TextTable):
     def __init__(self, path: Path, name: str, encoding: str, lines: bool) -> None:
         super().__init__(path, name, encoding)
         self._items: list[Any] | None = None
-        problem = f"{name} has no line that is a JSON object."
+        problem = _("{name} has no line that is a JSON object.", name=name)
         if not lines:
             try:
                 self._items = self._parse()
-                problem = f"{name} has no list of objects."
+                problem = _("{name} has no list of objects.", name=name)
             except ValueError as error:
-                problem = f"{name} is not JSON: {error}."
+                problem = _("{name} is not JSON: {error}.", name=name, error=error)
         first_rows = islice(self.rows(lambda line, reason: None), _KEYED_ROWS)
         names = dict.fromkeys(key for _, record in first_rows for key in record)
         self.columns = list(names)[: table_files.MAX_COLUMNS]
         if not self.columns:
             example = '{"sentence1": ..., "sentence2": ..., "label": ...}'
-            raise DataError(problem, f"Write {example} a line, or [{example}, ...].")
+            raise DataError(
+                problem, "Write {example} a line, or [{example}, ...].", example=example
+            )
 
     def _parse(self) -> list[Any]:
         """The list in the file, empty where it holds another value; may raise ValueError."""
@@ -182,9 +198,12 @@ class JsonTable(_TextTable):
             text = file.read(MAX_JSON + 1)
         if len(text) > MAX_JSON or sum(map(text.count, "[{,")) > MAX_JSON_VALUES:
             raise DataError(
-                f"{self._name} has more JSON than is held in memory: at most "
-                f"{MAX_JSON // 2**20} MiB and {MAX_JSON_VALUES:,} values.",
+                "{name} has more JSON than is held in memory: at most {mebibytes} MiB and "
+                "{max_json_values:,} values.",
                 "Save it as JSONL, CSV or Parquet.",
+                name=self._name,
+                mebibytes=MAX_JSON // 2**20,
+                max_json_values=MAX_JSON_VALUES,
             )
         value = json_files.parse(text)
         return value if isinstance(value, list) else []
@@ -198,7 +217,7 @@ class JsonTable(_TextTable):
                 try:
                     value = json_files.parse(line)
                 except ValueError as error:
-                    on_bad_row(number, f"is not JSON: {error}")
+                    on_bad_row(number, _("is not JSON: {error}", error=error))
                 else:
                     yield number, value
 
@@ -207,12 +226,14 @@ class JsonTable(_TextTable):
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         for line, value in self._values(on_bad_row):
             if not isinstance(value, dict):
-                on_bad_row(line, "is not a JSON object")
+                on_bad_row(line, _("is not a JSON object"))
                 continue
             record = value if columns is None else {name: value.get(name) for name in columns}
             if columns and any(isinstance(cell, (dict, list)) for cell in record.values()):
-                on_bad_row(line, "has a list or an object where a text or number is read")
+                on_bad_row(line, _("has a list or an object where a text or number is read"))
             elif any(map(table_files.is_too_long, record.values())):
-                on_bad_row(line, f"has more than {MAX_FIELD:,} characters in a cell")
+                on_bad_row(
+                    line, _("has more than {max_field:,} characters in a cell", max_field=MAX_FIELD)
+                )
             else:
                 yield line, record

@@ -18,6 +18,7 @@ from finetune import hub_errors
 from finetune.config import RunConfig
 from finetune.data import checkpoints, tables
 from finetune.data.check_report import TokenLengths
+from finetune.messages import message as _
 
 if TYPE_CHECKING:
     from finetune.data.splits import SplitRows
@@ -41,7 +42,7 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
 
     origin, rows = assigned.rows["train"]
     if not len(rows):
-        return TokenLengths(note="There is no row to measure.")
+        return TokenLengths(note=_("There is no row to measure."))
     try:
         path = checkpoints.resolve_checkpoint(config.checkpoint)
         tokenizer = hub_errors.retried(lambda: AutoTokenizer.from_pretrained(path))
@@ -49,8 +50,12 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
         explained = hub_errors.explained("checkpoint", config.checkpoint, error)
         reason = (explained.fact if explained else hub_errors.first_line(error))[:200].rstrip(".")
         return TokenLengths(
-            note=f"The lengths are missing, for the tokenizer of {config.checkpoint} cannot be "
-            f"loaded ({reason}): choose another checkpoint under Train, and press Examine again."
+            note=_(
+                "The lengths are missing, for the tokenizer of {checkpoint} cannot be loaded "
+                "({reason}): choose another checkpoint under Train, and press Examine again.",
+                checkpoint=config.checkpoint,
+                reason=reason,
+            )
         )
     checkpoints.check_tokenizer(config.checkpoint, tokenizer)
     sample = rows
@@ -128,7 +133,7 @@ def _estimate(pairs: Path, tokenizer_path: Path) -> TokenLengths:
         tuple(text[:_LONGEST_ESTIMATED] for text in row if text) for row in rows if all(row)
     ]
     if not complete:
-        return TokenLengths(note="There is no row to measure.")
+        return TokenLengths(note=_("There is no row to measure."))
     characters = np.cumsum([sum(map(len, row)) for row in complete])
     texts: list[Any] = complete[: max(1, int(np.searchsorted(characters, CHARACTERS)))]
     tokenizer = Tokenizer.from_file(str(tokenizer_path))

@@ -19,6 +19,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from finetune import messages
 from finetune.errors import DataError, FinetuneError
 
 SECONDS = 60
@@ -62,11 +63,16 @@ def call(
         kind, value = json.loads(answer)
         if kind == "result":
             return value
-        raise DataError(*value)
+        raise DataError(*map(messages.decode, value))
     reason = f"could not be read with {memory / 2**20:,.0f} MiB of memory, or breaks what reads it."
     if child.returncode == -signal.SIGALRM:
         reason = f"took more than {seconds:g} s to read."
-    raise DataError(f"{about} {reason}", "Bring a part of it, or save it as CSV or JSONL.")
+    raise DataError(
+        "{about} {reason}",
+        "Bring a part of it, or save it as CSV or JSONL.",
+        about=about,
+        reason=reason,
+    )
 
 
 def main() -> None:
@@ -83,7 +89,7 @@ def main() -> None:
     try:
         answer = ["result", getattr(importlib.import_module(module), name)(*arguments)]
     except FinetuneError as error:
-        answer = ["refused", [error.fact, error.remedy]]
+        answer = ["refused", [*map(messages.encode, (error.fact, error.remedy))]]
     with os.fdopen(output, "w", encoding="utf-8") as file:
         file.write(json.dumps(answer))
 

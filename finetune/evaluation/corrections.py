@@ -42,9 +42,16 @@ def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int
     """
     table = _examples(run)
     if not 0 <= row < table.num_rows:
-        raise DataError(f"There is no validation example {row + 1}.", "Choose one of the table.")
+        raise DataError(
+            "There is no validation example {row}.", "Choose one of the table.", row=row + 1
+        )
     if label not in labels:
-        raise DataError(f"There is no class {label!r}.", f"The classes are {', '.join(labels)}.")
+        raise DataError(
+            "There is no class {label!r}.",
+            "The classes are {labels}.",
+            label=label,
+            labels=", ".join(labels),
+        )
     with _write_lock:
         corrections = read_corrections(run)
         corrections[row] = label

@@ -86,11 +86,16 @@ def read_logits(run: Run, step: int, split: str = "validation") -> SavedLogits:
                 raise ValueError(f"shapes {logits.shape} and {labels.shape}")
             return SavedLogits(int(arrays["step"]), logits, labels, broken)
     except FileNotFoundError as error:
-        raise StoreError(f"{subject} of run {run.id} was not kept.") from error
+        raise StoreError(
+            "{subject} of run {id} was not kept.", subject=subject, id=run.id
+        ) from error
     except Exception as error:  # a damaged zip raises whatever its bytes lead to
         raise StoreError(
-            f"{subject} of run {run.id} cannot be read: {error}.",
+            "{subject} of run {id} cannot be read: {error}.",
             "Its file in predictions/ is damaged.",
+            subject=subject,
+            id=run.id,
+            error=error,
         ) from error
 
 

@@ -20,6 +20,7 @@ from huggingface_hub.utils._validators import validate_repo_id
 from finetune import hub_errors
 from finetune.environment import hub_connection
 from finetune.errors import Cancelled, PublishError
+from finetune.messages import message as _
 
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds without an answer or a byte sent, after which the Hub is given up
@@ -39,15 +40,19 @@ class Account:
         namespace = full.split("/")[0]
         if namespace not in self.namespaces:
             raise PublishError(
-                f"{self.name} may not write to {namespace!r}.",
-                f"Choose one of: {', '.join(self.namespaces)}.",
+                "{name} may not write to {namespace!r}.",
+                "Choose one of: {namespaces}.",
+                name=self.name,
+                namespace=namespace,
+                namespaces=", ".join(self.namespaces),
             )
 
 
 class HubRefused(PublishError):
     """The Hub answered with an error status."""
 
-    def __init__(self, fact: str, remedy: str, status: int) -> None:
+    def __init__(self, action: str, remedy: str, status: int) -> None:
+        fact = _("{action} was refused with status {status}.", action=action, status=status)
         super().__init__(fact, remedy)
         self.status = status
 
@@ -65,8 +70,9 @@ def full_repo_id(name: str, user: str) -> str:
         validate_repo_id(full)
     except HFValidationError:
         raise PublishError(
-            f"{name!r} is not a repository name.",
+            "{name!r} is not a repository name.",
             "Use letters, digits, '-', '_' and '.', at most 96, as in my-paraphrase-model.",
+            name=name,
         ) from None
     return full
 
@@ -102,8 +108,9 @@ class HubClient:
         access = (user.get("auth") or {}).get("accessToken") or {}
         if access.get("role") == "read":
             raise PublishError(
-                f"This token of {user['name']} may only read.",
+                "This token of {user} may only read.",
                 "Make one with write access in your Hub settings.",
+                user=user["name"],
             )
         organisations = [org for org in user.get("orgs") or [] if org.get("roleInOrg") != "read"]
         return Account(user["name"], [user["name"], *(org["name"] for org in organisations)])
@@ -115,7 +122,10 @@ class HubClient:
         if hardware is None:
             names = ", ".join(str(kind.name) for kind in offered)
             raise PublishError(
-                f"There is no hardware {name!r} for Spaces.", f"Choose one of: {names}."
+                "There is no hardware {name!r} for Spaces.",
+                "Choose one of: {names}.",
+                name=name,
+                names=names,
             )
         hours = {"minute": 60, "hour": 1}.get(hardware.unit_label, 0)
         if cost := (hardware.unit_cost_usd or 0) * hours:
@@ -173,9 +183,11 @@ class HubClient:
                 beat, since = now, time.monotonic()
             if time.monotonic() - since > PATIENCE:
                 raise PublishError(
-                    f"{action}: for {PATIENCE:g} seconds the Hub has not answered, or has asked "
-                    "for a pause.",
+                    "{action}: for {patience:g} seconds the Hub has not answered, or has asked for "
+                    "a pause.",
                     "Check the network and try again.",
+                    action=action,
+                    patience=PATIENCE,
                 )
         if (error := future.exception()) is None:
             return future.result()
@@ -190,17 +202,20 @@ class HubClient:
         remedy = hub_errors.sender_remedy(cause)
         if cause.name == "silent":
             return PublishError(
-                f"{action}: the Hub at {self.api.endpoint} does not answer.", remedy
+                "{action}: the Hub at {endpoint} does not answer.",
+                remedy,
+                action=action,
+                endpoint=self.api.endpoint,
             )
         if not cause.status:
             reason = cause.reason or self._without_secrets(hub_errors.chain(error)[-1])
-            return PublishError(f"{action} failed: {reason}.", remedy)
+            return PublishError("{action} failed: {reason}.", remedy, action=action, reason=reason)
         if cause.status == 403 and self._token.startswith("hf_oauth"):
-            remedy = (
-                "This sign-in may write to new repositories and to those made here. Choose a new "
-                "name, or press Check and sign in for all your repositories."
+            remedy = _(
+                "This sign-in may write to new repositories and to those made here. Choose a "
+                "new name, or paste a token with write access."
             )
-        return HubRefused(f"{action} was refused with status {cause.status}.", remedy, cause.status)
+        return HubRefused(action, remedy, cause.status)
 
     def _without_secrets(self, error: BaseException) -> str:
         """What a client's error says, without tokens and the queries of signed addresses."""

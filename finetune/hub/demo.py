@@ -30,8 +30,9 @@ def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
     """The plan of a push with a demo of its model; a Space that is there keeps its hardware."""
     if plan.private:
         raise PublishError(
-            f"A demo of {plan.full} could not read it: the repository is private.",
+            "A demo of {full} could not read it: the repository is private.",
             "Push it without the demo, or make the repository public.",
+            full=plan.full,
         )
     space = f"{plan.full[:91]}-demo"
     files = hub.call(f"Looking for the Space {space}", lambda: hub.space_files(space))
@@ -42,7 +43,9 @@ def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
         return replace(plan, demo=space, hardware=price, billed=sleep_time is not None)
     if files - {"README.md"} and CONFIG not in files:
         raise PublishError(
-            f"The Space {space} exists and is something else.", "Choose another repository name."
+            "The Space {space} exists and is something else.",
+            "Choose another repository name.",
+            space=space,
         )
     return replace(plan, demo=space, demo_exists=True)
 

@@ -47,8 +47,10 @@ def project_files(root: Path = ROOT) -> dict[str, Path]:
     files = {name: root / name for name in sorted(names) if (root / name).is_file()}
     if missing := [name for name in ("app.py", "README.md", _MARK) if name not in files]:
         raise PublishError(
-            f"Git tracks no {' and no '.join(missing)} in {root}.",
+            "Git tracks no {missing} in {root}.",
             "Run this from a clone of the project.",
+            missing=" and no ".join(missing),
+            root=root,
         )
     return files
 
@@ -70,7 +72,9 @@ def deploy_space(
     names = [name for name in (request.name, request.bucket) if name]
     for name in names:
         if name.count("/") != 1:
-            raise PublishError(f"{name!r} does not say whose it is.", "Give it as user/name.")
+            raise PublishError(
+                "{name!r} does not say whose it is.", "Give it as user/name.", name=name
+            )
         full_repo_id(name, "")
     files = project_files(root)
     hub = HubClient(token)
@@ -80,15 +84,18 @@ def deploy_space(
     present = hub.call(f"Looking for {request.name}", lambda: hub.space_files(request.name))
     if present and present != {"README.md"} and _MARK not in present:
         raise PublishError(
-            f"The Space {request.name} exists and holds something else.", "Choose another name."
+            "The Space {name} exists and holds something else.",
+            "Choose another name.",
+            name=request.name,
         )
     request = _with_hardware(hub, request, present is not None)
     price = f"{request.hardware}: {hub.hardware(request.hardware)}"
     say(f"Signed in as {account.name}. {price}.")
     if request.sleep_time is not None and not agrees(price):
         raise PublishError(
-            f"{request.hardware} is billed, and nobody has agreed to that; nothing was done.",
+            "{hardware} is billed, and nobody has agreed to that; nothing was done.",
             "Answer the question in a terminal with yes, or add --yes; cpu-basic is free.",
+            hardware=request.hardware,
         )
     # 2. The Space, its files and its hardware.
     if present is None:

@@ -48,7 +48,9 @@ def model_zip(run: Run) -> Iterator[bytes]:
         StoreError: when there is no model.
     """
     if not run.has_model():
-        raise StoreError(f"Run {run.id} has no model.", "It is there after the first evaluation.")
+        raise StoreError(
+            "Run {id} has no model.", "It is there after the first evaluation.", id=run.id
+        )
     return folder_zip(run.best, run.id)
 
 

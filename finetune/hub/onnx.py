@@ -56,8 +56,10 @@ def export_onnx(folder: Path, to: Path, max_length: int) -> Exported:
     limit = checkpoints.most_tokens(classifier.config.to_dict())
     if max_length < 2 or (limit and max_length > limit):
         raise ModelError(
-            f"max_length is {max_length} but the model reads from 2 to {limit or 'any'} tokens.",
+            "max_length is {max_length} but the model reads from 2 to {limit} tokens.",
             "Give another one.",
+            max_length=max_length,
+            limit=limit or "any",
         )
     temporary = to.with_name(f".{to.name}.{secrets.token_hex(4)}")
     try:
@@ -98,8 +100,10 @@ def _write(tokenizer: Any, classifier: Any, max_length: int, to: Path) -> None:
             )
     except Exception as error:  # the exporter raises whatever its passes do
         raise ModelError(
-            f"A {classifier.config.model_type} model cannot be exported: {_reason(error)}",
+            "A {model_type} model cannot be exported: {error}",
             "Encoders such as BERT, RoBERTa, DistilBERT and DeBERTa can.",
+            model_type=classifier.config.model_type,
+            error=_reason(error),
         ) from error
     assert program is not None, "the exporter was told to use dynamo"
     labels = [classifier.config.id2label[index] for index in range(classifier.config.num_labels)]
@@ -131,13 +135,17 @@ def max_logit_difference(file: Path, tokenizer: Any, classifier: Any, max_length
             worst = max(worst, difference.nan_to_num(torch.inf).item())
     except Exception as error:  # onnxruntime's errors have no common base
         raise ModelError(
-            f"onnxruntime cannot run what was exported: {_reason(error)}", "The log has the rest."
+            "onnxruntime cannot run what was exported: {error}",
+            "The log has the rest.",
+            error=_reason(error),
         ) from error
     if worst > TOLERANCE:
         raise ModelError(
-            f"The exported model answers otherwise than PyTorch: a logit differs by {worst:.2g}, "
-            f"and {TOLERANCE:g} is allowed.",
+            "The exported model answers otherwise than PyTorch: a logit differs by "
+            "{worst:.2g}, and {tolerance:g} is allowed.",
             "Nothing was written; use the model with PyTorch.",
+            worst=worst,
+            tolerance=TOLERANCE,
         )
     return worst
 

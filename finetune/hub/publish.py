@@ -27,6 +27,7 @@ from finetune.evaluation import saved_predictions
 from finetune.hub import demo, model_card
 from finetune.hub.client import HubClient, HubRefused
 from finetune.hub.push_plan import Files, PushPlan, PushRequest, prepare_push
+from finetune.messages import message as _
 from finetune.phases import Phase
 from finetune.runs.run import Run, default_title
 from finetune.runs.summary import RunSummary
@@ -233,8 +234,9 @@ class Upload:
             if isinstance(error, HubRefused) and error.status < 500:
                 raise
             raise PublishError(
-                f"{error.fact} The commit may still arrive.",
+                "{fact} The commit may still arrive.",
                 "Look into the repository in a minute, and push again if it has not arrived.",
+                fact=error.fact,
             ) from None
         self._tell(Phase.COMMITTED)
         return str(commit.oid)
@@ -275,11 +277,13 @@ def score_saved_model(run: Run, summary: RunSummary) -> NDArray[np.float32]:
     try:
         return score_model(run, summary, run.best)
     except ModelError as error:
-        raise PublishError(f"{error.fact} Nothing was sent.", error.remedy) from None
+        raise PublishError("{fact} Nothing was sent.", error.remedy, fact=error.fact) from None
     except Exception as error:  # damage raises whatever its bytes lead to
         reason = " ".join(str(error).split())[:300].rstrip(". ") or type(error).__name__
         raise PublishError(
-            f"The saved model cannot be scored: {reason}. Nothing was sent.", "Train it again."
+            "The saved model cannot be scored: {reason}. Nothing was sent.",
+            "Train it again.",
+            reason=reason,
         ) from None
 
 
@@ -309,5 +313,9 @@ def verify_push(
     difference = float(np.abs(local - pushed).max(initial=0.0))
     problem = ""
     if not difference <= TOLERANCE:
-        problem = f"A logit differs by {difference:.3g}; {TOLERANCE:g} is allowed."
+        problem = _(
+            "A logit differs by {difference:.3g}; {tolerance:g} is allowed.",
+            difference=difference,
+            tolerance=TOLERANCE,
+        )
     return Verification(len(local), difference, problem)

@@ -109,7 +109,9 @@ def prepare_push(
     licence = base if request.licence is None else request.licence.strip().lower()
     if not re.fullmatch(r"[a-z0-9.+-]{0,60}", licence):
         raise PublishError(
-            f"{licence!r} is not a licence as the Hub spells it.", "Write it as in apache-2.0."
+            "{licence!r} is not a licence as the Hub spells it.",
+            "Write it as in apache-2.0.",
+            licence=licence,
         )
     findings = model_card.check_findings(run, summary)
     card = model_card.card_text(run, summary, full, licence, findings)
@@ -161,8 +163,9 @@ def _with_repository(plan: PushPlan, info: ModelInfo) -> PushPlan:
     """The plan with what the repository holds already."""
     if plan.private and not info.private:
         raise PublishError(
-            f"{plan.full} exists and is public: anybody can read what is pushed there.",
+            "{full} exists and is public: anybody can read what is pushed there.",
             "Push without Private, or choose another name.",
+            full=plan.full,
         )
     held = {file.rfilename for file in info.siblings or []}
     earlier = [path for path in held - set(plan.files) if "/" not in path]
@@ -183,5 +186,7 @@ def _validate_card(card: str) -> None:
     except ValueError as error:
         reason = " ".join(str(error).split())[:300]
         raise PublishError(
-            f"The Hub does not take the card: {reason}", "Change the licence or the name."
+            "The Hub does not take the card: {reason}",
+            "Change the licence or the name.",
+            reason=reason,
         ) from None

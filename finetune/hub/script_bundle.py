@@ -42,7 +42,7 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
     started, prepared = summary.started, summary.prepared
     if started is None or prepared is None:
         raise StoreError(
-            f"Run {run.id} has not read its pairs yet.", "The script is there when it trains."
+            "Run {id} has not read its pairs yet.", "The script is there when it trains.", id=run.id
         )
     config = run.config()
     values = script_config(config, summary, checkpoints.length_of(run.folder))
@@ -77,9 +77,12 @@ def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) ->
     pairs = splits.load_pairs(config, store.root)
     if pairs.fingerprint != prepared.fingerprint:
         raise DataError(
-            f"The pairs have changed since run {run.id} (fingerprint {pairs.fingerprint[:12]}, "
-            f"it was {prepared.fingerprint[:12]}).",
+            "The pairs have changed since run {id} (fingerprint {fingerprint}, it was "
+            "{fingerprint2}).",
             "Start a new run on the present ones.",
+            id=run.id,
+            fingerprint=pairs.fingerprint[:12],
+            fingerprint2=prepared.fingerprint[:12],
         )
     train = pairs.splits["train"]
     if config.swap_augmentation:  # every pair in both orders

@@ -104,7 +104,13 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     for name, limit in _LIMITS.items():
         value = getattr(rule, name)
         if value is not None and not 0 < value < limit:
-            raise DataError(f"The {name} is {value:g}.", f"Choose one between 0 and {limit}.")
+            raise DataError(
+                "The {name} is {threshold:g}.",
+                "Choose one between 0 and {limit}.",
+                name=name,
+                threshold=value,
+                limit=limit,
+            )
     config = json_files.read(folder / "config.json")
     if not config:
         raise StoreError("This run has no saved model.", "It is there after the first evaluation.")

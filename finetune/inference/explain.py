@@ -90,9 +90,10 @@ def explain_pair(
     blank = next((token for token in tokens if token is not None), None)
     if not tokenizer.is_fast or blank is None:
         raise ModelError(
-            f"The tokenizer {type(tokenizer).__name__} does not say which characters a token is, "
-            "or has no token to blank a word with.",
+            "The tokenizer {name} does not say which characters a token is, or has no token "
+            "to blank a word with.",
             "Only a model with a fast tokenizer (tokenizer.json) and a pad_token can be explained.",
+            name=type(tokenizer).__name__,
         )
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
     inputs = tokenizer(*texts, truncation=True, max_length=max_length, return_tensors="pt")

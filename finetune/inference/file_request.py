@@ -56,11 +56,20 @@ def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -
     label = "" if label == NONE else label
     for column in filter(None, (first, second, label)):
         if column not in usable:
-            raise DataError(f"{request.file} has no column {column!r}; {has}", "Choose another.")
+            raise DataError(
+                "{file} has no column {column!r}; {has}",
+                "Choose another.",
+                file=request.file,
+                column=column,
+                has=has,
+            )
     if not first or (paired and not second):
         missing = "sentence2" if first else "sentence1"
         raise DataError(
-            f"No column of {request.file} is clearly {missing}: {has}",
+            "No column of {file} is clearly {missing}: {has}",
             "Choose it, or a model of single sentences." if first else "Choose it.",
+            file=request.file,
+            missing=missing,
+            has=has,
         )
     return replace(request, sentence1=first, sentence2=second, label=label)

@@ -117,15 +117,19 @@ def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
         raise
     except Exception as error:  # each library has errors of its own
         raise hub_errors.explained("model", name, error) or ModelError(
-            f"The model {name!r} cannot be had: {hub_errors.first_line(error)}",
+            "The model {name!r} cannot be had: {error}",
             "Check its id, as owner/name, or choose a run.",
+            name=name,
+            error=hub_errors.first_line(error),
         ) from error
     config = json_files.read(Path(folder) / "config.json")
     architectures = ", ".join(map(str, config.get("architectures") or ["unknown"]))
     if "ForSequenceClassification" not in architectures:
         raise ModelError(
-            f"{name} is no sequence classifier; its architecture is {architectures}.",
+            "{name} is no sequence classifier; its architecture is {architectures}.",
             "Choose one for text-classification.",
+            name=name,
+            architectures=architectures,
         )
     longest = checkpoints.most_tokens(config) or checkpoints.DEFAULT_LENGTH
     return Path(folder), min(checkpoints.DEFAULT_LENGTH, longest)
@@ -137,12 +141,16 @@ def _check_files(name: str, sizes: dict[str, int], anonymous: bool) -> None:
     weights = [size for file, size in sizes.items() if file.endswith(".safetensors")]
     if not weights:
         raise ModelError(
-            f"{name} has no safetensors weights.", "Choose a model that has: others can run code."
+            "{name} has no safetensors weights.",
+            "Choose a model that has: others can run code.",
+            name=name,
         )
     if anonymous and sum(sizes.values()) > MOST_OF_HUB:
         raise ModelError(
-            f"{name} has {sum(sizes.values()) / 2**30:.1f} GB; a visitor may load up to "
-            f"{MOST_OF_HUB / 2**30:.0f} GB.",
+            "{name} has {size:.1f} GB; a visitor may load up to {limit:.0f} GB.",
             "Choose a smaller model.",
+            name=name,
+            size=sum(sizes.values()) / 2**30,
+            limit=MOST_OF_HUB / 2**30,
         )
     check_memory(sum(weights))

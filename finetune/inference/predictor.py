@@ -93,7 +93,9 @@ class Predictor:
     def from_run(cls, run: Run) -> Predictor:
         """Load a run's best model; a ModelError where there is none, or it cannot be loaded."""
         if not run.has_model():
-            raise ModelError(f"Run {run.id} has no model.", "Resume it, or choose another run.")
+            raise ModelError(
+                "Run {id} has no model.", "Resume it, or choose another run.", id=run.id
+            )
         paired = fold_events(run.tail()[0]).paired
         return cls(run.best, checkpoints.length_of(run.folder), paired)
 
@@ -150,9 +152,11 @@ class Predictor:
         prediction = self(sentence1, sentence2, options)
         if prediction.tokens > MAX_EXPLAINED and not torch.cuda.is_available():
             raise DataError(
-                f"This input has {prediction.tokens} tokens; without a GPU up to {MAX_EXPLAINED} "
-                "are explained, for it takes minutes.",
+                "This input has {tokens} tokens; without a GPU up to {max_explained} are "
+                "explained, for it takes minutes.",
                 "Shorten it.",
+                tokens=prediction.tokens,
+                max_explained=MAX_EXPLAINED,
             )
 
         def explanation() -> Explanation:
@@ -211,11 +215,14 @@ _explaining = ThreadPoolExecutor(1, "explain", _set_one_thread)
 def _clean_text(name: str, text: object) -> str:
     """Text as a tokenizer can take it: no lone surrogates, no NUL."""
     if not isinstance(text, str) or not text.replace("\0", " ").strip():
-        raise DataError(f"{name} is empty.", "Write a sentence in every box.")
+        raise DataError("{name} is empty.", "Write a sentence in every box.", name=name)
     if len(text) > MAX_CHARACTERS:
         raise DataError(
-            f"{name} has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read.",
+            "{name} has {count:,} characters; at most {max_characters:,} are read.",
             "Shorten it.",
+            name=name,
+            count=len(text),
+            max_characters=MAX_CHARACTERS,
         )
     return text_hashes.replace_surrogates(text).replace("\0", " ")
 
@@ -225,7 +232,8 @@ def check_memory(size: int) -> None:
     free = psutil.virtual_memory().available
     if size * _MEMORY_FACTOR > free:
         raise ModelError(
-            f"This model's weights take {size / 2**30:.1f} GB, and {free / 2**30:.1f} GB of "
-            "memory are free.",
+            "This model's weights take {size:.1f} GB, and {free:.1f} GB of memory are free.",
             "Wait until a training has ended, or choose a smaller model.",
+            size=size / 2**30,
+            free=free / 2**30,
         )

@@ -201,9 +201,11 @@ class Scorer:
         largest = max(itertools.chain.from_iterable(rows["input_ids"]), default=0)
         if largest >= self._vocabulary_size:  # a GPU would be of no use any more
             raise ModelError(
-                f"The tokenizer of this model makes token {largest:,}, and its weights know "
-                f"{self._vocabulary_size:,}, from 0.",
+                "The tokenizer of this model makes token {largest:,}, and its weights know "
+                "{vocabulary_size:,}, from 0.",
                 "They do not belong together: choose another model.",
+                largest=largest,
+                vocabulary_size=self._vocabulary_size,
             )
         lengths = np.array([len(ids) for ids in rows["input_ids"]])
         mask = np.arange(lengths.max()) < lengths[:, None]

@@ -80,7 +80,13 @@ def start_job(
             jobs = map(JobFolder, store.root.glob(f"{KINDS[kind].folders}/"))
             running = [job for job in jobs if job.is_alive()]
             if len(running) >= KINDS[kind].limit:
-                raise JobError(f"{len(running)} {KINDS[kind].busy}.", "Try again in a minute.")
+                raise JobError(
+                    "{running} {busy}.",
+                    "Try again in a minute.",
+                    count=len(running),
+                    busy=KINDS[kind].busy,
+                    running=len(running),
+                )
             admit(running)
             with disk.writing(job.folder):
                 job.folder.parent.mkdir(parents=True, exist_ok=True)

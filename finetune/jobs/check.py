@@ -34,6 +34,7 @@ from finetune.disk import write_atomically
 from finetune.environment import caches
 from finetune.errors import ConfigError, DataError, FinetuneError
 from finetune.jobs import background, workers
+from finetune.messages import message as _
 from finetune.owners import NOBODY
 from finetune.phases import Phase
 from finetune.runs.job_folder import JobFolder
@@ -110,10 +111,10 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
     if store.visitor.alone:
         return
     if catalog.is_local_path(config.checkpoint):
-        problem = "is on this machine's disk, which is not its visitors'; choose one of the Hub"
+        problem = _("is on this machine's disk, which is not its visitors'; choose one of the Hub")
         raise ConfigError({"checkpoint": problem})
     if not catalog.may_be_fetched(config.checkpoint):
-        raise ConfigError({"checkpoint": "is no name of the Hub; give it as owner/name"})
+        raise ConfigError({"checkpoint": _("is no name of the Hub; give it as owner/name")})
 
 
 def get_check(store: RunStore, check_id: object) -> CheckJob:
@@ -190,14 +191,15 @@ def check_job(folder: JobFolder) -> int:
         report = check_config(config, root, progress, lambda part: write("partial.json", part))
         write("report.json", report)
 
-    remedy = "Try another format of the same data; the log has the details."
+    remedy = _("Try another format of the same data; the log has the details.")
     return background.carry_out(job, Phase.START, work, remedy)
 
 
 def _on_time_limit(number: int, frame: FrameType | None) -> None:
     raise FinetuneError(
-        f"The check took longer than {TIME_LIMIT // 60} minutes.",
+        "The check took longer than {minutes} minutes.",
         "Check the network, or check a part of the rows.",
+        minutes=TIME_LIMIT // 60,
     )
 
 

@@ -55,7 +55,9 @@ def export_zip(run: Run, summary: RunSummary) -> Iterator[bytes]:
     """The exported files as a zip, in pieces; a `StoreError` where there are none."""
     file = export_state(run, summary).file
     if file is None:
-        raise StoreError(f"Run {run.id} has no ONNX file.", "Press Make ONNX on the Publish tab.")
+        raise StoreError(
+            "Run {id} has no ONNX file.", "Press Make ONNX on the Publish tab.", id=run.id
+        )
     return downloads.folder_zip(file.parent, run.id)
 
 

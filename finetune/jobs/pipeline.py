@@ -20,6 +20,7 @@ from finetune.config import RunConfig, too_many_steps
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
 from finetune.jobs.stop_switch import StopSwitch
+from finetune.messages import message as _
 from finetune.owners import Limits
 from finetune.phases import Phase
 from finetune.runs import events
@@ -142,11 +143,13 @@ class _Training:
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
             raise DataError(
-                f"The pairs have changed since this run began (fingerprint {now[:12]}, "
-                f"it was {before.fingerprint[:12]}).",
-                f"Start a new run, with dataset_revision {revision} for the former pairs."
+                "The pairs have changed since this run began (fingerprint {now}, it was {before}).",
+                "Start a new run, with dataset_revision {revision} for the former pairs."
                 if revision
                 else "Start a new run.",
+                now=now[:12],
+                before=before.fingerprint[:12],
+                revision=revision,
             )
         if distributed.is_main_process():
             try:
@@ -169,8 +172,11 @@ class _Training:
             )
             self.classifier = model.apply_config(classifier, config)
         if config.use_lora and loop.is_sharded(accelerator):
-            problem = "is on, and merged weights cannot be saved from shards; turn it off, or leave"
-            raise ConfigError({"use_lora": f"{problem} accelerate_config empty"})
+            problem = _(
+                "is on, and merged weights cannot be saved from shards; turn it off, or leave "
+                "accelerate_config empty"
+            )
+            raise ConfigError({"use_lora": problem})
 
     def build_batches(self) -> None:
         from finetune.training import dataloaders

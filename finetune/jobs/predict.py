@@ -91,7 +91,9 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
     size, limit = path.stat().st_size, Limits.of_environment().upload_bytes
     if not store.visitor.alone and size > limit:
         sizes = f"has {size / 2**20:.0f} MB; a visitor may bring {limit / 2**20:.0f} MB."
-        raise DataError(f"{request.file} {sizes}", "Bring a part of the rows.")
+        raise DataError(
+            "{file} {sizes}", "Bring a part of the rows.", file=request.file, sizes=sizes
+        )
 
     def admit(running: list[JobFolder]) -> None:
         if not store.visitor.alone and any(store.visitor.owns(job.owner) for job in running):

@@ -149,8 +149,9 @@ def push_job(job: JobFolder) -> int:
         except Exception as error:  # a library might quote a header in its words
             traceback.print_tb(error.__traceback__)
             raise PublishError(
-                f"{type(error).__name__} was raised, which is our fault.",
+                "{name} was raised, which is our fault.",
                 "The push's console.log says where.",
+                name=type(error).__name__,
             ) from None
         return None
 

@@ -17,6 +17,7 @@ from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.jobs import warm_worker, workers
 from finetune.jobs.background import store_lock
 from finetune.jobs.queue import Queue
+from finetune.messages import message
 from finetune.owners import Limits
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -127,7 +128,9 @@ def _stop_overdue(store: RunStore) -> None:
             continue
         if summary.worked_by(time.time()) > 60 * limit:
             run.request_stop(
-                reason=f"It was worked on for {limit} minutes, as long as a run may be."
+                reason=message(
+                    "It was worked on for {n} minutes, as long as a run may be.", n=limit
+                )
             )
             workers.end_worker(run)
 

@@ -17,6 +17,7 @@ from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import check, cost, scheduler, workers
 from finetune.jobs.background import current_state, store_lock
 from finetune.jobs.queue import Queue
+from finetune.messages import message as _
 from finetune.owners import Limits
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
@@ -68,20 +69,26 @@ def _check(store: RunStore, config: RunConfig) -> None:
         _check_visitors_config(store, config)
     report = check.check_state(check.check_folder(store, config)).report
     if report is not None and report.blocked:
-        raise DataError(report.blocked[0].title, f"{report.blocked[0].action} See Data.")
+        raise DataError(
+            report.blocked[0].title, "{action} See Data.", action=report.blocked[0].action
+        )
 
 
 def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
     """See that a run asks for no more than a visitor may have of a machine that others share."""
     problems = {}
     if config.report_to not in ("none", "tensorboard"):
-        problems["report_to"] = (
-            f"is {config.report_to}, and the account here is not its visitors'; choose none or "
-            "tensorboard"
+        problems["report_to"] = _(
+            "is {report_to}, and the account here is not its visitors'; choose none or tensorboard",
+            report_to=config.report_to,
         )
     most = max(1, len(devices.list_accelerators()))
     if config.num_processes > most:
-        problems["num_processes"] = f"is {config.num_processes}; this machine has {most} to give"
+        problems["num_processes"] = _(
+            "is {num_processes}; this machine has {most} to give",
+            num_processes=config.num_processes,
+            most=most,
+        )
     if problems:
         raise ConfigError(problems)
     # Where the number of steps is not known by now, the worker checks it.
@@ -96,25 +103,33 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
     if store.visitor.alone:
         return
     if not store.visitor.may_start:
-        problem = "This browser keeps no cookies, so a run could not be yours."
+        problem = _("This browser keeps no cookies, so a run could not be yours.")
         raise JobError(problem, "Allow them, or sign in.")
     limits, runs, queue = Limits.of_environment(), store.runs(), Queue(store.root).waiting()
     waiting = sum(run.id in queue for run in runs)
     if len(runs) + more > limits.runs:
         raise JobError(
-            f"You have {len(runs)} runs here, and a visitor may keep {limits.runs}.",
+            "You have {runs} runs here, and a visitor may keep {limit}.",
             "Delete one under Runs, or use a copy of this app of your own.",
+            count=len(runs),
+            limit=limits.runs,
+            runs=len(runs),
         )
     if len(queue) + places > limits.queue:
         raise JobError(
-            f"{len(queue)} runs wait already, and the queue has {limits.queue} places.",
+            "{queue} runs wait already, and the queue has {limit} places.",
             "Try again later, or use a copy of this app of your own.",
+            count=len(queue),
+            limit=limits.queue,
+            queue=len(queue),
         )
     if waiting + places > limits.waiting:
         raise JobError(
-            f"{waiting} of your runs wait already, and a visitor may have {limits.waiting} "
-            "places in the queue.",
+            "{waiting} of your runs wait already, and a visitor may have {limit} places in "
+            "the queue.",
             "Wait for one to begin, or cancel one under Runs.",
+            waiting=waiting,
+            limit=limits.waiting,
         )
 
 
@@ -125,15 +140,18 @@ def resume_run(store: RunStore, run: Run) -> None:
         summary = run_summary(store, run)
         if summary.status not in RESUMABLE:
             raise JobError(
-                f"The run is {summary.status}.", "Only one that ended too early can go on."
+                "The run is {status}.",
+                "Only one that ended too early can go on.",
+                status=summary.status,
             )
         run.config()
         _check_share(store, 0, 1)
         most = Limits.of_environment().run_minutes
         if not store.visitor.alone and summary.worked >= 60 * most:
             raise JobError(
-                f"This run was worked on for {most} minutes, as long as a run may be.",
+                "This run was worked on for {most} minutes, as long as a run may be.",
                 "Start one of fewer steps, or use a copy of this app of your own.",
+                most=most,
             )
         Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
@@ -175,8 +193,9 @@ def stop_run(
             run.append(events.Stopped(step=0, seconds=0.0))
         elif discard:  # the click came just after the end, and must not undo it
             raise JobError(
-                f"The run has ended: it is {run_summary(store, run).status}.",
+                "The run has ended: it is {status}.",
                 "Delete it if you do not want its model.",
+                status=run_summary(store, run).status,
             )
         elif summary.status not in ENDED:  # its worker has died
             run.request_stop()

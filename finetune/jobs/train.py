@@ -24,6 +24,7 @@ from finetune.jobs import background, check, pipeline, scheduler, workers
 from finetune.jobs.queue import Queue
 from finetune.jobs.stop_switch import StopSwitch, Terminated
 from finetune.jobs.terminal import TerminalBar, print_event
+from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Event
 from finetune.runs.job_folder import JobFolder
@@ -34,8 +35,8 @@ from finetune.training import distributed
 
 _PATIENCE = 3.0  # seconds in which a rank that knows the cause can write it down
 _LOST = events.Failed(
-    error="A process of this run has ended without a word, perhaps for want of memory.",
-    remedy="The log may say more; Resume goes on from the last checkpoint.",
+    error=_("A process of this run has ended without a word, perhaps for want of memory."),
+    remedy=_("The log may say more; Resume goes on from the last checkpoint."),
 )
 
 
@@ -118,7 +119,9 @@ def _open_run(args: argparse.Namespace) -> Run:
         try:
             values = RunConfig.from_json(args.config.read_text(encoding="utf-8")).to_dict()
         except OSError as error:
-            raise FinetuneError(f"{args.config} cannot be read: {error.strerror}.") from error
+            raise FinetuneError(
+                "{config} cannot be read: {strerror}.", config=args.config, strerror=error.strerror
+            ) from error
     values |= config.preset(args.preset) if args.preset else {}
     values |= arguments_given(args) | uploads.upload_from_arguments(args, args.runs)
     run_config = catalog.with_absolute_paths(RunConfig.from_dict(values))
@@ -232,9 +235,13 @@ def unexpected_failure(error: Exception, config: RunConfig) -> events.Failed:
     if any(words in text.lower() for words in ("out of memory", "can't allocate memory")):
         logs.print_traceback()
         return events.Failed(
-            error=f"The device ran out of memory: {text.splitlines()[0][:200]}",
-            remedy=f"per_device_train_batch_size is {config.per_device_train_batch_size}: halve it "
-            "and double gradient_accumulation_steps, which learns the same; or lower max_length.",
+            error=_("The device ran out of memory: {reason}", reason=text.splitlines()[0][:200]),
+            remedy=_(
+                "per_device_train_batch_size is {per_device_train_batch_size}: halve it and "
+                "double gradient_accumulation_steps, which learns the same; or lower "
+                "max_length.",
+                per_device_train_batch_size=config.per_device_train_batch_size,
+            ),
         )
     files, remedy = "A file of the run", "The log has the details."
     return background.failure_event(error, files, remedy, pipeline.RESUME)

@@ -57,7 +57,7 @@ def spawn_worker(
     with disk.writing(job.lock_file):
         lock = hold_lock(job.lock_file)
     if lock is None:
-        raise StoreError(f"{job.id} is being worked on.", "Try again in a moment.")
+        raise StoreError("{id} is being worked on.", "Try again in a moment.", id=job.id)
     try:
         with job.log_file.open("ab") as log:
             process = subprocess.Popen(
@@ -71,7 +71,7 @@ def spawn_worker(
                 env=variables,
             )
     except OSError as error:
-        raise JobError(f"No worker process could be started: {error}.") from error
+        raise JobError("No worker process could be started: {error}.", error=error) from error
     finally:
         os.close(lock)  # the worker has it now
     # Collects the exit status, or the ended worker would stay a zombie while the app lives.

@@ -12,8 +12,8 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
-from pydantic_core import to_json as to_json_bytes
 
+from finetune.messages import Text
 from finetune.phases import Phase
 
 
@@ -188,7 +188,7 @@ class Stopped(Event):
     step: int
     seconds: float
     discarded: bool = False
-    reason: str = ""
+    reason: Text = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,8 +196,8 @@ class Failed(Event):
     """The job ended by an error."""
 
     event: Literal["failed"] = "failed"
-    error: str
-    remedy: str = ""
+    error: Text
+    remedy: Text = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,7 @@ def _reader() -> TypeAdapter[Event]:
 
 def to_json(event: Event) -> str:
     """One line of JSON without its newline."""
-    return to_json_bytes(event, inf_nan_mode="null").decode()
+    return _reader().dump_json(event).decode()
 
 
 def from_json(line: str | bytes) -> Event | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
+from finetune.messages import message as _
 from finetune.metrics import intervals
 from finetune.runs.run import default_title
 
@@ -46,7 +47,9 @@ def plan_runs(
     axes: dict[str, list[Any]] = {}
     problems: dict[str, str] = {}
     if not isinstance(seeds, int) or not 1 <= seeds <= MOST:
-        problems["seeds"] = f"must be a whole number from 1 to {MOST}, got {seeds!r}"
+        problems["seeds"] = _(
+            "must be a whole number from 1 to {most}, got {seeds!r}", most=MOST, seeds=seeds
+        )
     for name, text in (grid or {}).items():
         words = [word.strip() for word in (text or "").split(",") if word.strip()]
         try:
@@ -58,7 +61,15 @@ def plan_runs(
         raise ConfigError(problems)
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     if (count := len(points) * seeds) > MOST:
-        raise ConfigError({"grid": f"makes {count:,} runs; at most {MOST} are queued at once"})
+        raise ConfigError(
+            {
+                "grid": _(
+                    "makes {count:,} runs; at most {most} are queued at once",
+                    count=count,
+                    most=MOST,
+                )
+            }
+        )
     planned = []
     for point in points:
         differences = [

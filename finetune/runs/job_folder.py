@@ -24,6 +24,7 @@ from typing import Any
 from finetune import disk, json_files
 from finetune.disk import write_atomically
 from finetune.errors import StoreError
+from finetune.messages import decode, encode
 from finetune.runs import events
 from finetune.runs.events import Event
 
@@ -134,7 +135,7 @@ class JobFolder:
 
     def request_stop(self, discard: bool = False, reason: str = "") -> None:
         """Ask the worker to stop at its next step; `reason` says why where no person asked."""
-        write_atomically(self.stop_file, json.dumps({"discard": discard, "reason": reason}))
+        write_atomically(self.stop_file, json.dumps({"discard": discard, "reason": encode(reason)}))
 
     def stop_requested(self) -> bool:
         """Whether someone asked this job to stop, or has removed it."""
@@ -145,7 +146,8 @@ class JobFolder:
 
     def stop_reason(self) -> str:
         """Why it was asked to stop; empty where a person did."""
-        return str(self.read_json(self.stop_file).get("reason", ""))
+        reason: str = decode(self.read_json(self.stop_file).get("reason", ""))
+        return reason
 
     def log_tail(self, size: int = 20_000) -> str:
         """The last `size` bytes of the worker's output."""

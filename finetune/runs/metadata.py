@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ValidationError
 
 from finetune.errors import ConfigError
+from finetune.messages import message as _
 
 _LIMITS = {"name": 120, "tags": 200, "note": 5000}  # characters, of all tags together
 
@@ -32,7 +33,7 @@ class RunMetadata(BaseModel, frozen=True, defer_build=True):
         """Return these facts; raises `ConfigError` where a person's words are too long."""
         sizes = {"name": len(self.name), "tags": sum(map(len, self.tags)), "note": len(self.note)}
         problems = {
-            name: f"has {size:,} characters; at most {_LIMITS[name]:,} are kept"
+            name: _("has {n:,} characters; at most {limit:,} are kept", n=size, limit=_LIMITS[name])
             for name, size in sizes.items()
             if size > _LIMITS[name]
         }

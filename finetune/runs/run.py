@@ -42,15 +42,18 @@ class Run(JobFolder):
         """The run's configuration; raises `StoreError` where it cannot be read."""
         if self._description().get("format") != FORMAT:
             raise StoreError(
-                f"Run {self.id} was made by another version of this app.",
+                "Run {id} was made by another version of this app.",
                 "Open it with that version; its model in best/ loads with from_pretrained.",
+                id=self.id,
             )
         try:
             return json_files.read_as(self.folder / "config.json", RunConfig.from_json)
         except (OSError, ConfigError, RecursionError) as error:
             raise StoreError(
-                f"config.json of run {self.id} cannot be read: {error}",
+                "config.json of run {id} cannot be read: {error}",
                 "Its model, log and events are still there; start a new run to train again.",
+                id=self.id,
+                error=error,
             ) from error
 
     def pinned_config(self) -> RunConfig:

@@ -184,7 +184,9 @@ class RunStore:
         try:
             folder.rename(aside)  # gone at once, also for a worker that still writes into it
         except OSError as error:
-            raise StoreError(f"Run {run.id} cannot be deleted: {error.strerror}.") from error
+            raise StoreError(
+                "Run {id} cannot be deleted: {strerror}.", id=run.id, strerror=error.strerror
+            ) from error
         shutil.rmtree(aside, ignore_errors=True)
         self._folded.pop(run.id, None)
         self._locks.pop(run.id, None)

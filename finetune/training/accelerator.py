@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from finetune.config import RunConfig
 from finetune.environment import devices
 from finetune.errors import ConfigError
+from finetune.messages import message as _
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -39,7 +40,11 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
             dynamo_plugin=compiled,
         )
     except ValueError as error:
-        problem = f"is {config.mixed_precision}, which this hardware lacks ({error}); set it to no"
+        problem = _(
+            "is {mixed_precision}, which this hardware lacks ({error}); set it to no",
+            mixed_precision=config.mixed_precision,
+            error=error,
+        )
         raise ConfigError({"mixed_precision": problem}) from error
     set_seed(config.seed, deterministic=config.deterministic)
     return accelerator

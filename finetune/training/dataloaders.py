@@ -116,8 +116,11 @@ def check_tokens(
     largest = max(pc.max(pc.list_flatten(column)).as_py() for column in columns)
     if largest >= embeddings:
         raise ModelError(
-            f"The tokenizer of {checkpoint} makes token {largest:,}, and its weights know "
-            f"{embeddings:,}, from 0.",
-            "They do not belong together: choose another checkpoint, or bring the tokenizer that "
-            "its weights were trained with.",
+            "The tokenizer of {checkpoint} makes token {largest:,}, and its weights know "
+            "{embeddings:,}, from 0.",
+            "They do not belong together: choose another checkpoint, or bring the tokenizer "
+            "that its weights were trained with.",
+            checkpoint=checkpoint,
+            largest=largest,
+            embeddings=embeddings,
         )

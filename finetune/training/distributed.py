@@ -13,6 +13,7 @@ from typing import NoReturn
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
+from finetune.messages import message as _
 from finetune.runs.run import Run
 
 _SOURCE = Path(__file__).resolve().parent.parent.parent
@@ -39,10 +40,12 @@ def check_accelerate_config(config: RunConfig) -> None:
     """
     name = config.accelerate_config
     if name and owners.is_shared():
-        problem = "cannot be named here, where the files are not the visitors'; leave it empty"
+        problem = _("cannot be named here, where the files are not the visitors'; leave it empty")
         raise ConfigError({"accelerate_config": problem})
     if name and not Path(name).is_file():
-        raise ConfigError({"accelerate_config": f"is {name!r}, and there is no such file"})
+        raise ConfigError(
+            {"accelerate_config": _("is {name!r}, and there is no such file", name=name)}
+        )
 
 
 def launch_command(run: Run) -> list[str]:

@@ -205,8 +205,10 @@ class _Loop:
         step, (loss, speed) = self.progress.step, self.meter.read()
         if not math.isfinite(loss):
             raise TrainingError(
-                f"The training loss became {loss} at step {step}.",
+                "The training loss became {loss} at step {step}.",
                 "Lower learning_rate, set max_grad_norm to 1.0, or turn mixed_precision off.",
+                loss=loss,
+                step=step,
             )
         return events.Stepped(
             step=step,

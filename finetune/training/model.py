@@ -86,9 +86,10 @@ def load_classifier(
         )
     if broken := [name for name, p in model.named_parameters() if not p.isfinite().all()]:
         raise ModelError(
-            f"The checkpoint {checkpoint!r} has weights that are not finite numbers: "
-            f"{some(broken, 3)}.",
+            "The checkpoint {checkpoint!r} has weights that are not finite numbers: {broken}.",
             "Download it again, or choose another one.",
+            checkpoint=checkpoint,
+            broken=some(broken, 3),
         )
     return tokenizer, model
 
@@ -106,8 +107,10 @@ def _explaining(checkpoint: str) -> Iterator[None]:
         if not isinstance(error, OSError | ValueError | KeyError | ImportError):
             raise
         raise ModelError(
-            f"The checkpoint {checkpoint!r} cannot be loaded: {hub_errors.first_line(error)}",
+            "The checkpoint {checkpoint!r} cannot be loaded: {error}",
             "Check its name; it must be a text encoder with safetensors weights.",
+            checkpoint=checkpoint,
+            error=hub_errors.first_line(error),
         ) from error
 
 
@@ -131,8 +134,9 @@ def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
     if config.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise ModelError(
-                f"{config.checkpoint} cannot recompute its activations.",
+                "{checkpoint} cannot recompute its activations.",
                 "Turn gradient_checkpointing off.",
+                checkpoint=config.checkpoint,
             )
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.use_lora:
@@ -146,9 +150,12 @@ def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
         layers = next((list(stack) for stack in stacks if len(stack) == depth > 0), [])
         if config.frozen_layers > len(layers):
             raise ModelError(
-                f"frozen_layers is {config.frozen_layers}, but {config.checkpoint} has "
-                f"{len(layers)} layers to freeze.",
+                "frozen_layers is {frozen_layers}, but {checkpoint} has {layers} layers to freeze.",
                 "Lower it.",
+                frozen_layers=config.frozen_layers,
+                checkpoint=config.checkpoint,
+                count=len(layers),
+                layers=len(layers),
             )
         for layer in layers[: config.frozen_layers]:
             layer.requires_grad_(False)
@@ -175,9 +182,10 @@ def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:
         return get_peft_model(model, lora)
     except ValueError as error:
         raise ModelError(
-            f"lora_target_modules is {config.lora_target_modules!r}, and {config.checkpoint} has "
-            "no such layers.",
+            "lora_target_modules is {lora_target_modules!r}, and {checkpoint} has no such layers.",
             "Leave it empty for all linear layers.",
+            lora_target_modules=config.lora_target_modules,
+            checkpoint=config.checkpoint,
         ) from error
 
 
@@ -234,12 +242,15 @@ def load_saved_model(folder: Path | str) -> tuple[PreTrainedTokenizerBase, PreTr
         )
     except Exception as error:  # safetensors and tokenizers raise bare Exceptions on damage
         raise ModelError(
-            f"The saved model cannot be loaded: {hub_errors.first_line(error)}", "Train it again."
+            "The saved model cannot be loaded: {error}",
+            "Train it again.",
+            error=hub_errors.first_line(error),
         ) from error
     checkpoints.check_tokenizer("this model", tokenizer)
     if missing := sorted(loading["missing_keys"]):
         raise ModelError(
-            f"The saved model cannot be loaded: its file has no weights for {some(missing, 3)}.",
+            "The saved model cannot be loaded: its file has no weights for {missing}.",
             "Train or download it again.",
+            missing=some(missing, 3),
         )
     return tokenizer, model.eval()

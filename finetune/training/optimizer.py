@@ -12,6 +12,7 @@ from transformers import get_scheduler
 
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
+from finetune.messages import message as _
 
 
 def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Optimizer:
@@ -34,8 +35,11 @@ def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Op
     settings |= {"betas": (config.adam_beta1, config.adam_beta2), "eps": config.adam_epsilon}
     if config.optim == "adamw_bnb_8bit":
         if not (torch.cuda.is_available() and importlib.util.find_spec("bitsandbytes")):
-            problem = "is adamw_bnb_8bit, which needs a CUDA device and the package bitsandbytes"
-            raise ConfigError({"optim": f"{problem}; set it to adamw_torch_fused"})
+            problem = _(
+                "is adamw_bnb_8bit, which needs a CUDA device and the package bitsandbytes; set it "
+                "to adamw_torch_fused"
+            )
+            raise ConfigError({"optim": problem})
         bitsandbytes = importlib.import_module("bitsandbytes")
         return bitsandbytes.optim.AdamW8bit(groups, **settings)  # type: ignore[no-any-return]
     return torch.optim.AdamW(groups, fused=config.optim == "adamw_torch_fused", **settings)

@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
 from finetune.hub_errors import first_line
+from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Event
 
@@ -25,7 +26,9 @@ def tracker_settings(config: RunConfig, folder: Path) -> dict[str, Any]:
     if name == "none":
         return {}
     if importlib.util.find_spec(name) is None:
-        problem = f"is {name}, which is not installed; pip install {name}, or set it to none"
+        problem = _(
+            "is {name}, which is not installed; pip install {name}, or set it to none", name=name
+        )
         raise ConfigError({"report_to": problem})
     return {"log_with": name, "project_dir": str(folder)}
 
@@ -50,8 +53,12 @@ class Tracker:
         try:
             accelerator.init_trackers(project, config=config.to_dict(), init_kwargs=settings)
         except Exception as error:  # each has exceptions of its own
-            reason = f"is {config.report_to}, which does not begin ({first_line(error)[:200]})"
-            raise ConfigError({"report_to": f"{reason}; set it to none"}) from error
+            problem = _(
+                "is {name}, which does not begin ({reason}); set it to none",
+                name=config.report_to,
+                reason=first_line(error)[:200],
+            )
+            raise ConfigError({"report_to": problem}) from error
 
     def __call__(self, event: Event) -> None:
         """Log the event's numbers under the names that `Trainer` gives them."""

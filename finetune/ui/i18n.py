@@ -47,10 +47,14 @@ def gettext(text: str, /, **values: object) -> str:
         values: for its placeholders, as `str.format` takes them.
     """
     if isinstance(text, Message):
-        values |= text.values
+        values |= {name: _translated(value) for name, value in text.values.items()}
         text = text.template
     translated = catalogue(language()).gettext(text) if text else ""
     return translated.format(**values) if values else translated
+
+
+def _translated(value: object) -> object:
+    return gettext(value) if isinstance(value, Message) else value
 
 
 def gettext_html(text: str, /, **values: object) -> Markup:

@@ -187,6 +187,9 @@ def trusted_proxies() -> list[str]:
         networks = [str(ipaddress.ip_network(name, strict=False)) for name in names]
     except ValueError as error:
         raise FinetuneError(
-            f"{PROXIES} is wrong: {error}.", "Name addresses or networks, with commas between."
+            "{proxies} is wrong: {error}.",
+            "Name addresses or networks, with commas between.",
+            proxies=PROXIES,
+            error=error,
         ) from error
     return networks + (_PRIVATE if os.environ.get("SPACE_ID") else [])

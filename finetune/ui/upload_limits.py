@@ -149,7 +149,9 @@ def path(visitor: Visitor, upload: str) -> Path:
     current = _stored.get(upload, Path(upload))
     is_theirs = any(_is_below(upload, _owner_folder(name)) for name in visitor.names)
     if not (is_theirs or visitor.alone) or not current.is_file():
-        raise DataError(f"{Path(upload).name!r} is not here any more.", "Upload it again.")
+        raise DataError(
+            "{name!r} is not here any more.", "Upload it again.", name=Path(upload).name
+        )
     return current
 
 

@@ -6,18 +6,21 @@ with the name of a language, those that its catalogue lacks.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import string
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from babel.messages.extract import extract_from_dir
+from babel.messages import extract
 from babel.messages.frontend import parse_mapping_cfg
 from babel.messages.pofile import read_po
 
-from finetune import config
+from finetune import config, errors
 from finetune.data import catalog
 from finetune.environment import space
 from finetune.evaluation import baselines, examples, report
@@ -28,6 +31,8 @@ from finetune.ui.tabs import publish
 
 SOURCE = Path(app.__file__).parent.parent
 KEYWORDS = dict.fromkeys(("_", "_html", "gettext", "gettext_html", "message", "page_text"))
+ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type)}
+ERRORS.add("TooMany")
 # Texts that are kept elsewhere.
 LISTED: tuple[str, ...] = (
     *examples.SELECTIONS,
@@ -65,8 +70,30 @@ def extracted() -> list[str]:
     """The texts in Python and in templates, as `pybabel extract` finds them."""
     with (i18n.FOLDER / "babel.cfg").open(encoding="utf-8") as file:
         methods, options = parse_mapping_cfg(file)
-    texts = extract_from_dir(SOURCE, methods, options, KEYWORDS)
+    texts = extract.extract_from_dir(SOURCE, methods, options, KEYWORDS)
     return [text for _, _, text, _, _ in texts if isinstance(text, str)]
+
+
+def extract_python(
+    file: BinaryIO, keywords: Any, comment_tags: Any, options: Any
+) -> Iterator[tuple[int, Any, Any, Any]]:
+    """What Babel finds in Python, and the facts and remedies of errors."""
+    source = file.read()
+    file.seek(0)
+    yield from extract.extract_python(file, keywords, comment_tags, options)
+    for node in ast.walk(ast.parse(source)):
+        name = ast.unparse(node.func).split(".")[-1] if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and name in ERRORS:
+            for text in (text for argument in node.args[:2] for text in _literals(argument)):
+                yield node.lineno, "message", text, []
+
+
+def _literals(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.IfExp):
+        yield from _literals(node.body)
+        yield from _literals(node.orelse)
+    elif isinstance(node, ast.Constant) and node.value:
+        yield str(node.value)
 
 
 def shown(folder: Path) -> list[str]:

@@ -197,7 +197,7 @@ class PredictTab:
         if study.table is None:
             raise DataError("The validation pairs of this run were not kept.")
         if not len(rows):
-            raise DataError(f"There is no validation pair that it gets {kind}.")
+            raise DataError("There is no validation pair that it gets {kind}.", kind=kind)
         example = examples.example_rows(study, [int(random.choice(rows))])[0]
         text = gettext(
             "Validation example {n:,}: its label is {label}. {history}.",
