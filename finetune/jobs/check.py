@@ -119,7 +119,7 @@ def check_source_access(store: RunStore, config: RunConfig) -> None:
 
 def get_check(store: RunStore, check_id: object) -> CheckJob:
     """The check of that id; a `DataError` for anything else, as another visitor's upload."""
-    missing = DataError("There is no such check.", "Press Check.")
+    missing = DataError("There is no such check.", "Press Examine.")
     if not isinstance(check_id, str) or not _ID.fullmatch(check_id):
         raise missing
     job = CheckJob(store.root / "checks" / check_id)
