@@ -17,16 +17,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from finetune.errors import FinetuneError, StoreError
+from finetune.messages import message as _
 
 _Error = TypeVar("_Error", bound=FinetuneError)
 
-ELSEWHERE = ", or choose another folder with FINETUNE_RUNS"
+ELSEWHERE = _("or choose another folder with FINETUNE_RUNS")
 _CAUSES = {
-    errno.ENOSPC: ("the disk is full", "Free some space"),
-    errno.EDQUOT: ("the disk quota is used up", "Free some space"),
-    errno.EFBIG: ("it would be larger than this process may write", "Raise that limit (ulimit -f)"),
-    errno.EROFS: ("the disk is read-only", "Make it writable"),
-    errno.EACCES: ("permission denied", "Give this user the right to write there"),
+    errno.ENOSPC: (_("the disk is full"), _("Free some space")),
+    errno.EDQUOT: (_("the disk quota is used up"), _("Free some space")),
+    errno.EFBIG: (
+        _("it would be larger than this process may write"),
+        _("Raise that limit (ulimit -f)"),
+    ),
+    errno.EROFS: (_("the disk is read-only"), _("Make it writable")),
+    errno.EACCES: (_("permission denied"), _("Give this user the right to write there")),
 }
 _NUMBER = re.compile(r"(?:os error |\[errno )(\d+)", re.IGNORECASE)
 # torch's zip writer, and numpy's `tofile`: a short write, of which they give no cause.
@@ -58,8 +62,15 @@ def failure(
 ) -> _Error:
     """An error for people: what cannot be written, why, and a remedy that ends in `otherwise`."""
     reason = getattr(error, "strerror", None) or str(error)
-    reason, remedy = _CAUSES.get(cause(error) or 0, (reason, "See that it can be written"))
-    return kind(f"{name} cannot be written: {reason}.", f"{remedy}{otherwise}.")
+    reason, remedy = _CAUSES.get(cause(error) or 0, (reason, _("See that it can be written")))
+    return kind(
+        "{name} cannot be written: {reason}.",
+        "{remedy}, {otherwise}." if otherwise else "{remedy}.",
+        name=name,
+        reason=reason,
+        remedy=remedy,
+        otherwise=otherwise,
+    )
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 from finetune import disk, json_files
 from finetune.config import UPLOAD_PREFIX
 from finetune.errors import DataError
+from finetune.messages import message
 from finetune.owners import LOCAL_USER, NOBODY, Limits, Visitor
 
 SPLITS = ("train", "validation", "test")
@@ -89,7 +90,7 @@ class Uploads:
         """Copy files into a folder; it is an upload once it has its `upload.json`."""
         size = sum(path.stat().st_size for path in files.values())
         try:
-            with disk.writing("The upload", DataError):
+            with disk.writing(message("The upload"), DataError):
                 folder.mkdir(parents=True, exist_ok=True)
                 for name, path in files.items():  # perhaps of an upload that makes room for this
                     shutil.copyfile(path, folder / name)

@@ -177,7 +177,6 @@ def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) 
             _NO_TOKENIZER,
             checkpoint=checkpoint,
             unread=unread,
-            count=len(rows),
             rows=len(rows),
         )
 

@@ -152,7 +152,9 @@ def read_dataset(
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(unfinished, folder)
         except OSError as error:
-            raise disk.failure(f"What was read, in {root},", error, DataError) from error
+            raise disk.failure(
+                messages.message("What was read, in {root},", root=root), error, DataError
+            ) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return replace(dataset, folder=folder)
@@ -163,9 +165,13 @@ def ensure_cached(config: RunConfig, root: Path) -> None:
     Raises as `read_dataset`."""
     if _load_current(config, root) is None:
         child_process.call(
-            "finetune.data.dataset_cache:_read", config.to_json(), str(root),
-            about="The source of these pairs", seconds=_CHILD_SECONDS, memory=_CHILD_MEMORY,
-        )  # fmt: skip
+            "finetune.data.dataset_cache:_read",
+            config.to_json(),
+            str(root),
+            about=messages.message("The source of these pairs"),
+            seconds=_CHILD_SECONDS,
+            memory=_CHILD_MEMORY,
+        )
 
 
 def _read(config: str, root: str) -> None:

@@ -21,8 +21,8 @@ from finetune.messages import message as _
 
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # of a Parquet file, decoded together
 _MAGIC = {
-    b"PK\x03\x04": "a zip archive or an Excel workbook",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
+    b"PK\x03\x04": _("a zip archive or an Excel workbook"),
+    b"\xd0\xcf\x11\xe0": _("an old Excel workbook"),
 }
 
 

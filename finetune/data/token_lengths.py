@@ -116,7 +116,13 @@ def measure_lengths(pairs: Path, tokenizer: Path) -> TokenLengths:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # the library's panics are no Exceptions
-            _estimates[key] = TokenLengths(note=f"{tokenizer} cannot be used: {error}"[:300])
+            _estimates[key] = TokenLengths(
+                note=_(
+                    "{tokenizer} cannot be used: {error}",
+                    tokenizer=tokenizer,
+                    error=str(error)[:200],
+                )
+            )
     return _estimates[key]
 
 

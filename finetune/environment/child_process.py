@@ -21,6 +21,7 @@ from typing import Any
 
 from finetune import messages
 from finetune.errors import DataError, FinetuneError
+from finetune.messages import message
 
 SECONDS = 60
 MEMORY = 2**30  # bytes
@@ -64,15 +65,14 @@ def call(
         if kind == "result":
             return value
         raise DataError(*map(messages.decode, value))
-    reason = f"could not be read with {memory / 2**20:,.0f} MiB of memory, or breaks what reads it."
-    if child.returncode == -signal.SIGALRM:
-        reason = f"took more than {seconds:g} s to read."
-    raise DataError(
-        "{about} {reason}",
-        "Bring a part of it, or save it as CSV or JSONL.",
-        about=about,
-        reason=reason,
+    fact = message(
+        "{name} could not be read with {mib:,.0f} MiB of memory, or breaks what reads it.",
+        name=about,
+        mib=memory / 2**20,
     )
+    if child.returncode == -signal.SIGALRM:
+        fact = message("{name} took more than {seconds:g} s to read.", name=about, seconds=seconds)
+    raise DataError(fact, "Bring a part of it, or save it as CSV or JSONL.")
 
 
 def main() -> None:

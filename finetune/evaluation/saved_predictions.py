@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from finetune import disk
 from finetune.errors import StoreError
+from finetune.messages import message as _
 from finetune.runs.run import Run
 
 Logits = NDArray[np.float32]
@@ -77,7 +78,9 @@ def read_logits(run: Run, step: int, split: str = "validation") -> SavedLogits:
     Raises:
         StoreError: when they were not kept or cannot be read.
     """
-    subject = "The test set" if split == "test" else f"The evaluation of step {step:,}"
+    subject = _("The evaluation of step {step:,}", step=step)
+    if split == "test":
+        subject = _("The test set")
     try:
         with np.load(_logits_file(run, step, split)) as arrays:
             logits, broken = _finite(arrays["logits"])

@@ -104,7 +104,7 @@ class HubClient:
 
     def account(self) -> Account:
         """Whose token it is; one that may only read is refused."""
-        user = self.call("The sign-in", self.api.whoami)
+        user = self.call(_("The sign-in"), self.api.whoami)
         access = (user.get("auth") or {}).get("accessToken") or {}
         if access.get("role") == "read":
             raise PublishError(
@@ -117,7 +117,7 @@ class HubClient:
 
     def hardware(self, name: str) -> str:
         """The name and the price of a Space's hardware."""
-        offered = self.call("Asking which hardware there is", self.api.list_spaces_hardware)
+        offered = self.call(_("Asking which hardware there is"), self.api.list_spaces_hardware)
         hardware = next((kind for kind in offered if kind.name == name), None)
         if hardware is None:
             names = ", ".join(str(kind.name) for kind in offered)
@@ -147,7 +147,7 @@ class HubClient:
         """Make a Gradio Space, with its hardware at once: on the free one the Hub refuses it to
         free accounts."""
         self.call(
-            f"Creating the Space {name}",
+            _("Creating the Space {name}", name=name),
             lambda: self.api.create_repo(
                 name, repo_type="space", space_sdk="gradio", private=private or None,
                 space_hardware=hardware, space_sleep_time=sleep_time,

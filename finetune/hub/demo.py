@@ -17,6 +17,7 @@ from finetune.errors import PublishError
 from finetune.hub.client import HubClient, HubRefused, default_sleep_time
 from finetune.hub.model_card import EXAMPLES
 from finetune.hub.script_bundle import pinned
+from finetune.messages import message as _
 
 if TYPE_CHECKING:
     from finetune.hub.push_plan import PushPlan
@@ -35,7 +36,9 @@ def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
             full=plan.full,
         )
     space = f"{plan.full[:91]}-demo"
-    files = hub.call(f"Looking for the Space {space}", lambda: hub.space_files(space))
+    files = hub.call(
+        _("Looking for the Space {space}", space=space), lambda: hub.space_files(space)
+    )
     if files is None:
         price, sleep_time = hub.hardware(hardware), default_sleep_time(hardware)
         if sleep_time is not None:
@@ -59,7 +62,7 @@ def push_demo(
             hub.create_space(plan.demo, hardware, default_sleep_time(hardware))
         additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
         hub.call(
-            f"Sending the demo to {plan.demo}",
+            _("Sending the demo to {demo}", demo=plan.demo),
             lambda: hub.api.create_commit(
                 plan.demo, additions, commit_message=f"A demo of {plan.full}", repo_type="space"
             ),

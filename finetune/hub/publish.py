@@ -206,16 +206,19 @@ class Upload:
         if not self._plan.exists:
             self._tell(Phase.CREATE_REPOSITORY)
             hub.call(
-                f"Creating {full}",
+                _("Creating {full}", full=full),
                 lambda: hub.api.create_repo(full, private=self._plan.private),
                 stoppable=False,
             )
             self.created = True
             # What the new repository holds: of two commits on it, one of them late, one arrives.
-            parent = hub.call(f"Looking into {full}", lambda: hub.api.model_info(full)).sha or ""
+            parent = (
+                hub.call(_("Looking into {full}", full=full), lambda: hub.api.model_info(full)).sha
+                or ""
+            )
         self._tell(Phase.UPLOAD)
         hub.call(
-            f"Sending the files to {full}",
+            _("Sending the files to {full}", full=full),
             lambda: hub.api.preupload_lfs_files(full, additions, free_memory=False, num_threads=1),
         )
         self.progress = replace(self.progress, sent=self._plan.size)
@@ -224,7 +227,7 @@ class Upload:
         operations: list[Any] = [*additions, *map(CommitOperationDelete, self._plan.removed)]
         try:
             commit = hub.call(
-                f"The push to {full}",
+                _("The push to {full}", full=full),
                 lambda: hub.api.create_commit(
                     full, operations, commit_message=message, parent_commit=parent or None
                 ),
@@ -299,7 +302,7 @@ def verify_push(
         with tempfile.TemporaryDirectory(prefix="finetune-verify-") as folder:
             hub.beat = time.monotonic  # a download has the client's own time limits
             hub.call(
-                f"Loading {full} back",
+                _("Loading {full} back", full=full),
                 lambda: snapshot_download(
                     full, revision=commit, local_dir=folder, token=hub.api.token, max_workers=2,
                     endpoint=hub.api.endpoint,
@@ -309,7 +312,7 @@ def verify_push(
     except Cancelled:
         return Verification(0, 0.0, "It was not loaded back: you cancelled that.")
     except FinetuneError as error:
-        return Verification(0, 0.0, f"It could not be loaded back. {error}")
+        return Verification(0, 0.0, _("It could not be loaded back. {error}", error=error))
     difference = float(np.abs(local - pushed).max(initial=0.0))
     problem = ""
     if not difference <= TOLERANCE:

@@ -17,6 +17,7 @@ from finetune.data import catalog
 from finetune.errors import PublishError
 from finetune.hub import curves_picture, demo, model_card
 from finetune.hub.client import Account, HubClient, full_repo_id
+from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.summary import ENDED, RunSummary
 
@@ -123,9 +124,11 @@ def prepare_push(
     plan = PushPlan(
         account, full, False, "", request.private, sizes, licence=licence, base_licence=base
     )
-    if (info := hub.call(f"Looking for {full}", lambda: _repository(hub.api, full))) is not None:
+    if (
+        info := hub.call(_("Looking for {full}", full=full), lambda: _repository(hub.api, full))
+    ) is not None:
         plan = _with_repository(plan, info)
-    hub.call(f"The card of {full}", lambda: _validate_card(card))
+    hub.call(_("The card of {full}", full=full), lambda: _validate_card(card))
     if request.demo:
         plan = demo.with_demo(plan, request.hardware, hub)
     return plan, files
@@ -146,7 +149,7 @@ def _licence_on_hub(run: Run, hub: HubClient) -> str:
     if catalog.is_local_path(checkpoint):
         return ""
     with contextlib.suppress(PublishError):
-        info = hub.call("Looking for the base model", lambda: hub.api.model_info(checkpoint))
+        info = hub.call(_("Looking for the base model"), lambda: hub.api.model_info(checkpoint))
         licence: Any = info.card_data.get("license") if info.card_data else ""
         return licence if isinstance(licence, str) else ""
     return ""

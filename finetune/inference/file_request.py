@@ -48,7 +48,7 @@ def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -
         DataError: naming a column that the file does not have, or a sentence that has no column.
     """
     usable, guesses = file_columns(path, request.file)
-    has = f"it has {', '.join(usable[:20])}."
+    columns = ", ".join(usable[:20])
     first, second, label = (
         getattr(request, name) or guess for name, guess in zip(COLUMNS, guesses, strict=True)
     )
@@ -57,19 +57,19 @@ def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -
     for column in filter(None, (first, second, label)):
         if column not in usable:
             raise DataError(
-                "{file} has no column {column!r}; {has}",
+                "{file} has no column {column!r}; it has {columns}.",
                 "Choose another.",
                 file=request.file,
                 column=column,
-                has=has,
+                columns=columns,
             )
     if not first or (paired and not second):
         missing = "sentence2" if first else "sentence1"
         raise DataError(
-            "No column of {file} is clearly {missing}: {has}",
+            "No column of {file} is clearly {missing}: it has {columns}.",
             "Choose it, or a model of single sentences." if first else "Choose it.",
             file=request.file,
             missing=missing,
-            has=has,
+            columns=columns,
         )
     return replace(request, sentence1=first, sentence2=second, label=label)

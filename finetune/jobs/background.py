@@ -20,6 +20,7 @@ from finetune.environment import hub_connection
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import workers
 from finetune.jobs.kinds import KINDS
+from finetune.messages import message
 from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.events import Event
@@ -80,13 +81,7 @@ def start_job(
             jobs = map(JobFolder, store.root.glob(f"{KINDS[kind].folders}/"))
             running = [job for job in jobs if job.is_alive()]
             if len(running) >= KINDS[kind].limit:
-                raise JobError(
-                    "{running} {busy}.",
-                    "Try again in a minute.",
-                    count=len(running),
-                    busy=KINDS[kind].busy,
-                    running=len(running),
-                )
+                raise JobError(KINDS[kind].busy, "Try again in a minute.", n=len(running))
             admit(running)
             with disk.writing(job.folder):
                 job.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +148,7 @@ def carry_out(
         job.append(work() or events.Finished(step=0, seconds=0.0))
         return 0
     except Exception as error:
-        job.append(failure_event(error, "A file of the job", remedy))
+        job.append(failure_event(error, message("A file of the job"), remedy))
         return 1
 
 

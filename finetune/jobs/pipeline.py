@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from finetune.training.loop import Hooks
 
 LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
-RESUME = " and press Resume: nothing saved is lost"  # the end of a remedy
+RESUME = _("and press Resume: nothing saved is lost")  # the end of a remedy
 
 
 def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
@@ -278,7 +278,7 @@ def _hooks(
     def save_predictions(
         step: int, logits: loop.Logits, labels: loop.Labels
     ) -> dict[str, list[float]]:
-        with disk.writing("The predictions", StoreError, RESUME):
+        with disk.writing(_("The predictions"), StoreError, RESUME):
             saved_predictions.save_logits(run, step, logits, labels)
         scores = intervals.bootstrap_intervals(
             labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
@@ -286,12 +286,12 @@ def _hooks(
         return {name: [score.low, score.high] for name, score in scores.items()}
 
     def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:
-        with disk.writing("The best model", StoreError, RESUME):
+        with disk.writing(_("The best model"), StoreError, RESUME):
             merged = model.merged_model(classifier)
             model.save_model(merged, tokenizer, run.folder / "best", weights, step)
 
     def save_checkpoint(step: int, write: Any) -> None:
-        with disk.writing("The checkpoint", StoreError, RESUME):
+        with disk.writing(_("The checkpoint"), StoreError, RESUME):
             if accelerator.is_main_process:
                 run.begin_checkpoint()
             accelerator.wait_for_everyone()

@@ -90,9 +90,12 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
         raise DataError(*NOBODY)
     size, limit = path.stat().st_size, Limits.of_environment().upload_bytes
     if not store.visitor.alone and size > limit:
-        sizes = f"has {size / 2**20:.0f} MB; a visitor may bring {limit / 2**20:.0f} MB."
         raise DataError(
-            "{file} {sizes}", "Bring a part of the rows.", file=request.file, sizes=sizes
+            "{file} has {mb:.0f} MB; a visitor may bring {limit:.0f} MB.",
+            "Bring a part of the rows.",
+            file=request.file,
+            mb=size / 2**20,
+            limit=limit / 2**20,
         )
 
     def admit(running: list[JobFolder]) -> None:

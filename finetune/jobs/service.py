@@ -111,7 +111,6 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
         raise JobError(
             "You have {runs} runs here, and a visitor may keep {limit}.",
             "Delete one under Runs, or use a copy of this app of your own.",
-            count=len(runs),
             limit=limits.runs,
             runs=len(runs),
         )
@@ -119,7 +118,6 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
         raise JobError(
             "{queue} runs wait already, and the queue has {limit} places.",
             "Try again later, or use a copy of this app of your own.",
-            count=len(queue),
             limit=limits.queue,
             queue=len(queue),
         )

@@ -243,5 +243,5 @@ def unexpected_failure(error: Exception, config: RunConfig) -> events.Failed:
                 per_device_train_batch_size=config.per_device_train_batch_size,
             ),
         )
-    files, remedy = "A file of the run", "The log has the details."
+    files, remedy = _("A file of the run"), _("The log has the details.")
     return background.failure_event(error, files, remedy, pipeline.RESUME)

@@ -24,7 +24,7 @@ from typing import Any
 from finetune import disk, json_files
 from finetune.disk import write_atomically
 from finetune.errors import StoreError
-from finetune.messages import decode, encode
+from finetune.messages import decode, encode, message
 from finetune.runs import events
 from finetune.runs.events import Event
 
@@ -109,7 +109,7 @@ class JobFolder:
                 os.close(handle)
         except OSError as error:
             raise disk.failure(
-                self.events_file, error, StoreError, "; the model saved last is kept"
+                self.events_file, error, StoreError, message("the model saved last is kept")
             ) from error
 
     def tail(self, offset: int = 0, limit: int = -1) -> tuple[list[Event], int]:

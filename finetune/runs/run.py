@@ -23,6 +23,7 @@ from finetune import disk, json_files
 from finetune.config import RunConfig, is_upload
 from finetune.disk import write_atomically
 from finetune.errors import ConfigError, NoSuchRun, StoreError
+from finetune.messages import message
 from finetune.runs import events
 from finetune.runs.job_folder import FORMAT, JobFolder, PathInside
 from finetune.runs.metadata import RunMetadata
@@ -175,7 +176,7 @@ class Run(JobFolder):
             return
         aside = best.with_name("best.new")
         shutil.rmtree(aside, ignore_errors=True)
-        with disk.writing("The best model"):
+        with disk.writing(message("The best model")):
             disk.link_folder(checkpoint / "best", aside)
             disk.replace_folder(aside, best)
 

@@ -154,7 +154,6 @@ def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
                 "Lower it.",
                 frozen_layers=config.frozen_layers,
                 checkpoint=config.checkpoint,
-                count=len(layers),
                 layers=len(layers),
             )
         for layer in layers[: config.frozen_layers]:

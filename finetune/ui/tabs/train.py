@@ -175,7 +175,7 @@ class TrainTab:
             planned = _plan(values)
             estimates = [cost.estimate_cost(store, run.config) for run in planned]
         except ConfigError as error:
-            wrong = "; ".join(f"{name} {text}" for name, text in error.problems.items())
+            wrong = "; ".join(f"{name} {gettext(text)}" for name, text in error.problems.items())
             text = gettext(
                 "What Train will take is told once the form is right: {wrong}.", wrong=wrong
             )
