@@ -140,7 +140,7 @@ def resume_run(store: RunStore, run: Run) -> None:
             raise JobError(
                 "The run is {status}.",
                 "Only one that ended too early can go on.",
-                status=summary.status,
+                status=_(summary.status),
             )
         run.config()
         _check_share(store, 0, 1)

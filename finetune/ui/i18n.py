@@ -47,8 +47,9 @@ def gettext(text: str, /, **values: object) -> str:
         values: for its placeholders, as `str.format` takes them.
     """
     if isinstance(text, Message):
-        values |= {name: _translated(value) for name, value in text.values.items()}
+        values |= text.values
         text = text.template
+    values = {name: _translated(value) for name, value in values.items()}
     translated = catalogue(language()).gettext(text) if text else ""
     return translated.format(**values) if values else translated
 
