@@ -100,15 +100,6 @@ def test_rows_come_in_the_requested_order(
     ]
 
 
-def test_unclear_columns_are_shown_with_the_first_rows(watched: Watched) -> None:
-    watched.write("first_rows.json", FIRST_ROWS)
-    watched.write("report.json", CheckReport("a.csv", choices={"p": "", "q": ""}).to_json())
-    overview = watched.tick()[watched.tab.overview]
-    assert "First rows of" in overview
-    assert "&lt;script&gt;" in overview
-    assert "No row was measured" not in overview  # nothing is known of lengths
-
-
 def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
     store: RunStore, watched: Watched
 ) -> None:

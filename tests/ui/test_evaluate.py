@@ -165,15 +165,4 @@ def test_errors_are_listed_and_labels_corrected(app: App, page: Page, toy_checkp
     text = Path(download.value.path()).read_text()
     assert len(text.splitlines()) == 61
     assert [n for n, line in enumerate(text.splitlines()[1:]) if line.endswith(former)] == [5]
-    page.locator("#errors-which input").click()
-    page.get_by_role("option", name="right", exact=True).click()
-    expect(page.locator("#errors-table")).to_contain_text("1 to 20 of")
-    boxes = page.locator("#errors-table select")
-    boxes.evaluate_all("(all) => all.forEach((box) => { box.selectedIndex = 1; })")
-    page.get_by_role("button", name="Next").click()
-    expect(page.locator("#errors-table")).to_contain_text("21 to 40 of")
-    # The browser uses the boxes again: they show the labels of the rows in them now.
-    drawn = boxes.evaluate_all("(all) => all.map((box) => box.value)")
-    assert drawn == boxes.locator("[selected]").evaluate_all("(all) => all.map((it) => it.value)")
-    assert set(drawn) == set(LABELS)
     assert run.read_json(run.folder / "corrections.json") != {}

@@ -520,12 +520,12 @@ def test_what_is_fetched_of_the_hub_counts(
     hub.add_repo("ada/more", files={"model.safetensors": mega})
     owner = auth.request_visitor(store, asks(ada)).name
 
-    def dataset(part: str, who: str = owner) -> None:
+    def dataset(part: str, visitor: str = owner) -> None:
         config = RunConfig(dataset="ada/pairs", dataset_config_name=part)
-        hub_access.count_dataset(store.root, who, config)
+        hub_access.count_dataset(store.root, visitor, config)
 
-    def checkpoint(name: str, who: str = owner, weights: bool = True) -> None:
-        hub_access.count_checkpoint(store.root, who, name, weights)
+    def checkpoint(name: str, visitor: str = owner, weights: bool = True) -> None:
+        hub_access.count_checkpoint(store.root, visitor, name, weights)
 
     with pytest.raises(DataError, match=r"ada/pairs large has 4 MB\. A visitor may fetch 3 MB"):
         dataset("large")
