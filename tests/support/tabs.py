@@ -6,6 +6,8 @@ from typing import Any
 
 import gradio as gr
 
+from finetune.config import RunConfig
+from finetune.jobs import check
 from finetune.runs.store import RunStore
 from finetune.ui import form
 from finetune.ui.tabs.data import DataTab
@@ -19,6 +21,15 @@ def data_tab(store: RunStore) -> DataTab:
         tab.draw_poller()
         tab.wire(form.draw(tab.draw()))
     return tab
+
+
+def new_check(store: RunStore, dataset: str = RunConfig().dataset) -> check.CheckJob:
+    """The check of some pairs, before its process starts."""
+    config = RunConfig(dataset=dataset)
+    job = check.check_folder(store, config)
+    job.folder.mkdir(parents=True)
+    job.describe_job("check", "", config.to_dict())
+    return job
 
 
 def predict_tab(store: RunStore) -> PredictTab:

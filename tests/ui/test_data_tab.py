@@ -19,26 +19,24 @@ from finetune.runs import events
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.store import RunStore
 from finetune.ui.tabs.data import Drawn
-from tests.support.tabs import data_tab
+from tests.support.tabs import data_tab, new_check
 from tests.ui.test_app import NOBODY
 
-ASKED = gr.EventData(None, {"wait": "+this"})
-FAILED = events.Failed(error="It is over.", remedy="Press Examine.")
+POLL = gr.EventData(None, {"wait": "+this"})
+FIRST_ROWS = preview.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])]).to_json()
 
 
 class Watched:
     """The Data tab as a browser with one check sees it."""
 
     def __init__(self, store: RunStore) -> None:
-        self.tab, self.drawn, self.words = data_tab(store), Drawn(), ""
-        self.check = check.check_folder(store, RunConfig())
-        self.check.folder.mkdir(parents=True)
-        self.check.describe_job("check", "", RunConfig().to_dict())
+        self.tab, self.drawn = data_tab(store), Drawn()
+        self.check = new_check(store)
         hold_lock(self.check.lock_file)  # as its worker, to the end of the tests
 
     def tick(self) -> dict[Any, Any]:
         """The parts of the page that change."""
-        changes = self.tab.on_tick(NOBODY, self.check.id, self.drawn, self.words, ASKED)
+        changes = self.tab.on_tick(NOBODY, self.check.id, self.drawn, "owl", POLL)
         self.drawn = changes.pop(self.tab.drawn, self.drawn)
         return changes
 
@@ -53,12 +51,9 @@ def watched(store: RunStore) -> Watched:
 
 def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     tab = watched.tab
-    watched.check.append(events.PhaseStarted(phase=Phase.START))
-    assert "PyTorch" not in watched.tick()[tab.progress]  # which it does not load
     watched.check.append(events.PhaseStarted(phase=Phase.READ_ROWS, detail="train"))
     watched.check.append(events.Progressed(done=50_000))
-    rows = preview.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])])
-    watched.write("first_rows.json", rows.to_json())
+    watched.write("first_rows.json", FIRST_ROWS)
     first = watched.tick()
     assert set(first) == {tab.progress}
     assert "reading train: 50,000 rows" in first[tab.progress]
@@ -71,7 +66,6 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     second = watched.tick()
     assert {tab.overview, tab.findings, tab.rows, tab.split, *tab.columns} <= set(second)
     assert ("guessed: q", "") in second[tab.columns[1]]["choices"]
-    assert "Almost done" in second[tab.progress]
     assert "measuring lengths" in second[tab.progress]
     assert second[tab.poller][0] == "+"  # the wait goes on, and Train hears that pairs are counted
     assert set(watched.tick()) == {tab.progress}  # what is on the page is left alone
@@ -82,48 +76,28 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     assert watched.tick() == {tab.poller: "-this"}
 
 
-@pytest.mark.parametrize(
-    ("words", "order", "asked"),
-    [("", "", "first"), ("owl", "", "search"), ("owl", "random", "random")],
-)
-def test_rows_come_in_the_way_that_is_chosen(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, words: str, order: str, asked: str
+def test_rows_come_in_the_requested_order(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
 
-    def owls(folder: Path, *values: object, seed: int) -> list[Example]:
+    def preview_rows(folder: Path, *values: object, seed: int) -> list[Example]:
         calls.append((folder.name, *values))
         return [Example("train", 7, "an owl")]
 
-    monkeypatch.setattr(preview, "preview_rows", owls)
-    watched.words, tab = words, watched.tab
+    monkeypatch.setattr(preview, "preview_rows", preview_rows)
+    tab = watched.tab
     report = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
     watched.write("report.json", report.to_json())
     assert "an owl" in watched.tick()[tab.rows]
-    assert calls == [("c", "train", "search" if words else "first", words)]
-    assert "an owl" in tab.on_rows(NOBODY, watched.check.id, "test", words, order)[tab.rows]
-    assert calls[1:] == [("c", "test", asked, words)]
-
-
-def test_unclear_columns_are_shown_with_the_first_rows(watched: Watched) -> None:
-    rows = preview.FirstRows("a.csv", ["p"], [(2, ["<script>"])])
-    watched.write("first_rows.json", rows.to_json())
-    watched.write("report.json", CheckReport("a.csv", choices={"p": "", "q": ""}).to_json())
-    shown = watched.tick()[watched.tab.overview]
-    assert "First rows of a.csv" in shown
-    assert "&lt;script&gt;" in shown
-    assert "No row was measured" not in shown  # nothing is known of lengths
-
-
-def test_what_needs_no_tokenizer_stays_when_the_rest_fails(watched: Watched) -> None:
-    tab = watched.tab
-    watched.write("partial.json", CheckReport("x", read={"train": 9}).to_json())
-    watched.check.append(FAILED)
-    shown = watched.tick()
-    assert "It is over." in shown[tab.progress]
-    assert shown[tab.overview]
-    assert tab.poller in shown
-    assert set(watched.tick()) == {tab.poller}
+    for words, order in (("", ""), ("owl", "random")):
+        shown = tab.on_rows(NOBODY, watched.check.id, "test", words, order)
+        assert "an owl" in shown[tab.rows]
+    assert calls == [
+        ("c", "train", "search", "owl"),
+        ("c", "test", "first", ""),
+        ("c", "test", "random", "owl"),
+    ]
 
 
 def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
@@ -141,16 +115,19 @@ def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
     assert set(watched.tab.columns) & set(changes) == {watched.tab.columns[3]}  # the classes
 
 
-def test_the_same_failure_is_told_again_when_pairs_are_checked_again(watched: Watched) -> None:
+def test_a_failure_is_told_each_time_and_keeps_what_needs_no_tokenizer(watched: Watched) -> None:
     tab = watched.tab
     for _ in range(2):
-        watched.check.append(FAILED)
+        watched.check.append(events.Failed(error="It is over.", remedy="Press Examine."))
         assert "It is over." in watched.tick()[tab.progress]
         assert set(watched.tick()) == {tab.poller}
         watched.check.events_file.unlink()
         assert "Examining" in watched.tick()[tab.progress]
-    watched.write("report.json", CheckReport("x", read={"train": 9}).to_json())
-    assert set(tab.columns) <= set(watched.tick())  # they are known now
+    watched.write("partial.json", CheckReport("x", read={"train": 9}).to_json())
+    watched.check.append(events.Failed(error="It is over."))
+    changes = watched.tick()
+    assert changes[tab.overview]
+    assert {tab.progress, tab.poller, *tab.columns} <= set(changes)
 
 
 def test_an_examination_tells_what_it_does_with_the_pairs(
@@ -160,19 +137,15 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
         monkeypatch.setattr(signal, name, lambda *values: None)
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the examination sets them
         monkeypatch.setenv(name, "1")
-    job = check.check_folder(store, RunConfig())
-    job.folder.mkdir(parents=True)
-    job.describe_job("check", "", RunConfig().to_dict())
+    job = new_check(store)
     assert check.check_job(job) == 0
     started = [event for event in job.tail()[0] if isinstance(event, events.PhaseStarted)]
     assert [(event.phase, event.detail) for event in started] == [
         (Phase.START, ""), (Phase.READ_ROWS, "train"), (Phase.READ_ROWS, "validation"),
         (Phase.READ_ROWS, "test"), (Phase.COUNT_ROWS, ""), (Phase.MEASURE_LENGTHS, ""),
     ]  # fmt: skip
-    state = check.check_state(job)
-    assert state.report is not None
+    report = check.check_state(job).report
+    assert report is not None
     partial = CheckReport(**json.loads((job.folder / "partial.json").read_text()))
-    assert partial.splits == state.report.splits
-    assert partial.lengths.bins == []
-    assert "once the tokenizer is loaded" in partial.lengths.note
-    assert state.report.lengths.rows == 1746
+    assert partial.splits == report.splits
+    assert (partial.lengths.bins, report.lengths.rows) == ([], 1746)

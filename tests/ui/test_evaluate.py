@@ -1,8 +1,7 @@
-"""The Evaluation and Errors parts of a run; with prediction, also in a real Chromium."""
+"""The Evaluation and Errors parts of a run, also in a real Chromium."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +71,6 @@ def open_part(page: Page, name: str) -> None:
     page.get_by_role("radio", name=name, exact=True).check()
 
 
-def open_predict(page: Page) -> None:
-    page.get_by_role("tab", name="Predict").click()
-    expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))
-
-
 @pytest.fixture
 def part(store: RunStore) -> Evaluation:
     evaluation = Evaluation(store)
@@ -91,45 +85,32 @@ def test_what_is_not_evaluated_says_so_and_offers_nothing(
     view = {"opened": store.create(RunConfig()).id}
     updates = part.on_part(NOBODY, view, "Evaluation", *FILTERS.values())
     assert "Nothing was evaluated yet." in updates[part.body]
-    assert not updates[part.orders]["visible"]
     assert not updates[part.open]["visible"]
-    assert updates[part.test] == ""
     updates = part.on_part(NOBODY, view, "Errors", *FILTERS.values())
     assert "Nothing was evaluated yet." in updates[part.table]
     assert not updates[part.start]["visible"]
 
 
-@pytest.mark.parametrize(
-    ("filters", "text"),
-    [
-        ({}, "1 to 20 of 60"),
-        ({"which": "wrong"}, "1 to 1 of 1"),
-        ({"which": "right"}, "1 to 20 of 59"),
+def test_examples_are_filtered_and_an_unusable_threshold_is_refused(
+    part: Evaluation, toy_checkpoint: Path
+) -> None:
+    run = evaluated(part, toy_checkpoint, 1, 9.0)  # all right but the sixth
+    view = {"opened": run.id}
+    filters: dict[str, Any]
+    for filters, text in (
         ({"which": "suspected labels"}, "1 to 1 of 1"),
         ({"label": "equivalent"}, "1 to 20 of 36"),
         ({"search": "ZEBRA"}, "No example is like that."),
         ({"page": 40}, "41 to 60 of 60"),
         ({"page": 900}, "1 to 20 of 60"),
-    ],
-)
-def test_examples_are_listed_by_what_is_asked(
-    part: Evaluation, toy_checkpoint: Path, filters: dict[str, Any], text: str
-) -> None:
-    view = {"opened": evaluated(part, toy_checkpoint, 1, 9.0).id}  # all right but the sixth
-    updates = part.on_filter(NOBODY, view, *(FILTERS | filters).values())
-    assert text in updates[part.table]
-    assert "always right" in updates[part.counts]
-    assert "choose another class" in updates[part.corrected]
-
-
-@pytest.mark.parametrize("value", ["0", "1", "1.5"])
-def test_a_threshold_that_cannot_be_used_is_refused(
-    part: Evaluation, toy_checkpoint: Path, value: str
-) -> None:
-    run = evaluated(part, toy_checkpoint, 1, 3.0)
-    click = gr.EventData(None, {"do": "save", "what": value, "run": run.id})
-    updates = part.on_choice(NOBODY, click, {"opened": run.id})
-    assert "Choose one between 0 and 1." in updates[part.message]
+    ):
+        updates = part.on_filter(NOBODY, view, *(FILTERS | filters).values())
+        assert text in updates[part.table], filters
+        assert "always right" in updates[part.counts]
+    for value in ("0", "1.5"):
+        click = gr.EventData(None, {"do": "save", "what": value, "run": run.id})
+        message = part.on_choice(NOBODY, click, view)[part.message]
+        assert "Choose one between 0 and 1." in message
     assert decision_rule.read_rule(run.best).threshold is None
 
 
@@ -167,18 +148,11 @@ def test_an_evaluation_is_read_and_a_threshold_kept(
 
 
 @pytest.mark.long
-def test_errors_are_found_and_labels_corrected(
-    app: App, page: Page, toy_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_errors_are_listed_and_labels_corrected(app: App, page: Page, toy_checkpoint: Path) -> None:
     run = evaluated(app, toy_checkpoint, 1, 3.0)
     open_part(page, "Errors")
     expect(page.locator("#errors-table tbody tr").first).to_be_visible()
     expect(page.locator("#histories")).to_contain_text("always right")
-    wrong = page.locator("#errors-table tbody tr").count()
-    page.locator("#errors-search textarea, #errors-search input").first.fill("zebra")
-    expect(page.locator("#errors-table")).to_contain_text("No example is like that")
-    page.locator("#errors-search textarea, #errors-search input").first.fill("")
-    expect(page.locator("#errors-table tbody tr")).to_have_count(wrong)
     page.locator("#errors-which input").click()
     page.get_by_role("option", name="suspected labels").click()
     chooser = page.locator("#errors-table select[data-row='5']")
@@ -186,77 +160,9 @@ def test_errors_are_found_and_labels_corrected(
     former = chooser.input_value()
     chooser.select_option(next(name for name in LABELS if name != former))
     expect(page.locator("#corrections")).to_contain_text("1 label corrected")
-    with page.expect_download() as got:
+    with page.expect_download() as download:
         page.get_by_role("link", name="Corrected validation pairs").click()
-    text = Path(got.value.path()).read_text()
+    text = Path(download.value.path()).read_text()
     assert len(text.splitlines()) == 61
     assert [n for n, line in enumerate(text.splitlines()[1:]) if line.endswith(former)] == [5]
-    page.locator("#errors-which input").click()
-    page.get_by_role("option", name="right", exact=True).click()
-    expect(page.locator("#errors-table")).to_contain_text("1 to 20 of")
-    boxes = page.locator("#errors-table select")
-    boxes.evaluate_all("(all) => all.forEach((box) => { box.selectedIndex = 1; })")
-    page.get_by_role("button", name="Next").click()
-    expect(page.locator("#errors-table")).to_contain_text("21 to 40 of")
-    # The browser uses the boxes again: they show the labels of the rows in them now.
-    drawn = boxes.evaluate_all("(all) => all.map((box) => box.value)")
-    assert drawn == boxes.locator("[selected]").evaluate_all("(all) => all.map((it) => it.value)")
-    assert set(drawn) == set(LABELS)
     assert run.read_json(run.folder / "corrections.json") != {}
-
-
-@pytest.mark.long
-def test_two_runs_are_compared_pair_by_pair(app: App, page: Page, toy_checkpoint: Path) -> None:
-    for seed, skill in ((1, 0.2), (2, 4.0)):
-        evaluated(app, toy_checkpoint, seed, skill)
-    page.get_by_role("tab", name="Runs").click()
-    boxes = page.locator("#runs-table input[type=checkbox]")
-    expect(boxes).to_have_count(2)
-    for index in range(2):
-        boxes.nth(index).check()
-        expect(boxes.nth(index)).to_be_checked()
-    page.get_by_role("button", name="Compare 2").click()
-    expect(page.locator("#versus")).to_contain_text("differ by more than chance")
-    page.locator("#apart summary").click()
-    expect(page.locator("#apart tbody tr").first).to_be_visible()
-
-
-@pytest.mark.long
-def test_a_pair_is_asked_and_explained(app: App, page: Page, toy_checkpoint: Path) -> None:
-    evaluated(app, toy_checkpoint, 1, 3.0)
-    open_predict(page)
-    page.locator("#draw-wrong").click()
-    expect(page.locator("#drawn")).to_contain_text("its label is")
-    expect(page.locator("#sentence1 textarea")).not_to_have_value("")
-    page.locator("#sentence1 textarea").fill("the <b>cat</b> sees a dog .")
-    page.locator("#sentence2 textarea").fill("a cat sees the dog .")
-    page.locator("#compare").click()
-    expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
-    page.get_by_role("button", name="Why?").click()
-    expect(page.locator("#why")).to_contain_text("They add up")
-    expect(page.locator("#why .ft-weighed").first).to_contain_text("cat")
-    expect(page.locator("#reasons")).to_contain_text("small edits")
-    page.locator("#compare").click()
-    expect(page.locator("#why")).to_have_count(0)  # of that answer nobody has asked why
-
-
-@pytest.mark.long
-def test_a_file_is_judged_on_the_page(
-    app: App, page: Page, toy_checkpoint: Path, tmp_path: Path
-) -> None:
-    evaluated(app, toy_checkpoint, 1, 3.0)
-    path = tmp_path / "tickets.csv"
-    rows = [f"{first},{second},{LABELS[label]}\n" for first, second, label in toys.rows(40)]
-    path.write_text("".join(["sentence1,sentence2,label\n", *rows, "broken\n"]))
-    open_predict(page)
-    page.locator("#batch-fold > button").click()
-    page.locator("#batch-file input[type=file]").set_input_files(path)
-    expect(page.locator("#batch-file")).to_contain_text("tickets")
-    page.get_by_role("button", name="Predict the file").click()
-    expect(page.locator("#batch-view")).to_contain_text("41 rows", timeout=60_000)
-    expect(page.locator("#batch-view")).to_contain_text("1 could not be judged")
-    expect(page.locator("#batch-scores")).to_contain_text("40 labelled rows")
-    with page.expect_download() as got:
-        page.get_by_role("link", name="The file with predictions").click()
-    assert got.value.suggested_filename == "tickets-predicted.csv"
-    assert len(Path(got.value.path()).read_text().splitlines()) == 42
