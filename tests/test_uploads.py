@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -51,15 +52,23 @@ def test_a_file_whose_name_is_no_utf8_is_kept(tmp_path: Path) -> None:
     assert (dataset.source, dataset.rows) == ("caf?.csv", {"train": 40})
 
 
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (KeyError("a bug"), KeyError, "a bug"),
+        (OSError(errno.EROFS, "Read-only"), DataError, r"the disk is read-only\. Make it writable"),
+    ],
+)
 def test_an_upload_that_breaks_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    error: Exception, raised: type[Exception], message: str,
+) -> None:  # fmt: skip
     (tmp_path / "a.csv").write_text(GOOD)
 
     def broken(*_: object) -> None:
-        raise KeyError("a bug")
+        raise error
 
     monkeypatch.setattr(shutil, "copyfile", broken)
-    with pytest.raises(KeyError):
+    with pytest.raises(raised, match=message):
         Uploads(tmp_path / "uploads").add({"train": tmp_path / "a.csv"})
     assert list((tmp_path / "uploads").iterdir()) == []

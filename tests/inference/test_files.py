@@ -148,15 +148,6 @@ def test_what_is_added_is_no_formula(run: Run, tmp_path: Path) -> None:
     assert rows[3]["error"] == "'=one is empty"
 
 
-def test_windows_are_small_at_first_and_bounded(run: Run, tmp_path: Path) -> None:
-    """However long the file, no more than a window of rows is held."""
-    short: Any = [({"sentence1": "the cat", "more": [n]}, "") for n in range(10_000)]
-    sizes = [len(window) for window in files._windows(short)]
-    assert sizes == [64, 256, 1024, 4096, 4096, 464]
-    long: Any = [({"sentence1": "x" * 2**20}, "") for n in range(9)]
-    assert [len(window) for window in files._windows(long)] == [4, 4, 1]
-
-
 def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "x.csv", [SIDES, *((f"cat {n}", "x" * 900) for n in range(900))])
     out, progress, heads = tmp_path / "out.csv", [], []

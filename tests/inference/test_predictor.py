@@ -14,16 +14,12 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.errors import DataError, ModelError
 from finetune.inference import decision_rule, model_cache
 from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.model_cache import ModelCache
 from finetune.inference.predictor import MAX_CHARACTERS, Predictor
-from finetune.runs.store import RunStore
-from finetune.training import model
-from finetune.ui.model_chooser import Models
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 
@@ -183,20 +179,6 @@ def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10))
     with pytest.raises(ModelError, match=r"weights take .* GB of memory are free"):
         load(ModelCache(), best)
-
-
-def test_a_model_answers_whatever_is_in_its_runs_configuration(
-    store: RunStore, toy_checkpoint: Path
-) -> None:
-    """What it reads goes with the model."""
-    run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=24))
-    tokenizer, classifier = model.load_classifier(str(toy_checkpoint), ["no", "yes"], 24)
-    model.save_model(classifier, tokenizer, run.best)
-    for text in ('{"of_a_later_version": 1, "max_length": 24}', "{", '{"max_length": "long"}'):
-        (run.folder / "config.json").write_text(text, encoding="utf-8")
-        with Models(store).using(store, run.id) as predictor:
-            answer = predictor("the cat sees a dog . " * 8, "the cat")
-        assert (answer.tokens, answer.cut) == (24, 29)
 
 
 def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
