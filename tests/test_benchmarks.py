@@ -17,6 +17,7 @@ from finetune.ui import app
 from tests.benchmarks import analysis, load, machine, memory, prediction
 from tests.benchmarks import page as pages
 from tests.support import toys
+from tests.support.browser import launch_browser
 
 
 def test_a_worker_is_measured_and_its_failure_said(tmp_path: Path) -> None:
@@ -98,7 +99,8 @@ def test_a_page_is_started_opened_and_watched(
     page = app.build(store)
     _, url, _ = app.launch(page, store, prevent_thread_lock=True, quiet=True)
     try:
-        with pages.chromium() as browser, pages.watched(store) as run:
+        browser = launch_browser(chromium)
+        with pages.watched(store) as run:
             paint, usable = pages.opening(browser, url)
             delays = pages.watching(browser, url, run, 3)
     finally:

@@ -46,6 +46,7 @@ def test_all_problems_are_named_at_once() -> None:
     read = RunConfig.from_dict({"learning_rate": "5e-5", "num_train_epochs": 3.0, "seed": "7"})
     assert read == RunConfig(seed=7)
     assert isinstance(read.num_train_epochs, int)
+    assert RunConfig().changed(**config.preset(config.DEFAULT_PRESET)) == RunConfig()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,3 @@ def test_a_command_and_a_file_start_the_same_run(values: dict[str, Any]) -> None
     command = arguments.command(own_files, {"train": "my tickets.csv"})
     assert "--train_file 'my tickets.csv'" in command
     assert "--dataset" not in command
-
-
-def test_the_defaults_are_the_recommended_preset() -> None:
-    assert RunConfig().changed(**config.preset(config.DEFAULT_PRESET)) == RunConfig()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from finetune.config import RunConfig
-from finetune.data import dataset_cache
 from finetune.errors import DataError
 from finetune.uploads import Uploads
 from tests.support import toys
@@ -42,14 +39,6 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=message):
             Uploads(tmp_path / "uploads").add(files)
-
-
-def test_a_file_whose_name_is_no_utf8_is_kept(tmp_path: Path) -> None:
-    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.csv"))
-    path.write_text(GOOD)
-    name = Uploads(tmp_path / "uploads").add({"train": path})
-    dataset = dataset_cache.read_dataset(RunConfig(dataset=name), tmp_path)
-    assert (dataset.source, dataset.rows) == ("caf?.csv", {"train": 40})
 
 
 @pytest.mark.parametrize(

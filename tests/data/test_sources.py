@@ -245,14 +245,6 @@ def test_a_dataset_names_no_data_but_its_own(
     assert not [path for _, path, _ in hub.requests if "secret" in path or "a.zip" in path]
 
 
-def test_what_a_card_may_name_is_read(hub: LoopbackHub, tmp_path: Path) -> None:
-    configs = [{"config_name": "default", "data_files": "rows/t*.csv", "sep": ","}]
-    text = f"---\n{yaml.safe_dump({'configs': configs})}---\nhttp://example.org\n"
-    files = {"README.md": text.encode(), "rows/train.csv": csv_file(40)}
-    hub.add_repo("ada/named", "dataset", files)
-    assert len(load(tmp_path, "ada/named").splits["train"]) == 36
-
-
 @pytest.mark.parametrize("variable", [("FINETUNE_VISITORS", "1"), ("SPACE_ID", "ada/finetune")])
 def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_would_not_give_them(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str]

@@ -96,18 +96,6 @@ def test_the_weights_of_a_family_sum_to_the_difference(family: str, tmp_path: Pa
     assert texts(explanation) == [*ONE.split(), *TWO.split()]
 
 
-def test_the_baseline_keeps_special_tokens_and_blanks_the_others(toy_checkpoint: Path) -> None:
-    tokenizer, classifier = model.load_saved_model(toy_checkpoint)
-    explanation = explain_pair(tokenizer, classifier, ONE, TWO, 64, 1)
-    inputs = tokenizer(ONE, TWO, return_tensors="pt", return_special_tokens_mask=True)
-    special = inputs.pop("special_tokens_mask").bool()
-    inputs["input_ids"] = inputs["input_ids"].masked_fill(~special, tokenizer.pad_token_id)
-    with torch.no_grad():
-        logits = classifier(**inputs).logits[0]
-    assert explanation.baseline_target == pytest.approx(float(logits[1] - logits[0]), abs=1e-6)
-    assert explanation.special == pytest.approx(0, abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("curve", "tolerance"),
     [(lambda total: total, 1e-5), (lambda total: 3 * torch.tanh(total), 1e-3)],

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -181,27 +179,6 @@ def test_fifty_ask_together_and_each_gets_its_own(
 
     with ThreadPoolExecutor(50) as pool:
         assert len(list(pool.map(ask, range(50)))) == 50
-
-
-def test_what_arrives_while_a_batch_is_computed_is_the_next_batch(
-    scorer: Scorer, batcher: MicroBatcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began, go, sizes = threading.Event(), threading.Event(), []
-    stream = scorer.stream
-
-    def slow(rows: list[Row]) -> Any:
-        sizes.append(len(rows))
-        began.set()
-        assert go.wait(30)
-        return stream(rows)
-
-    monkeypatch.setattr(scorer, "stream", slow)
-    answers = [batcher.submit(*PAIRS[0])]
-    assert began.wait(30)
-    answers += [batcher.submit(*pair) for pair in PAIRS[1:8]]
-    go.set()
-    assert [len(answer.result(30).tokens) for answer in answers] == [1] * 8
-    assert sizes == [1, 7]
 
 
 def test_what_was_asked_before_the_close_is_answered(batcher: MicroBatcher) -> None:
