@@ -52,14 +52,6 @@ def test_prediction_is_measured_on_the_same_pairs(
     assert float(exact.rsplit(" ", 1)[1]) < 1e-4
 
 
-def test_a_halt_counts_as_long_as_it_lasts() -> None:
-    """Steps a second apart, but for five that nothing was done in."""
-    steps = [(float(at), at) for at in range(10)] + [(float(at + 5), at) for at in range(10, 20)]
-    assert load._taken(steps, 2.5, 7.5) == 5
-    assert load._taken(steps, 8, 18) == 5
-    assert load._taken(steps, 9.0, 15.0) == 1  # and here it was the halt itself
-
-
 @pytest.mark.parametrize("clients", [10, pytest.param(50, marks=pytest.mark.long)])
 def test_visitors_watch_and_ask_without_an_error(
     store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], None], clients: int

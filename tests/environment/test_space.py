@@ -44,18 +44,6 @@ def test_what_a_space_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert re.fullmatch('<p [^>]*id="hardware">.*: t4-small</p>', notices())
 
 
-def test_a_mount_is_told_from_the_disk_and_from_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    mounted = {str(tmp_path / "bucket"), "/"}
-    monkeypatch.setattr(os.path, "ismount", lambda path: str(path) in mounted)
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/elsewhere")
-    assert space.is_mounted(tmp_path / "bucket" / "runs" / "deeper")
-    assert not space.is_mounted(tmp_path / "runs")
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    assert not space.is_mounted(tmp_path / "bucket" / "runs")
-
-
 def test_without_a_home_the_libraries_write_to_a_temporary_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -119,15 +119,13 @@ def test_corrected_labels_become_pairs_to_train_on(store: RunStore, run: Run) ->
 
 @pytest.mark.long
 def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
-    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path
+    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, tmp_path: Path
 ) -> None:
-    def rows(count: int, seed: int) -> bytes:
-        lines = [f"{first},{second},{label}" for first, second, label in toys.rows(count, seed)]
-        return "\n".join(["sentence1,sentence2,label", *lines]).encode()
+    def files(count: int) -> dict[str, bytes]:
+        folder = toys.write_pairs(tmp_path / str(count), train=count)
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    repo = hub.add_repo(
-        "ada/moving", "dataset", {"train.csv": rows(48, 0), "test.csv": rows(12, 1)}
-    )
+    repo = hub.add_repo("ada/moving", "dataset", files(48))
     run = store.create(
         RunConfig(
             dataset="ada/moving", checkpoint=str(toy_checkpoint), max_length=32, max_steps=4,
@@ -139,7 +137,7 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
     assert first is not None
     assert run.pinned_config().dataset_revision == repo.head
     assert len(list((store.root / "data").glob("*/"))) == 1  # read once
-    repo.commit("other rows", {"train.csv": rows(60, 2), "test.csv": rows(9, 3)})
+    repo.commit("other rows", files(60))
     assert splits.load_pairs(run.config(), store.root).fingerprint != first.fingerprint
     shutil.rmtree(run.predictions)
     test_set.score_both_orders(run)
