@@ -43,6 +43,8 @@ def test_all_problems_are_named_at_once() -> None:
     }
     with pytest.raises(ConfigError, match="use_lora already freezes the model"):
         RunConfig(use_lora=True, frozen_layers=1).check()
+    with pytest.raises(ConfigError, match="must be a JSON object"):
+        RunConfig.from_json("[" * 100_000)
     read = RunConfig.from_dict({"learning_rate": "5e-5", "num_train_epochs": 3.0, "seed": "7"})
     assert read == RunConfig(seed=7)
     assert isinstance(read.num_train_epochs, int)
@@ -77,12 +79,6 @@ def test_any_value_is_read_or_refused(name: str, value: Any) -> None:
         problems = error.problems
     assert problems.keys() <= {name}
     assert all("got" in text or "is empty" in text for text in problems.values())
-
-
-@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000])
-def test_json_that_is_no_object_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="must be a JSON object"):
-        RunConfig.from_json(text)
 
 
 @pytest.mark.parametrize(

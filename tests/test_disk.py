@@ -42,7 +42,6 @@ def _arrow(path: Path) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "a file": lambda path: path.write_bytes(bytes(MANY)),
     "torch": lambda path: torch.save({"a": torch.zeros(MANY)}, path),
     "safetensors": lambda path: save_file({"a": torch.zeros(MANY)}, path),
     "numpy": lambda path: np.savez(path, a=np.random.rand(MANY)),

@@ -88,15 +88,6 @@ def test_of_single_sentences_there_is_no_overlap_and_no_difference() -> None:
     assert {part.trait for part in parts} == {"words", "number", "negation", "class"}
 
 
-@pytest.mark.parametrize("n", [0, 10])
-@pytest.mark.parametrize("right", [True, False])
-def test_few_examples_of_a_single_class_are_no_trouble(n: int, right: bool) -> None:
-    traits = slices.pair_traits(["One word"] * n, ["1 word"] * n)
-    labels = np.ones(n, dtype=np.int64)
-    for part in slices.score_slices(traits, labels, labels if right else 1 - labels, NAMES):
-        assert (part.count, part.accuracy.value, part.weak) == (n, right, False)
-
-
 def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
     """As libraries have it that compute both."""
     random, weak = np.random.default_rng(6), 0
@@ -114,11 +105,3 @@ def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
         assert [part.weak for part in parts] == judgements.tolist()
         weak += judgements.any()
     assert 0 < weak < 4
-
-
-def test_a_slice_of_few_examples_is_never_called_weak() -> None:
-    for few, weak in ((9, []), (10, ["yes"])):
-        parts = judged(
-            slices.pair_traits(["none"] * few + ["yes"] * 300), np.arange(few + 300) >= few
-        )
-        assert [part.value for part in parts if part.trait == "negation" and part.weak] == weak
