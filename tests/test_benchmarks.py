@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -68,7 +69,12 @@ def test_visitors_watch_and_ask_without_an_error(
     page = app.build(store)
     _, url, _ = app.launch(page, store, prevent_thread_lock=True, quiet=True)
     crowd = load.Crowd(url, run.id, run.id, clients=clients, asking=1.5)
-    values = {"epoch": 0.1, "loss": 1.0, "learning_rate": 1e-5, "samples_per_second": 1.0}
+    values: dict[str, Any] = {
+        "epoch": 0.1,
+        "loss": 1.0,
+        "learning_rate": 1e-5,
+        "samples_per_second": 1.0,
+    }
     try:
         with crowd.there():
             for step in range(1, 41):

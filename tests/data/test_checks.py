@@ -108,7 +108,7 @@ def test_classes_out_of_balance_are_said_with_what_a_constant_answer_scores(
     tmp_path: Path, counts: tuple[int, ...], severity: str
 ) -> None:
     labels = [label for label, count in enumerate(counts) for _ in range(count)]
-    rows = [(f"u {n}", f"v {n}", labels[n % 100]) for n in range(700)]
+    rows: list[Row] = [(f"u {n}", f"v {n}", labels[n % 100]) for n in range(700)]
     report = check(tmp_path, rows[:300], rows[300:])
     finding = by_kind(report)["balance"]
     share = max(counts)

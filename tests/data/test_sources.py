@@ -249,7 +249,11 @@ def test_a_dataset_names_no_data_but_its_own(
 def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_would_not_give_them(
     hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str]
 ) -> None:
-    kinds = {"ada/secret": {"private": True}, "ada/locked": {"gated": True}, "ada/open": {}}
+    kinds: dict[str, Any] = {
+        "ada/secret": {"private": True},
+        "ada/locked": {"gated": True},
+        "ada/open": {},
+    }
     files = {"train.csv": csv_file(40)}
     repos = {name: hub.add_repo(name, "dataset", files, **kind) for name, kind in kinds.items()}
     monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")

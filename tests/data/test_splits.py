@@ -75,10 +75,11 @@ def test_the_bundled_pairs_have_one_shape_and_come_from_the_cache_the_second_tim
 
 
 def test_the_fingerprint_is_of_the_rows(tmp_path: Path) -> None:
-    def fingerprint(*last: Row, **values: Any) -> str:
-        return pairs(tmp_path, train=[*rows, *last], validation=some(4), **values).fingerprint
-
     *rows, row = some(30)
+
+    def fingerprint(last: Row, **values: Any) -> str:
+        return pairs(tmp_path, train=[*rows, last], validation=some(4), **values).fingerprint
+
     first = fingerprint(row)
     assert fingerprint(row) == first
     others = [

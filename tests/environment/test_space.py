@@ -109,7 +109,7 @@ def test_the_app_starts_and_trains_where_it_may_write_nothing() -> None:
         shutil.copy(ROOT / "app.py", source)
         Path(folder).chmod(0o755)  # everybody may enter, unlike pytest's
         subprocess.run(["chmod", "-R", "a-w", source], check=True)
-        stack.callback(subprocess.run, ["chmod", "-R", "u+w", source], check=True)
+        stack.callback(lambda: subprocess.run(["chmod", "-R", "u+w", source], check=True))
         temporary.mkdir()
         environment = {name: value for name, value in os.environ.items()
                        if name not in ("HOME", "HF_HOME", "FINETUNE_RUNS")}  # fmt: skip

@@ -82,4 +82,5 @@ def test_similarities_are_those_of_the_formula() -> None:
             for text in first + second
         ]
     expected = torch.cosine_similarity(torch.stack(vectors[:2]), torch.stack(vectors[2:]))
+    assert cosine is not None
     np.testing.assert_allclose(cosine, expected, atol=1e-5)

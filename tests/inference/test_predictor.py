@@ -84,7 +84,12 @@ def test_a_model_in_use_is_not_taken_away(
     cache = ModelCache(keep=1)
     freed: list[Predictor] = []
     free = Predictor.free
-    monkeypatch.setattr(Predictor, "free", lambda self: (freed.append(self), free(self)))
+
+    def noted(self: Predictor) -> None:
+        freed.append(self)
+        free(self)
+
+    monkeypatch.setattr(Predictor, "free", noted)
     with cache.using(toy_checkpoint, 32) as held:
         before = held(*PAIR)
         other = load(cache, still_checkpoint)
