@@ -101,21 +101,3 @@ def test_no_threshold_has_a_better_f1_than_the_best(
     )
     assert best.f1 == pytest.approx(reached)
     assert best.f1 == pytest.approx(max(others))
-
-
-@pytest.mark.parametrize(
-    ("scores", "positives", "threshold"),
-    [
-        ([0.1, 0.2, 0.6, 0.7], [0, 0, 1, 1], 0.4),
-        ([0.1, 0.2, 0.6, 0.7], [1, 1, 1, 1], 0.05),
-        ([0.1, 0.2, 0.6, 0.7], [0, 0, 0, 0], 0.5),  # of those as good the one nearest a half
-        # Between two floats without room the upper is the threshold.
-        ([0.5, float(np.nextafter(0.5, 1))], [0, 1], float(np.nextafter(0.5, 1))),
-    ],
-)
-def test_the_best_threshold_lies_midway_between_neighbours(
-    scores: list[float], positives: list[int], threshold: float
-) -> None:
-    best = classification.threshold_sweep(np.array(scores), np.array(positives, bool)).best
-    assert best.threshold == pytest.approx(threshold, rel=1e-15)
-    assert best.f1 == any(positives)
