@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,33 +13,22 @@ from finetune.jobs import service
 from finetune.runs import events
 from tests.conftest import TOKEN
 from tests.support.hub import LoopbackHub
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture
-def config(toy_config: RunConfig, store: RunStore, toy_pairs_folder: Path) -> RunConfig:
-    files = {path.stem: path for path in sorted(toy_pairs_folder.glob("*.csv"))}
-    return toy_config.changed(dataset=store.uploads.add(files), max_steps=4)
+from tests.test_structure import loaded_by
 
 
 def test_importing_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, time; began = time.perf_counter(); import finetune\n"
-        "print(sorted({'torch', 'numpy', 'gradio', 'transformers'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert loaded_by("import finetune", {"torch", "numpy", "gradio", "transformers"}) == "[]"
     assert set(dir(finetune)) == set(finetune.__all__)
     with pytest.raises(AttributeError, match="no attribute 'fit'"):
         _ = finetune.fit
 
 
 def test_a_notebook_trains_evaluates_predicts_and_pushes(
-    config: RunConfig, store: RunStore, hub: LoopbackHub, capfd: pytest.CaptureFixture[str]
-) -> None:
+    toy_config: RunConfig, toy_pairs_folder: Path, store: RunStore, hub: LoopbackHub,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    files = {path.stem: path for path in sorted(toy_pairs_folder.glob("*.csv"))}
+    config = toy_config.changed(dataset=store.uploads.add(files), max_steps=4)
     pairs = finetune.load_pairs(config, store)
     assert {"train", "validation"} <= set(pairs.splits)
     run = finetune.train(config, store)
@@ -58,13 +45,11 @@ def test_a_notebook_trains_evaluates_predicts_and_pushes(
     assert hub.repos["model", "ada/pairs"].private
 
 
-def test_a_run_that_fails_raises(
-    config: RunConfig, store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = store.create(config)
+def test_a_run_that_fails_raises(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = store.create(RunConfig())
     run.append(events.Started(device="CPU"))
     run.append(events.Failed(error="The loss is not a number.", remedy="Lower it."))
     monkeypatch.setattr(service, "start_run", lambda *_: run)
     with pytest.raises(TrainingError, match="not a number") as caught:
-        finetune.train(config, store, progress=False)
+        finetune.train(RunConfig(), store, progress=False)
     assert caught.value.remedy == "Lower it."

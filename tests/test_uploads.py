@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
-from finetune.config import RunConfig
-from finetune.data import dataset_cache
 from finetune.errors import DataError
 from finetune.uploads import Uploads
 from tests.support import toys
@@ -43,23 +41,23 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
             Uploads(tmp_path / "uploads").add(files)
 
 
-def test_a_file_whose_name_is_no_utf8_is_kept(tmp_path: Path) -> None:
-    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.csv"))
-    path.write_text(GOOD)
-    name = Uploads(tmp_path / "uploads").add({"train": path})
-    dataset = dataset_cache.read_dataset(RunConfig(dataset=name), tmp_path)
-    assert (dataset.source, dataset.rows) == ("caf?.csv", {"train": 40})
-
-
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (KeyError("a bug"), KeyError, "a bug"),
+        (OSError(errno.EROFS, "Read-only"), DataError, r"the disk is read-only\. Make it writable"),
+    ],
+)
 def test_an_upload_that_breaks_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    error: Exception, raised: type[Exception], message: str,
+) -> None:  # fmt: skip
     (tmp_path / "a.csv").write_text(GOOD)
 
     def broken(*_: object) -> None:
-        raise KeyError("a bug")
+        raise error
 
     monkeypatch.setattr(shutil, "copyfile", broken)
-    with pytest.raises(KeyError):
+    with pytest.raises(raised, match=message):
         Uploads(tmp_path / "uploads").add({"train": tmp_path / "a.csv"})
     assert list((tmp_path / "uploads").iterdir()) == []

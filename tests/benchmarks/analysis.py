@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from finetune.config import RunConfig
 from finetune.evaluation import saved_predictions
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -62,36 +61,21 @@ def main() -> None:
 
 def make(store: RunStore, examples: int, classes: int, seed: int) -> Run:
     """A run that was evaluated five times: its logits and its examples, nothing of them real."""
+    from tests.evaluation.test_report import evaluated
+
     draw = np.random.default_rng(seed)
     truth = np.random.default_rng(99).integers(0, classes, examples)
-    run = store.create(RunConfig())
-    names = [f"class {n}" for n in range(classes)]
-    run.append(events.Started(device="CPU"))
-    run.append(
-        events.Prepared(
-            train_examples=examples, validation_examples=examples, steps_per_epoch=100,
-            total_steps=500, labels=names, parameters=1, precision="no",
-            data={"positive_label": names[1], "columns": {"sentence2": "b"}, "rows": {}},
-        )
-    )  # fmt: skip
     noise = draw.normal(0, 1, (examples, classes)).astype(np.float32)
-    logits = noise
-    for step in EVALUATIONS:
-        logits = noise.copy()
-        logits[np.arange(examples), truth] += step / 200
-        saved_predictions.save_logits(run, step, logits, truth)
-        run.append(
-            events.Evaluated(
-                step=step, epoch=step / 100, metrics={"accuracy": 0.5, "f1": 0.5}, seconds=1.0,
-                best=True,
-            )
-        )  # fmt: skip
+    right = np.eye(classes, dtype=np.float32)[truth]
+    logits = {step: noise + right * (step / 200) for step in EVALUATIONS}
+    names = tuple(f"class {n}" for n in range(classes))
+    run, _ = evaluated(store, logits, truth.tolist(), EVALUATIONS[-1], names)
     saved_predictions.save_examples(run, "validation", texts(examples, truth))
     rows = np.arange(min(examples, 10_000))
-    other = logits[rows] + draw.normal(0, 0.3, (len(rows), classes)).astype(np.float32)
-    saved_predictions.save_swapped_logits(
-        run, saved_predictions.SwappedLogits(500, rows, logits[rows], other)
-    )
+    last = logits[EVALUATIONS[-1]][rows]
+    other = last + draw.normal(0, 0.3, last.shape).astype(np.float32)
+    both = saved_predictions.SwappedLogits(EVALUATIONS[-1], rows, last, other)
+    saved_predictions.save_swapped_logits(run, both)
     run.append(events.Finished(step=500, seconds=1.0))
     return run
 

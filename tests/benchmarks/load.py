@@ -25,7 +25,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -69,12 +69,12 @@ def main() -> None:
 
 def _measure(store: RunStore, app: psutil.Process, url: str, args: argparse.Namespace) -> None:
     model = _begin(store, RunConfig(max_steps=5, name="a model to ask"))
-    _until(lambda: service.run_summary(store, model).status == "finished", 180)
+    pages.wait(lambda: service.run_summary(store, model).status == "finished", 0.05, 180)
     run = _begin(store, RunConfig(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
-    _until(lambda: service.run_summary(store, run).step > 60, 180)
+    pages.wait(lambda: service.run_summary(store, run).step > 60, 0.05, 180)
     first = Crowd(url, run.id, model.id, 1, 1.0)
     with first.there():  # the model is loaded
-        _until(lambda: bool(first.answers), 120)
+        pages.wait(lambda: bool(first.answers), 0.05, 120)
     crowd = Crowd(url, run.id, model.id, args.clients, args.asking)
     sides = {"alone": lambda: _held(app), "crowd": crowd.there}
     memory = []
@@ -247,7 +247,7 @@ def _rate(run: Run, seconds: float) -> float:
     began = time.time()
     time.sleep(seconds)
     ended = time.time()
-    _until(lambda: _steps(run)[-1][0] > ended, 60)
+    pages.wait(lambda: _steps(run)[-1][0] > ended, 0.05, 60)
     taken = _taken(_steps(run), began, ended)
     return taken * run.config().per_device_train_batch_size / seconds
 
@@ -277,14 +277,6 @@ def _begin(store: RunStore, config: RunConfig) -> Run:
     run = store.create(config)
     Queue(store.root).add(run.id)
     return run
-
-
-def _until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError("it did not happen")
-        time.sleep(0.05)
 
 
 if __name__ == "__main__":

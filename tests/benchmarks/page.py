@@ -32,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from finetune.config import RunConfig
 from finetune.jobs import scheduler, workers
@@ -40,6 +40,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.benchmarks import machine
+from tests.support.browser import launch_browser
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BARE = """
@@ -92,7 +93,9 @@ def main() -> None:
             SIDES, args.rounds, lambda side: starting(side, Path(folder)), "s"
         )
         store = RunStore(Path(folder) / "runs")
-        with app(store) as (_, url), chromium() as browser:
+        path = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = launch_browser(path or "chromium")
+        with app(store) as (_, url):
             openings = [opening(browser, url) for _ in range(args.rounds + 1)][1:]
             with watched(store) as run:
                 delays = watching(browser, url, run, args.events)
@@ -124,7 +127,7 @@ def _started(side: str, runs: Path) -> Iterator[tuple[psutil.Process, str]]:
         command = [sys.executable, "app.py", "--runs", str(runs), "--port", str(port)]
     process = psutil.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait(lambda: _answers(url), 0.005)
+        wait(lambda: _answers(url), 0.005)
         yield process, url
     finally:
         family = [*process.children(recursive=True), process]
@@ -134,11 +137,12 @@ def _started(side: str, runs: Path) -> Iterator[tuple[psutil.Process, str]]:
         psutil.wait_procs(family, timeout=10)
 
 
-def _wait(ready: Callable[[], bool], pause: float) -> None:
-    deadline = time.monotonic() + 120
+def wait(ready: Callable[[], bool], pause: float, seconds: float = 120) -> None:
+    """Return once it is ready; a RuntimeError when that takes longer."""
+    deadline = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > deadline:
-            raise RuntimeError("it did not start")
+            raise RuntimeError("it did not happen")
         time.sleep(pause)
 
 
@@ -161,22 +165,8 @@ def starting(side: str, folder: Path) -> float:
 def app(store: RunStore) -> Iterator[tuple[psutil.Process, str]]:
     """The app over a store, once its spare worker has imported all and is at rest."""
     with _started("app", store.root) as (process, url):
-        _wait((store.root / ".warm" / "ready").exists, 0.1)
+        wait((store.root / ".warm" / "ready").exists, 0.1)
         yield process, url
-
-
-@contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
-    """A headless Chromium of this machine."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        raise RuntimeError("There is no Chromium here.")
-    options = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
-    with (
-        sync_playwright() as playwright,
-        playwright.chromium.launch(executable_path=path, args=options) as browser,
-    ):
-        yield browser
 
 
 def opening(browser: Browser, url: str) -> tuple[float, float]:

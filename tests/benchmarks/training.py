@@ -29,7 +29,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch.optim import AdamW
+from torch.utils.benchmark import Timer
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    DataCollatorWithPadding,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    get_scheduler,
+)
+
+from finetune.config import PRESETS, RunConfig, preset
+from finetune.data import splits
+from finetune.environment import devices
+from finetune.runs import events
 from finetune.training import accelerator as engine
+from finetune.training import dataloaders, loop, metrics
+from finetune.training import model as models
+from finetune.training import optimizer as optimizers
+from finetune.uploads import Uploads
 from tests.benchmarks import machine
 
 BATCH, RATE, SEED, MAX_LENGTH = 8, 5e-5, 42, 128
@@ -75,34 +97,21 @@ def _measure(side: str, args: argparse.Namespace, steps: int) -> Any:
 
 def _prepared(folder: Path, train_file: Path | None, config: Any) -> tuple[Any, Any, Any, Any]:
     """Pairs, tokenizer, model and batches of a configuration."""
-    import torch
-
-    from finetune.data import splits
-    from finetune.training import dataloaders, model
-    from finetune.uploads import Uploads
-
     if train_file is not None:
         config = config.changed(dataset=Uploads(folder / "uploads").add({"train": train_file}))
     pairs = splits.load_pairs(config, folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     half = engine.choose_precision(config.mixed_precision) == "bf16"
-    attention = model.choose_attention(config.attn_implementation, device, half, config.max_length)
-    tokenizer, classifier = model.load_classifier(
+    attention = models.choose_attention(config.attn_implementation, device, half, config.max_length)
+    tokenizer, classifier = models.load_classifier(
         config.checkpoint, pairs.labels, config.max_length, config.dropout, attention
     )
-    classifier = model.apply_config(classifier, config)
+    classifier = models.apply_config(classifier, config)
     return pairs, tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config)
 
 
 def course(folder: Path, train_file: Path | None, steps: int) -> float:
     """The published loop: fp32, shuffled, padded batch by batch."""
-    from accelerate import Accelerator
-    from accelerate.utils import set_seed
-    from torch.optim import AdamW
-    from transformers import get_scheduler
-
-    from finetune.config import PRESETS, RunConfig
-
     accelerator = Accelerator()
     set_seed(SEED)
     config = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
@@ -129,15 +138,11 @@ def course(folder: Path, train_file: Path | None, steps: int) -> float:
 
 def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
     """`finetune`'s own loop and preset, as the app runs it."""
-    from finetune import config
-    from finetune.runs import events
-    from finetune.training import loop, metrics
-
-    values = config.preset("Recommended") | {
+    values = preset("Recommended") | {
         "learning_rate": RATE, "per_device_train_batch_size": BATCH, "max_length": MAX_LENGTH,
         "max_steps": WARM + steps, "logging_steps": 10, "eval_steps": 10 * steps,
     }  # fmt: skip
-    run_config = config.RunConfig(seed=SEED).changed(**values, max_eval_samples=8)
+    run_config = RunConfig(seed=SEED).changed(**values, max_eval_samples=8)
     accelerator = engine.make_accelerator(run_config)
     engine.keep_freed_memory()
     pairs, _, model, batches = _prepared(folder, train_file, run_config)
@@ -151,18 +156,6 @@ def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
 def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool = False) -> float:
     """`Trainer` with its best equivalent flags; with the model and the padding that Recommended
     has, too, where `same_model`."""
-    import torch
-    from transformers import (
-        DataCollatorWithPadding,
-        Trainer,
-        TrainerCallback,
-        TrainingArguments,
-        set_seed,
-    )
-
-    from finetune.config import PRESETS, RunConfig
-    from finetune.training import dataloaders
-
     set_seed(SEED)
     config = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
     if not same_model:
@@ -191,12 +184,6 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
 
 def utilisation(folder: Path, train_file: Path | None, steps: int) -> dict[str, Any]:
     """FLOP/s of Recommended's matrix products at batch 32, and of a large product like them."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from finetune.config import RunConfig
-    from finetune.environment import devices
-    from finetune.training import optimizer as optimizers
-
     config = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
     accelerator = engine.make_accelerator(config)
     engine.keep_freed_memory()
@@ -232,9 +219,6 @@ def utilisation(folder: Path, train_file: Path | None, steps: int) -> dict[str, 
 
 def _matmul_rate(precision: str, size: int = 2048) -> float:
     """FLOP/s of a square product in `bf16` or `fp32`."""
-    import torch
-    from torch.utils.benchmark import Timer
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     matrix = torch.randn(size, size, device=device, dtype=dtype)

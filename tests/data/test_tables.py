@@ -7,9 +7,8 @@ import gzip
 import io
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,23 +32,17 @@ def table(**columns: object) -> bytes:
     return buffer.getvalue()
 
 
-def lines(*records: object) -> bytes:
-    return "".join(json.dumps(record) + "\n" for record in records).encode()
-
-
 FIRST, SECOND, LABELS = map(list, zip(*toys.rows(40), strict=True))
 COLUMNS = {"sentence1": FIRST, "sentence2": SECOND, "label": LABELS}
 RECORDS = [dict(zip(COLUMNS, row, strict=True)) for row in toys.rows(40)]
 
 # Files that are refused: name, contents, message.
 REFUSED: dict[str, tuple[str, bytes, str]] = {
-    "empty": ("a.csv", b"", "is empty"),
     "blank": ("a.csv", b"\n \n\t\n", "is empty"),
     "header only": ("a.csv", HEAD.encode(), "No row"),
     "one class": ("a.csv", (HEAD + "a cat,a dog,1\nan owl,a fox,1\n").encode(), "one class, '1'"),
     "no label": ("a.csv", b"sentence1,sentence2,note,more\na,b,c,d\n", "clearly the label"),
     "no sentences": ("a.csv", b"label,p,q,r\n1,b,c,d\n", "clearly the sentences"),
-    "labels of NaN": ("a.csv", (HEAD + "a,b,NaN\nc,d,nan\n").encode(), "No row"),
     "scores": (
         "a.csv", (HEAD + "a b,c,0.5\nd,e,1.25\nf,g,2.75\n").encode(),
         "fractions.*scores, not classes",
@@ -68,11 +61,9 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
     "no Parquet": ("a.parquet", b"sentence1,sentence2,label\n", "is not a Parquet file"),
     "half a Parquet": ("a.parquet", table(a=[1])[:-8], "cannot be read"),
     "nested Parquet": (
-        "a.parquet",
-        table(sentence1=[["a"], ["b"]], sentence2=["c", "d"], label=[0, 1], more=[1, 2]),
+        "a.parquet", table(sentence1=[["a"], ["b"]], sentence2=["c", "d"], label=[0, 1]),
         "'sentence1' is nested",
     ),
-    "no JSON": ("a.json", b"[{", "is not JSON"),
     "JSON of a number": ("a.json", b"7", "has no list of objects"),
     "deep JSON": ("a.json", b"[" * 100_000, "is not JSON"),
     "JSON that breaks off": ("a.json", json.dumps(RECORDS).encode()[:-9], "is not JSON"),
@@ -80,8 +71,7 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Readable:
+class Readable(NamedTuple):
     """A file that is read, and what is found in it."""
 
     contents: str | bytes
@@ -92,9 +82,9 @@ class Readable:
     note: str = ""
 
 
+JSON_LINES = "".join(json.dumps(record) + "\n" for record in RECORDS)
 READ = {
     "semicolons": Readable(GOOD.replace(",", ";"), note="separated by ';'"),
-    "tabs named csv": Readable(GOOD.replace(",", "\t"), note="separated by"),
     "BOM": Readable(b"\xef\xbb\xbf" + GOOD.encode()),
     "UTF-16": Readable(GOOD.encode("utf-16"), note="UTF-16"),
     "Latin-1": Readable(GOOD.replace("cat", "ch\u00e2t").encode("latin-1"), note="Windows-1252"),
@@ -110,67 +100,54 @@ READ = {
     ),
     "no header": Readable(GOOD.removeprefix(HEAD), note="looks like data"),
     "ragged": Readable(GOOD + "one\na,b,c,d,e\n", unreadable=2),
-    "trailing commas": Readable(GOOD.replace("0\n", "0,,\n")),
     "unclosed quote": Readable(GOOD.replace(HEAD, HEAD + 'a,"never closed,1\n'), unreadable=1),
     "unclosed quote in TSV": Readable(
         GOOD.replace(HEAD, HEAD + 'a,"never closed,1\n').replace(",", "\t"), "a.tsv", 41
     ),
-    "a quoted line break": Readable(GOOD + '"two\nlines",b,1\n', rows=41),
     "a huge field": Readable(GOOD + "x" * 5_000_000 + ",b,1\n", unreadable=1),
     "empty cells": Readable(
         GOOD + ",b,1\na,,0\n , ,1\na,b,\n", rows=44, kinds=("empty", "unlabelled")
     ),
-    "emoji and right to left": Readable(
-        GOOD + "\U0001f600 yes,\u05e9\u05dc\u05d5\u05dd,1\n", rows=41
-    ),
-    "words for labels": Readable(
-        GOOD.replace(",1\n", ",duplicate\n").replace(",0\n", ",not_duplicate\n")
-    ),
     "JSON lines of mixed types": Readable(
-        lines(*RECORDS, 7, ["x"], {"sentence1": {"a": 1}, "label": 1},
-              {"sentence1": 5, "sentence2": None, "label": 1}) + b"{broken\n",
-        "a.jsonl", 41, 4, ("empty",),
+        JSON_LINES + '7\n["x"]\n{"sentence1": {"a": 1}, "label": 1}\n{broken\n'
+        '{"sentence1": 5, "sentence2": null, "label": 1}\n', "a.jsonl", 41, 4, ("empty",),
     ),
     "half a surrogate": Readable(
-        lines(*RECORDS) + b'{"sentence1": "a \\ud800 b", "sentence2": "c", "label": 1}\n',
-        "a.jsonl", 41,
+        JSON_LINES + '{"sentence1": "a \\ud800 b", "sentence2": "c", "label": 1}\n', "a.jsonl", 41
     ),
     "JSON with rows that are none": Readable(
         json.dumps([*RECORDS, 7, {"sentence1": ["a"], "label": 1}]), "a.json", unreadable=2
     ),
-    "JSON lines named JSON": Readable(lines(*RECORDS), "a.json"),
+    "JSON lines named JSON": Readable(JSON_LINES, "a.json"),
     "Parquet with a nested column": Readable(table(**COLUMNS, more=[[1]] * 40), "a.parquet"),
-    "Parquet of booleans": Readable(
-        table(question1=FIRST, question2=SECOND, is_duplicate=list(map(bool, LABELS))), "a.parquet"
-    ),
-    "Parquet of floats and nulls": Readable(
-        table(text_a=[*FIRST[:-1], None], text_b=SECOND, label=[math.nan, *map(float, LABELS[1:])]),
+    "Parquet of booleans, floats and nulls": Readable(
+        table(text_a=[*FIRST[:-1], None], text_b=SECOND, label=[math.nan, *map(float, LABELS[1:])],
+              more=[True] * 40),
         "a.parquet", kinds=("empty", "unlabelled"),
     ),
 }  # fmt: skip
 
 
-def config(folder: Path, name: str, contents: bytes) -> RunConfig:
+def upload(folder: Path, name: str, contents: str | bytes) -> RunConfig:
     path = folder / name
-    path.write_bytes(contents)
-    upload = Uploads(folder / "uploads").add({"train": path})
-    return RunConfig(dataset=upload, checkpoint=str(folder / "none"))
+    path.write_bytes(contents.encode() if isinstance(contents, str) else contents)
+    dataset = Uploads(folder / "uploads").add({"train": path})
+    return RunConfig(dataset=dataset, checkpoint=str(folder / "none"))
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_trained_on_is_said(tmp_path: Path, kind: str) -> None:
     name, contents, message = REFUSED[kind]
     with pytest.raises(DataError, match=message) as caught:
-        splits.load_pairs(config(tmp_path, name, contents), tmp_path)
+        splits.load_pairs(upload(tmp_path, name, contents), tmp_path)
     assert caught.value.remedy
 
 
 @pytest.mark.parametrize("kind", READ)
 def test_what_can_be_read_is_read(tmp_path: Path, kind: str) -> None:
     file = READ[kind]
-    contents = file.contents.encode() if isinstance(file.contents, str) else file.contents
-    run_config = config(tmp_path, file.name, contents)
-    report = checks.check_pairs(run_config, tmp_path)
+    config = upload(tmp_path, file.name, file.contents)
+    report = checks.check_pairs(config, tmp_path)
     assert report.blocked == []
     assert report.read == {"train": file.rows}
     assert file.note in " ".join(report.notes)
@@ -180,7 +157,7 @@ def test_what_can_be_read_is_read(tmp_path: Path, kind: str) -> None:
     if file.unreadable:
         assert findings["unreadable"].count == file.unreadable
         assert all(row.line > 0 and row.note for row in findings["unreadable"].examples)
-    assert splits.load_pairs(run_config, tmp_path).fingerprint == report.fingerprint
+    assert splits.load_pairs(config, tmp_path).fingerprint == report.fingerprint
 
 
 def read(path: Path) -> tuple[list[tuple[int, list[Any]]], list[tuple[int, str]]]:

@@ -40,7 +40,6 @@ def test_a_part_of_many_rows_is_measured_and_its_shape_is_theirs(
     for characters, fewest, most in ((2_000_000, 1999, 2000), (2000, 50, 500)):
         monkeypatch.setattr(token_lengths, "CHARACTERS", characters)
         token_lengths._estimates.clear()
-        assert token_lengths.cached_lengths(path, tokenizer) is None
         lengths = token_lengths.measure_lengths(path, tokenizer)
         assert token_lengths.cached_lengths(path, tokenizer) is lengths
         assert (lengths.of, lengths.longest) == (6001, 13)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -24,25 +24,15 @@ from finetune.ui import app, auth
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.fixture
-def on_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPACE_ID", "ada/finetune")
-    for name in ("SPACES_ZERO_GPU", "ACCELERATOR", "FINETUNE_RUNS"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def test_elsewhere_nothing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("SPACE_ID", raising=False)
-    assert app._notices(RunStore(tmp_path)) == []
-
-
-def test_what_a_space_lacks_is_said(
-    on_a_space: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_a_space_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def notices() -> str:
         return " ".join(app._notices(RunStore(tmp_path)))
 
+    for name in ("SPACE_ID", "SPACES_ZERO_GPU", "ACCELERATOR"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(devices, "list_accelerators", lambda: ())
+    assert notices() == ""  # this is no Space
+    monkeypatch.setenv("SPACE_ID", "ada/finetune")
     assert "no GPU" in notices()
     assert "lost when this Space restarts" in notices()
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
@@ -52,18 +42,6 @@ def test_what_a_space_lacks_is_said(
     monkeypatch.setenv("ACCELERATOR", "t4-small")
     monkeypatch.setattr(space, "is_mounted", lambda path: True)
     assert re.fullmatch('<p [^>]*id="hardware">.*: t4-small</p>', notices())
-
-
-def test_a_mount_is_told_from_the_disk_and_from_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    mounted = {str(tmp_path / "bucket"), "/"}
-    monkeypatch.setattr(os.path, "ismount", lambda path: str(path) in mounted)
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/elsewhere")
-    assert space.is_mounted(tmp_path / "bucket" / "runs" / "deeper")
-    assert not space.is_mounted(tmp_path / "runs")
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    assert not space.is_mounted(tmp_path / "bucket" / "runs")
 
 
 def test_without_a_home_the_libraries_write_to_a_temporary_folder(
@@ -78,8 +56,10 @@ def test_without_a_home_the_libraries_write_to_a_temporary_folder(
 
 
 def test_a_bucket_is_used_where_it_can_be_written(
-    on_a_space: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("SPACE_ID", "ada/finetune")
+    monkeypatch.delenv("FINETUNE_RUNS", raising=False)
     bucket = tmp_path / "data"
     bucket.mkdir()
     monkeypatch.setattr(store, "_BUCKET", bucket)
@@ -111,47 +91,40 @@ def test_zerogpu_finds_a_function_in_the_app(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "lends to lent\n"), done.stderr
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that everybody may enter, unlike pytest's."""
-    with tempfile.TemporaryDirectory(prefix="finetune-space-") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-        subprocess.run(["chmod", "-R", "u+w", folder], check=True)
-
-
-def without_roots_rights() -> list[str]:
-    """A command's beginning that takes root's power to write where the modes forbid it; empty for
-    who is not root."""
-    if os.geteuid() != 0:
-        return []
-    tool = shutil.which("setpriv")
-    if tool is None:
-        pytest.skip("as root this needs setpriv (Debian: util-linux)")
-    return [tool, "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
-
-
 @pytest.mark.long
-def test_the_app_starts_and_trains_where_it_may_write_nothing(open_folder: Path) -> None:
+def test_the_app_starts_and_trains_where_it_may_write_nothing() -> None:
     """Not as root, from a source folder that is read-only, without HOME."""
-    source, temporary = open_folder / "app", open_folder / "tmp"
-    shutil.copytree(ROOT / "finetune", source / "finetune", ignore=shutil.ignore_patterns("*.pyc"))
-    shutil.copytree(ROOT / "assets", source / "assets")
-    shutil.copy(ROOT / "app.py", source)
-    subprocess.run(["chmod", "-R", "a-w", source], check=True)
-    temporary.mkdir()
-    environment = {name: value for name, value in os.environ.items()
-                   if name not in ("HOME", "HF_HOME", "FINETUNE_RUNS")}  # fmt: skip
-    environment |= {
-        "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", "SPACE_ID": "ada/finetune",
-        "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": str(source),
-    }  # fmt: skip
-    process = subprocess.Popen(
-        [*without_roots_rights(), sys.executable, "app.py"], cwd=source, env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
+    command = [sys.executable, "app.py"]
+    if os.geteuid() == 0:  # root's power to write where the modes forbid it is taken
+        tool = shutil.which("setpriv")
+        if tool is None:
+            pytest.skip("as root this needs setpriv (Debian: util-linux)")
+        command = [tool, "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all",
+                   *command]  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="finetune-space-") as folder, ExitStack() as stack:
+        source, temporary = Path(folder) / "app", Path(folder) / "tmp"
+        ignored = shutil.ignore_patterns("*.pyc")
+        shutil.copytree(ROOT / "finetune", source / "finetune", ignore=ignored)
+        shutil.copytree(ROOT / "assets", source / "assets")
+        shutil.copy(ROOT / "app.py", source)
+        Path(folder).chmod(0o755)  # everybody may enter, unlike pytest's
+        subprocess.run(["chmod", "-R", "a-w", source], check=True)
+        stack.callback(lambda: subprocess.run(["chmod", "-R", "u+w", source], check=True))
+        temporary.mkdir()
+        environment = {name: value for name, value in os.environ.items()
+                       if name not in ("HOME", "HF_HOME", "FINETUNE_RUNS")}  # fmt: skip
+        environment |= {
+            "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", "SPACE_ID": "ada/finetune",
+            "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": str(source),
+        }  # fmt: skip
+        process = stack.enter_context(
+            subprocess.Popen(
+                command, cwd=source, env=environment, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )
+        )  # fmt: skip
+        stack.callback(process.kill)
+        assert process.stdout is not None
         printed, url = "", None
         while url is None:
             line = process.stdout.readline()
@@ -159,10 +132,10 @@ def test_the_app_starts_and_trains_where_it_may_write_nothing(open_folder: Path)
             printed += line
             url = re.search(r"local URL:\s+(http://\S+)", line)
         assert f"Runs are kept in {temporary}" in printed
-        answer = httpx.get(url[1], timeout=30)
+        answer = httpx.get(url[1], timeout=60)
         assert answer.status_code == 200
         assert "no GPU" in answer.text
-        token = httpx.post(f"{url[1]}{auth.ISSUE}", timeout=30).text
+        token = httpx.post(f"{url[1]}{auth.ISSUE}", timeout=60).text
         client = Client(url[1], headers={auth.HEADER: token}, verbose=False)
         short = {"max_steps": 2, "max_length": 16, "max_eval_samples": 8}
         run = client.predict(short, api_name="/start_run")
@@ -172,7 +145,3 @@ def test_the_app_starts_and_trains_where_it_may_write_nothing(open_folder: Path)
             run = client.predict(run["id"], api_name="/run_status")
         log = next(temporary.rglob(f"{run['id']}/console.log")).read_text()
         assert run["status"] == "finished", f"{run} {log[-3000:]}"
-    finally:
-        process.kill()
-        process.stdout.close()
-        process.wait(10)

@@ -7,7 +7,7 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,6 @@ def write_csv(path: Path, lines: Sequence[tuple[str, ...]]) -> Path:
     return path
 
 
-def write_pairs(path: Path, count: int = 3) -> Path:
-    rows = [(f"{PAIRS[n % 3][0]} {n}", PAIRS[n % 3][1]) for n in range(count)]
-    return write_csv(path, [SIDES, *rows])
-
-
 def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
@@ -93,38 +88,34 @@ def test_the_same_rows_come_out_with_the_models_answers(
     assert sum(map(sum, report["confusion"])) == 3
 
 
-def test_a_row_that_cannot_be_read_is_marked_in_its_place(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.csv"
-    path.write_text(
-        "sentence1,sentence2\nthe cat,a dog\nbroken\n ,a dog\nthe owl,a bee\n", encoding="utf-8"
-    )
-    report = judged(run, path, tmp_path / "out.csv")
-    rows = read_csv(tmp_path / "out.csv")
-    assert [bool(row["prediction"]) for row in rows] == [True, False, False, True]
-    errors = ["line 3 has 1 fields where the first line has 2", "sentence1 is empty"]
-    assert [row["error"] for row in rows] == ["", *errors, ""]
-    assert (report["rows"], report["errors"], report["examples"]) == (4, 2, errors)
-
-
 def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) -> None:
-    rows = [{"sentence1": one, "sentence2": two, "more": {"deep": [n]}}
-            for n, (one, two, _) in enumerate(PAIRS)]  # fmt: skip
-    text = "\n".join(map(json.dumps, rows)) + "\nnot json\n"
-    (tmp_path / "pairs.jsonl").write_text(text)
-    judged(run, tmp_path / "pairs.jsonl", tmp_path / "out.jsonl")
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    nested = [line.get("more") for line in lines]
-    assert nested == [{"deep": [0]}, {"deep": [1]}, {"deep": [2]}, None]
-    assert "is not JSON" in lines[3]["error"]
-
-    with gzip.open(tmp_path / "pairs.json.gz", "wt") as file:
-        json.dump(rows, file)
-    judged(run, tmp_path / "pairs.json.gz", tmp_path / "out2.jsonl")
-    assert len((tmp_path / "out2.jsonl").read_text().splitlines()) == 3
-
-    (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\nthe cat\ta dog\n")
-    judged(run, tmp_path / "pairs.tsv", tmp_path / "out.tsv")
-    assert (tmp_path / "out.tsv").read_text().splitlines()[1].startswith("the cat\ta dog\t")
+    """What cannot be read is marked in its place; any text gets an answer."""
+    odd = ["\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "\u65e5\u672c", "x " * 50_000]
+    rows = [{"sentence1": text, "sentence2": "cat", "more": {"deep": [1]}} for text in odd]
+    texts = {
+        "a.jsonl": "".join(json.dumps(row) + "\n" for row in rows) + "not json\n",
+        "a.json.gz": json.dumps(rows),
+        "a.tsv": "sentence1\tsentence2\nthe cat\ta dog\n",
+        "a.csv": "sentence1,sentence2\nthe cat,a dog\nbroken\n ,a dog\nthe owl,a bee\n",
+    }
+    lines, reports = {}, {}
+    for name, text in texts.items():
+        contents = text.encode()
+        (tmp_path / name).write_bytes(gzip.compress(contents) if "gz" in name else contents)
+        out = tmp_path / f"out.{'jsonl' if 'json' in name else name[2:]}"
+        reports[name] = judged(run, tmp_path / name, out)
+        lines[name] = out.read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines["a.jsonl"]]
+    assert [record.get("more") for record in records] == [{"deep": [1]}] * 5 + [None]
+    assert "is not JSON" in records[5]["error"]
+    assert (reports["a.jsonl"]["rows"], reports["a.jsonl"]["errors"]) == (6, 1)
+    assert len(lines["a.json.gz"]) == 5
+    assert lines["a.tsv"][1].startswith("the cat\ta dog\t")
+    cells = list(csv.DictReader(lines["a.csv"]))
+    assert [bool(row["prediction"]) for row in cells] == [True, False, False, True]
+    errors = ["line 3 has 1 fields where the first line has 2", "sentence1 is empty"]
+    assert [row["error"] for row in cells] == ["", *errors, ""]
+    assert (reports["a.csv"]["errors"], reports["a.csv"]["examples"]) == (2, errors)
 
 
 def test_parquet_keeps_its_types_and_binary_text_is_read(run: Run, tmp_path: Path) -> None:
@@ -141,33 +132,11 @@ def test_parquet_keeps_its_types_and_binary_text_is_read(run: Run, tmp_path: Pat
     assert answers[0] == answers[1]
 
 
-def test_a_damaged_model_ends_the_batch_with_what_it_is(run: Run, tmp_path: Path) -> None:
-    toys.overwrite(run.best, lambda weights: weights["classifier.weight"].fill_(float("nan")))
-    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
-        judged(run, write_pairs(tmp_path / "x.csv"), tmp_path / "out.csv")
-
-
-def test_any_text_gets_an_answer(run: Run, tmp_path: Path) -> None:
-    odd = ["\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "\u65e5\u672c\u8a9e", "x " * 50_000]
-    lines = "".join(json.dumps({"sentence1": text, "sentence2": "cat"}) + "\n" for text in odd)
-    (tmp_path / "odd.jsonl").write_text(lines)
-    report = judged(run, tmp_path / "odd.jsonl", tmp_path / "out.jsonl")
-    assert (report["rows"], report["errors"]) == (5, 0)
-
-
-def test_what_is_added_is_no_formula(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_added_is_no_formula(run: Run, tmp_path: Path) -> None:
     """A class may be called anything, by whoever made the pairs; the person's own cells stay."""
-    from finetune.inference.scorer import Scorer
-
-    load = Scorer.__init__
-
-    def load_renamed(self: Any, *args: Any) -> None:
-        load(self, *args)
-        self.labels = ['=HYPERLINK("http://example.com")', "-1"]
-
-    monkeypatch.setattr(Scorer, "__init__", load_renamed)
+    labels = {"0": '=HYPERLINK("http://example.com")', "1": "-1"}
+    config = run.best / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"id2label": labels}))
     lines = [("=one", "sentence2", "id"), *((*pair[:2], "=1+1") for pair in PAIRS), ("", "b", "")]
     path = write_csv(tmp_path / "pairs.csv", lines)
     request = PredictionRequest(run.id, path.name, "=one", "sentence2")
@@ -177,15 +146,6 @@ def test_what_is_added_is_no_formula(
     assert {row["prediction"] for row in rows[:3]} <= names
     assert {row["id"] for row in rows[:3]} == {"=1+1"}
     assert rows[3]["error"] == "'=one is empty"
-
-
-def test_windows_are_small_at_first_and_bounded(run: Run, tmp_path: Path) -> None:
-    """However long the file, no more than a window of rows is held."""
-    short: Any = [({"sentence1": "the cat", "more": [n]}, "") for n in range(10_000)]
-    sizes = [len(window) for window in files._windows(short)]
-    assert sizes == [64, 256, 1024, 4096, 4096, 464]
-    long: Any = [({"sentence1": "x" * 2**20}, "") for n in range(9)]
-    assert [len(window) for window in files._windows(long)] == [4, 4, 1]
 
 
 def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: Path) -> None:
@@ -210,60 +170,72 @@ def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("columns", "sentences", "message"),
     [
-        (
-            "one two three four",
-            ("", ""),
-            r"No column of x\.csv is clearly sentence1: it has one, two",
-        ),
-        ("one two", ("five", ""), "no column 'five'"),
-        ("sentence1 label", ("", ""), r"No column of x\.csv is clearly sentence2: it has"),
-        ("sentence1 sentence2", ("", file_request.NONE), "is clearly sentence2"),
+        ("one,two,three,four", ("", ""), r"No column of x\.csv is clearly sentence1: it has one"),
+        ("one,two", ("five", ""), "no column 'five'"),
+        ("sentence1,label", ("", ""), r"No column of x\.csv is clearly sentence2: it has"),
+        ("sentence1,sentence2", ("", file_request.NONE), "is clearly sentence2"),
+        ("\x89PNG\r", ("", ""), "PNG"),
     ],
 )
 def test_a_file_whose_columns_are_not_clear_is_refused(
-    store: RunStore,
-    run: Run,
-    tmp_path: Path,
-    columns: str,
-    sentences: tuple[str, str],
-    message: str,
-) -> None:
-    names = tuple(columns.split())
-    path = write_csv(tmp_path / "x.csv", [names, ("a",) * len(names)])
+    store: RunStore, run: Run, tmp_path: Path,
+    columns: str, sentences: tuple[str, str], message: str,
+) -> None:  # fmt: skip
+    path = tmp_path / "x.csv"
+    path.write_text(f"{columns}\na{',a' * columns.count(',')}\n", encoding="latin-1")
     with pytest.raises(DataError, match=message):
         predict.start_prediction(store, PredictionRequest(run.id, "x.csv", *sentences), path)
 
 
-def test_what_cannot_be_predicted_is_refused(store: RunStore, run: Run, tmp_path: Path) -> None:
-    path = write_pairs(tmp_path / "x.csv")
-    single = file_request.check_columns(
-        PredictionRequest(run.id, "x.csv", "", "sentence2"), path, paired=False
-    )
+def test_what_cannot_be_predicted_is_refused(
+    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_csv(tmp_path / "x.csv", [SIDES, *(pair[:2] for pair in PAIRS)])
+    request = PredictionRequest(run.id, "x.csv", "", "sentence2")
+    single = file_request.check_columns(request, path, paired=False)
     assert (single.sentence1, single.sentence2) == ("sentence1", "")
+    untrained = PredictionRequest(store.create(RunConfig()).id, "x.csv", *SIDES)
     with pytest.raises(JobError, match="no model"):
-        predict.start_prediction(
-            store, PredictionRequest(store.create(RunConfig()).id, "x.csv", *SIDES), path
-        )
-    path.write_bytes(b"\x89PNG\r\n")
-    with pytest.raises(DataError, match="PNG"):
+        predict.start_prediction(store, untrained, path)
+    toys.overwrite(run.best, lambda weights: weights["classifier.weight"].fill_(float("nan")))
+    with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
+        judged(run, path, tmp_path / "out.csv")
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(StoreError, match="the disk is full"):
         predict.start_prediction(store, PredictionRequest(run.id, "x.csv", ""), path)
+    assert not [*store.root.glob("batches/*"), *store.root.glob(".new-*")]
 
 
 @pytest.mark.slow
 def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Path) -> None:
-    lines = [("text a", "text b", "is_same")]
-    lines += [(f"the cat {n} .", "a dog .", "no" if n % 2 else "equivalent") for n in range(300)]
-    path = write_csv(tmp_path / "mine.csv", lines)
-    request = PredictionRequest(run.id, "mine.csv", "text a", "text b", "is_same")
-    job = predict.start_prediction(store, request, path)
+    def start(name: str, count: int) -> predict.PredictionJob:
+        labels = ["equivalent", "no"] * (count // 2)
+        pairs = [(f"the cat {n} .", "a dog .", label) for n, label in enumerate(labels)]
+        path = write_csv(tmp_path / name, [("text a", "text b", "is_same"), *pairs])
+        request = PredictionRequest(run.id, name, "text a", "text b", "is_same")
+        return predict.start_prediction(store, request, path)
+
+    job, cancelled = start("mine.csv", 300), start("long.csv", 60_000)
     assert predict.prediction_state(predict.get_prediction(store, job.id)).status == "running"
+    until(lambda: predict.prediction_state(cancelled).done > 0, 60)
+    predict.cancel_prediction(cancelled)
+    until(lambda: predict.prediction_state(cancelled).status != "running", 60)
     until(lambda: predict.prediction_state(job).status != "running", 60)
     state = predict.prediction_state(job)
     assert (state.error, state.status, state.done) == ("", "finished", 300)
     assert len(state.head) == 100
     assert (state.report["labelled"], state.report["unknown_labels"]) == (150, 150)
     assert job.result is not None
-    assert len(job.result.read_text().splitlines()) == 301
+    assert len(read_csv(job.result)) == 300
+    # The other keeps what is judged.
+    assert predict.prediction_state(cancelled).status == "stopped"
+    assert cancelled.result is not None
+    assert 0 < len(read_csv(cancelled.result)) < 60_000
+    assert events.Failed not in {type(event) for event in cancelled.tail()[0]}
     # Another visitor has no such batch.
     for other in (Visitor(names=("b",)), Visitor(names=())):
         with pytest.raises(DataError, match="no such prediction"):
@@ -273,38 +245,14 @@ def test_a_batch_is_a_process_of_its_own(store: RunStore, run: Run, tmp_path: Pa
             predict.get_prediction(store, wrong)
 
 
-@pytest.mark.slow
-def test_a_cancelled_batch_keeps_what_is_judged(store: RunStore, run: Run, tmp_path: Path) -> None:
-    path = write_pairs(tmp_path / "long.csv", 60_000)
-    job = predict.start_prediction(store, PredictionRequest(run.id, "long.csv", ""), path)
-    until(lambda: predict.prediction_state(job).done > 0, 60)
-    predict.cancel_prediction(job)
-    until(lambda: predict.prediction_state(job).status != "running", 30)
-    assert predict.prediction_state(job).status == "stopped"
-    assert job.result is not None
-    assert 0 < len(job.result.read_text().splitlines()) - 1 < 60_000
-    assert events.Failed not in {type(event) for event in job.tail()[0]}
-
-
-@pytest.fixture
-def visitor(store: RunStore, run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """A visitor's store and a run of theirs, by name; no worker starts."""
-    monkeypatch.setattr(workers, "spawn_worker", lambda job, stdin: None)
-
-    def visit(name: str) -> tuple[RunStore, str]:
-        theirs = store.for_visitor(Visitor(names=(f"browser:{name}",)))
-        trained = theirs.create(RunConfig(max_length=32))
-        toys.copy_model(run.best, trained.best)
-        return theirs, trained.id
-
-    return visit
-
-
 def test_what_is_judged_counts_with_what_is_uploaded(
-    visitor: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(workers, "spawn_worker", lambda job, stdin: None)
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
-    (ada, run_id), (other, _) = visitor("ada"), visitor("bob")
+    ada, other = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
+    trained = ada.create(RunConfig(max_length=32))
+    toys.copy_model(run.best, trained.best)
 
     def write(name: str, kilobytes: int) -> Path:
         rows = [(*SIDES, "label"), (name * kilobytes * 1024, "b", "1")]
@@ -312,7 +260,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(
 
     def judge(name: str, kilobytes: int) -> predict.PredictionJob:
         path = write(name, kilobytes)
-        return predict.start_prediction(ada, PredictionRequest(run_id, path.name, ""), path)
+        return predict.start_prediction(ada, PredictionRequest(trained.id, path.name, ""), path)
 
     def jobs() -> set[str]:
         return {job.id for job in predict.newest_predictions(ada)}
@@ -331,16 +279,3 @@ def test_what_is_judged_counts_with_what_is_uploaded(
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "0")
     with pytest.raises(DataError, match="a visitor may bring 0 MB"):
         judge("g", 1)
-
-
-def test_a_file_that_cannot_be_copied_leaves_nothing(
-    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(source: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(shutil, "copyfile", full)
-    path = write_pairs(tmp_path / "x.csv")
-    with pytest.raises(StoreError, match="the disk is full"):
-        predict.start_prediction(store, PredictionRequest(run.id, "x.csv", ""), path)
-    assert not [*store.root.glob("batches/*"), *store.root.glob(".new-*")]

@@ -9,64 +9,38 @@ from hypothesis import strategies as st
 from finetune.inference.perturbations import MOST, Edit, find_flips, small_edits
 
 
-def edited(kind: str, text: str) -> list[str]:
-    """What the edits of one kind make of a single sentence."""
-    return [edit.sentence1 for edit in small_edits(text, None) if edit.kind == kind]
-
-
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("kind", "text", "expected"),
     [
-        ("Cats are lazy.", ["Cats are not lazy."]),
-        ("We can swim.", ["We cannot swim.", "It is not true that we can swim."]),
-        ("It is not open.", ["It is open.", "It is not true that it is not open."]),
-        ("It isn’t open.", ["It is open."]),
-        ("BIRDS CAN'T swim.", ["BIRDS CAN swim."]),
-        ("Won't it work?", ["Will it work?"]),
-        ("Anna saw the dog.", ["It is not true that Anna saw the dog."]),
-        ("Open the can now", ["It is not true that Open the can now"]),  # a noun
-        ("Anna opened it in May", ["It is not true that Anna opened it in May"]),
-        ("Is it open?", []),
-        ("Voy a casa", []),  # not English
-        ("Der Hund schläft im Haus.", []),
-        ("我喜欢猫。", []),
+        ("negation", "Cats are lazy.", "Cats are not lazy."),
+        ("negation", "We can swim.", "We cannot swim.|It is not true that we can swim."),
+        ("negation", "It is not open.", "It is open.|It is not true that it is not open."),
+        ("negation", "It isn’t open.", "It is open."),
+        ("negation", "BIRDS CAN'T swim.", "BIRDS CAN swim."),
+        ("negation", "Won't it work?", "Will it work?"),
+        ("negation", "Open the can now", "It is not true that Open the can now"),  # a noun
+        ("negation", "Is it open?", ""),
+        ("negation", "Der Hund schläft im Haus.", ""),  # not English
+        ("number", "3 cats", "4 cats|6 cats"),
+        ("number", "pay 1,250.50 now", "pay 1,251.50 now|pay 2,501.00 now"),
+        ("number", "999,999 cats", "1,000,000 cats|1,999,998 cats"),
+        ("number", "Agent 007", "Agent 008|Agent 014"),
+        ("number", "0 cats", "1 cats"),  # twice nothing is no edit
+        ("number", "at 10:30", "at 11:30|at 20:30|at 10:31|at 10:60"),
+        ("number", "an MP3 on the 2nd", ""),
+        ("number", "1234567890123456789", ""),
+        ("drop", "The cat sat.", "Cat sat.|The sat.|The cat."),
+        ("drop", "Yes, it works .", "It works .|Yes, works .|Yes, it ."),
+        ("drop", "Fine 😀 day", "😀 day|Fine 😀"),
+        ("drop", "cat", ""),  # an empty sentence is no question
+        ("drop", "well-known facts", "facts|well-known"),
     ],
 )
-def test_a_negation_is_put_in_or_taken_out(text: str, expected: list[str]) -> None:
-    assert edited("negation", text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("3 cats", ["4 cats", "6 cats"]),
-        ("pay 1,250.50 now", ["pay 1,251.50 now", "pay 2,501.00 now"]),
-        ("999,999 cats", ["1,000,000 cats", "1,999,998 cats"]),
-        ("Agent 007", ["Agent 008", "Agent 014"]),
-        ("$5, please", ["$6, please", "$10, please"]),
-        ("0 cats", ["1 cats"]),  # twice nothing is no edit
-        ("at 10:30", ["at 11:30", "at 20:30", "at 10:31", "at 10:60"]),
-        ("an MP3 on the 2nd", []),
-        ("1234567890123456789", []),
-    ],
-)
-def test_each_number_is_changed(text: str, expected: list[str]) -> None:
-    assert edited("number", text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("The cat sat.", ["Cat sat.", "The sat.", "The cat."]),
-        ("Yes, it works, too .", ["It works, too .", "Yes, works, too .", "Yes, it, too .",
-                                  "Yes, it works, ."]),
-        ("Fine 😀 day", ["😀 day", "Fine 😀"]),
-        ("cat", []),  # an empty sentence is no question
-        ("well-known facts", ["facts", "well-known"]),
-    ],
-)  # fmt: skip
-def test_each_word_is_left_out(text: str, expected: list[str]) -> None:
-    assert edited("drop", text) == expected
+def test_a_sentence_is_negated_has_other_numbers_and_loses_a_word(
+    kind: str, text: str, expected: str
+) -> None:
+    edits = [edit.sentence1 for edit in small_edits(text, None) if edit.kind == kind]
+    assert "|".join(edits) == expected
 
 
 def test_a_pair_is_swapped_made_the_same_and_edited_one_sentence_at_a_time() -> None:
@@ -81,22 +55,7 @@ def test_a_pair_is_swapped_made_the_same_and_edited_one_sentence_at_a_time() -> 
     assert {edit.kind for edit in small_edits("a cat", "a cat")} == {"drop"}
 
 
-PIECES = [
-    "the",
-    "The",
-    "is",
-    "not",
-    "isn't",
-    "can",
-    "3",
-    "1,000",
-    "two",
-    "Anna",
-    ".",
-    "?",
-    "😀",
-    "猫",
-]
+PIECES = ["the", "is", "not", "isn't", "can", "3", "1,000", "two", "Anna", ".", "?", "😀", "猫"]
 TEXT = st.one_of(
     st.text(max_size=60), st.lists(st.sampled_from(PIECES), max_size=90).map(" ".join)
 ).filter(str.strip)

@@ -14,16 +14,12 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.errors import DataError, ModelError
 from finetune.inference import decision_rule, model_cache
 from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.model_cache import ModelCache
 from finetune.inference.predictor import MAX_CHARACTERS, Predictor
-from finetune.runs.store import RunStore
-from finetune.training import model
-from finetune.ui.model_chooser import Models
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 
@@ -53,9 +49,8 @@ def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) ->
     with torch.no_grad():
         logits = classifier(**tokenizer(*PAIR, return_tensors="pt")).logits[0]
     assert answer.logits == pytest.approx(logits.tolist(), abs=1e-5)
-    assert list(answer.probabilities.values()) == pytest.approx(
-        logits.softmax(-1).tolist(), abs=1e-5
-    )
+    shares = list(answer.probabilities.values())
+    assert shares == pytest.approx(logits.softmax(-1).tolist(), abs=1e-5)
     assert answer.label == ["not_equivalent", "equivalent"][int(logits.argmax())]
     assert (answer.tokens, answer.cut) == (15, 0)
 
@@ -80,19 +75,6 @@ def test_a_model_is_loaded_once_and_again_when_it_changed(
     shutil.rmtree(best)
     with pytest.raises(ModelError, match="no saved model"):
         load(cache, best)
-
-
-def test_an_explanation_leaves_the_next_model_its_threads(toy_checkpoint: Path) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        cache = ModelCache()
-        load(cache, toy_checkpoint).explain(*PAIR)
-        cache.free()
-        with ThreadPoolExecutor(1) as caller:
-            assert caller.submit(load, cache, toy_checkpoint).result().scorer.threads == 3
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_a_model_in_use_is_not_taken_away(
@@ -130,23 +112,16 @@ def test_a_model_in_use_is_not_taken_away(
 
 
 def test_both_orders_are_asked_and_averaged_when_wanted(predictor: Predictor) -> None:
-    one, two = "the cat sees a dog .", "a owl fears the bee ."
-    plain, back = predictor(one, two), predictor(two, one)
+    pair = "the cat sees a dog .", "a owl fears the bee ."
+    plain, back = predictor(*pair), predictor(*pair[::-1])
     assert plain.other == pytest.approx(back.probabilities, abs=1e-5)
     assert plain.other_label == back.label
     assert plain.agrees == (plain.label == back.label)
-    both = predictor(one, two, PredictOptions(both_orders=True))
+    both = predictor(*pair, PredictOptions(both_orders=True))
     for name, value in both.probabilities.items():
         mean = (plain.probabilities[name] + back.probabilities[name]) / 2
         assert value == pytest.approx(mean, abs=1e-5)
     assert both.agrees
-
-
-def grow(weights: dict[str, torch.Tensor]) -> None:
-    """Larger weights: with a random model's, all pairs get nearly the same logits."""
-    for weight in weights.values():
-        if weight.dim() > 1:
-            weight.mul_(8)
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -154,6 +129,13 @@ def test_why_and_what_would_change_it_are_of_the_answer_that_is_shown(
     best: Path, both: bool
 ) -> None:
     """A threshold just below the probability turns the answer against the logits."""
+
+    def grow(weights: dict[str, torch.Tensor]) -> None:
+        """With a random model's, all pairs get nearly the same logits."""
+        for weight in weights.values():
+            if weight.dim() > 1:
+                weight.mul_(8)
+
     pair = ("the ant finds a owl .", "a ant loses the owl .")
     predictor = Predictor(toys.overwrite(best, grow), 32, precision="fp32")
     plain = predictor(*pair, PredictOptions(both_orders=both))
@@ -178,15 +160,9 @@ def test_why_and_what_would_change_it_are_of_the_answer_that_is_shown(
         assert flip.probability == pytest.approx(edited.probabilities[flip.label], abs=1e-5)
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:1000], lambda data: b"\xff" * 99])
-def test_a_damaged_model_is_said(best: Path, damage: Any) -> None:
-    weights = best / "model.safetensors"
-    weights.write_bytes(damage(weights.read_bytes()))
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        load(ModelCache(), best)
-
-
-def test_a_model_of_no_numbers_is_said_to_those_who_get_them(best: Path) -> None:
+def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
+    best: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some of its words are damaged: who asks for others at the same time is answered."""
     words = "bert.embeddings.word_embeddings.weight"
     toys.overwrite(best, lambda weights: weights[words][9:12].fill_(math.nan))
@@ -200,28 +176,14 @@ def test_a_model_of_no_numbers_is_said_to_those_who_get_them(best: Path) -> None
     toys.overwrite(best, lambda weights: weights["classifier.weight"].fill_(math.nan))
     with pytest.raises(ModelError, match="numbers that are none: its file is damaged"):
         load(ModelCache(), best)
-
-
-def test_a_model_that_does_not_fit_is_said(
-    toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1000))
+    weights = best / "model.safetensors"
+    for damaged in (weights.read_bytes()[:1000], b"\xff" * 99):
+        weights.write_bytes(damaged)
+        with pytest.raises(ModelError, match="cannot be loaded"):
+            load(ModelCache(), best)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10))
     with pytest.raises(ModelError, match=r"weights take .* GB of memory are free"):
-        load(ModelCache(), toy_checkpoint)
-
-
-def test_a_model_answers_whatever_is_in_its_runs_configuration(
-    store: RunStore, toy_checkpoint: Path
-) -> None:
-    """What it reads goes with the model."""
-    run = store.create(RunConfig(checkpoint=str(toy_checkpoint), max_length=24))
-    tokenizer, classifier = model.load_classifier(str(toy_checkpoint), ["no", "yes"], 24)
-    model.save_model(classifier, tokenizer, run.best)
-    for text in ('{"of_a_later_version": 1, "max_length": 24}', "{", '{"max_length": "long"}'):
-        (run.folder / "config.json").write_text(text, encoding="utf-8")
-        with Models(store).using(store, run.id) as predictor:
-            answer = predictor("the cat sees a dog . " * 8, "the cat")
-        assert (answer.tokens, answer.cut) == (24, 29)
+        load(ModelCache(), best)
 
 
 def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(

@@ -22,52 +22,35 @@ def scored(n: int, share: float = 0.4, ties: bool = False, seed: int = 0) -> tup
     return (scores.round(2) if ties else scores), positives
 
 
-@pytest.mark.parametrize("classes", [2, 3, 50])
+@pytest.mark.parametrize("classes", [2, 50])
 @pytest.mark.parametrize("n", [1, 500])
 def test_figures_of_a_confusion_matrix_equal_scikit_learns(n: int, classes: int) -> None:
     random = np.random.default_rng(0)
     labels, other = random.integers(classes, size=(2, n))
     predictions = np.where(random.random(n) < 0.6, labels, other)
     confusion = classification.confusion_matrix(labels, predictions, classes)
-    every = range(classes)
-    np.testing.assert_array_equal(
-        confusion, metrics.confusion_matrix(labels, predictions, labels=every)
-    )
-    precision, recall, f1, support = metrics.precision_recall_fscore_support(
-        labels, predictions, labels=every, zero_division=0
-    )
+    options = {"labels": range(classes)}
+    expected = metrics.confusion_matrix(labels, predictions, **options)
+    np.testing.assert_array_equal(confusion, expected)
     rows = classification.class_scores(confusion)
-    assert [row.precision for row in rows] == pytest.approx(precision)
-    assert [row.recall for row in rows] == pytest.approx(recall)
-    assert [row.f1 for row in rows] == pytest.approx(f1)
-    assert [row.support for row in rows] == support.tolist()
+    table = np.array([[row.precision, row.recall, row.f1, row.support] for row in rows])
+    scores = metrics.precision_recall_fscore_support(
+        labels, predictions, zero_division=0, **options
+    )
+    np.testing.assert_allclose(table.T, scores)
     assert [row.predicted for row in rows] == np.bincount(predictions, minlength=classes).tolist()
     for positive in (0, 1):
         binary = {"average": "binary", "pos_label": positive}
-        how = binary if classes == 2 else {"average": "macro"}
+        average = binary if classes == 2 else {"average": "macro"}
         assert classification.accuracy_and_f1(confusion, positive) == pytest.approx(
             {
                 "accuracy": metrics.accuracy_score(labels, predictions),
-                "f1": metrics.f1_score(labels, predictions, zero_division=0, **how),
+                "f1": metrics.f1_score(labels, predictions, zero_division=0, **average),
             }
         )
 
 
-@pytest.mark.parametrize(
-    ("confusion", "expected"),
-    [
-        ([[5, 0], [0, 7]], 1), ([[0, 5], [7, 0]], -1), ([[3, 0], [7, 0]], 0), ([[4, 0], [0, 0]], 0),
-        ([[3 * 10**9, 10**9], [10**9, 3 * 10**9]], 0.5),
-    ],
-)  # fmt: skip
-def test_matthews_ends_are_exact_and_it_does_not_overflow(
-    confusion: list[list[int]], expected: float
-) -> None:
-    assert classification.matthews_corrcoef(np.array(confusion)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("ties", [False, True])
-@pytest.mark.parametrize("share", [0.01, 0.95])
+@pytest.mark.parametrize(("share", "ties"), [(0.01, False), (0.95, True)])
 def test_curves_have_the_areas_of_scikit_learn_thinned_too(share: float, ties: bool) -> None:
     scores, positives = scored(20_000, share, ties)
     curves = {
@@ -77,7 +60,6 @@ def test_curves_have_the_areas_of_scikit_learn_thinned_too(share: float, ties: b
     for area, curve in curves.items():
         assert curve is not None
         assert curve.area == pytest.approx(area(positives, scores))
-        assert (np.diff(curve.x) >= 0).all()
         thinned = classification.thin_curve(curve)
         assert len(thinned.x) == len(thinned.y) <= 200
         assert (thinned.area, thinned.x[0], thinned.x[-1]) == (curve.area, 0, 1)
@@ -85,34 +67,21 @@ def test_curves_have_the_areas_of_scikit_learn_thinned_too(share: float, ties: b
         assert abs(float(lost)) < 0.003
 
 
-@pytest.mark.parametrize("truth", [True, False])
-@pytest.mark.parametrize("n", [1, 10])
-def test_a_single_class_has_no_curve(n: int, truth: bool) -> None:
-    scores, positives = np.linspace(0.1, 0.9, n), np.full(n, truth)
-    assert classification.roc_curve(scores, positives) is None
-    assert classification.precision_recall_curve(scores, positives) is None
-    sweep = classification.threshold_sweep(scores, positives)
-    assert sweep.recall[0] == sweep.best.recall == sweep.best.f1 == truth
-
-
-@pytest.mark.parametrize("ties", [False, True])
-@pytest.mark.parametrize("share", [0.02, 1.0])
+@pytest.mark.parametrize(("share", "ties"), [(0.02, True), (0.5, False), (1.0, False)])
 def test_a_sweep_equals_scikit_learn_at_each_threshold(share: float, ties: bool) -> None:
     scores, positives = scored(300, share, ties)
     sweep = classification.threshold_sweep(scores, positives)
     assert sweep.thresholds.tolist() == [n / 100 for n in range(101)]
-    for index, threshold in list(enumerate(sweep.thresholds))[::10]:
-        called = scores >= threshold
-        precision, recall, f1, _ = metrics.precision_recall_fscore_support(
+    for index in range(0, 101, 10):
+        called = scores >= sweep.thresholds[index]
+        expected = metrics.precision_recall_fscore_support(
             positives, called, average="binary", zero_division=0
         )
-        accuracy = metrics.accuracy_score(positives, called)
         row = [getattr(sweep, name)[index] for name in ("accuracy", "precision", "recall", "f1")]
-        assert row == pytest.approx([accuracy, precision, recall, f1])
-
-
-def f1_at(scores: NDArray[np.floating], positives: Truths, threshold: float) -> float:
-    return float(metrics.f1_score(positives, scores >= threshold, zero_division=0))
+        assert row == pytest.approx([metrics.accuracy_score(positives, called), *expected[:3]])
+    if share == 1.0:
+        assert classification.roc_curve(scores, positives) is None
+        assert classification.precision_recall_curve(scores, positives) is None
 
 
 @settings(max_examples=30, deadline=None)
@@ -126,23 +95,9 @@ def test_no_threshold_has_a_better_f1_than_the_best(
     scores = np.array([score for score, _ in rows], dtype=kind)
     positives = np.array([positive for _, positive in rows])
     best = classification.threshold_sweep(scores, positives).best
-    assert best.f1 == pytest.approx(f1_at(scores.astype(float), positives, best.threshold))
-    assert best.f1 == pytest.approx(max(f1_at(scores, positives, score) for score in scores))
-
-
-@pytest.mark.parametrize(
-    ("scores", "positives", "threshold"),
-    [
-        ([0.1, 0.2, 0.6, 0.7], [False, False, True, True], 0.4),
-        ([0.1, 0.2, 0.6, 0.7], [True] * 4, 0.05),
-        ([0.1, 0.2, 0.6, 0.7], [False] * 4, 0.5),  # of thresholds as good the one nearest a half
-        # Between two floats without room the upper is the threshold.
-        ([0.5, float(np.nextafter(0.5, 1))], [False, True], float(np.nextafter(0.5, 1))),
-    ],
-)
-def test_the_best_threshold_lies_midway_between_neighbours(
-    scores: list[float], positives: list[bool], threshold: float
-) -> None:
-    best = classification.threshold_sweep(np.array(scores), np.array(positives)).best
-    assert best.threshold == pytest.approx(threshold, rel=1e-15)
-    assert best.f1 == any(positives)
+    reached, *others = (
+        metrics.f1_score(positives, scores.astype(float) >= threshold, zero_division=0)
+        for threshold in (best.threshold, *scores.astype(float))
+    )
+    assert best.f1 == pytest.approx(reached)
+    assert best.f1 == pytest.approx(max(others))

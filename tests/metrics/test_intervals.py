@@ -79,56 +79,32 @@ def test_the_interval_of_a_difference_is_that_of_resampled_examples() -> None:
     assert both.high - both.low < (alone.high - alone.low) / 2
 
 
-@pytest.mark.parametrize(("n", "least", "most"), [(408, 0.93, 0.975), (50, 0.92, 0.985)])
-def test_intervals_hold_the_truth_as_often_as_they_say(
-    few_resamples: None, n: int, least: float, most: float
-) -> None:
-    random = np.random.default_rng(3)
+def test_intervals_hold_the_truth_as_often_as_they_say(few_resamples: None) -> None:
+    random, sets = np.random.default_rng(3), 600
     truth = {"accuracy": 0.85, "f1": 2 * 0.675 / (2 * 0.675 + 0.15)}
     above, below = dict.fromkeys(truth, 0), dict.fromkeys(truth, 0)
-    sets = 1000
-    for cells in random.multinomial(n, MRPC, size=sets):
+    for cells in random.multinomial(408, MRPC, size=sets):
         computed = intervals.bootstrap_from_confusion(cells.reshape(2, 2))
         for name, value in truth.items():
             above[name] += computed[name].low - 1e-9 > value
             below[name] += computed[name].high + 1e-9 < value
     for name in truth:
-        assert least < 1 - (above[name] + below[name]) / sets < most, name
+        assert 0.93 < 1 - (above[name] + below[name]) / sets < 0.975, name
         assert max(above[name], below[name]) / sets < 0.04, name  # on either side, not on one
 
 
 def test_equals_differ_by_more_than_chance_as_seldom_as_it_says(few_resamples: None) -> None:
-    """By the paired interval, and by the bound of a score without an interval."""
-    random, sets = np.random.default_rng(5), 400
-    held, wrongly = dict.fromkeys(intervals.NAMES, 0), 0
-    for _ in range(sets):
-        labels = random.integers(2, size=408)
-        hard = random.random(408) < 0.2  # for both
-        first, second = (
-            np.where(random.random(408) < np.where(hard, 0.5, 0.95), labels, 1 - labels)
-            for _ in range(2)
-        )
-        for name, difference in intervals.paired_bootstrap(labels, first, second, 2).items():
-            held[name] += difference.low <= 0 <= difference.high
+    """By the bound of a score without an interval."""
+    wrongly, sets = 0, 400
+    for seed in range(sets):
+        labels, first, second = drawn(408, 2, seed=seed)
         f1 = intervals.bootstrap_intervals(labels, first, 2)["f1"]
         other = float(scores(labels[:300], second[:300], 2)[1])
         wrongly += abs(f1.value - other) > intervals.newcombe_bound(f1, other, 300)
-    assert all(0.92 < count / sets < 0.98 for count in held.values())
-    assert wrongly / sets < 0.06
+    assert wrongly / sets < 0.08
 
 
-def test_many_cells_get_fewer_resamples_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    labels, predictions, second = drawn(500, 60)
-    monkeypatch.setattr(intervals, "_BUDGET", 3000)
-    f1 = intervals.bootstrap_intervals(labels, predictions, 60)["f1"]
-    assert f1.resamples == 200
-    assert f1.low < f1.value < f1.high
-    assert intervals.paired_bootstrap(labels, predictions, second, 60)["f1"].resamples == 200
-    binary = intervals.bootstrap_intervals(*drawn(500, 2)[:2], 2)["f1"]
-    assert binary.resamples == 750  # of four cells
-
-
-@pytest.mark.parametrize("classes", [1, 2, 5])
+@pytest.mark.parametrize("classes", [1, 5])
 @pytest.mark.parametrize("n", [1, 10])
 def test_few_examples_and_a_single_class_are_no_trouble(n: int, classes: int) -> None:
     labels = np.full(n, classes - 1)
@@ -136,7 +112,6 @@ def test_few_examples_and_a_single_class_are_no_trouble(n: int, classes: int) ->
         for score in intervals.bootstrap_intervals(labels, predictions, classes).values():
             assert 0 <= score.low <= score.value <= score.high <= 1
             assert score.high - score.low > 0.1  # so few examples are never sure
-            assert score.resamples == 0
         for score in intervals.paired_bootstrap(labels, labels, predictions, classes).values():
             assert score.low == score.value == score.high
 
@@ -147,10 +122,9 @@ def test_where_all_are_right_the_interval_is_wilsons() -> None:
     assert all_right["accuracy"] == intervals.wilson_interval(10, 10)
     share = intervals.wilson_interval(6, 6).low  # of the six that are positive or called so
     assert (all_right["f1"].low, all_right["f1"].high) == (2 * share / (1 + share), 1.0)
-    never = intervals.bootstrap_intervals(labels, np.zeros(10, np.int64), 2)
-    assert never["accuracy"].resamples
-    share = intervals.wilson_interval(0, 6).high  # F1 is 0 in every resample
-    assert (never["f1"].low, never["f1"].high) == (0.0, 2 * share / (1 + share))
+    never = intervals.bootstrap_intervals(labels, np.zeros(10, np.int64), 2)["f1"]
+    share = intervals.wilson_interval(0, 6).high
+    assert (never.low, never.high) == (0.0, 2 * share / (1 + share))
 
 
 @pytest.mark.parametrize("n", [5, 2000])
@@ -170,17 +144,14 @@ def test_wilson_equals_statsmodels(right: int, n: int) -> None:
     expected = proportion_confint(right, n, alpha=0.05, method="wilson")
     assert (share.low, share.high) == pytest.approx(expected, abs=1e-12)
     assert share.value == right / n
-    nothing = intervals.wilson_interval(0, 0)
-    assert math.isnan(nothing.value)
-    assert (nothing.low, nothing.high) == (0, 1)
+    assert math.isnan(intervals.wilson_interval(0, 0).value)
 
 
 def test_the_mean_over_seeds_has_students_interval() -> None:
     values = [0.85, 0.87, 0.84, 0.88, 0.86]
     mean = intervals.mean_interval(values)
     assert mean is not None
-    expected = scipy.stats.t.interval(
-        0.95, df=4, loc=np.mean(values), scale=scipy.stats.sem(values)
-    )
+    error = scipy.stats.sem(values)
+    expected = scipy.stats.t.interval(0.95, df=4, loc=np.mean(values), scale=error)
     assert (mean.value, mean.low, mean.high) == pytest.approx((0.86, *expected))
     assert intervals.mean_interval([0.8]) is intervals.mean_interval([]) is None
