@@ -22,12 +22,10 @@ def test_an_answer_ends_the_wait_it_was_asked_in() -> None:
 
 
 class Questions:
-    """A page with an element in its second tab, whose first answer is as late as one likes, and one
-    that asks without end in its third."""
+    """A page with an element in its second tab, whose first answer is as late as one likes."""
 
     def __init__(self) -> None:
         self.waits: list[str] = []
-        self.endless = 0
         self.late = threading.Event()
         with gr.Blocks() as self.blocks, gr.Tabs():
             with gr.Tab("one"):
@@ -37,9 +35,6 @@ class Questions:
                 button = gr.Button("Begin")
                 button.click(polling.start_polling, None, element, **feedback.QUICK)
                 element.submit(self.answer, None, element, **feedback.QUICK)
-            with gr.Tab("three"):
-                element = polling.polling_element(0.1, polling.ALWAYS)
-                element.submit(self.count, None, None, **feedback.QUICK)
 
     def answer(self, event: gr.EventData) -> str:
         """What was waited for is there; the first answer says so when `late` is set."""
@@ -47,9 +42,6 @@ class Questions:
         if len(self.waits) == 1:
             self.late.wait(20)
         return polling.stop_polling(event)
-
-    def count(self) -> None:
-        self.endless += 1
 
 
 @pytest.fixture
@@ -84,17 +76,3 @@ def test_a_late_answer_ends_no_later_wait(asked: tuple[Questions, Page]) -> None
     wait_until(page, lambda: len(questions.waits) == 2)
     page.wait_for_timeout(500)  # it has stopped
     assert len(set(questions.waits)) == len(questions.waits) == 2
-
-
-@pytest.mark.long
-def test_nothing_is_asked_for_what_is_out_of_sight(asked: tuple[Questions, Page]) -> None:
-    questions, page = asked
-    page.wait_for_timeout(500)
-    assert questions.endless == 0
-    page.get_by_role("tab", name="three").click()
-    wait_until(page, lambda: questions.endless >= 3)
-    page.get_by_role("tab", name="one").click()
-    page.wait_for_timeout(500)
-    before = questions.endless
-    page.wait_for_timeout(600)
-    assert questions.endless == before
