@@ -24,13 +24,11 @@ from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Prediction
-from finetune.jobs import service
-from finetune.jobs.queue import Queue
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
-from finetune.ui import charts, feedback, form, live_updates, run_view
+from finetune.ui import feedback, form, live_updates, run_view
 from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
@@ -145,20 +143,6 @@ def test_the_command_starts_the_same_from_where_the_page_keeps_it(
     assert "<code>python -m finetune train --seed 7</code>" in shown
 
 
-def test_stop_says_what_it_will_keep(
-    train: TrainTab, store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "stop_run", lambda *values: None)
-    for count, words in (
-        (2, "no model to keep"), (6, "kept as it is"), (-1, "the best model is kept"),
-    ):  # fmt: skip
-        run = record(store, *story()[:count])
-        assert words in train.on_stop(NOBODY, run.id)[train.message]
-    run.request_stop()
-    Queue(store.root).add(run.id)  # it waits to go on
-    assert train.on_turn(NOBODY, run.id)[train.stop]["interactive"]
-
-
 def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
     module_tabs: Tabs, finished: Run, store: RunStore
 ) -> None:
@@ -202,36 +186,6 @@ def test_a_run_that_learned_nothing_does_not_look_like_a_success(
     assert ("ft-warn" in text) == ("more epochs" in text) == bool(warning)
 
 
-def test_the_status_says_how_a_run_ended(store: RunStore) -> None:
-    for event, *words in (
-        (events.Finished(step=4, seconds=1.0, early=True), "ended early", "stopped rising"),
-        (events.Stopped(step=4, seconds=1.0), "Stopped", "Resume"),
-        (events.Failed(error="It broke.", remedy="Mend it."), "Failed", "It broke.", "Mend it."),
-    ):
-        run = record(store, event)
-        text = run_view.status_html(run, store.summary(run))
-        assert all(word in text for word in words)
-
-
-def test_a_form_once_trained_with_is_kept_in_the_browser(
-    train: TrainTab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained = RunConfig(learning_rate=3e-4, num_train_epochs=7)
-    monkeypatch.setattr(
-        service, "start_runs", lambda store, configs, groups: [store.create(c) for c in configs]
-    )
-    choosers = (train.form["dataset"], train.filled[-1])
-    kept = train.on_start(NOBODY, *ONE_RUN, *form_values(trained))[train.kept]
-    restored = train.on_restore(NOBODY, kept)
-    assert [restored[chooser]["value"] for chooser in choosers] == [trained.dataset] * 2
-    for name in form.NAMES:
-        assert name == "dataset" or restored[train.form[name]] == getattr(trained, name)
-    unusable: list[Any] = [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}]
-    for former in unusable:
-        restored = train.on_restore(NOBODY, former)
-        assert not [update for update in restored.values() if "value" in update]  # the form stays
-
-
 def marks(parts: live_updates.Parts) -> dict[str, str]:
     return {name: mark for name, (mark, _) in parts.items()}
 
@@ -256,21 +210,6 @@ def test_a_page_that_watches_is_told_what_is_new(
     third = live_updates.changes(store, run, marks(first | second))
     assert third["state"][1] == "finished"
     assert "Finished" in third["announced"][1]
-
-
-def test_the_more_watch_the_more_seldom_each_asks(
-    store: RunStore, finished: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running, pace = store.create(RunConfig()), live_updates.Pace()
-    assert pace.wait(running, 0) == 400
-    for ask in range(100):  # of fifty browsers in two seconds
-        wait = pace.wait(running, 1 + ask / 50)
-    assert 1000 < wait <= 1600
-    assert pace.wait(running, 9) == 400
-    first = live_updates.changes(store, finished, {})
-    assert pace.wait(finished, 20) == 1000  # it has ended
-    monkeypatch.setattr(charts, "loss_chart", lambda summary: pytest.fail("drawn again"))
-    assert live_updates.changes(store, finished, {}) == first
 
 
 def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, finished: Run) -> None:
