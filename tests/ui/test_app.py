@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
-import os
 import re
 import shlex
 import shutil
@@ -13,37 +11,30 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
-import httpx
 import pytest
-from gradio import http_server, oauth
-from gradio.exceptions import ServerFailedToStartError
-from gradio.helpers import special_args
 from starlette.requests import Request
 
 from finetune import config
 from finetune.config import RunConfig
-from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Prediction
-from finetune.jobs import service
-from finetune.jobs.queue import Queue
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
-from finetune.ui import app, charts, feedback, form, live_updates, run_view
+from finetune.ui import feedback, form, live_updates, run_view
 from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.train import TrainTab
-from tests.support.tabs import push_form
+from tests.support.tabs import predict_tab, publish_tab, push_form
 from tests.support.toys import story
-from tests.ui.conftest import Server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Sends the requests of callbacks that are called from here.
@@ -72,11 +63,7 @@ def draw_train(store: RunStore) -> TrainTab:
 def module_tabs(tmp_path_factory: pytest.TempPathFactory) -> Tabs:
     """Tabs over a folder of runs; drawing them takes as long as many a test."""
     store = RunStore(tmp_path_factory.mktemp("tabs") / "runs")
-    train, predict, publish = draw_train(store), PredictTab(store), PublishTab(store)
-    with gr.Blocks():
-        predict.draw()
-        publish.draw()
-    return train, predict, publish
+    return draw_train(store), predict_tab(store), publish_tab(store)
 
 
 @pytest.fixture
@@ -114,14 +101,6 @@ def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
     assert form.read(form_values(changed)) == changed
 
 
-def test_a_wrong_form_names_the_fields_and_starts_nothing(train: TrainTab, store: RunStore) -> None:
-    values = form_values(RunConfig(), learning_rate=None, num_train_epochs=0)
-    message = train.on_start(NOBODY, *ONE_RUN, *values)[train.message]
-    for words in ('role="alert"', "learning_rate", "num_train_epochs"):
-        assert words in message
-    assert store.runs() == []
-
-
 def costs(train: TrainTab, config: RunConfig) -> str:
     """What Train shows of a form's costs."""
     return str(train.on_costs(NOBODY, *ONE_RUN, *form_values(config))[train.costs])
@@ -141,11 +120,10 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
         ((None, "1e-5, 2e-5", "8, 16", ""), "Train queues 4 runs."),
     ):
         assert words in train.on_costs(NOBODY, *several, *values)[train.planned]
-    assert train.on_costs(NOBODY, *ONE_RUN, *values)[train.planned] == ""
     wrong = train.on_costs(NOBODY, 0, "high", "", "", *values)
-    for shown in (wrong[train.planned], wrong[train.costs]):
-        assert "from 1 to 100, got 0" in shown
-        assert "got &#39;high&#39;" in shown
+    for words in ("from 1 to 100, got 0", "got &#39;high&#39;"):
+        assert words in wrong[train.planned]
+        assert words in wrong[train.costs]
 
 
 def test_the_command_starts_the_same_from_where_the_page_keeps_it(
@@ -165,22 +143,8 @@ def test_the_command_starts_the_same_from_where_the_page_keeps_it(
     assert "<code>python -m finetune train --seed 7</code>" in shown
 
 
-def test_stop_says_what_it_will_keep(
-    train: TrainTab, store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "stop_run", lambda *values: None)
-    for count, words in (
-        (2, "no model to keep"), (6, "kept as it is"), (-1, "the best model is kept"),
-    ):  # fmt: skip
-        run = record(store, *story()[:count])
-        assert words in train.on_stop(NOBODY, run.id)[train.message]
-    run.request_stop()
-    Queue(store.root).add(run.id)  # it waits to go on
-    assert train.on_turn(NOBODY, run.id)[train.stop]["interactive"]
-
-
 def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
-    module_tabs: Tabs, finished: Run, store: RunStore, monkeypatch: pytest.MonkeyPatch
+    module_tabs: Tabs, finished: Run, store: RunStore
 ) -> None:
     train, predict, publish = module_tabs
     shown = train.on_turn(NOBODY, "")
@@ -198,61 +162,28 @@ def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
             publish.on_check(NOBODY, form, None)[publish.plan],
         ):
             assert "no such run" in answer
-    for answers, words in ((True, "The Hub answers"), (False, "does not answer")):
-        monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda value=answers: value)
-        line = train.on_hub()
-        assert words in line
-        assert ("data-answers" in line) == answers
 
 
-def test_a_run_that_learned_nothing_does_not_look_like_a_success(store: RunStore) -> None:
-    def ending(**scores: float) -> str:
-        history = [
-            dataclasses.replace(
-                event, metrics=event.metrics | scores, intervals={"f1": [0.7, 0.76]}
-            )
-            if isinstance(event, events.Evaluated)
-            else event
-            for event in story()
-        ]
-        return run_view.status_html(store.create(RunConfig()), fold_events(history))
-
-    success = ending(f1=0.8)
-    constant = ending(accuracy=0.6, f1=0.75)  # the majority's own
-    below = ending(accuracy=0.6, f1=0.74)
-    for text, good in ((success, True), (constant, False), (below, False)):
-        assert ("ft-good" in text) == ('data-tab="publish"' in text) == good
-        assert ("ft-warn" in text) == ("more epochs" in text) == (not good)
-    assert ["always giving the same answer" in text for text in (constant, below)] == [True, False]
-    assert "is not above the best baseline" in below
-    for event, words in (
-        (events.Finished(step=4, seconds=1.0, early=True), ["ended early", "stopped rising"]),
-        (events.Stopped(step=4, seconds=1.0), ["Stopped", "Resume"]),
-        (events.Failed(error="It broke.", remedy="Mend it."), ["Failed", "It broke.", "Mend it."]),
-    ):
-        run = record(store, event)
-        text = run_view.status_html(run, store.summary(run))
-        assert all(word in text for word in words)
-
-
-def test_a_form_once_trained_with_is_kept_in_the_browser(
-    train: TrainTab, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("scores", "warning"),
+    [
+        ({"f1": 0.8}, ""),
+        ({"accuracy": 0.6, "f1": 0.75}, "always giving the same answer"),  # the majority's own
+        ({"accuracy": 0.6, "f1": 0.74}, "is not above the best baseline"),
+    ],
+)
+def test_a_run_that_learned_nothing_does_not_look_like_a_success(
+    store: RunStore, scores: dict[str, float], warning: str
 ) -> None:
-    trained = RunConfig(learning_rate=3e-4, num_train_epochs=7)
-    monkeypatch.setattr(
-        service, "start_runs", lambda store, configs, groups: [store.create(c) for c in configs]
-    )
-    choosers = (train.form["dataset"], train.filled[-1])
-    kept = train.on_start(NOBODY, *ONE_RUN, *form_values(trained))[train.kept]
-    restored = train.on_restore(NOBODY, kept)
-    assert [restored[chooser]["value"] for chooser in choosers] == [trained.dataset] * 2
-    for name in form.NAMES:
-        assert name == "dataset" or restored[train.form[name]] == getattr(trained, name)
-    unusable: list[Any] = [None, 7, [], {"learning_rate": "x"}, {"of_another_version": 1}]
-    for former in unusable:
-        restored = train.on_restore(NOBODY, former)  # the form stays
-        assert set(restored) == set(choosers)
-        assert not [update for update in restored.values() if "value" in update]
+    *history, evaluated, saved, finished = story()
+    assert isinstance(evaluated, events.Evaluated)
+    intervals = {"f1": [0.7, 0.76]}
+    scored = replace(evaluated, metrics=evaluated.metrics | scores, intervals=intervals)
+    summary = fold_events([*history, scored, saved, finished])
+    text = run_view.status_html(store.create(RunConfig()), summary)
+    assert warning in text
+    assert ("ft-good" in text) == ('data-tab="publish"' in text) == (not warning)
+    assert ("ft-warn" in text) == ("more epochs" in text) == bool(warning)
 
 
 def marks(parts: live_updates.Parts) -> dict[str, str]:
@@ -281,35 +212,6 @@ def test_a_page_that_watches_is_told_what_is_new(
     assert "Finished" in third["announced"][1]
 
 
-def test_the_more_watch_the_more_seldom_each_asks(
-    store: RunStore, finished: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running, pace = store.create(RunConfig()), live_updates.Pace()
-    assert pace.wait(running, 0) == 400
-    for ask in range(100):  # of fifty browsers in two seconds
-        wait = pace.wait(running, 1 + ask / 50)
-    assert 1000 < wait <= 1600
-    assert pace.wait(running, 9) == 400
-    first = live_updates.changes(store, finished, {})
-    assert pace.wait(finished, 20) == 1000  # it has ended
-    monkeypatch.setattr(charts, "loss_chart", lambda summary: pytest.fail("drawn again"))
-    for _ in range(50):
-        assert live_updates.changes(store, finished, {}) == first
-
-
-def test_a_damaged_configuration_hides_neither_curves_nor_cause(
-    store: RunStore, finished: Run
-) -> None:
-    finished.append(events.Failed(error="The disk is full."))
-    finished.log_file.write_text("what it printed")
-    (finished.folder / "config.json").write_text("{")
-    parts = live_updates.changes(store, finished, {})
-    for words in ("config.json", "cannot be read", "The disk is full."):
-        assert words in parts["status"][1]
-    assert "Training loss" in parts["loss"][1]
-    assert parts["log"][1] == "what it printed"
-
-
 def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, finished: Run) -> None:
     tab = predict
     shown = tab.on_ask(NOBODY, finished.id, *PAIR, False, False, False)
@@ -326,9 +228,6 @@ def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, fini
         assert f'data-of="{json.loads(question)["id"]}"' in reasons
     for wrong in ("", "7", "{}", '{"id": 1, "run": 1, "sentences": ["a"], "options": []}', None):
         assert "Nothing was asked yet" in tab.on_why(NOBODY, wrong)[tab.reasons]
-    failed = tab.on_ask(NOBODY, finished.id, "cat", " ", False, False, False)
-    assert failed[tab.question] == ""
-    assert "sentence2 is empty" in failed[tab.answer]
     # Of another model nothing was asked; a typed classifier of the Hub stays selected.
     assert tab.answer not in tab.on_run(NOBODY, finished.id, question)  # the chooser was left
     other = tab.on_run(NOBODY, "another", question)
@@ -362,13 +261,12 @@ def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) 
 def test_the_app_starts_without_torch_and_asks_nobody_outside(tmp_path: Path) -> None:
     code = f"""
         import socket, sys
-        allowed = {{"127.0.0.1", "::1", "localhost", "0.0.0.0"}}
         def audit(event, args):
-            if event == "socket.getaddrinfo" and args[0] is not None and args[0] not in allowed:
-                print("OUTSIDE", args[0], file=sys.stderr, flush=True)
-            if event == "socket.connect" and isinstance(args[1], tuple):
-                if args[1][0] not in allowed:
-                    print("OUTSIDE", args[1][0], file=sys.stderr, flush=True)
+            place = args[1] if event == "socket.connect" else args
+            if event in ("socket.getaddrinfo", "socket.connect") and isinstance(place, tuple):
+                host = place[0]
+                if host not in (None, "127.0.0.1", "::1", "localhost", "0.0.0.0"):
+                    print("OUTSIDE", host, file=sys.stderr, flush=True)
         sys.addaudithook(audit)
         import time, urllib.request
         sys.argv = ["app.py", "--runs", {str(tmp_path)!r}, "--port", "0"]
@@ -387,60 +285,7 @@ def test_the_app_starts_without_torch_and_asks_nobody_outside(tmp_path: Path) ->
         app.main()
         """
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "200 False" in done.stdout, done.stderr
     assert set(re.findall("OUTSIDE.*", done.stderr)) == {"OUTSIDE 192.0.2.1"}  # this test's own
     assert done.returncode == 0, done.stderr
-
-
-def test_on_a_space_the_page_signs_in_and_asks_for_no_token(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {
-        "SYSTEM": "spaces", "SPACE_ID": "ada/x", "SPACE_HOST": "ada-x.hf.space",
-        "OAUTH_CLIENT_ID": "i", "OAUTH_CLIENT_SECRET": "s", "OAUTH_SCOPES": "openid",
-        "OPENID_PROVIDER_URL": os.environ["HF_ENDPOINT"],
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-        monkeypatch.setattr(oauth, name, value, raising=False)  # read when it was imported
-    blocks = app.build(store)
-    assert any(isinstance(block, gr.LoginButton) for block in blocks.blocks.values())
-    assert "token" not in [block.elem_id for block in blocks.blocks.values()]
-    push = next(fn.fn for fn in blocks.fns.values() if fn.name == "on_push")
-    assert push is not None
-    assert special_args(push, [{}])[0][-1] is None  # nobody has signed in
-
-
-def test_a_path_in_place_of_an_upload_reads_nothing(server: Server, tmp_path: Path) -> None:
-    """A client may send any value to any endpoint: a path of the server's own is refused."""
-    secret = tmp_path / "secret.csv"
-    secret.write_text("sentence1,sentence2,label\na,b,1\nc,d,0\n")
-    file = {"path": str(secret), "meta": {"_type": "gradio.FileData"}}
-    body = {"data": [file, None, None], "fn_index": server.event("on_upload"), "session_hash": "x"}
-    answer = httpx.post(f"{server.url}gradio_api/run/predict", json=body, timeout=30)
-    assert answer.status_code >= 400 or "error" in answer.json()
-    assert not (server.store.root / "uploads").exists()
-
-
-def test_an_app_that_loses_its_port_takes_another(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As when two start at once: the server had begun before it found its port taken."""
-    run = http_server.Server.run_in_thread
-    begun: list[http_server.Server] = []
-
-    def late(server: http_server.Server) -> None:
-        begun.append(server)
-        run(server)
-        if len(begun) == 1:
-            server.close()
-            raise ServerFailedToStartError("the port is taken")
-
-    monkeypatch.setattr(http_server.Server, "run_in_thread", late)
-    built = app.build(store)
-    _, url, _ = app.launch(built, store, prevent_thread_lock=True, quiet=True)
-    assert httpx.get(url).status_code == 200
-    built.close()
-    assert len(begun) == 2

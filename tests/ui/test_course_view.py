@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from finetune.config import RunConfig
 from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import course_view, live_updates
+from finetune.ui import course_view
 
 MARKUP = "<script>alert(1)</script>"
 BATCH = events.FirstBatch(
@@ -31,34 +27,17 @@ BATCH = events.FirstBatch(
 
 
 def test_every_phase_and_every_ending_has_a_lesson() -> None:
-    running = [RunSummary(status="running", phase=phase) for phase in ("", *Phase)]
+    running = [RunSummary(status="running", phase=phase) for phase in ("", "of later", *Phase)]
     ended = [RunSummary(status=status) for status in (*ENDED, "waiting")]  # type: ignore[arg-type]
     for summary in (*running, *ended):
         drawn = course_view.lesson(course_view.moment(summary))
-        (text,) = re.findall("<p>(.*?)</p>", drawn)
-        assert len(re.findall(r"[.?](?= |$)", text)) == 2, text
-        assert len(text) < 260, text
         assert 'href="https://huggingface.co/learn/llm-course/chapter' in drawn
         assert 'target="_blank" rel="noopener"' in drawn
         assert drawn.count('aria-current="step"') == (summary.status == "running")
     assert course_view.lesson("finished").count(", done") == 5
-
-
-@pytest.mark.parametrize(
-    ("phase", "detail", "expected"),
-    [
-        ("", "", "start"),
-        (Phase.DOWNLOAD, "glue/mrpc", "data"),
-        (Phase.DOWNLOAD, "bert-base-uncased", "checkpoint"),
-        (Phase.TRAIN, "", "train"),
-        (Phase.BASELINES, "", "baselines"),
-        (Phase.SAVE_UNSCORED_MODEL, "", "unscored"),
-        ("of a later version", "", "start"),
-    ],
-)
-def test_the_lesson_is_of_what_happens(phase: str, detail: str, expected: str) -> None:
-    summary = RunSummary(status="running", phase=phase, detail=detail)
-    assert course_view.moment(summary, "glue/mrpc") == expected
+    for detail, lesson in (("glue/mrpc", "data"), ("bert-base-uncased", "checkpoint")):
+        summary = RunSummary(status="running", phase=Phase.DOWNLOAD, detail=detail)
+        assert course_view.moment(summary, "glue/mrpc") == lesson
 
 
 def cells(drawn: str, row: str) -> list[str]:
@@ -69,20 +48,14 @@ def cells(drawn: str, row: str) -> list[str]:
 def test_the_batch_is_drawn_as_the_course_draws_one() -> None:
     drawn = course_view.first_batch(BATCH)
     assert "<code>[CLS] sentence1 [SEP] sentence2 [SEP]</code>" in drawn
-    assert "2 \u00d7 6" in drawn
     assert "before padding: 6, 4. After: 6 each. 17% of the batch is padding." in drawn
     assert cells(drawn, "input_ids")[:6] == ["2", "5", "3", "6", "7", "3"]
     assert cells(drawn, "token_type_ids")[:6] == ["0", "0", "0", "1", "1", "1"]
-    assert "4 tokens and 2 of padding" in drawn
     assert drawn.count('<td class="ft-pad">0</td>') == 6  # two of the second, in three tensors
-    assert course_view.first_batch(None) == ""
     shapes = {name: size for name, size in BATCH.shapes.items() if name != "token_type_ids"}
-    without = dataclasses.replace(BATCH, shapes=shapes, token_type_ids=[])
+    without = replace(BATCH, shapes=shapes, token_type_ids=[])
     assert "token_type_ids" not in course_view.first_batch(without)
-    long = dataclasses.replace(
-        BATCH, positions=[0, 1, 2, 97, 98, 99],
-        shapes={name: [2, 100] for name in BATCH.shapes}, lengths=[100, 98],
-    )  # fmt: skip
+    long = replace(BATCH, positions=[0, 1, 2, 97, 98, 99], lengths=[100, 98])
     drawn = course_view.first_batch(long)
     assert drawn.count('title="94 tokens are not shown"') == 2
     assert cells(drawn, "input_ids")[:7] == ["2", "5", "3", "\u2026", "6", "7", "3"]
@@ -90,34 +63,12 @@ def test_the_batch_is_drawn_as_the_course_draws_one() -> None:
 
 @pytest.mark.parametrize("token", [MARKUP, "\u05e9\u05dc\u05d5\u05dd", "\u202e", " cat", "\n"])
 def test_any_token_is_shown_and_never_obeyed(token: str) -> None:
-    odd = dataclasses.replace(
+    odd = replace(
         BATCH, tokens=[[token] * 6] * 2, labels=[MARKUP, MARKUP], form=MARKUP, special=[MARKUP]
     )
     drawn = course_view.first_batch(odd)
     assert "<script" not in drawn
-    shown = re.findall(r"<th scope=\"col\"[^>]*><bdi>(.*?)</bdi>", drawn)
-    assert len(shown) == 12
     assert "\u202e" not in drawn
-    assert "\n" not in shown[0]
-
-
-def test_the_live_view_draws_the_batch_once(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, adopt: Callable[[Run], None]
-) -> None:
-    monkeypatch.setattr(live_updates, "FRESH", 0.0)
-    run = store.create(RunConfig())
-    run.append(events.Started(device="CPU"))
-    adopt(run)
-    first = live_updates.changes(store, run, {})
-    assert first["batch"][1] == ""
-    run.append(events.PhaseStarted(phase=Phase.TRAIN))
-    run.append(BATCH)
-    marks = {name: mark for name, (mark, _) in first.items()}
-    second = live_updates.changes(store, run, marks)
-    assert "sentence2" in second["batch"][1]
-    assert "backward" in second["lesson"][1]
-    marks |= {name: mark for name, (mark, _) in second.items()}
-    run.append(
-        events.Stepped(step=1, epoch=0.1, loss=0.7, learning_rate=1e-5, samples_per_second=9.0)
-    )
-    assert set(live_updates.changes(store, run, marks)) == {"status", "loss"}
+    tokens = re.findall(r"<th scope=\"col\"[^>]*><bdi>(.*?)</bdi>", drawn)
+    assert len(tokens) == 12
+    assert "\n" not in tokens[0]

@@ -18,10 +18,8 @@ from finetune.runs.store import RunStore
 from finetune.ui.tabs.runs import RunsTab, blank
 from tests.evaluation.test_report import evaluated, sure
 from tests.support import toys
-from tests.support.toys import story
 from tests.ui.test_app import NOBODY
 
-CHOSEN = ""  # no run is ticked
 FILTERS = ("all", "", "", "row", "", 0)
 
 
@@ -41,53 +39,34 @@ def opened_view(run: Run) -> dict[str, Any]:
     return {**blank(), "opened": run.id}
 
 
-def open_run(tab: RunsTab, run: Run, at: Any, view: Any) -> Any:
-    """The answer to a click on a run in the table."""
-    return tab.on_table(NOBODY, event(do="open", what=run.id, at=at), view, CHOSEN, {}, "")
-
-
-@pytest.fixture
-def pair(store: RunStore) -> tuple[Run, Run]:
-    """Two runs, the older first."""
-    return store.create(RunConfig(name="first")), store.create(RunConfig(name="second"))
-
-
-def test_the_run_that_was_asked_about_is_deleted(
-    tab: RunsTab, store: RunStore, pair: tuple[Run, Run]
-) -> None:
-    first, second = pair
-    for run in pair:
-        for recorded in story():
-            run.append(recorded)
+def test_the_run_that_was_asked_about_is_deleted(tab: RunsTab, store: RunStore) -> None:
+    first, second = (store.create(RunConfig(name=name)) for name in ("first", "second"))
+    for run in (first, second):
+        run.append(toys.story()[-1])
     question = tab.on_delete(NOBODY, opened_view(first))
     assert "first" in question[tab.question]
     now = opened_view(second)  # by the time of the click another one was opened
-    updates = tab.on_confirm(NOBODY, now, CHOSEN, {}, "", question[tab.doomed])
+    updates = tab.on_confirm(NOBODY, now, "", {}, "", question[tab.doomed])
     assert [run.id for run in store.runs()] == [second.id]
     assert updates[tab.view]["opened"] == second.id
-    assert "no such run" in tab.on_confirm(NOBODY, now, CHOSEN, {}, "", "")[tab.message]
+    assert "no such run" in tab.on_confirm(NOBODY, now, "", {}, "", "")[tab.message]
 
 
-def test_a_name_is_saved_for_the_run_it_was_filled_in_for(
-    tab: RunsTab, pair: tuple[Run, Run]
+def test_of_two_clicks_the_later_counts_and_a_name_is_the_runs_it_was_written_for(
+    tab: RunsTab, store: RunStore
 ) -> None:
-    first, second = pair
-    opened = open_run(tab, second, 1.0, blank())
-    assert opened[tab.described] == second.id
-    described = ("a name", "a, b", "a note", first.id)
-    saved = tab.on_save(NOBODY, opened[tab.view], CHOSEN, {}, "", *described)
-    assert saved[tab.message] == ""
-    assert (first.about().name, first.about().note) == ("a name", "a note")
-    assert second.about().note == ""
+    first, second = (store.create(RunConfig()) for _ in range(2))
 
+    def open_run(run: Run, at: Any, view: Any) -> Any:
+        return tab.on_table(NOBODY, event(do="open", what=run.id, at=at), view, "", {}, "")
 
-def test_of_two_clicks_the_later_one_counts(tab: RunsTab, pair: tuple[Run, Run]) -> None:
-    first, second = pair
-    view = open_run(tab, second, 7.0, blank())[tab.view]
-    assert view["opened"] == second.id
+    opened = open_run(second, 7.0, blank())
+    assert opened[tab.described] == opened[tab.view]["opened"] == second.id
     for at in (6.0, None, "8"):  # it was clicked before, and is answered after
-        assert open_run(tab, first, at, view) == gr.skip()
-    assert open_run(tab, first, 8.0, view)[tab.view]["opened"] == first.id
+        assert open_run(first, at, opened[tab.view]) == gr.skip()
+    assert open_run(first, 8.0, opened[tab.view])[tab.view]["opened"] == first.id
+    tab.on_save(NOBODY, opened[tab.view], "", {}, "", "a name", "a, b", "a note", first.id)
+    assert (first.about().name, first.about().note, second.about().note) == ("a name", "a note", "")
 
 
 def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
@@ -97,7 +76,7 @@ def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
     runs = []
     for _ in range(2):
         run, _ = evaluated(store, {4: sure(labels), 9: sure(labels)}, labels, 9)
-        run.append(story()[-1])
+        run.append(toys.story()[-1])
         texts = [f"text {n}" for n in range(len(labels))]
         columns = {"sentence1": texts, "sentence2": texts, "label": labels}
         saved_predictions.save_examples(run, "validation", pa.table(columns))
@@ -116,9 +95,3 @@ def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
     part.on_choice(NOBODY, event(do="save", what="0.7", run=drawn.id), view)
     assert decision_rule.read_rule(drawn.best).threshold == 0.7
     assert decision_rule.read_rule(opened.best).threshold is None
-    refused = part.on_choice(NOBODY, event(do="save", what="0.7", run="../x"), view)
-    assert "no such run" in refused[part.message]
-    # A later drawing of the errors says so.
-    tables = [part.on_filter(NOBODY, view, *FILTERS)[part.table] for _ in range(2)]
-    earlier, later = (int(table.split('data-at="')[1].split('"')[0]) for table in tables)
-    assert earlier < later

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import http.client
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from finetune.inference.file_request import COLUMNS
 from finetune.jobs import workers
 from finetune.runs.store import RunStore
 from finetune.ui import auth
+from tests.jobs.test_service import until
 from tests.ui.conftest import Server
 from tests.ui.test_visitors import ada, asks, bob, hers, shared
 
@@ -69,7 +70,7 @@ def bring(server: Server, who: httpx.Client, *paths: str | None) -> str:
 
 
 def test_a_file_is_its_senders_who_must_be_known(
-    server: Server, ada: str, bob: str, folder: Path, store: RunStore
+    server: Server, ada: str, bob: str, folder: Path, store: RunStore, tmp_path: Path
 ) -> None:
     for wrong in ("", "x" * 43):
         with server.client(wrong) as nobody:
@@ -83,12 +84,14 @@ def test_a_file_is_its_senders_who_must_be_known(
         sideways = f"{his}/../../../../{Path(path).relative_to(Path(path).parents[3])}"
         for name in (path, sideways):
             assert "not here any more" in bring(server, other, name)
+        secret = tmp_path / "secret.csv"  # of the machine's own
+        secret.write_bytes(PAIRS)
+        assert "error" in bring(server, other, str(secret))
         assert not (store.root / "uploads").exists()
         assert bring(server, mine, path) == ""
-    owners = [auth.visitor_store(store, asks(token)).uploads.newest(9) for token in (ada, bob)]
-    assert [[upload.file_names for upload in own] for own in owners] == [
-        [{"train": "pairs.csv"}], [],
-    ]  # fmt: skip
+    own, others = (auth.visitor_store(store, asks(token)).uploads for token in (ada, bob))
+    assert [upload.file_names for upload in own.newest(9)] == [{"train": "pairs.csv"}]
+    assert others.newest(9) == []
 
 
 def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
@@ -121,18 +124,6 @@ def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
         assert lying(folder) == []
 
 
-def test_a_file_that_may_make_room_is_used_for_what_it_makes_room_for(
-    server: Server, ada: str, store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
-    with server.client(ada) as mine:
-        (train,) = send(mine, PAIRS + b"x" * (600 * 1024), "train.csv").json()
-        assert bring(server, mine, train) == ""
-        (validation,) = send(mine, PAIRS, "more.csv").json()
-        assert bring(server, mine, train, validation) == ""
-    assert len(auth.visitor_store(store, asks(ada)).uploads.newest(9)) == 1
-
-
 def test_a_visitor_and_all_of_them_may_bring_so_much(
     server: Server, ada: str, bob: str, folder: Path, store: RunStore,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,7 +148,7 @@ def test_a_visitor_and_all_of_them_may_bring_so_much(
 
 def stream(url: str, token: str, most: int) -> tuple[int, http.client.HTTPConnection]:
     """Send a file bit by bit without saying how long it is; the bytes that were taken."""
-    connection = http.client.HTTPConnection(httpx.URL(url).host, httpx.URL(url).port, timeout=30)
+    connection = http.client.HTTPConnection(httpx.URL(url).host, httpx.URL(url).port)
     connection.putrequest("POST", "/gradio_api/upload")
     connection.putheader(auth.HEADER, token)
     connection.putheader("Content-Type", "multipart/form-data; boundary=x")
@@ -165,20 +156,11 @@ def stream(url: str, token: str, most: int) -> tuple[int, http.client.HTTPConnec
     connection.endheaders()
     head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.csv"\r\n\r\n'
     sent = 0
-    try:
+    with contextlib.suppress(OSError):  # hung up on
         for part in (head, *[b"x" * 2**16] * (most // 2**16)):
             connection.send(b"%x\r\n%s\r\n" % (len(part), part))
             sent += len(part)
-    except OSError:  # hung up on
-        pass
     return sent, connection
-
-
-def wait_until_gone(folder: Path) -> None:
-    deadline = time.monotonic() + 30
-    while lying(folder):
-        assert time.monotonic() < deadline, lying(folder)
-        time.sleep(0.05)
 
 
 def test_a_request_ends_while_it_brings_too_much_and_what_was_left_is_gone(
@@ -189,14 +171,11 @@ def test_a_request_ends_while_it_brings_too_much_and_what_was_left_is_gone(
     sent, connection = stream(server.url, ada, 200 * MB)
     connection.close()
     assert sent < 100 * MB
-    wait_until_gone(folder)
+    until(lambda: not lying(folder))
     _, connection = stream(server.url, ada, MB)
-    deadline = time.monotonic() + 30
-    while not lying(folder):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: bool(lying(folder)))
     connection.close()
-    wait_until_gone(folder)
+    until(lambda: not lying(folder))
     with server.client(ada) as mine:  # and is counted no more
         assert send(mine, b"x" * int(1.5 * MB)).status_code == 200
     assert "Traceback" not in capfd.readouterr().err
@@ -206,19 +185,18 @@ def test_a_form_that_is_none_leaves_nothing(
     server: Server, ada: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with server.client(ada) as mine:
+        multipart = "multipart/form-data; boundary=x"
+        part = b"Content-Disposition: form-data; name="
         for body, kind in (
             (b"x" * MB, "multipart/form-data"),
-            (b"x" * MB, "multipart/form-data; boundary=x"),
-            (b'--x\r\nContent-Disposition: form-data; name="files"\r\n\r\na\r\n--x--\r\n',
-             "multipart/form-data; boundary=x"),
-            (b'--x\r\nContent-Disposition: form-data; name="o"; filename="o"\r\n\r\na\r\n--x--\r\n',
-             "multipart/form-data; boundary=x"),
+            (b"x" * MB, multipart),
+            (b"--x\r\n" + part + b'"files"\r\n\r\na\r\n--x--\r\n', multipart),
+            (b"--x\r\n" + part + b'"o"; filename="o"\r\n\r\na\r\n--x--\r\n', multipart),
             (b"{}", "application/json"),
-        ):  # fmt: skip
+        ):
             for query in ("", "?upload_id=x"):
-                answer = mine.post(
-                    f"gradio_api/upload{query}", content=body, headers={"content-type": kind}
-                )
+                path, headers = f"gradio_api/upload{query}", {"content-type": kind}
+                answer = mine.post(path, content=body, headers=headers)
                 assert answer.status_code == 400 or answer.json() == [], answer.text
                 assert lying(folder) == []
     assert "Traceback" not in capfd.readouterr().err
@@ -249,12 +227,12 @@ def test_no_file_comes_past_the_route(
     assert lying(folder) == []
     path = tmp_path / "pairs.csv"
     path.write_bytes(PAIRS)
-    program = Client(server.url, headers={auth.HEADER: ada}, verbose=False, analytics_enabled=False)
     monkeypatch.setattr(workers, "spawn_worker", lambda job, stdin: None)
-    program.predict(hers.id, handle_file(str(path)), *ways.values(), api_name="/predict_batch")
-    assert lying(folder) == []
+    form = hers.id, handle_file(str(path)), *ways.values()
+    program = Client(server.url, headers={auth.HEADER: ada}, verbose=False, analytics_enabled=False)
     nobody = Client(server.url, verbose=False, analytics_enabled=False)
-    with pytest.raises((AppError, httpx.HTTPStatusError)):
-        nobody.predict(hers.id, handle_file(str(path)), *ways.values(), api_name="/predict_batch")
-    for one in (program, nobody):
-        one.close()
+    with contextlib.closing(program), contextlib.closing(nobody):
+        program.predict(*form, api_name="/predict_batch")
+        assert lying(folder) == []
+        with pytest.raises((AppError, httpx.HTTPStatusError)):
+            nobody.predict(*form, api_name="/predict_batch")
