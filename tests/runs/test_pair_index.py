@@ -32,7 +32,7 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
     return run
 
 
-def hashes(pairs: list[tuple[str, str]]) -> Any:
+def hashes(pairs: list[tuple[Any, Any]]) -> Any:
     return pair_index.pair_hashes(*(list(side) for side in zip(*pairs, strict=True)))
 
 
@@ -46,20 +46,15 @@ def labelled(pairs: list[tuple[str, str]]) -> list[tuple[str, ...]]:
     return [(*pair, str(n % 2)) for n, pair in enumerate(pairs)]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "same"),
-    [
-        ("a cat sees the dog 3 .", "the cat sees dog 3 .", True),
-        ("The CAT  sees dog 3", "a cat sees\tthe dog 3!", True),
-        ("the cat sees dog 3 .", "a cat sees the dog 4 .", False),
-        ("the cat sees dog 3 .", "", False),
-        (None, 7, False),
-    ],
-)
-def test_a_pair_is_known_in_either_order_and_as_leaks_are_compared(
-    run: Run, first: Any, second: Any, same: bool
-) -> None:
-    assert contained(run, "train", pair_index.pair_hashes([first], [second])) == [same]
+def test_a_pair_is_known_in_either_order_and_as_leaks_are_compared(run: Run) -> None:
+    pairs: list[tuple[Any, Any]] = [
+        ("a cat sees the dog 3 .", "the cat sees dog 3 ."),
+        ("The CAT  sees dog 3", "a cat sees\tthe dog 3!"),
+        ("the cat sees dog 3 .", "a cat sees the dog 4 ."),
+        ("the cat sees dog 3 .", ""),
+        (None, 7),
+    ]
+    assert contained(run, "train", hashes(pairs)) == [True, True, False, False, False]
 
 
 def test_what_a_run_has_seen_are_the_rows_it_uses(store: RunStore, tmp_path: Path) -> None:
@@ -84,14 +79,6 @@ def test_single_sentences_and_an_empty_split_have_an_index_too(run: Run) -> None
     assert contained(run, "validation", sentences) == [False, False]
 
 
-def test_of_a_run_without_an_index_nothing_is_said(run: Run, tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "pairs.csv", [HEAD, *labelled(TRAINED)])
-    (run.folder / "seen" / "train").unlink()
-    report = judged(run, path, tmp_path / "out.csv")
-    assert not {"trained_on", "not_trained_on"} & report.keys()
-    assert "trained_on" not in (tmp_path / "out.csv").read_text().splitlines()[0]
-
-
 def test_rows_that_were_trained_on_are_marked_and_scored_apart(run: Run, tmp_path: Path) -> None:
     new = [(f"the bee has {n} .", f"a bee has {n} .") for n in range(30)]
     swapped = [pair[::-1] for pair in TRAINED[:5]]
@@ -114,6 +101,10 @@ def test_rows_that_were_trained_on_are_marked_and_scored_apart(run: Run, tmp_pat
     few = [HEAD, *labelled(TRAINED), *labelled(new[: files.ENOUGH - 1])]
     report = judged(run, write_csv(tmp_path / "few.csv", few), tmp_path / "few-out.csv")
     assert report["not_trained_on"] == {"labelled": files.ENOUGH - 1}
+    (run.folder / "seen" / "train").unlink()
+    report = judged(run, path, tmp_path / "out.csv")
+    assert not {"trained_on", "not_trained_on"} & report.keys()
+    assert "trained_on" not in (tmp_path / "out.csv").read_text().splitlines()[0]
 
 
 def test_every_kind_of_result_says_which_rows_were_trained_on(run: Run, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import stat
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -54,12 +55,12 @@ def test_runs_of_one_configuration_have_titles_of_their_own(
     assert runs[0].title() == runs[0].title(public=True) == "tickets first"
 
 
-@pytest.mark.parametrize(
-    "wrong", ["", "..", "../x", "/etc", "20260101-000000-" + "a" * 12, None, 7, ["x"], "a" * 10**6]
-)
-def test_anything_else_is_no_run(store: RunStore, wrong: Any) -> None:
-    with pytest.raises(NoSuchRun):
-        store.get(wrong)
+def test_anything_else_is_no_run(store: RunStore) -> None:
+    unknown = "20260101-000000-" + "a" * 12
+    wrong: list[Any] = ["", "..", "../x", "/etc", unknown, None, 7, ["x"], "a" * 10**6]
+    for name in wrong:
+        with pytest.raises(NoSuchRun):
+            store.get(name)
 
 
 def test_events_are_read_while_they_are_written(store: RunStore) -> None:
@@ -114,40 +115,33 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     rows = run_table.run_rows(store)
     assert {row.id for row in rows} == ids
     drawn = table([*rows], "", "created", True)
-    assert whole.id in drawn
-    assert damaged.id in drawn
+    assert all(id_ in drawn for id_ in ids)
     update = model_chooser.choices(store, None)
     assert {value for _, value in update["choices"]} == ids
     assert cost.estimate_cost(store, RunConfig()).steps
     assert decision_rule.read_rule(damaged.best) == decision_rule.DecisionRule()
     mine = store.for_visitor(Visitor(("somebody",)))
     assert damaged.id not in {run.id for run in mine.runs()}  # what cannot be read is nobody's
-    assert mine.create(RunConfig()).id in {run.id for run in mine.runs()}
     if name == "config.json":
         with pytest.raises(StoreError, match=r"config\.json of run .* cannot be read"):
             damaged.config()
         assert damaged.title() == damaged.id
 
 
+@pytest.mark.parametrize(
+    ("number", "cause"), [(28, "the disk is full"), (30, "the disk is read-only")]
+)
 def test_a_write_replaces_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.json"
     write_atomically(path, "old")
-    for error, cause in (
-        (OSError(28, "No space left on device"), "the disk is full"),
-        (OSError(30, "Read-only file system"), "the disk is read-only"),
-    ):
-
-        def fail(*_: Any, error: OSError = error) -> None:
-            raise error
-
-        monkeypatch.setattr(os, "fsync", fail)
-        with pytest.raises(StoreError, match=cause) as caught:
-            write_atomically(path, "new")
-        assert path.read_text() == "old"
-        assert os.listdir(tmp_path) == ["a.json"]
-    assert caught.value.remedy == "Make it writable, or choose another folder with FINETUNE_RUNS."
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(number, "the system's words")))
+    with pytest.raises(StoreError, match=cause) as caught:
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
+    assert "FINETUNE_RUNS" in caught.value.remedy or number == 28
 
 
 def test_the_root_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
