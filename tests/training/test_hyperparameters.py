@@ -19,9 +19,8 @@ from finetune.training import dataloaders
 from tests.support import toys
 from tests.support.training import fit, losses, prepared
 
-HEADER = Path(sysconfig.get_paths()["include"]) / "Python.h"
 needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None or not HEADER.exists(),
+    shutil.which("g++") is None or not Path(sysconfig.get_paths()["include"], "Python.h").exists(),
     reason="torch.compile wants a C++ compiler and Python's headers on a CPU",
 )
 
@@ -64,10 +63,8 @@ def test_it_changes_what_is_learned_or_only_the_means(
     short: RunConfig, toy_pairs: splits.Pairs, values: dict[str, Any]
 ) -> None:
     plain = losses(fit(short, toy_pairs)[0])
-    try:
-        changed = losses(fit(short.changed(**values), toy_pairs)[0])
-    finally:
-        torch.use_deterministic_algorithms(False)
+    changed = losses(fit(short.changed(**values), toy_pairs)[0])
+    torch.use_deterministic_algorithms(False)
     assert len(changed) == len(plain) == 6
     assert all(0 < loss < 5 for loss in changed)
     if values in LEARNS_OTHERWISE:
@@ -169,16 +166,3 @@ def test_balanced_weights_are_inverse_to_frequency() -> None:
 def test_eight_bit_says_what_it_lacks(short: RunConfig, toy_pairs: splits.Pairs) -> None:
     with pytest.raises(ConfigError, match="adamw_bnb_8bit, which needs a CUDA device"):
         fit(short.changed(optim="adamw_bnb_8bit"), toy_pairs)
-
-
-def test_the_courses_preset_is_the_courses_loop() -> None:
-    """Every value, as the course has it; test_loop.py compares them step by step."""
-    values = config.preset("As the course")
-    assert values | {
-        "learning_rate": 5e-5, "num_train_epochs": 3, "per_device_train_batch_size": 8,
-        "per_device_eval_batch_size": 8, "optim": "adamw_torch", "lr_scheduler_type": "linear",
-        "warmup_ratio": 0.0, "warmup_steps": 0, "weight_decay": 0.01, "max_grad_norm": 0.0,
-        "decay_biases_and_norms": True, "mixed_precision": "no", "group_by_length": False,
-        "pad_to_multiple_of": 0, "dropout": -1.0, "freeze_embeddings": False,
-        "gradient_accumulation_steps": 1, "label_smoothing_factor": 0.0, "use_lora": False,
-    } == values  # fmt: skip

@@ -1,4 +1,4 @@
-"""The loop: equal to the course's and to Trainer's, and what it does at its edges."""
+"""The loop: equal to the course's, and what it does at its edges."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate.utils import set_seed
-from torch.utils.data import DataLoader
-from transformers import DataCollatorWithPadding, PreTrainedModel, Trainer, TrainingArguments
 
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import TrainingError
-from finetune.jobs import train
+from finetune.jobs import service, train
 from finetune.phases import Phase
 from finetune.runs import events, summary
+from finetune.runs.store import RunStore
 from finetune.training import loop
 from finetune.training.optimizer import build_optimizer
 from finetune.ui import run_view
+from tests.jobs.test_service import start, until
 from tests.support import course, toys
+from tests.support.hub import LoopbackHub
 from tests.support.training import evaluations, fit, losses, prepared
 
 
@@ -38,66 +38,24 @@ def test_it_is_the_courses_loop(toy_config: RunConfig, toy_pairs: splits.Pairs) 
         assert torch.allclose(value, weights[name], atol=1e-5), name
 
 
-class Epochs(DataLoader[Any]):
-    """Batches made beforehand, the next epoch's each time."""
-
-    def __init__(self, epochs: list[list[Any]]) -> None:
-        super().__init__(epochs[0], batch_size=None)  # type: ignore[arg-type]
-        self._epochs = iter(epochs)
-
-    def __iter__(self) -> Any:
-        return iter(next(self._epochs))
-
-
-def trainer_on_the_same_batches(
-    config: RunConfig, pairs: splits.Pairs, folder: Path
-) -> tuple[Trainer, PreTrainedModel]:
-    """transformers' `Trainer` with our optimizer (it spares biases and norms from decay, the
-    course does not) and the batches of all epochs of a run in its order."""
-    set_seed(config.seed)
-    tokenizer, classifier, batches = prepared(config, pairs)
-    epochs = Epochs([list(batches.train) for _ in range(config.num_train_epochs)])
-    trainer = Trainer(
-        classifier,
-        TrainingArguments(
-            str(folder), learning_rate=config.learning_rate, weight_decay=config.weight_decay,
-            num_train_epochs=config.num_train_epochs, max_grad_norm=config.max_grad_norm,
-            per_device_train_batch_size=config.per_device_train_batch_size,
-            gradient_accumulation_steps=config.gradient_accumulation_steps,
-            lr_scheduler_type="linear", optim="adamw_torch", logging_steps=1, report_to="none",
-            save_strategy="no", use_cpu=True, disable_tqdm=True,
-        ),
-        DataCollatorWithPadding(tokenizer),
-    )  # fmt: skip
-    trainer.get_train_dataloader = lambda: epochs
-    # It believes any `**kwargs` of a model's to divide the loss by the batches taken together,
-    # which BERT's does not.
-    trainer.loss_is_scaled_for_ga = False
-    optimizer = build_optimizer(classifier, config)
-    trainer.create_optimizer = lambda *_: setattr(trainer, "optimizer", optimizer)
-    return trainer, classifier
-
-
-@pytest.mark.parametrize("rows", [64, 38], ids=["one batch a step", "several, a small last"])
-def test_trainer_gets_the_same(
-    toy_config: RunConfig, still_checkpoint: Path, toy_pairs_folder: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, rows: int,
+def test_batches_taken_together_are_as_one_large(
+    toy_config: RunConfig, still_checkpoint: Path, toy_pairs_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Without dropout. 10 batches, 4 at a time: the third step of an epoch has two. Plain gradient
-    descent then, for AdamW hardly sees by what a gradient is divided."""
+    """The third step of an epoch has two batches of the four. Plain gradient descent, for AdamW
+    hardly sees by what a gradient is divided."""
+    sgd = torch.optim.SGD
+    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, **_: sgd(groups, lr=0.1))
+    pairs = toys.load(toy_pairs_folder, max_train_samples=40)
     config = toy_config.changed(checkpoint=str(still_checkpoint))
-    if rows < 64:
-        config = config.changed(per_device_train_batch_size=4, gradient_accumulation_steps=4)
-        sgd = torch.optim.SGD
-        monkeypatch.setattr(torch.optim, "AdamW", lambda groups, **_: sgd(groups, lr=0.1))
-    pairs = toys.load(toy_pairs_folder, max_train_samples=rows)
-    happened, ours = fit(config, pairs)
-    trainer, theirs = trainer_on_the_same_batches(config, pairs, tmp_path)
-    trainer.train()
-    assert trainer.state.global_step == len(losses(happened)) == (16 if rows == 64 else 6)
-    expected = theirs.state_dict()
-    for name, value in ours.state_dict().items():
-        assert torch.allclose(value, expected[name], atol=1e-6 if rows < 64 else 1e-4), name
+    weights = []
+    for size, together in ((16, 1), (4, 4)):
+        values = {"per_device_train_batch_size": size, "gradient_accumulation_steps": together}
+        happened, classifier = fit(config.changed(**values), pairs)
+        assert len(losses(happened)) == 6
+        weights.append(classifier.state_dict())
+    for name, value in weights[0].items():
+        assert torch.allclose(value, weights[1][name], atol=1e-6), name
 
 
 def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
@@ -209,3 +167,22 @@ def test_a_full_device_names_the_batch_and_what_to_change() -> None:
     assert "out of memory" in failed.error
     assert "per_device_train_batch_size is 16" in failed.remedy
     assert "gradient_accumulation_steps" in failed.remedy
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_two_epochs_of_the_bundled_checkpoint_learn_the_real_mrpc(
+    glue: Path, hub: LoopbackHub, store: RunStore, processes: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("OMP_NUM_THREADS")  # of the toys
+    hub.add_repo("nyu-mll/glue", "dataset", glue)
+    run, _ = start(store, RunConfig(dataset="glue/mrpc", num_train_epochs=2), processes)
+    until(lambda: service.run_summary(store, run).status in summary.ENDED, 1200)
+    ended = service.run_summary(store, run)
+    assert ended.status == "finished", ended.error
+    assert ended.prepared is not None
+    assert ended.prepared.validation_examples == 408
+    assert ended.prepared.majority["accuracy"] == pytest.approx(279 / 408)
+    assert ended.best is not None
+    assert ended.best.metrics["accuracy"] >= 0.76
