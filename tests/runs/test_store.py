@@ -29,6 +29,10 @@ def test_a_run_is_its_folder(store: RunStore) -> None:
     store.delete(gone)
     with pytest.raises(NoSuchRun):
         store.delete(Run(store.root / ".."))
+    unknown: list[Any] = ["", "..", "../x", "/etc", gone.id, None, 7, ["x"], "a" * 10**6]
+    for name in unknown:
+        with pytest.raises(NoSuchRun):
+            store.get(name)
     with pytest.raises(ConfigError):
         store.create(RunConfig(num_train_epochs=0))
     again = RunStore(store.root).get(run.id)
@@ -53,14 +57,6 @@ def test_runs_of_one_configuration_have_titles_of_their_own(
     assert store.create(upload.changed(name="mine")).title() == "mine"
     runs[0].describe(name="tickets first")
     assert runs[0].title() == runs[0].title(public=True) == "tickets first"
-
-
-def test_anything_else_is_no_run(store: RunStore) -> None:
-    unknown = "20260101-000000-" + "a" * 12
-    wrong: list[Any] = ["", "..", "../x", "/etc", unknown, None, 7, ["x"], "a" * 10**6]
-    for name in wrong:
-        with pytest.raises(NoSuchRun):
-            store.get(name)
 
 
 def test_events_are_read_while_they_are_written(store: RunStore) -> None:
@@ -128,20 +124,16 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
         assert damaged.title() == damaged.id
 
 
-@pytest.mark.parametrize(
-    ("number", "cause"), [(28, "the disk is full"), (30, "the disk is read-only")]
-)
 def test_a_write_replaces_whole_or_not_at_all(
-    number: int, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.json"
     write_atomically(path, "old")
-    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(number, "the system's words")))
-    with pytest.raises(StoreError, match=cause) as caught:
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(StoreError, match="the disk is full"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.json"]
-    assert "FINETUNE_RUNS" in caught.value.remedy or number == 28
 
 
 def test_the_root_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

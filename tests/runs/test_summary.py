@@ -11,6 +11,7 @@ import pytest
 from finetune.jobs import run_table
 from finetune.runs import events
 from finetune.runs.summary import KEPT, fold_events
+from tests.support import toys
 
 
 def stepped(step: int, time: float, rate: float = 8.0) -> events.Stepped:
@@ -24,19 +25,14 @@ def evaluated(step: int, f1: float, best: bool) -> events.Evaluated:
     return events.Evaluated(step=step, epoch=1.0, metrics={"f1": f1}, seconds=1.0, best=best)
 
 
-PREPARED = events.Prepared(
-    train_examples=80, validation_examples=20, steps_per_epoch=10, total_steps=20,
-    labels=["a", "b"], parameters=1, precision="no",
-)  # fmt: skip
-
-
 def test_a_whole_run() -> None:
+    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
     empty = fold_events([])
     assert (empty.status, empty.step, empty.total_steps) == ("waiting", 0, 0)
     assert (empty.best, empty.seconds_left) == (None, None)
     stream = [
         events.Started(time=100.0, device="CPU"),
-        PREPARED,
+        replace(prepared, total_steps=20),
         stepped(1, 110.0),
         stepped(11, 120.0),
         evaluated(11, 0.7, best=True),

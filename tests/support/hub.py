@@ -184,7 +184,7 @@ class LoopbackHub:
         self.users[token] = User(name, *values, **named)
 
     def add_repo(
-        self, repo_id: str, kind: str = "model", files: Files | Path | None = None, **values: bool
+        self, repo_id: str, kind: str = "model", files: Files | Path | None = None, **values: Any
     ) -> Repo:
         """A repository with one commit of these files, or of a folder's; see `Repo`."""
         if isinstance(files, Path):

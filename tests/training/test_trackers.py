@@ -23,8 +23,8 @@ from tests.jobs.test_train import ROOT, command, losses
 def reported(store: RunStore, checkpoint: Path, tracker: str, **environment: str) -> Run:
     """A run that was carried out by a process of its own."""
     config = RunConfig(
-        checkpoint=str(checkpoint), max_steps=4, logging_steps=1, max_length=32, report_to=tracker
-    )
+        checkpoint=str(checkpoint), max_steps=4, logging_steps=1, max_length=32
+    ).changed(report_to=tracker)
     words = command(store, config, [sys.executable])
     subprocess.run(words, cwd=ROOT, capture_output=True, env=os.environ | environment)
     return store.runs()[0]
