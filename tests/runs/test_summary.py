@@ -79,11 +79,11 @@ def test_the_time_between_the_lives_of_a_run_is_not_counted(
     """Stopped for a night, or killed without a word, or failed; the next day it goes on."""
 
     def seconds(
-        stream: list[events.Event], now: float = 90_020.0, status: str = ""
+        stream: list[events.Event], now: float = 90_020.0, waits: bool = False
     ) -> float | None:
         monkeypatch.setattr("finetune.jobs.run_table.time.time", lambda: now)
         state = fold_events(stream)
-        return run_table.training_seconds(replace(state, status=status or state.status))
+        return run_table.training_seconds(replace(state, status="waiting") if waits else state)
 
     start = [events.Started(time=100.0, device="CPU"), stepped(1, 110.0), stepped(2, 160.0)]
     stopped = [*start[:2], events.Stopped(time=160.0, step=9, seconds=50.0)]
@@ -97,7 +97,7 @@ def test_the_time_between_the_lives_of_a_run_is_not_counted(
     assert seconds([*stopped, *again[:2], loading]) == 50.0
     for end in ([], [events.Failed(time=160.0, error="x")]):
         dead = [*start, *end, events.TestSetOpened(time=50_000.0, step=1, metrics={})]
-        assert seconds(dead, status="waiting") == 60.0
+        assert seconds(dead, waits=True) == 60.0
         assert seconds([*dead, resumed]) == 80.0
         assert seconds([*dead, *again]) == 75.0
         assert seconds([*dead, *again], now=7.0) == 60.0  # the clock was set back
