@@ -29,11 +29,13 @@ EXAMPLES: list[events.Event] = [
 BY_KIND = {getattr(event, "event", ""): event for event in EXAMPLES}
 
 
-@pytest.mark.parametrize("kind", BY_KIND)
-def test_an_event_survives_its_line(kind: str) -> None:
-    line = events.to_json(BY_KIND[kind])
-    assert "\n" not in line
-    assert events.from_json(line) == BY_KIND[kind]
+def test_an_event_survives_its_line() -> None:
+    for event in BY_KIND.values():
+        line = events.to_json(event)
+        assert "\n" not in line
+        assert events.from_json(line) == event
+        later = {**json.loads(line), "field_of_a_later_version": 3}
+        assert events.from_json(json.dumps(later)) == event
 
 
 def test_numbers_that_are_not_finite_are_null_and_such_scores_left_out() -> None:
@@ -48,15 +50,7 @@ def test_numbers_that_are_not_finite_are_null_and_such_scores_left_out() -> None
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["", "{", "null", "[]", "7", '{"event": "unknown"}', '{"event": "saved"}', '{"event": []}'],
-)
-def test_a_line_that_is_no_event_is_skipped(line: str) -> None:
-    assert events.from_json(line) is None
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong"),
+    ("kind", "values"),
     [
         ("step", {"step": None}),
         ("step", {"step": 1.5}),
@@ -68,13 +62,15 @@ def test_a_line_that_is_no_event_is_skipped(line: str) -> None:
         ("evaluated", {"metrics": [0.8]}),
         ("baselines", {"baselines": {"words": 0.5}}),
         ("first_batch", {"ids": [["2", 0]]}),
+        ("saved", {"event": "unknown"}),
+        ("saved", {"event": []}),
     ],
 )
-def test_a_line_of_wrong_types_is_skipped(kind: str, wrong: dict[str, Any]) -> None:
-    record = {**json.loads(events.to_json(BY_KIND[kind])), **wrong}
+def test_a_line_of_wrong_types_is_skipped(kind: str, values: dict[str, Any]) -> None:
+    record = {**json.loads(events.to_json(BY_KIND[kind])), **values}
     assert events.from_json(json.dumps(record)) is None
 
 
-def test_a_field_of_a_later_version_is_ignored() -> None:
-    line = '{"event": "saved", "time": 1, "step": 2, "new": 3}'
-    assert events.from_json(line) == events.Saved(time=1, step=2)
+def test_a_line_that_is_no_event_is_skipped() -> None:
+    for line in ("", "{", "null", "[]", "7", '{"event": "saved"}'):
+        assert events.from_json(line) is None

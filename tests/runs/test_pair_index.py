@@ -32,7 +32,7 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
     return run
 
 
-def hashes(pairs: list[tuple[str, str]]) -> Any:
+def hashes(pairs: list[tuple[Any, Any]]) -> Any:
     return pair_index.pair_hashes(*(list(side) for side in zip(*pairs, strict=True)))
 
 
@@ -46,50 +46,19 @@ def labelled(pairs: list[tuple[str, str]]) -> list[tuple[str, ...]]:
     return [(*pair, str(n % 2)) for n, pair in enumerate(pairs)]
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "same"),
-    [
-        ("a cat sees the dog 3 .", "the cat sees dog 3 .", True),
-        ("The CAT  sees dog 3", "a cat sees\tthe dog 3!", True),
-        ("the cat sees dog 3 .", "a cat sees the dog 4 .", False),
-        ("the cat sees dog 3 .", "", False),
-        (None, 7, False),
-    ],
-)
-def test_a_pair_is_known_in_either_order_and_as_leaks_are_compared(
-    run: Run, first: Any, second: Any, same: bool
-) -> None:
-    assert contained(run, "train", pair_index.pair_hashes([first], [second])) == [same]
-
-
-def test_what_a_run_has_seen_are_the_rows_it_uses(store: RunStore, tmp_path: Path) -> None:
-    """The hashes of the pairs that are loaded are those of the file's rows, whichever are used."""
-    folder = toys.write_pairs(tmp_path / "pairs")
-    pairs = toys.load(folder, max_train_samples=20)
-    run = store.create(RunConfig())
-    pair_index.write_pair_index(run, pairs.numbers)
-    for split in pair_index.SPLITS:
-        with (folder / f"{split}.csv").open(encoding="utf-8") as file:
-            rows = [(line["sentence1"], line["sentence2"]) for line in csv.DictReader(file)]
-        used = set(zip(*(pairs.splits[split][:][name] for name in HEAD[:2]), strict=True))
-        expected = [row in used or row[::-1] in used for row in rows]
-        assert contained(run, split, hashes(rows)) == expected
-        assert all(expected) == (split != "train")
-
-
-def test_single_sentences_and_an_empty_split_have_an_index_too(run: Run) -> None:
+def test_a_pair_is_known_in_either_order_and_as_leaks_are_compared(run: Run) -> None:
+    pairs: list[tuple[Any, Any]] = [
+        ("a cat sees the dog 3 .", "the cat sees dog 3 ."),
+        ("The CAT  sees dog 3", "a cat sees\tthe dog 3!"),
+        ("the cat sees dog 3 .", "a cat sees the dog 4 ."),
+        ("the cat sees dog 3 .", ""),
+        (None, 7),
+    ]
+    assert contained(run, "train", hashes(pairs)) == [True, True, False, False, False]
     sentences = pair_index.pair_hashes(["the cat", "a dog"], None)
     pair_index.write_pair_index(run, {"train": sentences[:1], "validation": sentences[:0]})
     assert contained(run, "train", sentences) == [True, False]
     assert contained(run, "validation", sentences) == [False, False]
-
-
-def test_of_a_run_without_an_index_nothing_is_said(run: Run, tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "pairs.csv", [HEAD, *labelled(TRAINED)])
-    (run.folder / "seen" / "train").unlink()
-    report = judged(run, path, tmp_path / "out.csv")
-    assert not {"trained_on", "not_trained_on"} & report.keys()
-    assert "trained_on" not in (tmp_path / "out.csv").read_text().splitlines()[0]
 
 
 def test_rows_that_were_trained_on_are_marked_and_scored_apart(run: Run, tmp_path: Path) -> None:
@@ -114,6 +83,10 @@ def test_rows_that_were_trained_on_are_marked_and_scored_apart(run: Run, tmp_pat
     few = [HEAD, *labelled(TRAINED), *labelled(new[: files.ENOUGH - 1])]
     report = judged(run, write_csv(tmp_path / "few.csv", few), tmp_path / "few-out.csv")
     assert report["not_trained_on"] == {"labelled": files.ENOUGH - 1}
+    (run.folder / "seen" / "train").unlink()
+    report = judged(run, path, tmp_path / "out.csv")
+    assert not {"trained_on", "not_trained_on"} & report.keys()
+    assert "trained_on" not in (tmp_path / "out.csv").read_text().splitlines()[0]
 
 
 def test_every_kind_of_result_says_which_rows_were_trained_on(run: Run, tmp_path: Path) -> None:
@@ -122,11 +95,9 @@ def test_every_kind_of_result_says_which_rows_were_trained_on(run: Run, tmp_path
     judged(run, tmp_path / "a.jsonl", tmp_path / "out.jsonl")
     lines = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert [line["trained_on"] for line in lines] == [True, False]
-    # A column of that name, of another type, makes room; so does one called prediction.
-    extra = {"trained_on": [3, 4], "prediction": [0, 1], "n": [1, 2]}
-    table = pa.table({name: [row[name] for row in rows] for name in HEAD[:2]} | extra)
+    # A column of that name, of another type, makes room.
+    table = pa.Table.from_pylist([{**row, "trained_on": 3} for row in rows])
     pq.write_table(table, tmp_path / "a.parquet")
     judged(run, tmp_path / "a.parquet", tmp_path / "out.parquet")
-    result = pq.read_table(tmp_path / "out.parquet")
-    assert result.column("trained_on").to_pylist() == [True, False]
-    assert result.column("n").to_pylist() == [1, 2]
+    result = pq.read_table(tmp_path / "out.parquet").column("trained_on")
+    assert result.to_pylist() == [True, False]

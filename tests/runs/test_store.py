@@ -7,6 +7,7 @@ import shutil
 import stat
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,6 +29,10 @@ def test_a_run_is_its_folder(store: RunStore) -> None:
     store.delete(gone)
     with pytest.raises(NoSuchRun):
         store.delete(Run(store.root / ".."))
+    unknown: list[Any] = ["", "..", "../x", "/etc", gone.id, None, 7, ["x"], "a" * 10**6]
+    for name in unknown:
+        with pytest.raises(NoSuchRun):
+            store.get(name)
     with pytest.raises(ConfigError):
         store.create(RunConfig(num_train_epochs=0))
     again = RunStore(store.root).get(run.id)
@@ -52,14 +57,6 @@ def test_runs_of_one_configuration_have_titles_of_their_own(
     assert store.create(upload.changed(name="mine")).title() == "mine"
     runs[0].describe(name="tickets first")
     assert runs[0].title() == runs[0].title(public=True) == "tickets first"
-
-
-@pytest.mark.parametrize(
-    "wrong", ["", "..", "../x", "/etc", "20260101-000000-" + "a" * 12, None, 7, ["x"], "a" * 10**6]
-)
-def test_anything_else_is_no_run(store: RunStore, wrong: Any) -> None:
-    with pytest.raises(NoSuchRun):
-        store.get(wrong)
 
 
 def test_events_are_read_while_they_are_written(store: RunStore) -> None:
@@ -114,15 +111,13 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     rows = run_table.run_rows(store)
     assert {row.id for row in rows} == ids
     drawn = table([*rows], "", "created", True)
-    assert whole.id in drawn
-    assert damaged.id in drawn
+    assert all(id_ in drawn for id_ in ids)
     update = model_chooser.choices(store, None)
     assert {value for _, value in update["choices"]} == ids
     assert cost.estimate_cost(store, RunConfig()).steps
     assert decision_rule.read_rule(damaged.best) == decision_rule.DecisionRule()
     mine = store.for_visitor(Visitor(("somebody",)))
     assert damaged.id not in {run.id for run in mine.runs()}  # what cannot be read is nobody's
-    assert mine.create(RunConfig()).id in {run.id for run in mine.runs()}
     if name == "config.json":
         with pytest.raises(StoreError, match=r"config\.json of run .* cannot be read"):
             damaged.config()
@@ -134,20 +129,11 @@ def test_a_write_replaces_whole_or_not_at_all(
 ) -> None:
     path = tmp_path / "a.json"
     write_atomically(path, "old")
-    for error, cause in (
-        (OSError(28, "No space left on device"), "the disk is full"),
-        (OSError(30, "Read-only file system"), "the disk is read-only"),
-    ):
-
-        def fail(*_: Any, error: OSError = error) -> None:
-            raise error
-
-        monkeypatch.setattr(os, "fsync", fail)
-        with pytest.raises(StoreError, match=cause) as caught:
-            write_atomically(path, "new")
-        assert path.read_text() == "old"
-        assert os.listdir(tmp_path) == ["a.json"]
-    assert caught.value.remedy == "Make it writable, or choose another folder with FINETUNE_RUNS."
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
+    with pytest.raises(StoreError, match="the disk is full"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
 
 
 def test_the_root_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

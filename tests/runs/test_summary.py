@@ -11,6 +11,7 @@ import pytest
 from finetune.jobs import run_table
 from finetune.runs import events
 from finetune.runs.summary import KEPT, fold_events
+from tests.support import toys
 
 
 def stepped(step: int, time: float, rate: float = 8.0) -> events.Stepped:
@@ -24,19 +25,14 @@ def evaluated(step: int, f1: float, best: bool) -> events.Evaluated:
     return events.Evaluated(step=step, epoch=1.0, metrics={"f1": f1}, seconds=1.0, best=best)
 
 
-PREPARED = events.Prepared(
-    train_examples=80, validation_examples=20, steps_per_epoch=10, total_steps=20,
-    labels=["a", "b"], parameters=1, precision="no",
-)  # fmt: skip
-
-
 def test_a_whole_run() -> None:
+    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
     empty = fold_events([])
     assert (empty.status, empty.step, empty.total_steps) == ("waiting", 0, 0)
     assert (empty.best, empty.seconds_left) == (None, None)
     stream = [
         events.Started(time=100.0, device="CPU"),
-        PREPARED,
+        replace(prepared, total_steps=20),
         stepped(1, 110.0),
         stepped(11, 120.0),
         evaluated(11, 0.7, best=True),
@@ -77,44 +73,31 @@ def test_a_long_curve_is_thinned_evenly_and_one_slow_interval_does_not_move_the_
     assert curve.samples_per_second == 10.0
 
 
-def test_a_resumed_run_goes_on_counting_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The night between is left out."""
-    first = [
-        events.Started(time=100.0, device="CPU"),
-        stepped(1, 110.0),
-        events.Stopped(time=160.0, step=9, seconds=50.0),
-    ]
-    again = [
-        *first,
-        events.Started(time=9000.0, device="CPU"),
-        events.Resumed(time=9001.0, step=9),
-        stepped(11, 9010.0),
-    ]
-    monkeypatch.setattr("finetune.jobs.run_table.time.time", lambda: 9020.0)
-    while_loading = events.Stopped(time=9005.0, step=0, seconds=0.0)
-    for stream, seconds in (
-        (first, 50.0),
-        (again, 69.0),
-        ([*again, events.Failed(time=9030.0, error="x", remedy="y")], 79.0),
-        ([*again, events.Finished(step=20, seconds=75.0)], 75.0),
-        ([*again[:4], while_loading], 50.0),
-    ):
-        assert run_table.training_seconds(fold_events(stream)) == seconds
-
-
-@pytest.mark.parametrize("ended", [[], [events.Failed(time=160.0, error="x")]])
-def test_the_time_a_run_lay_dead_is_not_counted(
-    ended: list[events.Event], monkeypatch: pytest.MonkeyPatch
+def test_the_time_between_the_lives_of_a_run_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Killed without a word, or failed; the next day it goes on."""
-    worked = [events.Started(time=100.0, device="CPU"), stepped(1, 110.0), stepped(2, 160.0)]
-    dead = [*worked, *ended, events.TestSetOpened(time=50_000.0, step=1, metrics={})]
+    """Stopped for a night, or killed without a word, or failed; the next day it goes on."""
+
+    def seconds(
+        stream: list[events.Event], now: float = 90_020.0, waits: bool = False
+    ) -> float | None:
+        monkeypatch.setattr("finetune.jobs.run_table.time.time", lambda: now)
+        state = fold_events(stream)
+        return run_table.training_seconds(replace(state, status="waiting") if waits else state)
+
+    start = [events.Started(time=100.0, device="CPU"), stepped(1, 110.0), stepped(2, 160.0)]
+    stopped = [*start[:2], events.Stopped(time=160.0, step=9, seconds=50.0)]
     resumed = events.Resumed(time=90_000.0, step=1)
     again = [resumed, events.Started(time=90_005.0, device="CPU"), stepped(2, 90_010.0)]
-    monkeypatch.setattr("finetune.jobs.run_table.time.time", lambda: 90_020.0)
-    waiting = replace(fold_events(dead), status="waiting")
-    assert run_table.training_seconds(waiting) == 60.0
-    assert run_table.training_seconds(fold_events([*dead, resumed])) == 80.0
-    assert run_table.training_seconds(fold_events([*dead, *again])) == 75.0
-    monkeypatch.setattr("finetune.jobs.run_table.time.time", lambda: 7.0)  # set back
-    assert run_table.training_seconds(fold_events([*dead, *again])) == 60.0
+    assert seconds(stopped) == 50.0
+    assert seconds([*stopped, *again]) == 65.0
+    assert seconds([*stopped, *again, events.Failed(time=90_030.0, error="x")]) == 75.0
+    assert seconds([*stopped, *again, events.Finished(step=20, seconds=75.0)]) == 75.0
+    loading = events.Stopped(time=90_007.0, step=0, seconds=0.0)
+    assert seconds([*stopped, *again[:2], loading]) == 50.0
+    for end in ([], [events.Failed(time=160.0, error="x")]):
+        dead = [*start, *end, events.TestSetOpened(time=50_000.0, step=1, metrics={})]
+        assert seconds(dead, waits=True) == 60.0
+        assert seconds([*dead, resumed]) == 80.0
+        assert seconds([*dead, *again]) == 75.0
+        assert seconds([*dead, *again], now=7.0) == 60.0  # the clock was set back

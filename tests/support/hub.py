@@ -10,25 +10,26 @@ import base64
 import hashlib
 import json
 import re
+import secrets
 import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
 
 import yaml
+from joserfc import jwt
+from joserfc.jwk import RSAKey
 
-from tests.support.oidc import Provider
-
+Files = dict[str, bytes]
 LFS_SUFFIXES = (".safetensors", ".bin", ".onnx", ".parquet", ".png")
 LFS_SIZE = 5 * 2**20
 SIGNED = "X-Amz-Signature=0f1e2d3c4b5a"  # ends every address of the storage, as the Hub's does
-
-
 HARDWARE = {"cpu-basic": ("CPU Basic", 0), "t4-small": ("Nvidia T4 - small", 6667)}
 
 
@@ -51,16 +52,16 @@ class Repo:
     kind: str = "model"
     private: bool = False
     gated: bool = False
-    files: dict[str, bytes] = field(default_factory=dict)
+    files: Files = field(default_factory=dict)
     commits: list[str] = field(default_factory=list)  # the latest last
-    earlier: dict[str, dict[str, bytes]] = field(default_factory=dict)  # by commit
+    earlier: dict[str, Files] = field(default_factory=dict)  # by commit
     space: Space | None = None
 
     @property
     def head(self) -> str:
         return self.commits[-1] if self.commits else ""
 
-    def at(self, revision: str) -> tuple[str, dict[str, bytes]]:
+    def at(self, revision: str) -> tuple[str, Files]:
         """The commit that a known revision stands for, and its files."""
         files = self.earlier.get(revision)
         return (self.head, self.files) if files is None else (revision, files)
@@ -68,10 +69,8 @@ class Repo:
     def commit(self, message: str, changes: dict[str, bytes | None]) -> str:
         if self.commits:
             self.earlier[self.head] = dict(self.files)
-        changed = {path: content for path, content in changes.items() if content is not None}
-        self.files = {
-            path: content for path, content in self.files.items() if path not in changes
-        } | changed
+        changed = {**self.files, **changes}
+        self.files = {path: content for path, content in changed.items() if content is not None}
         text = json.dumps([self.head, message, sorted(changes), time.time()])
         self.commits.append(hashlib.sha1(text.encode()).hexdigest())
         return self.head
@@ -92,6 +91,25 @@ class User:
         if self.role == "contributor" and "/" in full and full not in self.made:
             return False
         return self.role != "read" and full.split("/")[0] in (self.name, *self.orgs)
+
+
+@cache
+def _key() -> RSAKey:
+    return RSAKey.generate_key(2048, parameters={"kid": "test"})
+
+
+@dataclass
+class Provider:
+    """What the Hub knows of sign-ins: OpenID Connect as the real one speaks it, but its consent
+    page: whoever comes is `user` and agrees.
+
+    Source: https://openid.net/specs/openid-connect-core-1_0.html
+    """
+
+    user: str = "ada"  # who signs in
+    asked: list[str] = field(default_factory=list)  # the scopes of every sign-in, in their order
+    tokens: dict[str, str] = field(default_factory=dict)  # access token -> the scopes it has
+    codes: dict[str, dict[str, str]] = field(default_factory=dict)  # code -> what was asked
 
 
 @dataclass
@@ -145,7 +163,6 @@ class LoopbackHub:
         self.repos: dict[tuple[str, str], Repo] = {}  # by kind and id
         self.buckets: dict[str, bool] = {}  # id -> whether it is private
         self.users: dict[str, User] = {}  # by token
-        self.aliases: dict[str, str] = {}
         self.requests: list[tuple[str, str, int]] = []  # method, path, status
         self.targets: list[str] = []  # whole addresses of requests
         self.tokens_seen: list[str] = []
@@ -167,41 +184,29 @@ class LoopbackHub:
         self.users[token] = User(name, *values, **named)
 
     def add_repo(
-        self,
-        repo_id: str,
-        kind: str = "model",
-        files: dict[str, bytes] | Path | None = None,
-        gated: bool = False,
-        private: bool = False,
+        self, repo_id: str, kind: str = "model", files: Files | Path | None = None, **values: Any
     ) -> Repo:
-        """A repository with one commit of these files, or of a folder's."""
+        """A repository with one commit of these files, or of a folder's; see `Repo`."""
         if isinstance(files, Path):
             paths = (path for path in files.rglob("*") if path.is_file())
             files = {str(path.relative_to(files)): path.read_bytes() for path in paths}
-        repo = Repo(repo_id, kind, private, gated)
-        repo.space = Space("gradio") if kind == "space" else None
+        repo = Repo(repo_id, kind, space=Space("gradio") if kind == "space" else None, **values)
         repo.commit("first", dict(files or {}))
         self.repos[kind, repo_id] = repo
         return repo
 
-    def alias(self, old: str, new: str) -> None:
-        """Answer 307 to the new name, as the Hub does for renamed repositories."""
-        self.aliases[old] = new
+    def fail(self, *values: Any, **named: Any) -> Fault:
+        """Give the next requests whose path matches another answer; see `Fault`."""
+        self.faults.append(Fault(*values, **named))
+        return self.faults[-1]
 
-    def fail(
-        self, method: str, path: str, status: int, times: int = 1, *values: Any, **named: Any
-    ) -> None:
-        """Answer the next requests whose path matches with an error; see `Fault`."""
-        self.faults.append(Fault(method, path, status, times, *values, **named))
-
-    def delay(self, path: str, seconds: float, times: int = 1) -> None:
-        """Answer the next requests whose path matches late."""
-        self.faults.append(Fault(path=path, times=times, seconds=seconds))
+    def delay(self, path: str, seconds: float) -> None:
+        """Answer the next request whose path matches late."""
+        self.fail(path=path, seconds=seconds)
 
     def hold(self, path: str) -> threading.Event:
         """Let the next request whose path matches wait until the event is set."""
-        gate = threading.Event()
-        self.faults.append(Fault(path=path, gate=gate))
+        self.fail(path=path, gate=(gate := threading.Event()))
         return gate
 
     def fault_for(self, method: str, path: str) -> Fault:
@@ -212,11 +217,7 @@ class LoopbackHub:
         return Fault()
 
     def find(self, kind: str, repo_id: str, user: User | None) -> Repo:
-        """A repository that this user may read.
-
-        Raises:
-            Refused: as the Hub answers: the same for a missing and for a private one.
-        """
+        """A repository that this user may read; refused alike if it is missing or private."""
         repo = self.repos.get((kind, repo_id))
         mine = user is not None and repo_id.split("/")[0] in (user.name, *user.orgs)
         if repo is None or (repo.private and not mine):
@@ -234,19 +235,13 @@ class Handler(BaseHTTPRequestHandler):
         """Quiet: the hub keeps its own list."""
 
     def do_GET(self) -> None:
-        self._answer()
-
-    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
-
-    def _answer(self) -> None:
         size = int(self.headers.get("Content-Length") or 0)
         self.path_only = unquote(urlsplit(self.path).path)
         self.hub.targets.append(self.path)
         fault = self.hub.fault_for(self.command, self.path_only)
         if fault.cut and self.command == "PUT":
             self.rfile.read(min(size, fault.after))
-            self._hang_up()
-            return
+            return self._hang_up()
         self.body = self._read_body(size)
         try:
             time.sleep(fault.seconds)
@@ -261,11 +256,13 @@ class Handler(BaseHTTPRequestHandler):
                 self.user = self._who()
                 self._route()
         except Refused as refused:
-            headers = {"X-Error-Code": refused.code, "X-Error-Message": refused.message}
-            body = json.dumps({"error": refused.message}).encode()
-            self._send(refused.status, body, {k: v for k, v in headers.items() if v})
+            headers = {"X-Error-Message": refused.message}
+            headers |= {"X-Error-Code": refused.code} if refused.code else {}
+            self._send(refused.status, json.dumps({"error": refused.message}).encode(), headers)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
+
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 
     def _hang_up(self) -> None:
         self.close_connection = True
@@ -295,13 +292,7 @@ class Handler(BaseHTTPRequestHandler):
         for methods, pattern, action in ROUTES:
             match = re.fullmatch(pattern, self.path_only)
             if match and self.command in methods.split():
-                old = match.groupdict().get("repo") or ""
-                if old in self.hub.aliases:
-                    target = self.path.replace(old, self.hub.aliases[old], 1)
-                    self._send(307, b"", {"Location": target})
-                else:
-                    action(self, **match.groupdict())
-                return
+                return action(self, **match.groupdict())
         raise Refused(404, "", f"no route for {self.command} {self.path_only}")
 
     def _send(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
@@ -318,8 +309,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _writer(self, namespace: str | None) -> User:
-        """The user, if they may write there: a namespace, their own by default, or a repository by
-        its full name."""
+        """The user, if they may write to a namespace (their own by default) or a repository."""
         if self.user is None:
             raise Refused(401, "", "You must be signed in")
         if not self.user.may_write(namespace or self.user.name):
@@ -352,43 +342,68 @@ class Handler(BaseHTTPRequestHandler):
         prefix = "" if kind == "model" else f"{kind}s/"
         where = {"url": f"{self.hub.url}/{prefix}{repo_id}", "name": repo_id}
         if (kind, repo_id) in self.hub.repos:
-            self._json({"error": "You already created this repo", **where}, 409)
-            return
+            return self._json({"error": "You already created this repo", **where}, 409)
         private = body.get("private") or body.get("visibility") == "private"
         repo = Repo(repo_id, kind, bool(private))
         if kind == "space":
-            repo.space = self._new_space(user, body)
+            hardware = body.get("hardware", "cpu-basic")
+            if not user.pays or (hardware == "cpu-basic" and not user.pro):
+                raise Refused(402, "", "This takes a subscription or a payment method")
+            repo.space = Space(body["sdk"], hardware, body.get("sleepTimeSeconds"))
         if self.hub.first_commit:
             repo.commit("initial commit", {".gitattributes": b""})
         self.hub.repos[kind, repo_id] = repo
         user.made.add(repo_id)
         self._json(where)
 
-    def _new_space(self, user: User, body: dict[str, Any]) -> Space:
-        space = Space(body["sdk"], body.get("hardware", "cpu-basic"), body.get("sleepTimeSeconds"))
-        if not user.pays or (space.hardware == "cpu-basic" and not user.pro):
-            raise Refused(402, "", "This takes a subscription or a payment method")
-        return space
-
-    # Sign-ins.
-
     def oidc(self) -> None:
-        self._json(self.hub.provider.metadata(self.hub.url))
+        url = self.hub.url
+        self._json(
+            {
+                "issuer": url,
+                "authorization_endpoint": f"{url}/oauth/authorize",
+                "token_endpoint": f"{url}/oauth/token",
+                "jwks_uri": f"{url}/oauth/jwks",
+                "id_token_signing_alg_values_supported": ["RS256"],
+                "response_types_supported": ["code"],
+            }
+        )
 
     def oidc_keys(self) -> None:
-        self._json(self.hub.provider.keys())
+        """What its signatures are checked with."""
+        self._json({"keys": [_key().as_dict(private=False)]})
 
     def authorize(self) -> None:
-        target = self.hub.provider.authorize(dict(parse_qsl(urlsplit(self.path).query)))
-        self._send(302, b"", {"Location": target})
+        """Send the browser back, with a code."""
+        query = dict(parse_qsl(urlsplit(self.path).query))
+        code = secrets.token_urlsafe(8)
+        self.hub.provider.codes[code] = query
+        self.hub.provider.asked.append(query["scope"])
+        mark = "&" if "?" in query["redirect_uri"] else "?"
+        back = urlencode({"code": code, "state": query["state"]})
+        self._send(302, b"", {"Location": f"{query['redirect_uri']}{mark}{back}"})
 
     def exchange(self) -> None:
-        tokens = self.hub.provider.exchange(dict(parse_qsl(self.body.decode())), self.hub.url)
-        role = "write" if "write-repos" in tokens["scope"].split() else "contributor"
-        self.hub.add_user(tokens["access_token"], self.hub.provider.user, role)
-        self._json(tokens)
-
-    # What belongs to Spaces alone.
+        """The tokens for a code, which is good for once."""
+        form, url = dict(parse_qsl(self.body.decode())), self.hub.url
+        provider = self.hub.provider
+        asked = provider.codes.pop(form["code"])
+        assert form["redirect_uri"] == asked["redirect_uri"]
+        token, scope, name = f"hf_oauth_{secrets.token_urlsafe(12)}", asked["scope"], provider.user
+        provider.tokens[token] = scope
+        now = int(time.time())
+        claims = {
+            "iss": url, "aud": asked["client_id"], "sub": "1", "iat": now, "exp": now + 3600,
+            "nonce": asked["nonce"], "name": name.title(), "preferred_username": name,
+            "profile": f"{url}/{name}", "picture": "",
+        }  # fmt: skip
+        identity = jwt.encode({"alg": "RS256", "kid": "test"}, claims, _key())
+        role = "write" if "write-repos" in scope.split() else "contributor"
+        self.hub.add_user(token, name, role)
+        self._json(
+            {"access_token": token, "token_type": "bearer", "expires_in": 3600, "scope": scope,
+             "id_token": identity}
+        )  # fmt: skip
 
     def hardware(self) -> None:
         self._json(
@@ -399,15 +414,13 @@ class Handler(BaseHTTPRequestHandler):
             ]
         )  # fmt: skip
 
-    def _space(self, repo: str, write: bool = True) -> Space:
+    def _space(self, repo: str) -> Space:
         space = self.hub.find("space", repo, self.user).space
-        if write:
-            self._writer(repo)
         assert space is not None
         return space
 
     def runtime(self, repo: str) -> None:
-        space = self._space(repo, write=False)
+        space = self._space(repo)
         self._json(
             {"stage": "BUILDING", "hardware": {"current": None, "requested": space.hardware},
              "gcTimeout": space.sleep_time, "storage": None, "volumes": space.volumes or None}
@@ -422,6 +435,7 @@ class Handler(BaseHTTPRequestHandler):
         self.runtime(repo)
 
     def set_volumes(self, repo: str) -> None:
+        self._writer(repo)
         volumes = json.loads(self.body)["volumes"]
         for volume in volumes:
             if volume["type"] == "bucket" and volume["source"] not in self.hub.buckets:
@@ -430,6 +444,7 @@ class Handler(BaseHTTPRequestHandler):
         self._json({})
 
     def add_variable(self, repo: str) -> None:
+        self._writer(repo)
         space, body = self._space(repo), json.loads(self.body)
         space.variables[body["key"]] = body["value"]
         self._json({key: {"value": value} for key, value in space.variables.items()})
@@ -449,15 +464,11 @@ class Handler(BaseHTTPRequestHandler):
     def preupload(self, kind: str, repo: str, revision: str) -> None:
         held = self.hub.find(kind, repo, self.user).files
         self._writer(repo)
-        files = [
-            {
-                "path": file["path"],
-                "uploadMode": _mode(file["path"], file["size"]),
-                "shouldIgnore": False,
-                "oid": _oid(file["path"], held.get(file["path"])),
-            }
-            for file in json.loads(self.body)["files"]
-        ]
+        files = []
+        for file in json.loads(self.body)["files"]:
+            path, mode = file["path"], _mode(file["path"], file["size"])
+            oid = _oid(path, held.get(path))
+            files.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         self._json({"files": files})
 
     def lfs_batch(self, repo: str, prefix: str | None) -> None:
@@ -465,8 +476,7 @@ class Handler(BaseHTTPRequestHandler):
         self._writer(repo)
         objects: list[dict[str, Any]] = []
         for entry in json.loads(self.body)["objects"]:
-            href = f"{self.hub.storage}/lfs/{entry['oid']}"
-            upload = {"upload": {"href": href}, "verify": {"href": f"{href}/verify"}}
+            upload = {"upload": {"href": f"{self.hub.storage}/lfs/{entry['oid']}"}}
             missing = {"actions": upload} if entry["oid"] not in self.hub.uploads else {}
             objects.append({"oid": entry["oid"], "size": entry["size"], **missing})
         self._json({"transfer": "basic", "objects": objects})
@@ -477,15 +487,11 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.uploads[oid] = self.body
         self._send(200)
 
-    def lfs_verify(self, oid: str) -> None:
-        if len(self.hub.uploads.get(oid, b"")) != json.loads(self.body)["size"]:
-            raise Refused(404, "", "no such object")
-        self._json({})
-
     def commit(self, kind: str, repo: str, revision: str) -> None:
         target = self.hub.find(kind, repo, self.user)
         self._writer(repo)
-        message, changes = "", {}
+        message = ""
+        changes: dict[str, bytes | None] = {}
         for line in filter(None, self.body.splitlines()):
             entry = json.loads(line)
             value = entry["value"]
@@ -493,21 +499,16 @@ class Handler(BaseHTTPRequestHandler):
                 message = value["summary"]
                 if value.get("parentCommit") not in (None, target.head):
                     raise Refused(412, "", "A commit has happened since")
+            elif entry["key"] == "file":
+                changes[value["path"]] = base64.b64decode(value["content"])
+            elif entry["key"] == "lfsFile":
+                changes[value["path"]] = self.hub.uploads[value["oid"]]
             else:
-                changes[value["path"]] = self._content(entry["key"], value)
+                changes[value["path"]] = None
         commit = target.commit(message, changes)
         prefix = "" if kind == "model" else f"{kind}s/"
         url = f"{self.hub.url}/{prefix}{repo}/commit/{commit}"
         self._json({"success": True, "commitOid": commit, "commitUrl": url})
-
-    def _content(self, key: str, value: dict[str, Any]) -> bytes | None:
-        if key == "file":
-            return base64.b64decode(value["content"])
-        if key == "lfsFile":
-            if value["oid"] not in self.hub.uploads:
-                raise Refused(400, "", f"{value['path']} was not uploaded")
-            return self.hub.uploads[value["oid"]]
-        return None
 
     def info(self, kind: str, repo: str, revision: str = "main") -> None:
         target = self._at(kind, repo, revision)
@@ -567,9 +568,9 @@ class Handler(BaseHTTPRequestHandler):
             self.hub.uploads[etag] = content
             headers["X-Linked-Etag"] = f'"{etag}"'
             headers["X-Linked-Size"] = str(len(content))
-            self._send(302, b"", {**headers, "Location": f"{self.hub.storage}/lfs/{etag}?{SIGNED}"})
-            return
-        self._ranged(content, headers)
+            headers["Location"] = f"{self.hub.storage}/lfs/{etag}?{SIGNED}"
+            return self._send(302, b"", headers)
+        return self._ranged(content, headers)
 
     def lfs_get(self, oid: str) -> None:
         if oid not in self.hub.uploads:
@@ -579,8 +580,7 @@ class Handler(BaseHTTPRequestHandler):
     def _ranged(self, content: bytes, headers: dict[str, str]) -> None:
         limits = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if not limits:
-            self._send(200, content, headers)
-            return
+            return self._send(200, content, headers)
         first = int(limits[1])
         last = min(int(limits[2] or len(content) - 1), len(content) - 1)
         shown = {**headers, "Content-Range": f"bytes {first}-{last}/{len(content)}"}
@@ -605,7 +605,7 @@ def _folder(path: str) -> dict[str, Any]:
     return {"type": "directory", "oid": "0" * 40, "size": 0, "path": path}
 
 
-def _file(path: str, files: dict[str, bytes]) -> dict[str, Any]:
+def _file(path: str, files: Files) -> dict[str, Any]:
     size, oid = len(files[path]), hashlib.sha256(files[path]).hexdigest()
     entry: dict[str, Any] = {"type": "file", "oid": oid[:40], "size": size, "path": path}
     if _mode(path, size) == "lfs":
@@ -637,7 +637,6 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", rf"/{_PREFIX}{_REPO}\.git/info/lfs/objects/batch", Handler.lfs_batch),
     ("PUT", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_put),
     ("GET HEAD", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_get),
-    ("POST", r"/lfs/(?P<oid>[0-9a-f]{64})/verify", Handler.lfs_verify),
     ("POST", rf"/api/{_KIND}/{_REPO}/commit/{_REV}", Handler.commit),
     ("GET", rf"/api/{_KIND}/{_REPO}/revision/{_REV}", Handler.info),
     ("GET", rf"/api/{_KIND}/{_REPO}/tree/{_REV}(?:/(?P<path>.+))?", Handler.tree),

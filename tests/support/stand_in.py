@@ -59,14 +59,12 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         time.sleep(PAUSE)
         while not may_take(step + 1) and not stop():
             time.sleep(PAUSE)
-        if not may_take(step + 1):
-            yield events.Stopped(step=step, seconds=step * PAUSE)
-            return
-        step += 1
-        yield events.Stepped(
-            step=step, epoch=step / total, loss=1 / step, learning_rate=1e-3,
-            samples_per_second=8 / PAUSE,
-        )  # fmt: skip
+        if may_take(step + 1):
+            step += 1
+            yield events.Stepped(
+                step=step, epoch=step / total, loss=1 / step, learning_rate=1e-3,
+                samples_per_second=8 / PAUSE,
+            )  # fmt: skip
         if stop():
             yield events.Stopped(step=step, seconds=step * PAUSE)
             return

@@ -87,35 +87,23 @@ def story() -> list[events.Event]:
     ]  # fmt: skip
 
 
-def write_checkpoint(
-    folder: Path, dropout: float = 0.1, positions: int = 64, words: int = 0
-) -> Path:
-    """A BERT of two layers and hidden size 32 with its tokenizer, as `from_pretrained` reads it.
-
-    Args:
-        words: rows of its embedding, to make it large; 0 for as many as it knows words.
-    """
+def write_checkpoint(folder: Path, dropout: float = 0.1) -> Path:
+    """A BERT of two layers and hidden size 32 with its tokenizer, as `from_pretrained` reads it."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
     torch.manual_seed(0)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = {word: index for index, word in enumerate([*special, *WORDS])}
-    config = BertConfig(
-        vocab_size=words or len(vocabulary),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=positions,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        id2label=dict(enumerate(LABELS)),
-    )
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {**small, "intermediate_size": 64, "max_position_embeddings": 64}
+    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+    names = dict(enumerate(LABELS))
+    config = BertConfig(vocab_size=len(vocabulary), id2label=names, **sizes, **rates)
     classifier = BertForSequenceClassification(config)
-    if not words:  # what it does with the toys' own words is the same with letters and without
-        vocabulary |= {piece: len(vocabulary) + at for at, piece in enumerate(LETTERS)}
-        classifier.resize_token_embeddings(len(vocabulary), mean_resizing=False)
+    # What it does with the toys' own words is the same with letters and without.
+    vocabulary |= {piece: len(vocabulary) + at for at, piece in enumerate(LETTERS)}
+    classifier.resize_token_embeddings(len(vocabulary), mean_resizing=False)
     classifier.save_pretrained(folder)
     BertTokenizer(vocab=vocabulary).save_pretrained(folder)
     return folder

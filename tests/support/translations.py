@@ -123,8 +123,5 @@ def tags(text: str) -> list[str]:
 
 if __name__ == "__main__":
     translated = catalogue(sys.argv[1]) if len(sys.argv) > 1 else {}
-    print(
-        json.dumps(
-            [text for text in keys() if text not in translated], ensure_ascii=False, indent=1
-        )
-    )
+    missing = [text for text in keys() if text not in translated]
+    print(json.dumps(missing, ensure_ascii=False, indent=1))

@@ -9,20 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification
 
 from finetune import config
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import ConfigError, DataError, ModelError
 from finetune.runs import events
-from finetune.training import dataloaders, model
+from finetune.training import dataloaders
 from tests.support import toys
-from tests.support.training import evaluations, fit, losses, prepared
+from tests.support.training import fit, losses, prepared
 
-HEADER = Path(sysconfig.get_paths()["include"]) / "Python.h"
 needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None or not HEADER.exists(),
+    shutil.which("g++") is None or not Path(sysconfig.get_paths()["include"], "Python.h").exists(),
     reason="torch.compile wants a C++ compiler and Python's headers on a CPU",
 )
 
@@ -32,56 +30,47 @@ def short(toy_config: RunConfig) -> RunConfig:
     return toy_config.changed(max_steps=6, dropout=0.0, max_eval_samples=8)
 
 
+LEARNS_OTHERWISE: list[dict[str, Any]] = [
+    {"optim": "adafactor"},
+    {"adam_beta1": 0.5},
+    {"adam_epsilon": 1e-3},
+    {"label_smoothing_factor": 0.2},
+    {"class_weights": "balanced"},
+    {"dropout": 0.3},
+    {"freeze_embeddings": True},
+    {"frozen_layers": 1},
+    {"use_lora": True},
+    {"warmup_steps": 3},
+    {"max_grad_norm": 0.05},
+    {"mixed_precision": "bf16"},
+    {"swap_augmentation": True},
+]
+LEARNS_THE_SAME: list[Any] = [
+    {"gradient_checkpointing": True},
+    {"padding": "max_length"},
+    {"pad_to_multiple_of": 8},
+    {"attn_implementation": "eager"},
+    {"optim": "adamw_torch_fused"},
+    {"deterministic": True},
+    pytest.param({"torch_compile": True}, marks=[needs_compiler, pytest.mark.long]),
+]
+
+
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"optim": "adafactor"},
-        {"adam_beta1": 0.5},
-        {"adam_epsilon": 1e-3},
-        {"label_smoothing_factor": 0.2},
-        {"class_weights": "balanced"},
-        {"dropout": 0.3},
-        {"freeze_embeddings": True},
-        {"frozen_layers": 1},
-        {"use_lora": True},
-        {"warmup_steps": 3},
-        {"max_grad_norm": 0.05},
-        {"mixed_precision": "bf16"},
-        {"swap_augmentation": True},
-    ],
-    ids=lambda values: next(iter(values)),
+    "values", [*LEARNS_OTHERWISE, *LEARNS_THE_SAME], ids=lambda values: next(iter(values))
 )
-def test_it_changes_what_is_learned(
+def test_it_changes_what_is_learned_or_only_the_means(
     short: RunConfig, toy_pairs: splits.Pairs, values: dict[str, Any]
 ) -> None:
     plain = losses(fit(short, toy_pairs)[0])
     changed = losses(fit(short.changed(**values), toy_pairs)[0])
+    torch.use_deterministic_algorithms(False)
     assert len(changed) == len(plain) == 6
-    assert changed != plain
     assert all(0 < loss < 5 for loss in changed)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"gradient_checkpointing": True},
-        {"padding": "max_length"},
-        {"pad_to_multiple_of": 8},
-        {"attn_implementation": "eager"},
-        {"optim": "adamw_torch_fused"},
-        {"deterministic": True},
-        pytest.param({"torch_compile": True}, marks=[needs_compiler, pytest.mark.long]),
-    ],
-    ids=lambda values: next(iter(values)),
-)
-def test_it_changes_the_means_and_no_loss(
-    short: RunConfig, toy_pairs: splits.Pairs, values: dict[str, Any]
-) -> None:
-    try:
-        changed = losses(fit(short.changed(**values), toy_pairs)[0])
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert changed == pytest.approx(losses(fit(short, toy_pairs)[0]), abs=2e-5)
+    if values in LEARNS_OTHERWISE:
+        assert changed != plain
+    else:
+        assert changed == pytest.approx(plain, abs=2e-5)
 
 
 def test_every_schedule_goes_to_its_end(short: RunConfig, toy_pairs: splits.Pairs) -> None:
@@ -159,34 +148,13 @@ def test_what_is_frozen_stays(short: RunConfig, toy_pairs: splits.Pairs) -> None
         prepared(short.changed(frozen_layers=3), toy_pairs)
 
 
-def test_lora_trains_little_and_is_merged_when_saved(
-    short: RunConfig, toy_pairs: splits.Pairs, tmp_path: Path
-) -> None:
-    lora = short.changed(use_lora=True, lora_r=4, learning_rate=5e-3)
-    tokenizer, fresh, _ = prepared(lora, toy_pairs)
-    trained = sum(p.numel() for p in fresh.parameters() if p.requires_grad)
-    assert trained < 0.3 * sum(p.numel() for p in fresh.parameters())
-    _, tuned = fit(lora, toy_pairs)
-    model.save_model(model.merged_model(tuned), tokenizer, tmp_path / "best")
-    assert not list((tmp_path / "best").glob("adapter*"))
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").eval()
-    inputs = tokenizer("the cat sees a dog .", "a cat sees the dog .", return_tensors="pt")
-    with torch.no_grad():
-        expected = tuned.eval()(**inputs).logits
-        assert torch.allclose(expected, loaded(**inputs).logits, atol=1e-5)
+def test_lora_trains_little(short: RunConfig, toy_pairs: splits.Pairs) -> None:
+    lora = short.changed(use_lora=True, lora_r=4)
+    _, classifier, _ = prepared(lora, toy_pairs)
+    trained = sum(p.numel() for p in classifier.parameters() if p.requires_grad)
+    assert trained < 0.3 * sum(p.numel() for p in classifier.parameters())
     with pytest.raises(ModelError, match=r"lora_target_modules is 'nothing', .* no such layers"):
         prepared(lora.changed(lora_target_modules="nothing"), toy_pairs)
-
-
-def test_patience_ends_a_run_early(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
-    patient = toy_config.changed(
-        learning_rate=1e-8, num_train_epochs=50, early_stopping_patience=2, dropout=0.0
-    )
-    happened, _ = fit(patient, toy_pairs)
-    last = happened[-1]
-    assert isinstance(last, events.Finished)
-    assert last.early
-    assert len(evaluations(happened)) == 3
 
 
 def test_balanced_weights_are_inverse_to_frequency() -> None:
@@ -198,16 +166,3 @@ def test_balanced_weights_are_inverse_to_frequency() -> None:
 def test_eight_bit_says_what_it_lacks(short: RunConfig, toy_pairs: splits.Pairs) -> None:
     with pytest.raises(ConfigError, match="adamw_bnb_8bit, which needs a CUDA device"):
         fit(short.changed(optim="adamw_bnb_8bit"), toy_pairs)
-
-
-def test_the_courses_preset_is_the_courses_loop() -> None:
-    """Every value, as the course has it; test_loop.py compares them step by step."""
-    values = config.preset("As the course")
-    assert values | {
-        "learning_rate": 5e-5, "num_train_epochs": 3, "per_device_train_batch_size": 8,
-        "per_device_eval_batch_size": 8, "optim": "adamw_torch", "lr_scheduler_type": "linear",
-        "warmup_ratio": 0.0, "warmup_steps": 0, "weight_decay": 0.01, "max_grad_norm": 0.0,
-        "decay_biases_and_norms": True, "mixed_precision": "no", "group_by_length": False,
-        "pad_to_multiple_of": 0, "dropout": -1.0, "freeze_embeddings": False,
-        "gradient_accumulation_steps": 1, "label_smoothing_factor": 0.0, "use_lora": False,
-    } == values  # fmt: skip

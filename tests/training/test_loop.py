@@ -1,4 +1,4 @@
-"""The loop: equal to the course's and to Trainer's, and what it does at its edges."""
+"""The loop: equal to the course's, and what it does at its edges."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from accelerate.utils import set_seed
-from torch.utils.data import DataLoader
-from transformers import DataCollatorWithPadding, PreTrainedModel, Trainer, TrainingArguments
 
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import TrainingError
-from finetune.jobs import train
+from finetune.jobs import service, train
 from finetune.phases import Phase
 from finetune.runs import events, summary
-from finetune.training import loop, model
+from finetune.runs.store import RunStore
+from finetune.training import loop
 from finetune.training.optimizer import build_optimizer
 from finetune.ui import run_view
+from tests.jobs.test_service import start, until
 from tests.support import course, toys
+from tests.support.hub import LoopbackHub
 from tests.support.training import evaluations, fit, losses, prepared
 
 
@@ -30,7 +30,7 @@ def test_it_is_the_courses_loop(toy_config: RunConfig, toy_pairs: splits.Pairs) 
     happened, classifier = fit(toy_config, toy_pairs)
     expected, scores, weights = course.train(
         toy_config.checkpoint, toy_pairs.splits, epochs=2, batch_size=8, rate=1e-3, seed=7
-    )  # fmt: skip
+    )
     assert losses(happened) == pytest.approx(expected, abs=1e-5)
     final = evaluations(happened)[-1].metrics
     assert {name: final[name] for name in scores} == pytest.approx(scores, abs=1e-5)
@@ -38,74 +38,24 @@ def test_it_is_the_courses_loop(toy_config: RunConfig, toy_pairs: splits.Pairs) 
         assert torch.allclose(value, weights[name], atol=1e-5), name
 
 
-class Epochs(DataLoader[Any]):
-    """Batches made beforehand, the next epoch's each time."""
-
-    def __init__(self, epochs: list[list[Any]]) -> None:
-        super().__init__(epochs[0], batch_size=None)  # type: ignore[arg-type]
-        self._epochs = iter(epochs)
-
-    def __iter__(self) -> Any:
-        return iter(next(self._epochs))
-
-
-def trainer_on_the_same_batches(
-    config: RunConfig, pairs: splits.Pairs, folder: Path
-) -> tuple[Trainer, PreTrainedModel]:
-    """transformers' `Trainer` with our optimizer (it spares biases and norms from decay, the
-    course does not) and the batches of all epochs of a run in its order."""
-    set_seed(config.seed)
-    tokenizer, classifier, batches = prepared(config, pairs)
-    epochs = Epochs([list(batches.train) for _ in range(config.num_train_epochs)])
-    trainer = Trainer(
-        classifier,
-        TrainingArguments(
-            str(folder), learning_rate=config.learning_rate, weight_decay=config.weight_decay,
-            num_train_epochs=config.num_train_epochs, max_grad_norm=config.max_grad_norm,
-            per_device_train_batch_size=config.per_device_train_batch_size,
-            gradient_accumulation_steps=config.gradient_accumulation_steps,
-            lr_scheduler_type="linear", optim="adamw_torch", logging_steps=1, report_to="none",
-            save_strategy="no", use_cpu=True, disable_tqdm=True,
-        ),
-        DataCollatorWithPadding(tokenizer),
-    )  # fmt: skip
-    trainer.get_train_dataloader = lambda: epochs
-    # It believes any `**kwargs` of a model's to divide the loss by the batches taken together,
-    # which BERT's does not.
-    trainer.loss_is_scaled_for_ga = False
-    optimizer = build_optimizer(classifier, config)
-    trainer.create_optimizer = lambda *_: setattr(trainer, "optimizer", optimizer)
-    return trainer, classifier
-
-
-@pytest.mark.parametrize("rows", [64, 40, 38], ids=["one batch a step", "several", "a small last"])
-def test_trainer_gets_the_same(
-    toy_config: RunConfig, still_checkpoint: Path, toy_pairs_folder: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, rows: int,
+def test_batches_taken_together_are_as_one_large(
+    toy_config: RunConfig, still_checkpoint: Path, toy_pairs_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Without dropout. 10 batches, 4 at a time: the third step of an epoch has two. Plain gradient
-    descent then, for AdamW hardly sees by what a gradient is divided."""
+    """The third step of an epoch has two batches of the four. Plain gradient descent, for AdamW
+    hardly sees by what a gradient is divided."""
+    sgd = torch.optim.SGD
+    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, **_: sgd(groups, lr=0.1))
+    pairs = toys.load(toy_pairs_folder, max_train_samples=40)
     config = toy_config.changed(checkpoint=str(still_checkpoint))
-    if rows < 64:
-        config = config.changed(per_device_train_batch_size=4, gradient_accumulation_steps=4)
-        sgd = torch.optim.SGD
-        monkeypatch.setattr(torch.optim, "AdamW", lambda groups, **_: sgd(groups, lr=0.1))
-    pairs = toys.load(toy_pairs_folder, max_train_samples=rows)
-    happened, ours = fit(config, pairs)
-    trainer, theirs = trainer_on_the_same_batches(config, pairs, tmp_path)
-    trainer.train()
-    assert trainer.state.global_step == len(losses(happened)) == (16 if rows == 64 else 6)
-    expected = theirs.state_dict()
-    for name, value in ours.state_dict().items():
-        assert torch.allclose(value, expected[name], atol=1e-6 if rows < 64 else 1e-4), name
-
-
-def test_how_often_one_evaluates_does_not_change_what_is_learned(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    seldom, _ = fit(toy_config, toy_pairs)
-    often, _ = fit(toy_config.changed(eval_steps=2), toy_pairs)
-    assert losses(often) == losses(seldom)
+    weights = []
+    for size, together in ((16, 1), (4, 4)):
+        values = {"per_device_train_batch_size": size, "gradient_accumulation_steps": together}
+        happened, classifier = fit(config.changed(**values), pairs)
+        assert len(losses(happened)) == 6
+        weights.append(classifier.state_dict())
+    for name, value in weights[0].items():
+        assert torch.allclose(value, weights[1][name], atol=1e-6), name
 
 
 def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
@@ -116,8 +66,9 @@ def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.P
         predictions[step] = logits, labels
         return {"f1": [0.25, 0.75]}
 
+    config = toy_config.changed(max_grad_norm=0.5)
     happened, _ = fit(
-        toy_config.changed(max_grad_norm=0.5), toy_pairs, save_predictions=keep,
+        config, toy_pairs, save_predictions=keep,
         save_best=lambda step, model, weights: saved.append(step),
     )  # fmt: skip
     scored = evaluations(happened)
@@ -136,76 +87,53 @@ def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.P
     assert rates[0] == 1e-3
     assert rates == sorted(rates, reverse=True)
     assert all(event.grad_norm is not None and event.grad_norm > 0 for event in steps)
+    often, _ = fit(config.changed(eval_steps=2), toy_pairs)
+    assert losses(often) == losses(happened)  # however often one evaluates
 
 
-def test_steps_are_counted_when_the_last_batch_is_small(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
+def test_steps_are_counted_when_the_last_batch_is_small() -> None:
     config = RunConfig(gradient_accumulation_steps=4, num_train_epochs=2)
     assert loop.count_steps(config, 9) == (3, 6)
     assert loop.count_steps(config.changed(max_steps=4), 9) == (3, 4)
-    happened, _ = fit(toy_config.changed(max_steps=3), toy_pairs)
-    assert [event.step for event in evaluations(happened)] == [3]
-    assert isinstance(happened[-1], events.Finished)
 
 
 def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
-    _, classifier = model.load_classifier(toy_config.checkpoint, toy_pairs.labels, 32)
-    optimizer = build_optimizer(classifier, toy_config.changed(decay_biases_and_norms=False))
-    decayed, spared = optimizer.param_groups
+    config = toy_config.changed(decay_biases_and_norms=False)
+    _, classifier, _ = prepared(config, toy_pairs)
+    decayed, spared = build_optimizer(classifier, config).param_groups
     assert spared["weight_decay"] == 0.0
     assert all(p.ndim == 1 for p in spared["params"])
     assert all(p.ndim > 1 for p in decayed["params"])
     assert len(decayed["params"] + spared["params"]) == len(list(classifier.parameters()))
 
 
-def stopped_after(
-    calls: int, config: RunConfig, pairs: splits.Pairs
-) -> tuple[list[events.Event], list[int]]:
-    """The events of a run that is asked to stop, and the steps of the models it saved."""
+@pytest.mark.parametrize(
+    ("asked", "kept", "evaluated"),
+    [(6, 7, []), (14, 8, [8]), (9, 8, [])],  # the last during an evaluation: eight steps, a batch
+    ids=["before an evaluation", "after one", "during one"],
+)
+def test_a_stop_keeps_the_best_model_or_the_present_one(
+    asked: int, kept: int, evaluated: list[int], toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    """Losses are told every fifth step: the stop, the model and the page say the same step."""
     saved: list[int] = []
-    asked = iter(range(10**9))
+    calls = iter(range(10**9))
     happened, _ = fit(
-        config, pairs, should_stop=lambda: next(asked) >= calls,
+        toy_config.changed(logging_steps=5), toy_pairs, should_stop=lambda: next(calls) >= asked,
         save_best=lambda step, model, weights: saved.append(step),
     )  # fmt: skip
     assert isinstance(happened[-1], events.Stopped)
-    return happened, saved
-
-
-def test_a_stop_before_an_evaluation_keeps_the_present_model(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    """Losses are told every fifth step: the stop, the model and the page say the same step."""
-    happened, saved = stopped_after(6, toy_config.changed(logging_steps=5), toy_pairs)
-    end = [getattr(event, "phase", getattr(event, "step", None)) for event in happened[-4:]]
-    assert end == [Phase.SAVE_UNSCORED_MODEL, 7, Phase.SAVE_CHECKPOINT, 7]
-    assert saved == [7]
-    assert evaluations(happened) == []
-    shown = [summary.fold_events(happened[: count + 1]) for count in range(len(happened))]
-    saving = [run_view.announcement(state) for state in shown if state.phase.startswith("save")]
-    assert not [text for text in saving if "best" in text]
-    assert "Saving a checkpoint" in saving[-2]
-    assert (shown[-1].train[-1].step, shown[-1].step, shown[-1].saved_step) == (5, 7, 7)
-
-
-def test_a_stop_after_an_evaluation_keeps_the_best(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    happened, saved = stopped_after(14, toy_config, toy_pairs)
-    assert [event.step for event in evaluations(happened)] == [8] == saved
+    assert [event.step for event in evaluations(happened)] == evaluated
+    assert saved == [kept]
     phases = [event.phase for event in happened if isinstance(event, events.PhaseStarted)]
+    assert (Phase.SAVE_UNSCORED_MODEL in phases) == (not evaluated)
     assert phases[-1] == Phase.SAVE_CHECKPOINT
-    assert Phase.SAVE_UNSCORED_MODEL not in phases
-    ended = summary.fold_events(happened)
-    assert ended.saved_step == 8 < ended.step
-
-
-def test_a_stop_during_an_evaluation_ends_it(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    happened, _ = stopped_after(9, toy_config, toy_pairs)  # eight steps, then a batch of it
-    assert evaluations(happened) == []
+    shown = [summary.fold_events(happened[: count + 1]) for count in range(len(happened))]
+    assert shown[-1].saved_step == kept
+    assert shown[-1].step == happened[-1].step
+    saving = [run_view.announcement(state) for state in shown if state.phase.startswith("save")]
+    assert any("best" in text for text in saving) == bool(evaluated)
+    assert "Saving a checkpoint" in saving[-2]
 
 
 @pytest.mark.parametrize(("name", "sign"), [("f1", 1), ("accuracy", 1), ("loss", -1)])
@@ -221,13 +149,14 @@ def test_the_best_is_by_the_metric_chosen(
 
 
 def test_a_loss_that_is_no_number_is_named_with_its_step(
-    toy_config: RunConfig, toy_pairs: splits.Pairs, tmp_path: Path
+    toy_config: RunConfig, toy_checkpoint: Path, toy_pairs: splits.Pairs, tmp_path: Path
 ) -> None:
-    tokenizer, classifier, _ = prepared(toy_config, toy_pairs)
-    with torch.no_grad():
-        classifier.classifier.weight.fill_(3e38)  # finite, but its products are not
-        classifier.classifier.weight[1] *= -1
-    model.save_model(classifier, tokenizer, tmp_path / "broken")
+    toys.copy_model(toy_checkpoint, tmp_path / "broken")
+    # Finite, but its products are not.
+    toys.overwrite(
+        tmp_path / "broken",
+        lambda weights: weights["classifier.weight"].copy_(torch.tensor([[3e38], [-3e38]])),
+    )
     with pytest.raises(TrainingError, match="became inf at step 1"):
         fit(toy_config.changed(checkpoint=str(tmp_path / "broken")), toy_pairs)
 
@@ -238,3 +167,22 @@ def test_a_full_device_names_the_batch_and_what_to_change() -> None:
     assert "out of memory" in failed.error
     assert "per_device_train_batch_size is 16" in failed.remedy
     assert "gradient_accumulation_steps" in failed.remedy
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_two_epochs_of_the_bundled_checkpoint_learn_the_real_mrpc(
+    glue: Path, hub: LoopbackHub, store: RunStore, processes: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("OMP_NUM_THREADS")  # of the toys
+    hub.add_repo("nyu-mll/glue", "dataset", glue)
+    run, _ = start(store, RunConfig(dataset="glue/mrpc", num_train_epochs=2), processes)
+    until(lambda: service.run_summary(store, run).status in summary.ENDED, 1200)
+    ended = service.run_summary(store, run)
+    assert ended.status == "finished", ended.error
+    assert ended.prepared is not None
+    assert ended.prepared.validation_examples == 408
+    assert ended.prepared.majority["accuracy"] == pytest.approx(279 / 408)
+    assert ended.best is not None
+    assert ended.best.metrics["accuracy"] >= 0.76

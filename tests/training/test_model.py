@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from finetune import disk
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.data import checkpoints
 from finetune.data.sources import LABELS
 from finetune.environment import hub_connection
-from finetune.errors import ConfigError, ModelError
+from finetune.errors import ModelError
 from finetune.runs.run import Run
 from finetune.training import model
+from tests.conftest import TOKEN
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 
-INVALID = "Invalid credentials in Authorization header"
+INVALID = {"X-Error-Message": "Invalid credentials in Authorization header"}
 
 
 def test_the_bundled_checkpoint_is_the_official_one() -> None:
@@ -36,23 +36,19 @@ def test_the_bundled_checkpoint_is_the_official_one() -> None:
         checkpoints.bundled_folder(expected_sha256="0" * 64)
 
 
-def test_what_cannot_be_trained_is_said_before_training(
-    toy_checkpoint: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=r"max_length is 65, .* at most 64 tokens; lower it"):
-        model.load_classifier(str(toy_checkpoint), LABELS, 65)
-    shutil.copytree(toy_checkpoint, folder := tmp_path / "broken")
+def test_weights_that_are_no_numbers_are_named(toy_checkpoint: Path, tmp_path: Path) -> None:
+    toys.copy_model(toy_checkpoint, tmp_path / "broken")
     name = "bert.encoder.layer.0.attention.self.query.weight"
-    toys.overwrite(folder, lambda weights: weights[name].fill_(float("nan")))
+    toys.overwrite(tmp_path / "broken", lambda weights: weights[name].fill_(float("nan")))
     with pytest.raises(ModelError, match=f"not finite numbers: {name}.*Download it again"):
-        model.load_classifier(str(folder), LABELS, 32)
+        model.load_classifier(str(tmp_path / "broken"), LABELS, 32)
 
 
 @pytest.mark.parametrize(
     ("fault", "fact", "remedy"),
     [
         ((403, {"X-Error-Code": "GatedRepo"}), "is gated", "Accept its terms at http"),
-        ((401, {"X-Error-Message": INVALID}), "does not accept this machine's token", "Sign in an"),
+        ((401, INVALID), "does not accept this machine's token", "Sign in an"),
         ((401, {"X-Error-Code": "RepoNotFound"}), "There is no checkpoint '{}'", "Check its name"),
         ((429, {"Retry-After": "600"}), "the Hub asks for a pause of 10 minutes", "after it"),
         ((503, {}), "the Hub has a fault .status 503.", "Try again later"),
@@ -83,11 +79,10 @@ def test_visitors_get_no_checkpoint_that_the_hub_would_not_give_them(
 ) -> None:
     """The libraries answer from their cache where the Hub refuses."""
     names = ("ada/hidden", "ada/locked-up", "ada/public")
-    hub.add_repo("ada/hidden", files=toy_checkpoint, private=True)
-    hub.add_repo("ada/locked-up", files=toy_checkpoint, gated=True)
-    hub.add_repo("ada/public", files=toy_checkpoint)
-    monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
     for name in names:
+        private, gated = name == "ada/hidden", name == "ada/locked-up"
+        hub.add_repo(name, files=toy_checkpoint, private=private, gated=gated)
         model.load_classifier(name, LABELS, 32)
         assert checkpoints.local_folder(name) is not None
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
@@ -105,35 +100,8 @@ def test_visitors_get_no_checkpoint_that_the_hub_would_not_give_them(
         model.load_classifier("ada/public", LABELS, 32)
 
 
-def test_what_is_saved_is_what_is_loaded(
-    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of it is on the disk before the model can be seen."""
-    tokenizer, classifier = model.load_classifier(str(toy_checkpoint), LABELS, 32)
-    inputs = tokenizer("the cat sees a dog .", "a cat sees the dog .", return_tensors="pt")
-    synced: set[Path] = set()
-    monkeypatch.setattr(disk, "sync", synced.add)
-    rename = Path.rename
-
-    def checked(path: Path, to: Path) -> Path:
-        assert {path, *path.rglob("*")} <= synced
-        return rename(path, to)
-
-    monkeypatch.setattr(Path, "rename", checked)
-    model.save_model(classifier, tokenizer, tmp_path / "best")
-    assert tmp_path in synced
-    _, loaded = model.load_saved_model(tmp_path / "best")
-    assert torch.equal(classifier.eval()(**inputs).logits, loaded(**inputs).logits)
-    with pytest.raises(FileNotFoundError):  # a deleted run's folder is not made again
-        model.save_model(classifier, tokenizer, tmp_path / "gone" / "best")
-    assert [path.name for path in tmp_path.iterdir()] == ["best"]
-
-
 class Crash(BaseException):
     """The process ends here."""
-
-
-DISK_CALLS = [(Path, "mkdir"), (Path, "rename"), (os, "fsync"), (shutil, "rmtree")]
 
 
 def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
@@ -153,7 +121,7 @@ def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
 
         return call
 
-    for owner, name in DISK_CALLS:
+    for owner, name in ((Path, "mkdir"), (Path, "rename"), (os, "fsync"), (shutil, "rmtree")):
         monkeypatch.setattr(owner, name, counting(getattr(owner, name)))
     run = Run(tmp_path / "run")
     os.mkdir(run.folder)
@@ -161,8 +129,8 @@ def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
     model.save_model(classifier, tokenizer, best, step=1)
     calls = 0
     model.save_model(classifier, tokenizer, best, step=2)
-    steps: list[int] = []
     total = calls
+    steps: list[int] = []
     assert total > 8
     for limit in range(total + 1):
         calls = 0
@@ -175,30 +143,20 @@ def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
     assert steps == sorted(steps)
     assert (steps[0], steps[-1]) == (2, 2 + total)  # the former, the new one
     assert [path.name for path in run.folder.iterdir()] == ["best"]
+    with pytest.raises(FileNotFoundError):  # a deleted run's folder is not made again
+        model.save_model(classifier, tokenizer, tmp_path / "gone" / "best")
 
 
 def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
+    best = tmp_path / "best"
     with pytest.raises(ModelError, match="no saved model"):
-        model.load_saved_model(tmp_path / "best")
-    shutil.copytree(toy_checkpoint, tmp_path / "best")
-    toys.overwrite(tmp_path / "best", lambda weights: weights.pop("classifier.weight"))
+        model.load_saved_model(best)
+    toys.copy_model(toy_checkpoint, best)
+    toys.overwrite(best, lambda weights: weights.pop("classifier.weight"))
     with pytest.raises(ModelError, match=r"no weights for classifier\.weight"):
-        model.load_saved_model(tmp_path / "best")
-    toys.overwrite(
-        tmp_path / "best", lambda weights: weights.update({"classifier.weight": torch.ones(7, 32)})
-    )
+        model.load_saved_model(best)
+    toys.overwrite(best, lambda weights: weights.update({"classifier.weight": torch.ones(7, 32)}))
     with pytest.raises(ModelError, match="cannot be loaded"):
-        model.load_saved_model(tmp_path / "best")
+        model.load_saved_model(best)
     # One that is to be tuned gets a new head in any case.
-    assert model.load_classifier(str(tmp_path / "best"), ["a", "b", "c"], 32)[1].num_labels == 3
-
-
-def test_a_download_cut_in_the_middle_goes_on_from_there(hub: LoopbackHub, tmp_path: Path) -> None:
-    """15 MB of weights: more than one step of a download."""
-    hub.add_repo("ada/cut-once", files=toys.write_checkpoint(tmp_path / "toy", words=120_000))
-    hub.fail("GET", "/lfs/", 0, cut=True, after=12_000_000)
-    model.load_classifier("ada/cut-once", LABELS, 32)
-    answers = [
-        status for method, path, status in hub.requests if method == "GET" if "/lfs/" in path
-    ]
-    assert answers == [200, 206]  # the second asked for the rest only
+    assert model.load_classifier(str(best), ["a", "b", "c"], 32)[1].num_labels == 3
