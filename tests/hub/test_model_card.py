@@ -157,7 +157,6 @@ def test_results_limits_decision_rule_time_and_hardware(store: RunStore, run: Ru
     picture = curves_picture.curves_png(run.summary())
     assert picture is not None
     assert picture.startswith(b"\x89PNG")
-    assert len(picture) < 200_000
     assert curves_picture.curves_png(store.create(RunConfig()).summary()) is None
 
 

@@ -29,12 +29,11 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.conftest import TOKEN
-from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub
 
 ALWAYS = 99
-WHO, LOOK, PREUPLOAD = "/whoami", "/api/models/", "/preupload/"
+WHO, PREUPLOAD = "/whoami", "/preupload/"
 BATCH, PUT, COMMIT = "/lfs/objects/batch", "^/lfs/[0-9a-f]+$", "/commit/"
 PAIRS, UPDATE = PushRequest("pairs"), PushRequest("pairs", update=True)
 
@@ -42,13 +41,6 @@ PAIRS, UPDATE = PushRequest("pairs"), PushRequest("pairs", update=True)
 @pytest.fixture
 def run(store: RunStore, toy_checkpoint: Path) -> Run:
     return toys.finished_run(store, toy_checkpoint, "first try")
-
-
-@pytest.fixture
-def large(run: Run) -> Run:
-    """A run with a large file."""
-    (run.best / "weights.bin").write_bytes(random.Random(0).randbytes(3 * 2**20))
-    return run
 
 
 @pytest.fixture
@@ -113,26 +105,17 @@ def test_a_check_says_all_and_changes_nothing(run: Run, hub: LoopbackHub) -> Non
     assert len(public.commits) == 1
 
 
-def test_what_is_there_is_replaced_only_where_that_is_wanted(run: Run, hub: LoopbackHub) -> None:
-    repo = hub.add_repo("ada/pairs", files={".gitattributes": b"*.bin lfs"})
-    assert (plan(run).exists, plan(run).held) == (True, 0)
-    push(run)  # it was made and holds nothing
-    before = dict(repo.files)
-    assert plan(run).held == len(before) - 1
-    hub.requests.clear()
-    with pytest.raises(publish.RepositoryExists, match=r"ada/pairs exists already\. Press Check"):
-        push(run)
-    assert (repo.files, len(repo.commits)) == (before, 2)
-    assert not [path for _, path, _ in hub.requests if PREUPLOAD in path]
-    again = push(run, PushRequest("ada/pairs", update=True))
-    assert (again.created, again.commit) == (False, repo.head)
-
-
-def test_an_earlier_models_files_go_and_others_stay(run: Run, hub: LoopbackHub) -> None:
+def test_an_update_is_asked_for_and_replaces_an_earlier_models_files(
+    run: Run, hub: LoopbackHub
+) -> None:
     own = ("notes/why.md", "LICENSE", "unet/diffusion.safetensors", "onnx/config.json")
     model = ("adapter_model.safetensors", "vocab.json")
     repo = hub.add_repo("ada/pairs", files=dict.fromkeys([*own, *model], b"mine"))
-    assert plan(run).removed == list(model)
+    planned = plan(run)
+    assert (planned.exists, planned.held, planned.removed) == (True, len(repo.files), list(model))
+    with pytest.raises(publish.RepositoryExists, match=r"ada/pairs exists already\. Press Check"):
+        push(run)
+    assert not [path for _, path, _ in hub.requests if PREUPLOAD in path]
 
     def report(progress: PushProgress) -> None:
         if progress.phase == Phase.COMMIT and len(repo.commits) == 1:
@@ -141,8 +124,8 @@ def test_an_earlier_models_files_go_and_others_stay(run: Run, hub: LoopbackHub) 
     with pytest.raises(PublishError, match=r"412.*Someone else committed in between"):
         push(run, UPDATE, report=report)
     assert repo.files["LICENSE"] == b"theirs"
-    push(run, UPDATE)
-    assert len(repo.commits) == 3
+    again = push(run, PushRequest("ada/pairs", update=True))
+    assert (again.created, again.commit, len(repo.commits)) == (False, repo.head, 3)
     assert {*own, *model} & set(repo.files) == set(own)
 
 
@@ -150,11 +133,9 @@ def test_an_earlier_models_files_go_and_others_stay(run: Run, hub: LoopbackHub) 
     ("name", "token", "words"),
     [
         ("pairs", "", "not signed in"),
-        ("pairs", "two words", "no token has"),
         ("pairs", "nobodys-token", "status 401"),
         ("pairs", "reader", "may only read"),
         (" ", TOKEN, "is not a repository name"),
-        ("x" * 97, TOKEN, "is not a repository name"),
         ("eve/pairs", TOKEN, r"'eve'.*ada, lovelace"),
     ],
 )
@@ -190,7 +171,6 @@ def test_what_cannot_be_pushed_is_said_before_a_byte(
     ("method", "path", "status", "words"),
     [
         ("GET", WHO, 500, "The sign-in was refused with status 500.*a fault"),
-        ("GET", LOOK, 403, "ada/pairs was refused with status 403.*write access"),
         ("POST", PREUPLOAD, 404, "status 404.*was made, without a model.*no such repository"),
         ("POST", BATCH, 429, "status 429.*pause of 90 seconds"),
         ("PUT", PUT, 503, r"Sending .* to ada/pairs was refused with status 503"),
@@ -214,22 +194,23 @@ def test_a_refusal_names_its_remedy_and_the_next_try_works(
 
 @pytest.mark.usefixtures("impatient")
 def test_a_connection_that_stays_cut_or_a_cancel_loses_nothing_that_was_sent(
-    large: Run, hub: LoopbackHub
+    run: Run, hub: LoopbackHub
 ) -> None:
+    (run.best / "weights.bin").write_bytes(random.Random(0).randbytes(3 * 2**20))
     hub.fail("PUT", "^/lfs/", 0, 1)  # the first one arrives
     hub.fail("PUT", "^/lfs/", 0, ALWAYS, cut=True, after=200_000)
     with pytest.raises(PublishError, match=r"the files to ada/pairs failed.*without a model"):
-        push(large)
+        push(run)
     hub.faults.clear()
     before = set(hub.uploads)
     assert len(before) == 1
     with pytest.raises(Cancelled, match="nothing was committed"):
-        push(large, stopped=lambda: len(hub.uploads) > 1)
+        push(run, stopped=lambda: len(hub.uploads) > 1)
     assert hub.repos["model", "ada/pairs"].commits == []
     before |= set(hub.uploads)
     hub.requests.clear()
     progress: list[PushProgress] = []
-    push(large, report=progress.append)
+    push(run, report=progress.append)
     assert not sent_objects(hub) & before
     assert progress[-1].sent == progress[-1].total
     assert [step.sent for step in progress] == sorted(step.sent for step in progress)
@@ -248,16 +229,6 @@ def test_a_hub_that_falls_silent_is_given_up(
         push(run)
 
 
-def test_a_cancel_need_not_wait_for_the_hub(run: Run, hub: LoopbackHub) -> None:
-    gate = hub.hold(PREUPLOAD)
-    hub.fail("POST", BATCH, 403)
-    with pytest.raises(Cancelled, match=r"nothing was committed.*ada/pairs was made"):
-        push(run, stopped=lambda: any(PREUPLOAD in target for target in hub.targets))
-    assert not [path for _, path, _ in hub.requests if PREUPLOAD in path]  # not answered yet
-    gate.set()
-    until(lambda: hub.requests[-1][2] == 403)  # or the next test's Hub would count it
-
-
 def test_a_sign_in_of_a_space_names_what_it_may(run: Run, hub: LoopbackHub) -> None:
     hub.add_user("hf_oauth_x", "ada", orgs=("lovelace", "babbage:read"))
     assert client.HubClient("hf_oauth_x").account().namespaces == ["ada", "lovelace"]
@@ -266,9 +237,7 @@ def test_a_sign_in_of_a_space_names_what_it_may(run: Run, hub: LoopbackHub) -> N
         push(run, token="hf_oauth_x")
 
 
-def test_a_pushed_model_is_loaded_back_and_compared(
-    run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pushed_model_is_loaded_back_and_compared(run: Run, hub: LoopbackHub) -> None:
     columns = [list(column) for column in zip(*toys.rows(30), strict=True)]
     table = pa.table(columns, names=["sentence1", "sentence2", "label"])
     saved_predictions.save_examples(run, "validation", table)
@@ -285,15 +254,6 @@ def test_a_pushed_model_is_loaded_back_and_compared(
     comparison = push(run, UPDATE, verified=True, report=report).verified
     assert comparison is not None
     assert comparison.problem == "A logit differs by 0.001; 0.0001 is allowed."
-
-    def fails(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(publish, "snapshot_download", fails)
-    pushed = push(run, UPDATE, verified=True)
-    assert pushed.commit == hub.repos["model", "ada/pairs"].head
-    assert pushed.verified is not None
-    assert "No space left on device" in pushed.verified.problem
 
 
 @pytest.mark.parametrize("damage", ["truncated", "not numbers"])

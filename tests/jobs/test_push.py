@@ -30,29 +30,24 @@ from tests.support.hub import LoopbackHub, Space
 
 
 @pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are carried out at once, by this process, reading their token as a worker does."""
+def run(store: RunStore, toy_checkpoint: Path) -> Run:
+    return toys.finished_run(store, toy_checkpoint)
+
+
+@pytest.fixture
+def pushed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PushState]:
+    """Pushes a run in this process, which reads its token as a worker does; how it ended."""
 
     def carry_out(job: JobFolder, stdin: bytes) -> int:
         with monkeypatch.context() as context:
             context.setattr(sys, "stdin", io.StringIO(stdin.decode()))
             return KINDS[job.kind].carry_out(job)
 
-    monkeypatch.setattr(workers, "spawn_worker", carry_out)
-    monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
-
-
-@pytest.fixture
-def run(store: RunStore, toy_checkpoint: Path) -> Run:
-    return toys.finished_run(store, toy_checkpoint)
-
-
-@pytest.fixture
-def pushed(store: RunStore, in_this_process: None) -> Callable[..., PushState]:
-    """Pushes a run, as one who has seen what the approvals say; how it ended."""
-
-    def push_to(run: Run, request: PushRequest, approvals: Approvals | None = None) -> PushState:
-        push.start_push(store, run, request, TOKEN, approvals or Approvals())
+    def push_to(run: Run, request: PushRequest, approvals: Approvals) -> PushState:
+        with monkeypatch.context() as context:
+            context.setattr(workers, "spawn_worker", carry_out)
+            context.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
+            push.start_push(store, run, request, TOKEN, approvals)
         return push.push_state(run)
 
     return push_to
@@ -79,7 +74,7 @@ def test_a_push_goes_on_without_its_page(store: RunStore, run: Run, hub: Loopbac
 
 
 def test_a_push_that_came_to_nothing_can_be_tried_again(
-    store: RunStore, run: Run, monkeypatch: pytest.MonkeyPatch, pushed: Callable[..., PushState]
+    run: Run, monkeypatch: pytest.MonkeyPatch, pushed: Callable[..., PushState]
 ) -> None:
     def push_as(outcome: Exception | Pushed) -> PushState:
         def push_run(*words: object) -> Pushed:
@@ -88,7 +83,7 @@ def test_a_push_that_came_to_nothing_can_be_tried_again(
             return outcome
 
         monkeypatch.setattr(publish, "push_run", push_run)
-        return pushed(run, PushRequest("ada/pairs"))
+        return pushed(run, PushRequest("ada/pairs"), Approvals())
 
     state = push_as(Cancelled("Cancelled.", "Push again."))
     assert (state.status, state.error) == ("stopped", "Cancelled. Push again.")
@@ -130,17 +125,12 @@ def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
 ) -> None:
     approvals = Approvals()
     request = PushRequest("pairs", demo=True, hardware="t4-small")
-
-    def check(hardware: str) -> None:
-        checked = replace(request, hardware=hardware)
-        approvals.add(store, run, push_plan.plan_push(run, store.summary(run), checked, TOKEN))
-
     assert "0.40 USD an hour" in pushed(run, request, approvals).error
     assert hub.repos == {}
-    check("cpu-basic")
-    assert pushed(run, request, approvals).status == "failed"
-    check("t4-small")
-    assert pushed(run, request, approvals).status == "finished"
+    for hardware, status in (("cpu-basic", "failed"), ("t4-small", "finished")):
+        checked = replace(request, hardware=hardware)
+        approvals.add(store, run, push_plan.plan_push(run, store.summary(run), checked, TOKEN))
+        assert pushed(run, request, approvals).status == status
     demo = hub.repos["space", "ada/pairs-demo"].space
     assert demo == Space("gradio", "t4-small", sleep_time=3600)
 
