@@ -36,9 +36,8 @@ def test_the_process_checks_once_for_all(store: RunStore, processes: list[int]) 
     job, worker = start(store, config)
     worker.kill()
     worker.wait(10)
-    interrupted = wait(job)
-    assert interrupted.status == "interrupted"
-    assert interrupted.error
+    assert wait(job).status == "interrupted"
+    assert wait(job).error
     again, worker = start(store, config)
     processes.append(worker.pid)
     assert again.folder == job.folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,24 +60,19 @@ def timed(store: RunStore, config: RunConfig, rate: float = 50.0, device: str = 
     """A run of a configuration on 100 pairs that was timed."""
     run, steps = store.create(config), cost.count_steps(config, 100)
     run.append(events.Started(device=device))
-    run.append(
-        events.Prepared(
-            train_examples=steps.pairs, validation_examples=20, steps_per_epoch=steps.per_epoch,
-            total_steps=steps.total, labels=["a", "b"], parameters=1234, precision="no",
-        )
+    prepared = events.Prepared(
+        train_examples=steps.pairs, validation_examples=20, steps_per_epoch=steps.per_epoch,
+        total_steps=steps.total, labels=["a", "b"], parameters=1234, precision="no",
     )  # fmt: skip
-    for step in (1, 2):
-        run.append(
-            events.Stepped(
-                step=step, epoch=0.1, loss=1, learning_rate=1e-5, samples_per_second=rate
-            )
-        )
+    run.append(prepared)
+    step = events.Stepped(step=1, epoch=0.1, loss=1, learning_rate=1e-5, samples_per_second=rate)
+    for event in (step, replace(step, step=2)):
+        run.append(event)
     run.append(events.Evaluated(step=5, epoch=1, metrics={}, seconds=2.0, best=True))
 
 
 STEPS: list[dict[str, Any]] = [
     {"per_device_train_batch_size": 5, "gradient_accumulation_steps": 4},
-    {"max_steps": 5, "num_train_epochs": 9},
     {"max_train_samples": 13},
     {"swap_augmentation": True, "per_device_train_batch_size": 10},
     {"per_device_train_batch_size": 500, "gradient_accumulation_steps": 3},
@@ -151,16 +147,6 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
         assert time(PAIRS.changed(**values)) is None, values
 
 
-def test_pairs_that_are_cut_are_read_off_the_lengths(store: RunStore) -> None:
-    bins = [(0, 10, 50), (10, 20, 30), (20, 41, 20)]
-    checked(store, RunConfig(max_length=128), 100, bins=bins, longest=40)
-    for length, share, about in ((128, 0.0, False), (19, 0.2, True), (9, 0.5, True)):
-        cut = cost.estimate_cost(store, RunConfig(max_length=length)).cut
-        assert cut == cost.Cut(pytest.approx(share), 40, about)
-    # Another checkpoint has other tokens.
-    assert cost.estimate_cost(store, RunConfig(checkpoint="roberta-base")).cut is None
-
-
 def test_another_visitors_files_and_places_are_not_looked_at(
     store: RunStore, toy: RunConfig
 ) -> None:
@@ -220,41 +206,29 @@ def test_another_checkpoints_lengths_are_measured_from_a_part_of_the_pairs(
     cut = cost.estimate_cost(store, config).cut
     assert cut is not None
     assert (cut.about, cut.longest, cut.share > 0) == (True, report.lengths.longest, True)
-    (other / "tokenizer.json").unlink()
-    assert not cost.measure_token_lengths(store, config)
-    for values, reason in (
-        ({}, "tokenizer"),
-        ({"checkpoint": "somebody/model"}, "checkpoint"),
-        ({"label_column": "x"}, "pairs"),
-    ):
-        assert cost.estimate_cost(store, config.changed(**values)).uncut == reason
+    elsewhere = config.changed(checkpoint="somebody/model")
+    assert cost.estimate_cost(store, elsewhere).uncut == "checkpoint"
 
 
-def shown(store: RunStore, config: RunConfig, **values: Any) -> str:
-    return cost_view.costs(cost.estimate_cost(store, config), config, **values)
+def test_the_page_says_what_is_unknown_and_what_is_known(store: RunStore) -> None:
+    def shown(config: RunConfig, **values: Any) -> str:
+        return cost_view.costs(cost.estimate_cost(store, config), config, **values)
 
-
-def test_the_page_says_what_is_unknown(store: RunStore) -> None:
-    text = shown(store, RunConfig(dataset="somebody/pairs", checkpoint="somebody/model"))
+    text = shown(PAIRS.changed(checkpoint="<b>/model"))
     assert text.count("unknown") == 4
     assert "until the pairs are counted" in text
-    assert "until the first steps" in shown(store, RunConfig())
-    timed(store, RunConfig(dataset="somebody/pairs"), rate=50.0)
-    checked(store, RunConfig(dataset="somebody/others"), 200)
-    text = shown(store, RunConfig(dataset="somebody/others"))
-    assert "roughly 10 s" in text
-    assert "on other pairs" in text
-    estimate = cost.Estimate(uncut="checkpoint")
-    text = cost_view.costs(estimate, RunConfig(checkpoint="<b>/model"))
-    assert "&lt;b&gt;/model is not on this disk: press Examine" in text
-
-
-def test_the_page_says_what_is_known(store: RunStore) -> None:
+    assert "until the first steps" in shown(RunConfig())
+    timed(store, PAIRS, rate=50.0)
+    others = PAIRS.changed(dataset="somebody/others")
+    checked(store, others, 200)
+    assert "roughly 10 s" in shown(others)
+    assert "on other pairs" in shown(others)
+    assert "&lt;b&gt;/model is not on this disk" in shown(RunConfig(checkpoint="<b>/model"))
     bins = [(0, 41, 1746)]
     checked(store, RunConfig(max_length=16), 1746, bins=bins, longest=40, max_length=16, cut=0.031)
     timed(store, RunConfig(name="<b>first", max_length=16), rate=87.3)
     config = RunConfig(max_length=16, num_train_epochs=2)
-    text = shown(store, config, grid=cost_view.GridCost(4, 480.0))
+    text = shown(config, grid=cost_view.GridCost(4, 480.0))
     for words in (
         "<b>438</b>",
         "1,746 pairs, 219 steps an epoch, 2 epochs",
@@ -264,5 +238,5 @@ def test_the_page_says_what_is_known(store: RunStore) -> None:
     ):
         assert words in text
     assert "ft-warn" not in text
-    rare = shown(store, RunConfig(learning_rate=0.5))
+    rare = shown(RunConfig(learning_rate=0.5))
     assert "learning_rate is 0.5; 1e-06 to 0.001 is usual." in rare
