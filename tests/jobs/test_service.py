@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import time
@@ -13,13 +12,10 @@ import psutil
 import pytest
 
 from finetune.config import RunConfig
-from finetune.hub import model_card
-from finetune.inference.predictor import Predictor
 from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.support import toys
 
 
 def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
@@ -63,30 +59,6 @@ def test_a_run_goes_from_start_to_finish(
     service.stop_run(store, run, patience=0.5)
     until(lambda: not process.is_running())
     assert service.run_summary(store, run).status == "stopped"
-
-
-@pytest.mark.long
-def test_single_sentences_in_three_classes_go_the_whole_road(
-    store: RunStore, toy_checkpoint: Path, tmp_path: Path, processes: list[int]
-) -> None:
-    """An uploaded file of another shape: trained on, predicted, described in its card."""
-    path = tmp_path / "moods.csv"
-    moods = ("calm", "glad", "sad")
-    animals = itertools.product(toys.ANIMALS, toys.ANIMALS)
-    lines = [f"the {a} sees a {b} .,{moods[n % 3]}" for n, (a, b) in enumerate(animals)]
-    path.write_text("text,mood\n" + "\n".join(lines) + "\n")
-    dataset = store.uploads.add({"train": path})
-    config = RunConfig(dataset=dataset, checkpoint=str(toy_checkpoint), max_steps=6, max_length=32)
-    run, _ = start(store, config, processes)
-    until(lambda: service.run_summary(store, run).status != "running")
-    done = service.run_summary(store, run)
-    assert done.status == "finished", run.log_tail()
-    assert not done.paired
-    predictor = Predictor(run.best, config.max_length, done.paired)
-    assert set(predictor("the cat sees a dog .").probabilities) == set(moods)
-    text = model_card.card_text(run, done, "ada/moods")
-    assert "a sentence into one of the classes `calm`, `glad`, `sad`" in text
-    assert "moods.csv" not in text  # a public card names no file of a person's
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"pid": 1}', '{"pid": -5, "started": 1.0}', "reused"])
