@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -33,12 +34,13 @@ def run(store: RunStore, toy_checkpoint: Path, hub: LoopbackHub) -> Run:
     return toys.finished_run(store, toy_checkpoint)
 
 
-def push(
-    store: RunStore, run: Run, token: str = PRO, hardware: str = "cpu-basic", update: bool = False,
-    pays: bool = False,
-) -> publish.Pushed:  # fmt: skip
-    request = PushRequest("pairs", demo=True, hardware=hardware, update=update, pays=pays)
-    return publish.push_run(run, store.summary(run), request, token, verified=False)
+def push(run: Run, token: str = PRO, **options: Any) -> publish.Pushed:
+    request = PushRequest("pairs", demo=True, **options)
+    return publish.push_run(run, run.summary(), request, token, verified=False)
+
+
+def plan(run: Run) -> push_plan.PushPlan:
+    return push_plan.plan_push(run, run.summary(), PushRequest("pairs", demo=True), PRO)
 
 
 @pytest.mark.parametrize(("model", "paired"), [("ada/__init__", True), ("ada/1e5", False)])
@@ -58,58 +60,53 @@ def test_its_files_are_a_space(model: str, paired: bool) -> None:
     assert re.search(r"^torch==\d+\.\d+\.\d+$", files["requirements.txt"], re.MULTILINE)
 
 
-def test_it_is_pushed_beside_the_model_and_updated(
-    store: RunStore, run: Run, hub: LoopbackHub
-) -> None:
-    pushed = push(store, run)
+def test_it_is_pushed_beside_the_model_and_updated(run: Run, hub: LoopbackHub) -> None:
+    pushed = push(run)
     assert (pushed.demo, pushed.demo_problem) == (f"{hub.url}/spaces/ada/pairs-demo", "")
     space = hub.repos["space", "ada/pairs-demo"]
     assert set(space.files) == {"app.py", "finetune.json", "requirements.txt", "README.md"}
-    plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
-    assert (plan.demo, plan.demo_exists) == ("ada/pairs-demo", True)
-    assert "gets a new commit, and keeps its hardware" in macro("push.html", "plan")(plan)
-    assert push(store, run, hardware="t4-small", update=True).demo == pushed.demo
+    again = plan(run)
+    assert (again.demo, again.demo_exists) == ("ada/pairs-demo", True)
+    assert "gets a new commit, and keeps its hardware" in macro("push.html", "plan")(again)
+    assert push(run, hardware="t4-small", update=True).demo == pushed.demo
     assert (space.space, len(space.commits)) == (Space("gradio"), 1)  # nothing differed
 
 
-def test_what_cannot_be_made_is_said_before_the_push(
-    store: RunStore, run: Run, hub: LoopbackHub
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("other", {}, "ada/other-demo exists and is something else"),
+        ("pairs", {"private": True}, "could not read it: the repository is private"),
+        ("pairs", {"hardware": "t9"}, r"no hardware 't9'.*cpu-basic, t4-small"),
+    ],
+)
+def test_an_impossible_demo_is_refused_before_the_push(
+    run: Run, hub: LoopbackHub, name: str, options: dict[str, Any], words: str
 ) -> None:
     hub.add_repo("ada/other-demo", "space", {"app.py": b"print('mine')"})
-    for request, words in (
-        (PushRequest("other", demo=True), "ada/other-demo exists and is something else"),
-        (PushRequest("pairs", True, demo=True), "could not read it: the repository is private"),
-        (PushRequest("pairs", demo=True, hardware="t9"), r"no hardware 't9'.*cpu-basic, t4-small"),
-    ):
-        with pytest.raises(PublishError, match=words):
-            publish.push_run(run, store.summary(run), request, PRO)
+    request = PushRequest(name, demo=True, **options)
+    with pytest.raises(PublishError, match=words):
+        publish.push_run(run, run.summary(), request, PRO)
     assert list(hub.repos) == [("space", "ada/other-demo")]
 
 
-def test_a_billed_one_has_its_price_told_before_and_sleeps(
-    store: RunStore, run: Run, hub: LoopbackHub
-) -> None:
-    plan = push_plan.plan_push(run, store.summary(run), PushRequest("pairs", demo=True), PRO)
-    assert plan.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
-    assert not plan.billed
+def test_a_billed_one_has_its_price_told_before_and_sleeps(run: Run, hub: LoopbackHub) -> None:
+    free = plan(run)
+    assert free.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
+    assert not free.billed
     with pytest.raises(publish.Billed, match=r"would be billed: Nvidia T4 - small") as caught:
-        push(store, run, hardware="t4-small")
-    assert caught.value.plan.hardware == (
-        "Nvidia T4 - small, 0.40 USD an hour while it is awake; it sleeps after 60 minutes without "
-        "a visitor"
-    )
+        push(run, hardware="t4-small")
+    price = "0.40 USD an hour while it is awake; it sleeps after 60 minutes without a visitor"
+    assert caught.value.plan.hardware == f"Nvidia T4 - small, {price}"
     assert hub.repos == {}
-    push(store, run, hardware="t4-small", pays=True)
+    push(run, hardware="t4-small", pays=True)
     space = hub.repos["space", "ada/pairs-demo"].space
     assert space == Space("gradio", "t4-small", sleep_time=3600)
 
 
-def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(
-    store: RunStore, run: Run, hub: LoopbackHub
-) -> None:
+def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(run: Run, hub: LoopbackHub) -> None:
     hub.add_user("free", "ada")
-    pushed = push(store, run, "free")
-    assert pushed.demo == ""
+    pushed = push(run, "free")
     assert "status 402. cpu-basic takes an account that pays" in pushed.demo_problem
     assert hub.repos["model", "ada/pairs"].head == pushed.commit
     assert ("space", "ada/pairs-demo") not in hub.repos
@@ -126,10 +123,8 @@ def test_zerogpu_finds_a_function_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_its_app_runs_as_printed(
-    store: RunStore, run: Run, hub: LoopbackHub, tmp_path: Path
-) -> None:
-    push(store, run)
+def test_its_app_runs_as_printed(run: Run, hub: LoopbackHub, tmp_path: Path) -> None:
+    push(run)
     for path, content in hub.repos["space", "ada/pairs-demo"].files.items():
         (tmp_path / path).write_bytes(content)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

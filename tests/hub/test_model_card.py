@@ -24,7 +24,6 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.support import toys
-from tests.support.hub import LoopbackHub
 
 LABELS = ["not_equivalent", "equivalent"]
 SECRET = "the minister resigned on a rainy tuesday"
@@ -52,19 +51,19 @@ def evaluate(run: Run, labels: list[str] = LABELS) -> None:
     logits = draw.normal(0, 0.1, (40, len(labels))).astype(np.float32)
     answers = np.where(np.arange(40) < 30, truth, (truth + 1) % len(labels))
     logits[np.arange(40), answers] += 2
+    swapped = np.concatenate([logits[:5, ::-1], logits[5:]])
+    save(run, logits, truth, {"accuracy": 0.75, "f1": 0.7})
+    saved_predictions.save_swapped_logits(
+        run, saved_predictions.SwappedLogits(8, np.arange(40), logits, swapped)
+    )
+
+
+def save(run: Run, logits: np.ndarray, truth: np.ndarray, scores: dict[str, float]) -> None:
+    """The model of step 8, evaluated on 40 pairs."""
     saved_predictions.save_logits(run, 8, logits, truth)
     texts = pa.table({"sentence1": [SECRET] * 40, "sentence2": [SECRET] * 40, "label": truth})
     saved_predictions.save_examples(run, "validation", texts)
-    other = logits.copy()
-    other[:5] = other[:5, ::-1]
-    saved_predictions.save_swapped_logits(
-        run, saved_predictions.SwappedLogits(8, np.arange(40), logits, other)
-    )
-    run.append(
-        events.Evaluated(
-            step=8, epoch=1.0, metrics={"accuracy": 0.75, "f1": 0.7}, seconds=0.1, best=True
-        )
-    )
+    run.append(events.Evaluated(step=8, epoch=1.0, metrics=scores, seconds=0.1, best=True))
     run.append(events.Saved(step=8))
 
 
@@ -87,18 +86,19 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
     return run
 
 
-def written(store: RunStore, run: Run, **values: Any) -> str:
-    return model_card.card_text(run, store.summary(run), "ada/pairs", **values)
+def written(run: Run, **values: Any) -> str:
+    return model_card.card_text(run, run.summary(), "ada/pairs", **values)
 
 
 def metadata(text: str) -> dict[str, Any]:
     return dict(yaml.safe_load(text.split("---\n")[1]))
 
 
-def test_the_metadata_is_what_the_hub_knows(
-    store: RunStore, toy_checkpoint: Path, run: Run, hub: LoopbackHub
+@pytest.mark.usefixtures("hub")
+def test_the_metadata_is_readable_by_the_hub(
+    store: RunStore, toy_checkpoint: Path, run: Run
 ) -> None:
-    text = written(store, run, licence="mit")
+    text = written(run, licence="mit")
     ModelCard(text).validate()
     values = metadata(text)
     assert values["license"] == "mit"
@@ -107,110 +107,70 @@ def test_the_metadata_is_what_the_hub_knows(
     index = values["model-index"][0]
     assert index["name"] == "pairs"
     assert [metric["value"] for metric in index["results"][0]["metrics"]] == [0.75, 0.7]
-    event = prepared()
-    event.data["revision"] = "abc123"
-    run = begin(store, toy_checkpoint, event, dataset="glue/mrpc", checkpoint="roberta-base")
-    evaluate(run)
-    values = metadata(written(store, run))
-    assert values["datasets"] == ["nyu-mll/glue"]
-    assert values["license"] == "mit"
-    assert values["model-index"][0]["results"][0]["dataset"] == {
-        "name": "GLUE MRPC", "type": "nyu-mll/glue", "config": "mrpc", "split": "validation",
-        "revision": "abc123",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("data", "expected", "words"),
-    [
-        (
-            {"splits": {"train": "train"}},
-            {"name": "GLUE MRPC (cut from train)", "split": "train"},
-            "On 40 validation pairs, cut from the source's split `train`, after step 8",
-        ),
-        (
-            {"splits": {"train": "train", "validation": "validation_matched"}},
-            {"name": "GLUE MRPC", "split": "validation_matched"},
-            "On 40 validation pairs, of the source's split `validation_matched`, after step 8",
-        ),
-        ({"splits": None}, {"name": "GLUE MRPC"}, "On 40 validation pairs, after step 8"),
-    ],
-)  # fmt: skip
-def test_scores_stand_beside_the_rows_they_are_of(
-    store: RunStore,
-    toy_checkpoint: Path,
-    data: dict[str, Any],
-    expected: dict[str, Any],
-    words: str,
-) -> None:
-    event = prepared()
-    event.data.update(data)
-    run = begin(store, toy_checkpoint, event, dataset="glue/mrpc")
-    evaluate(run)
-    text = written(store, run)
-    hub = {"type": "nyu-mll/glue", "config": "mrpc"}
-    assert metadata(text)["model-index"][0]["results"][0]["dataset"] == hub | expected
-    assert words in text
+    # Scores stand beside the rows that they are of.
+    for splits, name, split, words in (
+        ({"train": "train"}, "GLUE MRPC (cut from train)", "train", "cut from the source's split"),
+        ({"validation": "matched"}, "GLUE MRPC", "matched", "of the source's split `matched`"),
+    ):
+        event = prepared()
+        event.data.update(splits=splits, revision="abc123")
+        run = begin(store, toy_checkpoint, event, dataset="glue/mrpc", checkpoint="roberta-base")
+        evaluate(run)
+        text = written(run)
+        values = metadata(text)
+        assert (values["datasets"], values["license"]) == (["nyu-mll/glue"], "mit")
+        dataset = {"name": name, "type": "nyu-mll/glue", "config": "mrpc", "split": split}
+        results = values["model-index"][0]["results"]
+        assert results[0]["dataset"] == dataset | {"revision": "abc123"}
+        assert f"On 40 validation pairs, {words}" in text
 
 
 def test_results_limits_decision_rule_time_and_hardware(store: RunStore, run: Run) -> None:
     baselines = {"majority class": {"accuracy": 0.6, "f1": 0.75}, "TF-IDF": {"accuracy": 0.65}}
     run.append(events.BaselinesMeasured(baselines=baselines))
     decision_rule.write_rule(run.best, threshold=0.43, temperature=1.31, positive="equivalent")
-    text = written(store, run)
+    text = written(run)
     for words in (
         "| majority class | 0.6000 | 0.7500 |", "| TF-IDF | 0.6500 |  |",
         "The answer is `equivalent` from a probability of 0.43 on", "softmax(logits / 1.31)",
         "8 of 8 steps in 67 min on CPU (2 threads)", "Energy was not measured", "torch 2.13.0",
         "changes the answer of 5 of 40 validation pairs", "expected calibration error",
-        "It reads 32 tokens", f"]({model_card.PICTURE})",
+        "It reads 32 tokens", f"]({model_card.PICTURE})", "| this model | 0.7500 (0.",
+        "it was never opened",
     ):  # fmt: skip
         assert words in text, words
-    row = next(line for line in text.splitlines() if line.startswith("| this model"))
-    assert row.startswith("| this model | 0.7500 (0.")
     matrix = [line for line in text.splitlines() if line.startswith("| `")]
     cells = [[int(cell) for cell in line.split("|")[2:4]] for line in matrix]
     assert sum(map(sum, cells)) == 40
     assert cells[0][0] + cells[1][1] == 30
     (run.predictions / "swapped.npz").unlink()
-    assert "swapping the two sentences changes its answers was not measured" in written(store, run)
-    picture = curves_picture.curves_png(store.summary(run))
+    scores, at_threshold = {"accuracy": 0.5, "f1": 0.4}, {"accuracy": 0.6, "f1": 0.45}
+    opened = events.TestSetOpened(step=8, metrics=scores, threshold=0.3, at_threshold=at_threshold)
+    for _ in range(2):
+        run.append(opened)
+    text = written(run)
+    assert "swapping the two sentences changes its answers was not measured" in text
+    assert "Opened 2 times" in text
+    assert "| threshold 0.3 | 0.6000 | 0.4500 |" in text
+    splits = [result["dataset"]["split"] for result in metadata(text)["model-index"][0]["results"]]
+    assert splits == ["validation", "test"]
+    picture = curves_picture.curves_png(run.summary())
     assert picture is not None
     assert picture.startswith(b"\x89PNG")
-    assert len(picture) < 200_000
     assert curves_picture.curves_png(store.create(RunConfig()).summary()) is None
 
 
 def test_a_model_that_learned_nothing_says_so_first(store: RunStore, toy_checkpoint: Path) -> None:
     run = begin(store, toy_checkpoint, prepared())
     truth = (np.arange(40) < 27).astype(np.int64)
-    saved_predictions.save_logits(run, 8, np.full((40, 2), [-1, 1], np.float32), truth)
-    texts = pa.table({"sentence1": ["a"] * 40, "sentence2": ["b"] * 40, "label": truth})
-    saved_predictions.save_examples(run, "validation", texts)
     scores = {"accuracy": 27 / 40, "f1": 54 / 67}
-    run.append(events.Evaluated(step=8, epoch=1.0, metrics=scores, seconds=0.1, best=True))
+    save(run, np.full((40, 2), [-1, 1], np.float32), truth, scores)
     run.append(events.BaselinesMeasured(baselines={"TF-IDF + logistic regression": {"f1": 0.9}}))
-    limits = written(store, run).split("## Limits")[1].split("## Data")[0]
+    limits = written(run).split("## Limits")[1].split("## Data")[0]
     first, second = [line for line in limits.splitlines() if line.startswith("- ")][:2]
     assert first.startswith(f"- It always answers `{LABELS[1]}`: it has learned nothing")
     assert "0.8060, is not above that of the best baseline, TF-IDF + logistic" in second
     assert "No kind of example was found" not in limits
-
-
-def test_a_test_set_is_reported_with_how_often_it_was_opened(store: RunStore, run: Run) -> None:
-    assert "it was never opened" in written(store, run)
-    for _ in range(2):
-        run.append(
-            events.TestSetOpened(
-                step=8, metrics={"accuracy": 0.5, "f1": 0.4}, threshold=0.3,
-                at_threshold={"accuracy": 0.6, "f1": 0.45},
-            )
-        )  # fmt: skip
-    text = written(store, run)
-    assert "Opened 2 times" in text
-    assert "| threshold 0.3 | 0.6000 | 0.4500 |" in text
-    splits = [result["dataset"]["split"] for result in metadata(text)["model-index"][0]["results"]]
-    assert splits == ["validation", "test"]
 
 
 def test_nobodys_sentences_files_and_folders_are_named(
@@ -224,7 +184,7 @@ def test_nobodys_sentences_files_and_folders_are_named(
         accelerate_config="/home/ada/secret/accelerate.yaml",
     )  # fmt: skip
     evaluate(run)
-    text = written(store, run)
+    text = written(run)
     for private in (SECRET, str(toy_checkpoint.parent), "/home/ada", ".csv", "`toy`"):
         assert private not in text
     assert "Fine-tuned from `local-checkpoint`" in text
@@ -242,19 +202,18 @@ EVIL = (
 )  # fmt: skip
 
 
-def test_nothing_that_is_given_is_markup(store: RunStore, toy_checkpoint: Path) -> None:
+def test_nothing_from_outside_is_markup(store: RunStore, toy_checkpoint: Path) -> None:
     run = begin(
         store, toy_checkpoint, prepared(labels=list(EVIL)),
         name=EVIL[0], label_column=EVIL[6], positive_label=EVIL[1], dataset_revision=EVIL[11],
     )  # fmt: skip
     data = {"positive_label": EVIL[1], "revision": EVIL[0], "source": EVIL[2]}
-    run.append(prepared(labels=list(EVIL), data={**prepared().data, **data}))
     decision_rule.write_rule(run.best, threshold=0.43, positive=EVIL[6])
     findings = [Finding("x", "warns", f"Few rows: {name!r}, {name}", 3, "") for name in EVIL]
     for names in (EVIL[:7], EVIL[7:]):
         evaluate(run, list(names))
         run.append(prepared(labels=list(names), data={**prepared().data, **data}))
-        text = model_card.card_text(run, store.summary(run), "ada/pairs", findings=findings[:12])
+        text = written(run, findings=findings[:12])
         assert metadata(text)["license"] == "apache-2.0"
         body = text.split("\n---\n", 1)[1]
         html = MarkdownIt("commonmark").enable("table").render(body)
@@ -268,19 +227,17 @@ def test_nothing_that_is_given_is_markup(store: RunStore, toy_checkpoint: Path) 
 
 
 def test_findings_of_the_same_rows_are_told_without_rows(store: RunStore, run: Run) -> None:
-    finding = Finding(
-        "leakage", "warns", "Pairs stand in both train and validation", 3, "",
-        [Example("train", 1, SECRET)],
-    )  # fmt: skip
+    title, example = "Pairs stand in both train and validation", Example("train", 1, SECRET)
+    finding = Finding("leakage", "warns", title, 3, "", [example])
     note = Finding("classes", "notes", "Two classes", 64, "")
     job = check.check_folder(store, run.config())
     job.folder.mkdir(parents=True)
     for fingerprint, expected in (("f" * 64, [finding]), ("0" * 64, [])):
         report = CheckReport(source="x", findings=[finding, note], fingerprint=fingerprint)
         write_atomically(job.folder / "report.json", report.to_json())
-        assert list(model_card.check_findings(run, store.summary(run))) == expected
-    text = written(store, run, findings=[finding])
-    assert "- Pairs stand in both train and validation (3 rows)." in text
+        assert list(model_card.check_findings(run, run.summary())) == expected
+    text = written(run, findings=[finding])
+    assert f"- {title} (3 rows)." in text
     assert SECRET not in text
 
 
@@ -290,7 +247,7 @@ def test_a_run_stopped_before_its_evaluation_claims_no_scores(
     run = begin(store, toy_checkpoint, prepared())
     run.append(events.Saved(step=3))
     run.append(events.Stopped(step=3, seconds=1.0))
-    text = written(store, run)
+    text = written(run)
     assert "stopped before it was evaluated" in text
     assert "model-index" not in metadata(text)
     names = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]

@@ -54,20 +54,21 @@ def test_a_model_from_a_terminal(
     tokenizer, classifier = model.load_saved_model(toy_checkpoint)
     with torch.no_grad():
         classifier.classifier.bias += 0.01
-    with pytest.raises(ModelError, match="a logit differs"):
+    with pytest.raises(ModelError, match="answers otherwise than PyTorch: a logit differs"):
         onnx.max_logit_difference(file, tokenizer, classifier, 16)
+    for length in (1, 65):
+        with pytest.raises(ModelError, match=f"max_length is {length} but the model reads"):
+            onnx.export_onnx(toy_checkpoint, tmp_path / "none" / "model.onnx", length)
+    assert not list(tmp_path.glob("none/*"))
     assert onnx.main(["--model", str(tmp_path), "--to", "x.onnx"]) == 1
     assert "error: This run has no saved model." in capsys.readouterr().err
 
 
-def test_what_answers_otherwise_or_is_too_long_is_not_written(
+@pytest.mark.long
+def test_a_model_that_answers_otherwise_is_not_written(
     toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to = tmp_path / "out" / "model.onnx"
-    for length in (1, 65):
-        with pytest.raises(ModelError, match=f"max_length is {length} but the model reads"):
-            onnx.export_onnx(toy_checkpoint, to, length)
     monkeypatch.setattr(onnx, "TOLERANCE", -1.0)
     with pytest.raises(ModelError, match="answers otherwise than PyTorch"):
-        onnx.export_onnx(toy_checkpoint, to, 16)
-    assert list(to.parent.iterdir()) == []
+        onnx.export_onnx(toy_checkpoint, tmp_path / "out" / "model.onnx", 16)
+    assert list((tmp_path / "out").iterdir()) == []

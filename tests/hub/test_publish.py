@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import safetensors.numpy
-from huggingface_hub import constants
-from huggingface_hub.utils._runtime import is_xet_available
 
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, PublishError
 from finetune.evaluation import saved_predictions
 from finetune.hub import client, model_card, publish, push_plan
 from finetune.hub.publish import PushProgress, Verification
-from finetune.hub.push_plan import PushRequest
+from finetune.hub.push_plan import PushPlan, PushRequest
 from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -36,9 +33,9 @@ from tests.support import toys
 from tests.support.hub import LoopbackHub
 
 ALWAYS = 99
-CREATE, WHO, PREUPLOAD = "/api/repos/create", "/whoami", "/preupload/"
-BATCH, PUT, COMMIT, LOOK = "/lfs/objects/batch", "^/lfs/[0-9a-f]+$", "/commit/", "/api/models/"
-REQUESTED = {"private", "licence", "demo", "hardware", "update"}
+WHO, PREUPLOAD = "/whoami", "/preupload/"
+BATCH, PUT, COMMIT = "/lfs/objects/batch", "^/lfs/[0-9a-f]+$", "/commit/"
+PAIRS, UPDATE = PushRequest("pairs"), PushRequest("pairs", update=True)
 
 
 @pytest.fixture
@@ -47,31 +44,20 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
 
 
 @pytest.fixture
-def large(run: Run) -> Run:
-    """A run with a large file."""
-    (run.best / "weights.bin").write_bytes(random.Random(0).randbytes(3 * 2**20))
-    return run
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client waits for none of its own tries."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
 def push(
-    store: RunStore, run: Run, name: str = "pairs", token: str | None = TOKEN, **more: Any
+    run: Run, request: PushRequest = PAIRS, token: str = TOKEN, verified: bool = False, **hooks: Any
 ) -> publish.Pushed:
     """A push that is not loaded back: that takes torch a second."""
-    more.setdefault("verified", False)
-    request = PushRequest(name, **{key: more.pop(key) for key in list(more) if key in REQUESTED})
-    return publish.push_run(run, store.summary(run), request, token, **more)
+    return publish.push_run(run, run.summary(), request, token, verified=verified, **hooks)
 
 
-def plan(store: RunStore, run: Run, name: str = "pairs", private: bool = False) -> Any:
-    return push_plan.plan_push(run, store.summary(run), PushRequest(name, private), TOKEN)
-
-
-def until(ended: Callable[[], bool]) -> None:
-    """Wait for what a test has left behind, whose requests the next test's Hub would count."""
-    deadline = time.monotonic() + 10
-    while not ended():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def plan(run: Run, request: PushRequest = PAIRS) -> PushPlan:
+    return push_plan.plan_push(run, run.summary(), request, TOKEN)
 
 
 def sent_objects(hub: LoopbackHub) -> set[str]:
@@ -79,14 +65,14 @@ def sent_objects(hub: LoopbackHub) -> set[str]:
 
 
 def test_a_push_is_one_commit_and_its_cards_example_runs_as_printed(
-    store: RunStore, run: Run, hub: LoopbackHub
+    run: Run, hub: LoopbackHub
 ) -> None:
-    pushed = push(store, run)
+    pushed = push(run)
     repo = hub.repos["model", "ada/pairs"]
     assert pushed == publish.Pushed(f"{hub.url}/ada/pairs", repo.head, True)
     assert len(repo.commits) == 1
-    assert {"README.md", "model.safetensors", "config.json", "tokenizer.json",
-            "training_config.json"} <= set(repo.files)  # fmt: skip
+    names = {"README.md", "model.safetensors", "config.json", "tokenizer.json"}
+    assert names <= set(repo.files)
     assert RunConfig.from_json(repo.files["training_config.json"].decode()) == run.config()
     code = repo.files["README.md"].decode().split("```python\n")[1].split("```")[0]
     scope: dict[str, Any] = {}
@@ -98,205 +84,69 @@ def test_a_push_is_one_commit_and_its_cards_example_runs_as_printed(
     assert sum(shares.values()) == pytest.approx(1.0, abs=2e-3)
 
 
-def test_what_is_there_is_replaced_only_where_that_is_wanted(
-    store: RunStore, run: Run, hub: LoopbackHub
-) -> None:
-    repo = hub.add_repo("ada/pairs", files={".gitattributes": b"*.bin lfs"})
-    assert (plan(store, run).exists, plan(store, run).held) == (True, 0)
-    push(store, run)  # it was made and holds nothing
-    before = dict(repo.files)
-    assert plan(store, run).held == len(before) - 1
-    hub.requests.clear()
-    with pytest.raises(publish.RepositoryExists, match=r"ada/pairs exists already\. Press Check"):
-        push(store, run)
-    assert (repo.files, len(repo.commits)) == (before, 2)
-    assert not [path for _, path, _ in hub.requests if PREUPLOAD in path]
-    again = push(store, run, "ada/pairs", update=True)
-    assert (again.created, again.commit) == (False, repo.head)
-
-
-@pytest.mark.parametrize(
-    ("name", "token", "words"),
-    [
-        ("pairs", "", "not signed in"),
-        ("pairs", "two words", "no token has"),
-        ("pairs", "nobodys-token", "status 401"),
-        ("pairs", "reader", "may only read"),
-        (" ", TOKEN, "is not a repository name"),
-        ("x" * 97, TOKEN, "is not a repository name"),
-        ("eve/pairs", TOKEN, r"'eve'.*ada, lovelace"),
-    ],
-)
-def test_a_token_or_name_that_cannot_be_used_is_said_first(
-    store: RunStore, run: Run, hub: LoopbackHub, name: str, token: str, words: str
-) -> None:
-    hub.add_user("reader", "eve", role="read")
-    with pytest.raises(PublishError, match=words) as caught:
-        push(store, run, name, token=token)
-    assert not token or token not in str(caught.value)
-    assert hub.repos == {}
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client waits for none of its own tries."""
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(
-    ("method", "path", "status", "headers", "words"),
-    [
-        ("GET", WHO, 500, {}, "The sign-in was refused with status 500.*a fault"),
-        ("GET", LOOK, 403, {}, "ada/pairs was refused with status 403.*write access"),
-        ("POST", PREUPLOAD, 404, {}, "status 404.*was made, without a model.*no such repository"),
-        ("POST", BATCH, 429, {"Retry-After": "90"}, "status 429.*pause of 90 seconds"),
-        ("PUT", PUT, 503, {}, r"Sending .* to ada/pairs was refused with status 503"),
-        ("POST", COMMIT, 401, {}, "status 401.*was made, without a model.*make a new one"),
-        ("POST", COMMIT, 413, {}, "status 413.*does not take this"),
-        ("POST", COMMIT, 500, {}, "status 500.*may still arrive.*was made, without a model"),
-    ],
-)
-def test_a_refusal_says_what_and_the_next_try_works(
-    store: RunStore, run: Run, hub: LoopbackHub,
-    method: str, path: str, status: int, headers: dict[str, str], words: str,
-) -> None:  # fmt: skip
-    hub.fail(method, path, status, ALWAYS, headers)
-    with pytest.raises(PublishError, match=f"(?s){words}") as caught:
-        push(store, run)
-    assert TOKEN not in str(caught.value)
-    left = hub.repos.get(("model", "ada/pairs"))
-    assert left is None or not (left.commits or left.files)
-    hub.faults.clear()
-    assert push(store, run).created == (left is None)
-    assert len(hub.repos["model", "ada/pairs"].commits) == 1
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_connection_that_stays_cut_or_a_cancel_loses_nothing_that_was_sent(
-    store: RunStore, large: Run, hub: LoopbackHub
-) -> None:
-    hub.fail("PUT", "^/lfs/", 0, 1)  # the first one arrives
-    hub.fail("PUT", "^/lfs/", 0, ALWAYS, cut=True, after=200_000)
-    with pytest.raises(
-        PublishError, match=r"Sending the files to ada/pairs failed.*without a model"
-    ):
-        push(store, large)
-    hub.faults.clear()
-    before = set(hub.uploads)
-    assert len(before) == 1
-    with pytest.raises(Cancelled, match="nothing was committed"):
-        push(store, large, stopped=lambda: len(hub.uploads) > 1)
-    assert hub.repos["model", "ada/pairs"].commits == []
-    before |= set(hub.uploads)
-    hub.requests.clear()
-    progress: list[PushProgress] = []
-    push(store, large, report=progress.append)
-    assert not sent_objects(hub) & before
-    assert progress[-1].sent == progress[-1].total
-    assert [step.sent for step in progress] == sorted(step.sent for step in progress)
-
-
-def test_xet_is_not_asked_where_it_is_installed(
-    store: RunStore, large: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
-    assert is_xet_available()
-    push(store, large)
-    assert len(sent_objects(hub)) == 3  # weights.bin, model.safetensors, training.png
-
-
-def test_a_hub_that_falls_silent_is_given_up(
-    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "PATIENCE", 0.3)
-    gate = hub.hold(BATCH)
-    with pytest.raises(PublishError, match=r"for 0.3 seconds the Hub has not .*without a model"):
-        push(store, run)
-    gate.set()
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(PublishError, match="does not answer"):
-        push(store, run)
-
-
-def test_of_a_late_commit_and_a_new_one_only_one_is_made(
-    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub.first_commit = True
-    gate = hub.hold(COMMIT)
-
-    def report(progress: PushProgress) -> None:
-        if progress.phase == Phase.COMMIT:
-            monkeypatch.setattr(client, "PATIENCE", 0.2)
-
-    with pytest.raises(PublishError, match=r"The commit may still arrive\..* Look into the repo"):
-        push(store, run, report=report)
-    monkeypatch.undo()
-    pushed = push(store, run)
-    gate.set()
-    until(lambda: any(status == 412 for _, _, status in hub.requests))
-    assert hub.repos["model", "ada/pairs"].commits[1:] == [pushed.commit]
-
-
-def test_a_cancel_need_not_wait_for_the_hub(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    gate = hub.hold(PREUPLOAD)
-    hub.fail("POST", BATCH, 403)
-    with pytest.raises(Cancelled, match=r"nothing was committed.*ada/pairs was made"):
-        push(store, run, stopped=lambda: any(PREUPLOAD in target for target in hub.targets))
-    assert not [path for _, path, _ in hub.requests if PREUPLOAD in path]  # not answered yet
-    gate.set()
-    until(lambda: hub.requests[-1][2] == 403)
-
-
-def test_a_check_says_all_and_changes_nothing(store: RunStore, run: Run, hub: LoopbackHub) -> None:
-    planned = plan(store, run, "lovelace/pairs", private=True)
+def test_a_check_says_all_and_changes_nothing(run: Run, hub: LoopbackHub) -> None:
+    request = PushRequest("lovelace/pairs", private=True)
+    planned = plan(run, request)
     assert hub.repos == {}
     changing = [path for method, path, _ in hub.requests if method not in ("GET", "HEAD")]
     assert changing == ["/api/validate-yaml"]
     assert planned.account.namespaces == ["ada", "lovelace"]
     assert (planned.full, planned.exists, planned.private) == ("lovelace/pairs", False, True)
     assert planned.licence == planned.base_licence == "apache-2.0"
-    pushed = push(store, run, "lovelace/pairs", private=True)
+    pushed = push(run, request)
     files = hub.repos["model", "lovelace/pairs"].files
     assert planned.files == {path: len(content) for path, content in files.items()}
-    again = plan(store, run, "lovelace/pairs")
+    again = plan(run, PushRequest("lovelace/pairs"))
     assert (again.exists, again.private, again.head) == (True, True, pushed.commit)
     public = hub.add_repo("ada/pairs")
     for act in (plan, push):
         with pytest.raises(PublishError, match=r"ada/pairs exists and is public.*without Priv"):
-            act(store, run, private=True)
+            act(run, PushRequest("pairs", private=True))
     assert len(public.commits) == 1
 
 
-def test_an_earlier_models_files_go_and_others_stay(
-    store: RunStore, run: Run, hub: LoopbackHub
+def test_an_update_is_asked_for_and_replaces_an_earlier_models_files(
+    run: Run, hub: LoopbackHub
 ) -> None:
-    other = {"notes/why.md": b"mine", "LICENSE": b"mit", "unet/diffusion.safetensors": b"x",
-             "lora/adapter_model.safetensors": b"x", "onnx/config.json": b"{}"}  # fmt: skip
-    old = {"adapter_model.safetensors": b"x", "vocab.json": b"{}", **other}
-    repo = hub.add_repo("ada/pairs", files=dict(old))
-    assert plan(store, run).removed == ["adapter_model.safetensors", "vocab.json"]
+    own = ("notes/why.md", "LICENSE", "unet/diffusion.safetensors", "onnx/config.json")
+    model = ("adapter_model.safetensors", "vocab.json")
+    repo = hub.add_repo("ada/pairs", files=dict.fromkeys([*own, *model], b"mine"))
+    planned = plan(run)
+    assert (planned.exists, planned.held, planned.removed) == (True, len(repo.files), list(model))
+    with pytest.raises(publish.RepositoryExists, match=r"ada/pairs exists already\. Press Check"):
+        push(run)
+    assert not [path for _, path, _ in hub.requests if PREUPLOAD in path]
 
     def report(progress: PushProgress) -> None:
         if progress.phase == Phase.COMMIT and len(repo.commits) == 1:
             repo.commit("from elsewhere", {"LICENSE": b"theirs"})
 
     with pytest.raises(PublishError, match=r"412.*Someone else committed in between"):
-        push(store, run, report=report, update=True)
+        push(run, UPDATE, report=report)
     assert repo.files["LICENSE"] == b"theirs"
-    push(store, run, update=True)
-    assert len(repo.commits) == 3
-    assert set(old) & set(repo.files) == set(other)
+    again = push(run, PushRequest("ada/pairs", update=True))
+    assert (again.created, again.commit, len(repo.commits)) == (False, repo.head, 3)
+    assert {*own, *model} & set(repo.files) == set(own)
 
 
-def test_a_sign_in_of_a_space_is_told_what_it_may(
-    store: RunStore, run: Run, hub: LoopbackHub
+@pytest.mark.parametrize(
+    ("name", "token", "words"),
+    [
+        ("pairs", "", "not signed in"),
+        ("pairs", "nobodys-token", "status 401"),
+        ("pairs", "reader", "may only read"),
+        (" ", TOKEN, "is not a repository name"),
+        ("eve/pairs", TOKEN, r"'eve'.*ada, lovelace"),
+    ],
+)
+def test_a_token_or_name_that_cannot_be_used_is_said_first(
+    run: Run, hub: LoopbackHub, name: str, token: str, words: str
 ) -> None:
-    hub.add_user("hf_oauth_x", "ada", orgs=("lovelace", "babbage:read"))
-    assert client.HubClient("hf_oauth_x").account().namespaces == ["ada", "lovelace"]
-    hub.fail("POST", PREUPLOAD, 403)
-    with pytest.raises(PublishError, match=r"Choose a new name.*sign in for all"):
-        push(store, run, token="hf_oauth_x")
+    hub.add_user("reader", "eve", role="read")
+    with pytest.raises(PublishError, match=words) as caught:
+        push(run, PushRequest(name), token)
+    assert not token or token not in str(caught.value)
+    assert hub.repos == {}
 
 
 def test_what_cannot_be_pushed_is_said_before_a_byte(
@@ -304,25 +154,95 @@ def test_what_cannot_be_pushed_is_said_before_a_byte(
 ) -> None:
     for licence in ("a b", "<b>", "x" * 61):
         with pytest.raises(PublishError, match="not a licence"):
-            push(store, run, licence=licence)
+            push(run, PushRequest("pairs", licence=licence))
     hub.fail("POST", "/api/validate-yaml", 400, body=b"no such licence")
     with pytest.raises(PublishError, match="does not take the card: no such licence"):
-        push(store, run, licence="nobodys")
+        push(run, PushRequest("pairs", licence="nobodys"))
     run.append(events.Resumed(step=0))
     with pytest.raises(PublishError, match="still training"):
-        push(store, run)
+        push(run)
     with pytest.raises(PublishError, match="no saved model"):
-        push(store, store.create(RunConfig()))
+        push(store.create(RunConfig()))
     assert hub.repos == {}
 
 
-def test_what_was_pushed_is_loaded_back_and_compared(
-    store: RunStore, run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("GET", WHO, 500, "The sign-in was refused with status 500.*a fault"),
+        ("POST", PREUPLOAD, 404, "status 404.*was made, without a model.*no such repository"),
+        ("POST", BATCH, 429, "status 429.*pause of 90 seconds"),
+        ("PUT", PUT, 503, r"Sending .* to ada/pairs was refused with status 503"),
+        ("POST", COMMIT, 401, "status 401.*was made, without a model.*make a new one"),
+        ("POST", COMMIT, 500, "status 500.*may still arrive.*was made, without a model"),
+    ],
+)
+def test_a_refusal_names_its_remedy_and_the_next_try_works(
+    run: Run, hub: LoopbackHub, method: str, path: str, status: int, words: str
 ) -> None:
+    hub.fail(method, path, status, ALWAYS, {"Retry-After": "90"} if status == 429 else {})
+    with pytest.raises(PublishError, match=f"(?s){words}") as caught:
+        push(run)
+    assert TOKEN not in str(caught.value)
+    left = hub.repos.get(("model", "ada/pairs"))
+    assert left is None or not (left.commits or left.files)
+    hub.faults.clear()
+    assert push(run).created == (left is None)
+    assert len(hub.repos["model", "ada/pairs"].commits) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_connection_that_stays_cut_or_a_cancel_loses_nothing_that_was_sent(
+    run: Run, hub: LoopbackHub
+) -> None:
+    (run.best / "weights.bin").write_bytes(random.Random(0).randbytes(3 * 2**20))
+    hub.fail("PUT", "^/lfs/", 0, 1)  # the first one arrives
+    hub.fail("PUT", "^/lfs/", 0, ALWAYS, cut=True, after=200_000)
+    with pytest.raises(PublishError, match=r"the files to ada/pairs failed.*without a model"):
+        push(run)
+    hub.faults.clear()
+    before = set(hub.uploads)
+    assert len(before) == 1
+    with pytest.raises(Cancelled, match="nothing was committed"):
+        push(run, stopped=lambda: len(hub.uploads) > 1)
+    assert hub.repos["model", "ada/pairs"].commits == []
+    before |= set(hub.uploads)
+    hub.requests.clear()
+    progress: list[PushProgress] = []
+    push(run, report=progress.append)
+    assert not sent_objects(hub) & before
+    assert progress[-1].sent == progress[-1].total
+    assert [step.sent for step in progress] == sorted(step.sent for step in progress)
+
+
+def test_a_hub_that_falls_silent_is_given_up(
+    run: Run, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PATIENCE", 0.3)
+    gate = hub.hold(BATCH)
+    with pytest.raises(PublishError, match=r"for 0.3 seconds the Hub has not .*without a model"):
+        push(run)
+    gate.set()
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(PublishError, match="does not answer"):
+        push(run)
+
+
+def test_a_sign_in_of_a_space_names_what_it_may(run: Run, hub: LoopbackHub) -> None:
+    hub.add_user("hf_oauth_x", "ada", orgs=("lovelace", "babbage:read"))
+    assert client.HubClient("hf_oauth_x").account().namespaces == ["ada", "lovelace"]
+    hub.fail("POST", PREUPLOAD, 403)
+    with pytest.raises(PublishError, match=r"Choose a new name.*sign in for all"):
+        push(run, token="hf_oauth_x")
+
+
+def test_a_pushed_model_is_loaded_back_and_compared(run: Run, hub: LoopbackHub) -> None:
     columns = [list(column) for column in zip(*toys.rows(30), strict=True)]
     table = pa.table(columns, names=["sentence1", "sentence2", "label"])
     saved_predictions.save_examples(run, "validation", table)
-    assert push(store, run, verified=True, private=True).verified == Verification(20, 0.0)
+    private = PushRequest("pairs", private=True)
+    assert push(run, private, verified=True).verified == Verification(20, 0.0)
 
     def report(progress: PushProgress) -> None:
         if progress.phase == Phase.VERIFY:
@@ -331,32 +251,21 @@ def test_what_was_pushed_is_loaded_back_and_compared(
             tensors["classifier.bias"] += 1e-3 * np.array([1, -1], np.float32)
             files["model.safetensors"] = safetensors.numpy.save(tensors, {"format": "pt"})
 
-    comparison = push(store, run, verified=True, report=report, update=True).verified
+    comparison = push(run, UPDATE, verified=True, report=report).verified
     assert comparison is not None
     assert comparison.problem == "A logit differs by 0.001; 0.0001 is allowed."
 
-    def fails(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(publish, "snapshot_download", fails)
-    pushed = push(store, run, verified=True, update=True)
-    assert pushed.commit == hub.repos["model", "ada/pairs"].head
-    assert pushed.verified is not None
-    assert "No space left on device" in pushed.verified.problem
-
 
 @pytest.mark.parametrize("damage", ["truncated", "not numbers"])
-def test_a_damaged_model_is_not_sent(
-    store: RunStore, run: Run, hub: LoopbackHub, damage: str
-) -> None:
+def test_a_damaged_model_is_not_sent(run: Run, hub: LoopbackHub, damage: str) -> None:
     if damage == "truncated":
         os.truncate(run.best / "model.safetensors", 5000)
     else:
         toys.overwrite(run.best, lambda tensors: tensors["classifier.bias"].fill_(np.nan))
     repo = hub.add_repo("ada/pairs", files={"README.md": b"mine"})
-    for name in ("pairs", "another"):
+    for request in (UPDATE, PushRequest("another")):
         with pytest.raises(PublishError, match="Nothing was sent"):
-            push(store, run, name, update=True)
+            push(run, request)
     assert (repo.files, len(repo.commits)) == ({"README.md": b"mine"}, 1)
     assert ("model", "ada/another") not in hub.repos
     assert not sent_objects(hub)
@@ -364,9 +273,13 @@ def test_a_damaged_model_is_not_sent(
 
 @pytest.mark.usefixtures("impatient")
 def test_the_token_is_nowhere_afterwards(
-    store: RunStore, run: Run, hub: LoopbackHub, caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
+    run: Run,
+    hub: LoopbackHub,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     """Neither after a push, nor after one that failed at each of its stages."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     caplog.set_level("DEBUG")
@@ -381,17 +294,16 @@ def test_the_token_is_nowhere_afterwards(
         hub.faults.clear()
         hub.fail("", path, 403, ALWAYS)
         with pytest.raises(PublishError) as caught:
-            push(store, run, token=marked, report=report)
+            push(run, token=marked, report=report)
         texts += [str(caught.value), "".join(traceback.format_exception(caught.value))]
     hub.faults.clear()
-    pushed = push(store, run, token=marked, demo=True, verified=True, report=report)
+    pushed = push(run, PushRequest("pairs", demo=True), marked, verified=True, report=report)
     assert pushed.demo
     assert marked in hub.tokens_seen
-    texts += [repr(pushed), str(os.environ)]
     printed = capfd.readouterr()
-    texts += [caplog.text, printed.out, printed.err, *hub.targets]
+    texts += [repr(pushed), str(os.environ), caplog.text, *printed, *hub.targets]
     assert not [text for text in texts if marked in text]
-    for folder in (tmp_path, store.root, Path(os.environ["HF_HOME"])):
+    for folder in (tmp_path, Path(os.environ["HF_HOME"])):  # with the runs
         for file in folder.rglob("*"):
             assert not file.is_file() or marked.encode() not in file.read_bytes(), file
     for repo in hub.repos.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import psutil
@@ -13,49 +12,46 @@ from finetune.data import checks
 from finetune.errors import DataError, JobError
 from finetune.jobs import check, service, workers
 from finetune.runs.store import RunStore
+from tests.jobs.test_service import until
 from tests.support import toys
 
 HEAD = "sentence1,sentence2,label"
 
 
-def wait(folder: check.CheckJob, seconds: float = 60) -> check.CheckState:
-    end = time.monotonic() + seconds
-    while (state := check.check_state(folder)).running:
-        assert time.monotonic() < end, state
-        time.sleep(0.1)
-    return state
+def wait(job: check.CheckJob) -> check.CheckState:
+    until(lambda: not check.check_state(job).running)
+    return check.check_state(job)
 
 
-def worker_of(job: check.CheckJob) -> psutil.Process:
+def start(store: RunStore, config: RunConfig) -> tuple[check.CheckJob, psutil.Process]:
+    job = check.start_check(store, config)
     worker = workers.worker_process(job)
     assert worker is not None
-    return worker
+    return job, worker
 
 
 def test_the_process_checks_once_for_all(store: RunStore, processes: list[int]) -> None:
     """One that is killed says so, and can be repeated."""
     config = RunConfig()
-    first = check.start_check(store, config)
-    worker = worker_of(first)
+    job, worker = start(store, config)
     worker.kill()
-    psutil.wait_procs([worker], timeout=10)
-    assert wait(first, 15).status == "interrupted"
-    assert wait(first, 15).error
-    assert check.start_check(store, config).folder == first.folder
-    worker = worker_of(first)
+    worker.wait(10)
+    assert wait(job).status == "interrupted"
+    assert wait(job).error
+    again, worker = start(store, config)
     processes.append(worker.pid)
-    assert check.start_check(store, config).folder == first.folder
-    assert workers.worker_process(first) in (None, worker)
-    report = wait(first).report
+    assert again.folder == job.folder
+    check.start_check(store, config)
+    assert workers.worker_process(job) in (None, worker)
+    report = wait(job).report
     assert report is not None
     assert report.read == {"train": 1746, "validation": 372, "test": 390}
     assert report.lengths.rows == 1746
     psutil.wait_procs([worker], timeout=10)
-    assert check.start_check(store, config).folder == first.folder
-    assert workers.worker_process(first) is None
-    assert check.check_folder(store, config.changed(learning_rate=1e-3)).folder == first.folder
-    assert check.check_folder(store, config.changed(drop_leaked=True)).folder != first.folder
-    # A source that cannot be opened fails in words.
+    check.start_check(store, config)
+    assert workers.worker_process(job) is None
+    assert check.check_folder(store, config.changed(learning_rate=1e-3)).folder == job.folder
+    assert check.check_folder(store, config.changed(drop_leaked=True)).folder != job.folder
     state = wait(check.start_check(store, RunConfig(dataset="glue/stsb")))
     assert "no dataset" in state.error
     assert state.remedy
@@ -63,7 +59,7 @@ def test_the_process_checks_once_for_all(store: RunStore, processes: list[int]) 
 
 def test_only_so_many_go_on_at_once(store: RunStore, processes: list[int]) -> None:
     for seed in range(3):
-        worker = worker_of(check.start_check(store, RunConfig(data_seed=seed)))
+        _, worker = start(store, RunConfig(data_seed=seed))
         processes.append(worker.pid)
         worker.suspend()
     with pytest.raises(JobError, match="3 data checks are running"):
@@ -71,13 +67,12 @@ def test_only_so_many_go_on_at_once(store: RunStore, processes: list[int]) -> No
 
 
 def test_pairs_found_impossible_are_not_trained_on(store: RunStore, tmp_path: Path) -> None:
-    files = {"train": tmp_path / "train.csv"}
-    files["train"].write_text(f"{HEAD}\na,b,1\nc,d,1\n")
-    config = RunConfig(dataset=store.uploads.add(files))
+    path = tmp_path / "train.csv"
+    path.write_text(f"{HEAD}\na,b,1\nc,d,1\n")
+    config = RunConfig(dataset=store.uploads.add({"train": path}))
     folder = check.check_folder(store, config).folder
     folder.mkdir(parents=True)
-    report = checks.check_pairs(config, store.root)
-    (folder / "report.json").write_text(report.to_json())
+    (folder / "report.json").write_text(checks.check_pairs(config, store.root).to_json())
     with pytest.raises(DataError, match="one class"):
         service.start_run(store, config)
     assert store.runs() == []

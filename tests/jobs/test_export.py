@@ -6,37 +6,22 @@ import io
 import zipfile
 from pathlib import Path
 
-import numpy as np
-import onnxruntime
 import pytest
-from transformers import AutoTokenizer
 
 from finetune.config import RunConfig
 from finetune.errors import JobError, StoreError
-from finetune.inference.scorer import Scorer
 from finetune.jobs import export
 from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.jobs.test_service import until
 from tests.support import toys
 
 
-@pytest.fixture
-def run(store: RunStore, toy_checkpoint: Path) -> Run:
-    run = store.create(RunConfig(max_length=32))
-    for event in (events.Saved(step=4), events.Finished(step=4, seconds=1.0)):
-        run.append(event)
-    toys.copy_model(toy_checkpoint, run.best)
-    return run
-
-
 @pytest.mark.long
-def test_a_model_is_exported_in_a_process_of_its_own(
-    store: RunStore, run: Run, tmp_path: Path
-) -> None:
+def test_a_model_is_exported_in_a_process_of_its_own(store: RunStore, toy_checkpoint: Path) -> None:
+    run = toys.finished_run(store, toy_checkpoint)
     export.start_export(store, run, store.summary(run))
     assert export.export_state(run, store.summary(run)).running
     export.start_export(store, run, store.summary(run))  # once, though asked for twice
@@ -45,22 +30,16 @@ def test_a_model_is_exported_in_a_process_of_its_own(
     assert state.error == ""
     assert state.size > 10_000
     zipped = b"".join(export.export_zip(run, store.summary(run)))
-    zipfile.ZipFile(io.BytesIO(zipped)).extractall(tmp_path)
-    folder = tmp_path / run.id
-    tokens = AutoTokenizer.from_pretrained(folder)("the cat", "a dog", return_tensors="np")
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
-    feeds = {entry.name: tokens[entry.name].astype(np.int64) for entry in session.get_inputs()}
-    logits = session.run(["logits"], feeds)[0]
-    expected = Scorer(run.best, 32, precision="fp32").scores(["the cat"], ["a dog"])
-    np.testing.assert_allclose(logits, expected, atol=1e-4)
+    names = zipfile.ZipFile(io.BytesIO(zipped)).namelist()
+    assert {f"{run.id}/model.onnx", f"{run.id}/tokenizer.json"} <= set(names)
     run.append(events.Saved(step=9))  # a newer model: the file is of another one
-    toys.copy_model(run.best, run.folder / "newer")
     assert export.export_state(run, store.summary(run)).file is None
     with pytest.raises(StoreError, match="no ONNX file"):
         export.export_zip(run, store.summary(run))
 
 
-def test_what_failed_or_died_is_said(store: RunStore, run: Run) -> None:
+def test_what_failed_died_or_has_no_model_is_said(store: RunStore, toy_checkpoint: Path) -> None:
+    run = toys.finished_run(store, toy_checkpoint)
     assert export.export_state(run, store.summary(run)).status == "none"
     job = JobFolder(run.folder / "exports" / "onnx")
     job.folder.mkdir(parents=True)
@@ -71,9 +50,6 @@ def test_what_failed_or_died_is_said(store: RunStore, run: Run) -> None:
     state = export.export_state(run, store.summary(run))
     assert (state.status, state.file) == ("failed", None)
     assert state.error
-
-
-def test_a_run_without_a_model_is_not_exported(store: RunStore) -> None:
     blank = store.create(RunConfig())
     with pytest.raises(JobError, match="no model"):
         export.start_export(store, blank, store.summary(blank))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,13 +14,12 @@ from finetune.config import RunConfig
 from finetune.errors import Cancelled, PublishError
 from finetune.hub import publish, push_plan
 from finetune.hub.client import Account
-from finetune.hub.publish import Pushed, PushProgress, Verification
+from finetune.hub.publish import Pushed, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
 from finetune.jobs import push, workers
 from finetune.jobs.kinds import KINDS
 from finetune.jobs.push import Approvals, PushState
 from finetune.owners import Visitor
-from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -29,35 +28,32 @@ from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub, Space
 
-DONE = Pushed("http://hub/ada/pairs", "c" * 40, True, Verification(20, 0.0))
+
+@pytest.fixture
+def run(store: RunStore, toy_checkpoint: Path) -> Run:
+    return toys.finished_run(store, toy_checkpoint)
 
 
 @pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are carried out at once, by this process, reading their token as a worker does."""
+def pushed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PushState]:
+    """Pushes a run in this process, which reads its token as a worker does; how it ended."""
 
     def carry_out(job: JobFolder, stdin: bytes) -> int:
         with monkeypatch.context() as context:
             context.setattr(sys, "stdin", io.StringIO(stdin.decode()))
             return KINDS[job.kind].carry_out(job)
 
-    monkeypatch.setattr(workers, "spawn_worker", carry_out)
-    monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
+    def push_to(run: Run, request: PushRequest, approvals: Approvals) -> PushState:
+        with monkeypatch.context() as context:
+            context.setattr(workers, "spawn_worker", carry_out)
+            context.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
+            push.start_push(store, run, request, TOKEN, approvals)
+        return push.push_state(run)
+
+    return push_to
 
 
-def tuned(store: RunStore, checkpoint: Path) -> Run:
-    """A finished run with the toy as its model."""
-    run = store.create(RunConfig(max_length=32, name=f"run {len(store.runs())}"))
-    for event in toys.story():
-        run.append(event)
-    toys.copy_model(checkpoint, run.best)
-    return run
-
-
-def test_a_push_goes_on_without_its_page(
-    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub
-) -> None:
-    run = tuned(store, toy_checkpoint)
+def test_a_push_goes_on_without_its_page(store: RunStore, run: Run, hub: LoopbackHub) -> None:
     assert push.push_state(run).status == "none"
     push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
     assert push.push_state(run).running
@@ -78,99 +74,72 @@ def test_a_push_goes_on_without_its_page(
 
 
 def test_a_push_that_came_to_nothing_can_be_tried_again(
-    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: None
+    run: Run, monkeypatch: pytest.MonkeyPatch, pushed: Callable[..., PushState]
 ) -> None:
-    run = tuned(store, toy_checkpoint)
-
-    def push_as(outcome: Any) -> PushState:
-        def push_run(*words: Any) -> Pushed:
+    def push_as(outcome: Exception | Pushed) -> PushState:
+        def push_run(*words: object) -> Pushed:
             if isinstance(outcome, Exception):
                 raise outcome
-            return DONE
+            return outcome
 
         monkeypatch.setattr(publish, "push_run", push_run)
-        push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
-        return push.push_state(run)
+        return pushed(run, PushRequest("ada/pairs"), Approvals())
 
     state = push_as(Cancelled("Cancelled.", "Push again."))
     assert (state.status, state.error) == ("stopped", "Cancelled. Push again.")
-    bug = push_as(RuntimeError(f"Illegal header value 'Bearer {TOKEN}'"))
-    assert "our fault" in bug.error
+    assert "our fault" in push_as(RuntimeError(f"Illegal header value 'Bearer {TOKEN}'")).error
     assert TOKEN not in (run.folder / "pushes" / "latest" / "events.jsonl").read_text()
-    assert push_as(DONE).pushed == DONE
+    no_model = PublishError("This run has no saved model.", "Train it.")
+    assert push_as(no_model).error == no_model.fact
+    done = Pushed("http://hub/ada/pairs", "c" * 40, True, Verification(20, 0.0))
+    assert push_as(done).pushed == done
 
 
 def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
-    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, in_this_process: None
+    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, pushed: Callable[..., PushState]
 ) -> None:
     approvals = Approvals()
-    first, second = (tuned(store, toy_checkpoint) for _ in range(2))
-
-    def pushed_to(run: Run, name: str) -> str:
-        push.start_push(store, run, PushRequest(name), TOKEN, approvals)
-        state = push.push_state(run)
-        return state.error or state.status
+    first, second = (toys.finished_run(store, toy_checkpoint, name) for name in "ab")
 
     def check(run: Run) -> None:
         plan = push_plan.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
         approvals.add(store, run, plan)
 
+    def push_to(run: Run, name: str) -> str:
+        return pushed(run, PushRequest(name), approvals).error
+
     check(second)  # there is nothing yet: this shows nothing of what a push would change
-    assert pushed_to(first, "pairs") == "finished"
-    assert pushed_to(first, "ada/pairs") == "finished"  # Push again
-    assert pushed_to(first, "pairs") == "finished"
-    assert pushed_to(second, "ada/pairs") == "ada/pairs exists already."
-    assert pushed_to(second, "pairs") == "ada/pairs exists already."
+    assert [push_to(first, name) for name in ("pairs", "ada/pairs", "pairs")] == [""] * 3
+    assert push_to(second, "ada/pairs") == "ada/pairs exists already."
+    assert push_to(second, "pairs") == "ada/pairs exists already."
     assert len(hub.repos["model", "ada/pairs"].commits) == 1  # the same is not pushed again
     check(second)
-    assert pushed_to(second, "pairs") == "finished"
+    assert push_to(second, "pairs") == ""
     hub.add_repo("ada/other", files={"README.md": b"mine"})
-    assert pushed_to(second, "ada/other") == "ada/other exists already."
-    assert pushed_to(second, "ada/pairs") == "finished"  # after a failed one
+    assert push_to(second, "ada/other") == "ada/other exists already."
+    assert push_to(second, "ada/pairs") == ""  # after a failed one
 
 
 def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(
-    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, in_this_process: None
+    store: RunStore, run: Run, hub: LoopbackHub, pushed: Callable[..., PushState]
 ) -> None:
-    approvals, run = Approvals(), tuned(store, toy_checkpoint)
+    approvals = Approvals()
     request = PushRequest("pairs", demo=True, hardware="t4-small")
-
-    def pushed() -> PushState:
-        push.start_push(store, run, request, TOKEN, approvals)
-        return push.push_state(run)
-
-    def check(hardware: str) -> None:
+    assert "0.40 USD an hour" in pushed(run, request, approvals).error
+    assert hub.repos == {}
+    for hardware, status in (("cpu-basic", "failed"), ("t4-small", "finished")):
         checked = replace(request, hardware=hardware)
         approvals.add(store, run, push_plan.plan_push(run, store.summary(run), checked, TOKEN))
-
-    assert "0.40 USD an hour" in pushed().error
-    assert hub.repos == {}
-    check("cpu-basic")
-    assert pushed().status == "failed"
-    check("t4-small")
-    assert pushed().status == "finished"
+        assert pushed(run, request, approvals).status == status
     demo = hub.repos["space", "ada/pairs-demo"].space
     assert demo == Space("gradio", "t4-small", sleep_time=3600)
 
 
 def test_one_visitors_check_is_not_anothers(store: RunStore) -> None:
     run, approvals = store.create(RunConfig()), Approvals()
-    account = Account("ada", ["ada"])
-    plan = PushPlan(account, "ada/pairs", True, "", False, {}, held=1)
+    plan = PushPlan(Account("ada", ["ada"]), "ada/pairs", True, "", False, {}, held=1)
     mine, theirs = (store.for_visitor(Visitor((f"browser:{name}",))) for name in "ab")
     approvals.add(mine, run, plan)
     signed_in = store.for_visitor(Visitor(("user:ada", "browser:a")))
     assert approvals.of(signed_in, run) == ["ada/pairs"]
     assert approvals.of(theirs, run) == []
-
-
-def test_what_is_wrong_is_said_by_the_push_as_by_the_check(
-    store: RunStore, hub: LoopbackHub, in_this_process: None
-) -> None:
-    run = store.create(RunConfig())
-    run.append(events.Failed(error="x"))
-    with pytest.raises(PublishError, match="no saved model"):
-        push_plan.plan_push(run, store.summary(run), PushRequest("ada/pairs"), TOKEN)
-    push.start_push(store, run, PushRequest("ada/pairs"), TOKEN, Approvals())
-    assert push.push_state(run).error == "This run has no saved model."
-    assert push.push_state(run).progress == PushProgress()

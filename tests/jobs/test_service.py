@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import time
@@ -13,14 +12,10 @@ import psutil
 import pytest
 
 from finetune.config import RunConfig
-from finetune.errors import ConfigError
-from finetune.hub import model_card
-from finetune.inference.predictor import Predictor
 from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.support import toys
 
 
 def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
@@ -58,51 +53,15 @@ def test_a_run_goes_from_start_to_finish(
     assert done.step == 20
     assert run.has_model()
     assert "finished 20 steps" in run.log_tail()
-    assert "secret" not in (run.folder / "config.json").read_text()
     until(lambda: not psutil.pid_exists(process.pid))  # and no zombie stays
-
-
-@pytest.mark.long
-def test_single_sentences_in_three_classes_go_the_whole_road(
-    store: RunStore, toy_checkpoint: Path, tmp_path: Path, processes: list[int]
-) -> None:
-    """An uploaded file of another shape: trained on, predicted, described in its card."""
-    path = tmp_path / "moods.csv"
-    moods = ("calm", "glad", "sad")
-    animals = itertools.product(toys.ANIMALS, toys.ANIMALS)
-    lines = [f"the {a} sees a {b} .,{moods[n % 3]}" for n, (a, b) in enumerate(animals)]
-    path.write_text("text,mood\n" + "\n".join(lines) + "\n")
-    config = RunConfig(
-        dataset=store.uploads.add({"train": path}), checkpoint=str(toy_checkpoint), max_steps=6,
-        max_length=32,
-    )  # fmt: skip
-    run, _ = start(store, config, processes)
-    until(lambda: service.run_summary(store, run).status != "running")
-    done = service.run_summary(store, run)
-    assert done.status == "finished", run.log_tail()
-    assert not done.paired
-    predictor = Predictor(run.best, config.max_length, done.paired)
-    assert set(predictor("the cat sees a dog .").probabilities) == set(moods)
-    text = model_card.card_text(run, done, "ada/moods")
-    assert "a sentence into one of the classes `calm`, `glad`, `sad`" in text
-    assert "moods.csv" not in text  # a public card names no file of a person's
-
-
-def test_stop_before_training_ends_it_too(
-    store: RunStore, toy_checkpoint: Path, processes: list[int]
-) -> None:
-    config = RunConfig(checkpoint=str(toy_checkpoint), max_length=32)
+    # One that is stopped before it trains ends too.
     run, process = start(store, config, processes)
     service.stop_run(store, run, patience=0.5)
-    until(lambda: not process.is_running(), 60)
+    until(lambda: not process.is_running())
     assert service.run_summary(store, run).status == "stopped"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", '{"pid": "x"}', '{"pid": 1}', '{"pid": -5, "started": 1.0}',
-     '{"pid": 4194305000, "started": 1.0}', "own pid, reused"],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ["", "[]", '{"pid": 1}', '{"pid": -5, "started": 1.0}', "reused"])
 def test_a_process_that_is_not_the_worker_gets_no_signal(
     store: RunStore, adopt: Callable[[Run], None], text: str
 ) -> None:
@@ -111,14 +70,8 @@ def test_a_process_that_is_not_the_worker_gets_no_signal(
     adopt(run)
     assert workers.worker_process(run) == psutil.Process()
     assert service.run_summary(store, run).status == "finished"  # even while a process bears it
-    if text.startswith("own"):
+    if text == "reused":  # the pid of this process, of one that began a minute before
         record = json.loads(run.process_file.read_text())
         text = json.dumps({**record, "started": record["started"] - 60})
     run.process_file.write_text(text)
     assert workers.worker_process(run) is None
-
-
-def test_a_wrong_configuration_starts_nothing(store: RunStore) -> None:
-    with pytest.raises(ConfigError):
-        service.start_run(store, RunConfig(num_train_epochs=0))
-    assert store.runs() == []

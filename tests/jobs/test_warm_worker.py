@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import catalog
 from finetune.jobs import service, warm_worker, workers
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
@@ -18,55 +16,46 @@ from tests.jobs.test_service import until
 
 
 @pytest.fixture
-def waiting(store: RunStore) -> Iterator[psutil.Process]:
-    """A spare worker of the store, ready."""
+def waiting(store: RunStore, processes: list[int]) -> psutil.Process:
+    """A warm worker of the store, ready."""
     warm_worker.start_warm_worker(store)
     folder = JobFolder(store.root / ".warm")
     process = workers.worker_process(folder)
     assert process is not None
-    until(lambda: (folder.folder / warm_worker.READY).exists(), 120)
-    yield process
-    if process.is_running():
-        process.kill()
-
-
-@pytest.fixture
-def brief(toy_checkpoint: Path) -> RunConfig:
-    return RunConfig(checkpoint=str(toy_checkpoint), max_steps=3, max_length=32, logging_steps=1)
+    processes.append(process.pid)
+    until(lambda: (folder.folder / warm_worker.READY).exists())
+    return process
 
 
 @pytest.mark.slow
-def test_it_carries_out_a_run_as_any_worker(
-    store: RunStore, brief: RunConfig, waiting: psutil.Process
+def test_it_carries_out_a_run_as_any_worker_but_not_every_run(
+    store: RunStore, toy_checkpoint: Path, waiting: psutil.Process
 ) -> None:
     warm_worker.start_warm_worker(store)  # there is one already
-    ours = str((store.root / ".warm").resolve())
-    assert len([c for c in psutil.Process().children() if ours in c.cmdline()]) == 1
-    run = service.start_run(store, brief)
+    folder = store.root / ".warm"
+    children = [child.cmdline() for child in psutil.Process().children()]
+    assert len([command for command in children if str(folder.resolve()) in command]) == 1
+    config = RunConfig(checkpoint=str(toy_checkpoint), max_steps=3, max_length=32)
+    for values in ({"num_processes": 2}, {"dataset": "glue/mrpc"}):  # which needs the Hub
+        assert not warm_worker.give_to_warm_worker(store, store.create(config.changed(**values)))
+    run = service.start_run(store, config)
     worker = workers.worker_process(run)
     assert worker is not None
     assert worker.pid == waiting.pid
     until(lambda: service.run_summary(store, run).status == "finished")
     assert "finished 3 steps" in run.log_tail()
     assert run.has_model()
-    assert not (store.root / ".warm").exists()
+    assert not folder.exists()
     until(lambda: not psutil.pid_exists(waiting.pid))
 
 
 @pytest.mark.slow
-def test_what_it_cannot_do_goes_another_way(
-    store: RunStore, brief: RunConfig, waiting: psutil.Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = store.create(brief.changed(num_processes=2))
-    assert not warm_worker.give_to_warm_worker(store, run)
-    monkeypatch.setattr(catalog, "needs_hub", lambda dataset, checkpoint: True)
-    assert not warm_worker.give_to_warm_worker(store, store.create(brief))
-    monkeypatch.undo()
-    assert waiting.is_running()
-    waiting.suspend()  # hung: it is ended, not waited for
-    assert not warm_worker.give_to_warm_worker(store, run := store.create(brief), patience=0.2)
+def test_one_that_hangs_is_ended_not_waited_for(store: RunStore, waiting: psutil.Process) -> None:
+    waiting.suspend()
+    run = store.create(RunConfig())
+    assert not warm_worker.give_to_warm_worker(store, run, patience=0.2)
     assert not run.process_file.exists()
-    until(lambda: not waiting.is_running() or waiting.status() == psutil.STATUS_ZOMBIE, 60)
+    until(lambda: not waiting.is_running() or waiting.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_it_ends_when_nobody_comes_or_its_folder_or_app_goes(
