@@ -137,7 +137,7 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
     assert first is not None
     assert run.pinned_config().dataset_revision == repo.head
     assert len(list((store.root / "data").glob("*/"))) == 1  # read once
-    repo.commit("other rows", files(60))
+    repo.commit("other rows", {**files(60)})
     assert splits.load_pairs(run.config(), store.root).fingerprint != first.fingerprint
     shutil.rmtree(run.predictions)
     test_set.score_both_orders(run)
