@@ -66,10 +66,10 @@ def test_a_write_that_ends_in_the_middle_is_known(library: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (errno.ENOSPC, "the disk is full. Free some space and press Resume."),
-        (errno.EDQUOT, "the disk quota is used up. Free some space and press Resume."),
-        (errno.EROFS, "the disk is read-only. Make it writable and press Resume."),
-        (errno.EACCES, "permission denied. Give this user the right to write there and press"),
+        (errno.ENOSPC, "the disk is full. Free some space, and press Resume."),
+        (errno.EDQUOT, "the disk quota is used up. Free some space, and press Resume."),
+        (errno.EROFS, "the disk is read-only. Make it writable, and press Resume."),
+        (errno.EACCES, "permission denied. Give this user the right to write there, and press"),
     ],
 )
 def test_each_cause_has_its_remedy(code: int, words: str) -> None:
@@ -77,7 +77,7 @@ def test_each_cause_has_its_remedy(code: int, words: str) -> None:
     for error in (OSError(code, text), RuntimeError(f"I/O error: {text} (os error {code})")):
         with (
             pytest.raises(StoreError) as caught,
-            disk.writing("It", StoreError, " and press Resume"),
+            disk.writing("It", StoreError, "and press Resume"),
         ):
             raise error
         assert str(caught.value).startswith(f"It cannot be written: {words}")
@@ -111,4 +111,4 @@ def test_runs_and_jobs_say_that_the_disk_is_full(tmp_path: Path) -> None:
         work()
     failed = train.unexpected_failure(caught.value, RunConfig())
     assert failed.error == "A file of the run cannot be written: the disk is full."
-    assert failed.remedy == "Free some space and press Resume: nothing saved is lost."
+    assert failed.remedy == "Free some space, and press Resume: nothing saved is lost."

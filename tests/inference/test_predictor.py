@@ -211,7 +211,7 @@ def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
     assert fetch("ada/more", files=files | {"more/vocab.txt": words})[1] == 64
     with pytest.raises(ModelError, match="no safetensors weights"):
         fetch("ada/pickle", files={"pytorch_model.bin": b"x", "config.json": b"{}"})
-    with pytest.raises(ModelError, match="no model 'ada/none' on the Hub, or it is private"):
+    with pytest.raises(ModelError, match="ada/none is not on the Hub, or it is private"):
         model_cache.fetch_hub_model("ada/none", anonymous=True)
     assert not any(token for token in hub.tokens_seen)
     monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")

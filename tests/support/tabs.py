@@ -39,6 +39,13 @@ def predict_tab(store: RunStore) -> PredictTab:
     return tab
 
 
+def publish_tab(store: RunStore) -> PublishTab:
+    tab = PublishTab(store)
+    with gr.Blocks():
+        tab.draw()
+    return tab
+
+
 def push_form(tab: PublishTab, run_id: Any, name: str = "pairs", token: str = "") -> dict[Any, Any]:
     """What Check and Push are given: a run of ada's, to be pushed under a name."""
     return {

@@ -52,7 +52,7 @@ def test_weights_that_are_no_numbers_are_named(toy_checkpoint: Path, tmp_path: P
         ((401, {"X-Error-Code": "RepoNotFound"}), "There is no checkpoint '{}'", "Check its name"),
         ((429, {"Retry-After": "600"}), "the Hub asks for a pause of 10 minutes", "after it"),
         ((503, {}), "the Hub has a fault .status 503.", "Try again later"),
-        ("cut", "The download of the checkpoint {} broke off", "what has come is kept"),
+        ("cut", "The checkpoint {} could not be fetched", "what has come is kept"),
         ("pickle", "no safetensors weights", "save it as safetensors where you trust it"),
     ],
 )
@@ -88,7 +88,7 @@ def test_visitors_get_no_checkpoint_that_the_hub_would_not_give_them(
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     assert [checkpoints.local_folder(name) is not None for name in names] == [False, False, True]
     for name, fact in (
-        ("ada/hidden", "There is no checkpoint 'ada/hidden' on the Hub, or it is private"),
+        ("ada/hidden", "The checkpoint ada/hidden is not on the Hub, or it is private"),
         ("ada/locked-up", "ada/locked-up is gated"),
         (str(toy_checkpoint), "is no name of the Hub"),
     ):

@@ -114,8 +114,8 @@ def test_the_browser_has_every_text_of_the_page_and_no_word_that_is_typed(tmp_pa
 def test_a_run_is_drawn_in_the_language_of_whoever_watches(store: RunStore, language: str) -> None:
     run = store.create(RunConfig())
     korean = live_updates.changes(store, run, {})
-    assert korean["title"][1] == "Journal"
-    assert "Ce qui se passe maintenant" in korean["lesson"][1]
+    assert korean["title"][1] == "로그"
+    assert "지금 일어나는 일" in korean["lesson"][1]
     LocalContext.request.set(None)
     english = live_updates.changes(store, run, {})
     assert "Log" in english["title"][1]
