@@ -233,7 +233,7 @@ def test_a_sign_in_of_a_space_names_what_it_may(run: Run, hub: LoopbackHub) -> N
     hub.add_user("hf_oauth_x", "ada", orgs=("lovelace", "babbage:read"))
     assert client.HubClient("hf_oauth_x").account().namespaces == ["ada", "lovelace"]
     hub.fail("POST", PREUPLOAD, 403)
-    with pytest.raises(PublishError, match=r"Choose a new name.*sign in for all"):
+    with pytest.raises(PublishError, match=r"Choose a new name.*paste a token"):
         push(run, token="hf_oauth_x")
 
 

@@ -53,7 +53,7 @@ def test_the_process_checks_once_for_all(store: RunStore, processes: list[int]) 
     assert check.check_folder(store, config.changed(learning_rate=1e-3)).folder == job.folder
     assert check.check_folder(store, config.changed(drop_leaked=True)).folder != job.folder
     state = wait(check.start_check(store, RunConfig(dataset="glue/stsb")))
-    assert "no dataset" in state.error
+    assert "is not on the Hub" in state.error
     assert state.remedy
 
 

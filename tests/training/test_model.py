@@ -49,7 +49,11 @@ def test_weights_that_are_no_numbers_are_named(toy_checkpoint: Path, tmp_path: P
     [
         ((403, {"X-Error-Code": "GatedRepo"}), "is gated", "Accept its terms at http"),
         ((401, INVALID), "does not accept this machine's token", "Sign in an"),
-        ((401, {"X-Error-Code": "RepoNotFound"}), "There is no checkpoint '{}'", "Check its name"),
+        (
+            (401, {"X-Error-Code": "RepoNotFound"}),
+            "The checkpoint {} is not on the Hub",
+            "Check its name",
+        ),
         ((429, {"Retry-After": "600"}), "the Hub asks for a pause of 10 minutes", "after it"),
         ((503, {}), "the Hub has a fault .status 503.", "Try again later"),
         ("cut", "The checkpoint {} could not be fetched", "what has come is kept"),
