@@ -164,7 +164,7 @@ def test_a_persons_own_file(app: App, page: Page, toy_checkpoint: Path, tmp_path
     page.on("dialog", lambda dialog: pytest.fail(f"markup ran: {dialog.message}"))
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
     page.get_by_role("tab", name="Data").click()
-    expect(page.locator("#look-progress")).to_contain_text("no dataset 'nyu-mll/glue'")
+    expect(page.locator("#look-progress")).to_contain_text("nyu-mll/glue is not on the Hub")
     page.get_by_role("button", name="Your own files").click()
     page.locator("#train-file input[type=file]").set_input_files(own_file(tmp_path))
     expect(page.locator("#overview")).to_contain_text("Choose it as label_column")
