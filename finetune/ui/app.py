@@ -149,6 +149,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
         "favicon_path": theme.FAVICON,
         "head": f"<style>{palette}</style><script>{script}</script>",
         "ssr_mode": False,
+        "_frontend": False,  # Gradio would give up if the first page took 3 s (a busy machine)
         "run_history": False,
         "enable_monitoring": False,
         "footer_links": ["api", "settings"],
