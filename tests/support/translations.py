@@ -13,6 +13,7 @@ import string
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -82,11 +83,22 @@ def extract_python(
     source = file.read()
     file.seek(0)
     yield from extract.extract_python(file, keywords, comment_tags, options)
+    for line, name, texts, _ in messages(source):
+        if name in ERRORS:
+            for text in texts:
+                yield line, "message", text, []
+
+
+def messages(source: bytes | str) -> Iterator[tuple[int, str, list[str], set[str]]]:
+    """The errors and messages in Python code: line, function, their texts, names of the values;
+    without names where a text is no literal."""
     for node in ast.walk(ast.parse(source)):
-        name = ast.unparse(node.func).split(".")[-1] if isinstance(node, ast.Call) else ""
-        if isinstance(node, ast.Call) and name in ERRORS:
-            for text in (text for argument in node.args[:2] for text in _literals(argument)):
-                yield node.lineno, "message", text, []
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).split(".")[-1]
+            if name in ERRORS or name in KEYWORDS:
+                texts = [list(_literals(argument)) for argument in node.args[:2]]
+                values = {keyword.arg or "" for keyword in node.keywords} if all(texts) else set()
+                yield node.lineno, name, [*chain(*texts)], values
 
 
 def _literals(node: ast.expr) -> Iterator[str]:

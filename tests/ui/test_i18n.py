@@ -54,6 +54,13 @@ def test_every_text_is_translated_and_no_translation_is_left_over(
         assert '"' not in translated, text  # it may stand in an attribute
 
 
+def test_every_message_has_the_values_that_its_text_names() -> None:
+    for path in translations.SOURCE.rglob("*.py"):
+        for line, _, texts, values in translations.messages(path.read_text(encoding="utf-8")):
+            names = {name for text in texts for name, _ in translations.placeholders(text)}
+            assert not values or names == values, f"{path.name}:{line}"
+
+
 @pytest.mark.parametrize(
     ("accepted", "cookie", "expected"),
     [

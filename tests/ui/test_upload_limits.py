@@ -51,8 +51,9 @@ def store(server: Server) -> RunStore:
 
 
 def lying(folder: Path) -> list[Path]:
-    """The uploaded files that were not removed yet."""
-    return [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+    """The uploaded files that were not removed yet; the app may remove one meanwhile."""
+    files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
+    return [path for path in files if path.is_file() and path.stat().st_size]
 
 
 def send(who: httpx.Client, contents: bytes, name: str = "pairs.csv") -> httpx.Response:
