@@ -60,7 +60,8 @@ def _translated(value: object) -> object:
 
 def gettext_html(text: str, /, **values: object) -> Markup:
     """As `gettext` for a text with HTML in it; the values are escaped."""
-    return Markup(gettext(text)).format(**values)
+    translated = {name: _translated(value) for name, value in values.items()}
+    return Markup(gettext(text)).format(**translated)
 
 
 def page_text(text: str) -> str:
