@@ -62,7 +62,6 @@ def predict_file(
     out: Path,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_head: Callable[[list[Line]], None] = lambda rows: None,
-    totals: RunningTotals | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Predict every row of a file: the report, and whether all rows were predicted.
 
@@ -74,14 +73,13 @@ def predict_file(
         on_progress: called with rows done and rows in all, 0 while unknown; it may raise
             `Cancelled`.
         on_head: called with the first rows of the result.
-        totals: counts the rows, for callers who look at it meanwhile.
 
     Raises:
         DataError: when the file cannot be read.
         ModelError: when there is no model.
     """
     table = tables.open_table(path, request.file)
-    totals = totals or RunningTotals()
+    totals = RunningTotals()
     predictor = _RowPredictor(run, request, totals)
     row_count = _count_rows(path, table)
     head: list[Line] = []
