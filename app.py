@@ -22,8 +22,8 @@ else:
     # ZeroGPU ends an app that has no function to lend its GPU to, and the page could not say that
     # training needs other hardware.
     @spaces.GPU
-    def lent() -> None:
-        """Nothing."""
+    def zero_gpu_function() -> None:
+        """Does nothing."""
 
 
 from finetune.jobs.scheduler import Scheduler  # noqa: E402
@@ -36,30 +36,30 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=None, help="where runs are kept")
     parser.add_argument("--host", default=None, help="address to serve on (default: this machine)")
     parser.add_argument("--port", type=int, default=None, help="port (default: 7860 or the next)")
-    given = parser.parse_args()
-    store = RunStore(given.runs or default_root())
+    args = parser.parse_args()
+    store = RunStore(args.runs or default_root())
     print(f"Runs are kept in {store.root}", flush=True)
-    made = app.build(store)
-    Scheduler(store, warm=True, release=release).start()
-    stand_aside()
-    app.launch(made, store, server_name=given.host, server_port=given.port)
+    page = app.build(store)
+    Scheduler(store, warm=True, release=release_models).start()
+    lower_priority()
+    app.launch(page, store, server_name=args.host, server_port=args.port)
 
 
-def release() -> None:
-    """Give the page's models' device memory back; nothing is loaded before somebody asks one."""
-    if (models := sys.modules.get("finetune.inference.model_cache")) is not None:
-        models.release_models()
+def release_models() -> None:
+    """Free the device memory of the models that the page has loaded for predictions, if any."""
+    if (model_cache := sys.modules.get("finetune.inference.model_cache")) is not None:
+        model_cache.release_models()
 
 
-def stand_aside() -> None:
-    """Let what trains on these processors go before the page and all who look at it.
+def lower_priority() -> None:
+    """Run the web server at a lower priority than training, where both share the processors.
 
-    Linux gives each thread a priority of its own, which the threads it starts have too: the
-    server's, but not the scheduler's, which is there already and starts the processes.
+    On Linux a thread passes its priority on to the threads it starts: the server's. The scheduler's
+    thread, which starts the workers, runs already and keeps its own.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            # Batch: what wakes up does not push aside what computes.
+            # As batch work, a thread that wakes up does not interrupt one that computes.
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
