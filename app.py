@@ -36,13 +36,16 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=None, help="where runs are kept")
     parser.add_argument("--host", default=None, help="address to serve on (default: this machine)")
     parser.add_argument("--port", type=int, default=None, help="port (default: 7860 or the next)")
+    parser.add_argument("--share", action="store_true", help="a public link to this app")
     args = parser.parse_args()
+    if args.share:  # whoever has the link is a visitor, with runs of their own and no token of ours
+        os.environ["FINETUNE_VISITORS"] = "1"
     store = RunStore(args.runs or default_root())
     print(f"Runs are kept in {store.root}", flush=True)
     page = app.build(store)
     Scheduler(store, warm=True, release=release_models).start()
     lower_priority()
-    app.launch(page, store, server_name=args.host, server_port=args.port)
+    app.launch(page, store, server_name=args.host, server_port=args.port, share=args.share)
 
 
 def release_models() -> None:

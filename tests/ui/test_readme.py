@@ -1,0 +1,55 @@
+"""The examples of the READMEs run as they are written, from top to bottom."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TOKEN
+from tests.support.browser import ROOT, App, own_file
+from tests.support.hub import LoopbackHub
+
+
+@pytest.fixture
+def signed_in(hub: LoopbackHub) -> Iterator[LoopbackHub]:
+    """As after `hf auth login`."""
+    token = Path(os.environ["HF_HOME"], "token")
+    token.write_text(TOKEN)
+    yield hub
+    token.unlink()
+
+
+def run_example(readme: str, old: str, new: str, folder: Path) -> str:
+    """What the Python of a README prints, with one of its names replaced."""
+    text = (ROOT / readme).read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    assert old in code
+    result = subprocess.run(
+        [sys.executable, "-c", code.replace(old, new)], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "FINETUNE_RUNS": str(folder / "runs"), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)  # it trains the default model
+def test_the_api_example(app: App, signed_in: LoopbackHub, tmp_path: Path) -> None:
+    own_file(tmp_path)
+    printed = run_example("finetune/ui/README.md", "http://127.0.0.1:7860", app.url, tmp_path)
+    assert "equivalent" in printed
+    assert len(signed_in.repos["model", "ada/my-paraphrase-model"].commits) == 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)  # it trains the default model
+def test_the_python_example(signed_in: LoopbackHub, tmp_path: Path) -> None:
+    printed = run_example("README.md", "user/name", "ada/name", tmp_path)
+    assert "equivalent" in printed
+    assert signed_in.repos["model", "ada/name"].private
