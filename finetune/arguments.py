@@ -12,14 +12,14 @@ from finetune.config import RunConfig, knobs
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One option a field, `--learning_rate 5e-5`; booleans as `--flag` and `--no-flag`."""
-    defaults = RunConfig().to_dict()
+    defaults = RunConfig()
     titles = dict.fromkeys(knob.group for knob in knobs().values())
     groups = {title: parser.add_argument_group(title) for title in titles}
     for name, knob in knobs().items():
         details: dict[str, Any] = {"metavar": knob.kind.__name__}
         if knob.kind is bool:
             details = {"action": argparse.BooleanOptionalAction}
-        text = f"{knob.help} (default: {defaults[name]!r})"
+        text = f"{knob.help} (default: {getattr(defaults, name)!r})"
         if knob.choices:
             text += f" one of: {', '.join(knob.choices)}"
         groups[knob.group].add_argument(

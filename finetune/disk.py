@@ -32,7 +32,6 @@ _CAUSES = {
     errno.EROFS: (_("the disk is read-only"), _("Make it writable")),
     errno.EACCES: (_("permission denied"), _("Give this user the right to write there")),
 }
-_NUMBER = re.compile(r"(?:os error |\[errno )(\d+)", re.IGNORECASE)
 # torch's zip writer, and numpy's `tofile`: a short write, of which they give no cause.
 _SHORT = re.compile(r"no space left|inline_container|PytorchStreamWriter|requested and \d+ written")
 
@@ -40,11 +39,10 @@ _SHORT = re.compile(r"no space left|inline_container|PytorchStreamWriter|request
 def cause(error: BaseException | None) -> int | None:
     """The error number of a failed write, whichever library failed; None for any other error."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _CAUSES:
-            return error.errno
         text = str(error)
         for code in _CAUSES:
-            if str(code) in _NUMBER.findall(text) or f"strerror: {os.strerror(code)}" in text:
+            words = (f"os error {code})", f"[Errno {code}]", f"strerror: {os.strerror(code)}")
+            if getattr(error, "errno", 0) == code or any(word in text for word in words):
                 return code
         if _SHORT.search(text) and "open file failed" not in text:
             return errno.ENOSPC
@@ -138,29 +136,27 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 def standing(folder: Path) -> Path:
     """Where a folder is that `replace_folder` writes: itself, or the former after a crash."""
-    former = _former(folder)
-    return former if not folder.exists() and former.exists() else folder
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder that `replace_folder` writes, and the former; no part of it can be seen."""
-    gone = folder.with_name(f".{folder.name}.gone")
-    for leftover in (_former(folder), gone):
-        shutil.rmtree(leftover, ignore_errors=True)
-    if folder.exists():
-        folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+    return folder if folder.exists() or not _former(folder).exists() else _former(folder)
 
 
 def _former(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.former")
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that `replace_folder` writes, and the former; no part of it can be seen."""
+    gone = folder.with_name(f".{folder.name}.gone")
+    shutil.rmtree(_former(folder), ignore_errors=True)
+    shutil.rmtree(gone, ignore_errors=True)
+    if folder.exists():
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
 def link_folder(folder: Path, to: Path) -> None:
     """The same files in another folder: linked, or copied where the disk has no links."""
-    to.mkdir()
-    for path in filter(Path.is_file, folder.iterdir()):
-        try:
-            os.link(path, to / path.name)
-        except OSError:
-            shutil.copy2(path, to / path.name)
+    try:
+        shutil.copytree(folder, to, copy_function=os.link)
+    except OSError:
+        shutil.rmtree(to, ignore_errors=True)
+        shutil.copytree(folder, to)

@@ -16,20 +16,16 @@ def unsigned(text: str) -> str:
     return _QUERY.sub("\\1?\u2026", text)
 
 
+class _UnsignedRecord(logging.LogRecord):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "://" in (text := self.getMessage()):
+            self.msg, self.args = unsigned(text), ()
+
+
 def hide_signatures() -> None:
     """Let no log record of this process hold a signed address, whichever library makes it."""
-    make_record = logging.getLogRecordFactory()
-    if getattr(make_record, "hides_signatures", False):
-        return
-
-    def make_unsigned(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = make_record(*args, **kwargs)
-        if "://" in (text := record.getMessage()):
-            record.msg, record.args = unsigned(text), ()
-        return record
-
-    make_unsigned.hides_signatures = True  # type: ignore[attr-defined]
-    logging.setLogRecordFactory(make_unsigned)
+    logging.setLogRecordFactory(_UnsignedRecord)
 
 
 def print_traceback() -> None:

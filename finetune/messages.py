@@ -30,12 +30,7 @@ class Message(str):
 
 
 def message(template: str, /, **values: object) -> str:
-    """A `Message`, for whoever looks at the page; `pybabel extract` collects the templates.
-
-    Args:
-        template: the English text, with placeholders as `str.format` takes them.
-        values: for the placeholders.
-    """
+    """A `Message`; `pybabel extract` collects the templates of its calls."""
     return Message(template, **values)
 
 

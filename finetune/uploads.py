@@ -126,7 +126,7 @@ class Uploads:
         """
         if self.visitor.alone:
             return 0
-        limit = Limits.of_environment().upload_bytes
+        limit = Limits().upload_bytes
         most = limit - size - other_bytes
         unused, needed = self._sizes()
         total = needed + sum(unused.values())

@@ -133,7 +133,7 @@ def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
         fetched = {key: entry for key, entry in json_files.read(path).items() if entry[1] > since}
         if fetched.get(name, (0, 0))[0]:
             return ""
-        limit, needed = owners.Limits.of_environment().hub_bytes, size()
+        limit, needed = owners.Limits().hub_bytes, size()
         before = sum(n for n, _ in fetched.values())
         if before + needed > limit:
             needed_mb, limit_mb, before_mb = (n / 2**20 for n in (needed, limit, before))

@@ -195,7 +195,7 @@ class _Training:
         pairs, config, train = self.pairs, self.config, self.batches.train
         batches_per_process = -(-len(train) // self.accelerator.num_processes)
         per_epoch, total = loop.count_steps(config, batches_per_process)
-        limit = Limits.of_environment().run_steps
+        limit = Limits().run_steps
         if owners.is_shared() and self.run.owner and total > limit:
             raise too_many_steps(config, total, limit)
         return events.Prepared(

@@ -79,7 +79,7 @@ def plan_runs(
         for seed in range(base.seed, base.seed + seeds):
             parts = differences + ([f"seed {seed}"] if seeds > 1 else [])
             name = ", ".join([default_title(base), *parts])[:300] if parts else base.name
-            planned.append(PlannedRun(base.changed(**point, seed=seed, name=name).check(), group))
+            planned.append(PlannedRun(base.changed(**point, seed=seed, name=name), group))
     return planned
 
 

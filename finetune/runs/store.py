@@ -115,7 +115,6 @@ class RunStore:
             ConfigError: when the configuration is wrong.
             StoreError: when the folder cannot be made.
         """
-        config.check()
         run = Run(self.root / (run_id or self.new_id()))
         pairs = ""
         if is_upload(config.dataset):
