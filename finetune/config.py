@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from finetune import json_files
+from finetune import disk
 from finetune.errors import ConfigError
 from finetune.messages import message as _
 
@@ -257,7 +257,7 @@ class RunConfig(BaseModel):
     def from_json(cls, text: str) -> RunConfig:
         """The configuration of a `config.json`."""
         try:
-            return cls(**json_files.parse(text))
+            return cls(**disk.parse_json(text))
         except (TypeError, ValueError) as error:
             problem = _("must be a JSON object of names and values")
             raise ConfigError({"config.json": problem}) from error

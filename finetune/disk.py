@@ -1,4 +1,5 @@
-"""Writes files and folders that are whole after a crash, and explains why one cannot be written.
+"""Writes files and folders that are whole after a crash, explains why one cannot be written, and
+reads JSON that may be damaged.
 
 Libraries raise errors of their own for one and the same full disk: `OSError`, or in torch,
 safetensors and numpy an exception that has only words. `writing` makes one error of them all.
@@ -8,18 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from finetune.errors import FinetuneError, StoreError
 from finetune.messages import message as _
 
 _Error = TypeVar("_Error", bound=FinetuneError)
+_T = TypeVar("_T")
 
 ELSEWHERE = _("or choose another folder with FINETUNE_RUNS")
 _CAUSES = {
@@ -160,3 +164,43 @@ def link_folder(folder: Path, to: Path) -> None:
     except OSError:
         shutil.rmtree(to, ignore_errors=True)
         shutil.copytree(folder, to)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; raises ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """The JSON object of a text; empty where it is something else."""
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object of a file; empty when it is missing, unreadable or something else."""
+    try:
+        return parse_object(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return {}
+
+
+def read_cached(path: Path, parse: Callable[[str], _T]) -> _T:
+    """A file's text, parsed once for each version of the file.
+
+    Raises:
+        OSError: when it cannot be read; and whatever `parse` raises.
+    """
+    status = path.stat()
+    return cast(_T, _parsed(parse, str(path), status.st_ino, status.st_mtime_ns, status.st_size))
+
+
+@lru_cache(maxsize=16_384)
+def _parsed(parse: Callable[[str], Any], path: str, *version: int) -> Any:
+    return parse(Path(path).read_text(encoding="utf-8", errors="replace"))

@@ -26,7 +26,7 @@ from finetune.runs import events
 from finetune.runs.events import Event
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, JobState, fold_job
+from finetune.runs.summary import ENDED, JobState
 
 State = TypeVar("State", bound=JobState)
 _SMALLER_BATCH = (
@@ -102,7 +102,7 @@ def job_state(job: JobFolder) -> JobState:
     """How far a job is; `none` where nobody asked for it."""
     if not job.folder.is_dir():
         return JobState("none")
-    return current_state(job, lambda: fold_job(job.tail()[0]))
+    return current_state(job, lambda: JobState().fold(job.tail()[0]))
 
 
 def current_state(job: JobFolder, fold: Callable[[], State]) -> State:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import shutil
 import sys
@@ -203,7 +202,8 @@ def _note_killed_worker(run: Run) -> None:
 
 def _as_requested(run: Run, event: events.Stopped) -> events.Stopped:
     """The event with what was asked of the run, and why."""
-    return dataclasses.replace(event, discarded=run.discard_requested(), reason=run.stop_reason())
+    asked = {"discarded": run.discard_requested(), "reason": run.stop_reason()}
+    return event.model_copy(update=asked)
 
 
 def _clean_up(run: Run, event: Event) -> None:

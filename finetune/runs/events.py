@@ -7,11 +7,10 @@ since the epoch, durations are seconds.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from finetune.messages import Text
 from finetune.phases import Phase
@@ -27,24 +26,21 @@ def _without_nulls(scores: Any) -> Any:
 Scores = Annotated[dict[str, float], BeforeValidator(_without_nulls)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(BaseModel, frozen=True, defer_build=True):
     """The common part: when it happened."""
 
-    time: float = field(default_factory=time.time)
+    time: float = Field(default_factory=time.time)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Started(Event):
     """A worker process began; `versions` are those of its libraries."""
 
     event: Literal["started"] = "started"
     device: str
     processes: int = 1
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class PhaseStarted(Event):
     """A phase began; `detail` names its checkpoint, dataset or split."""
 
@@ -53,7 +49,6 @@ class PhaseStarted(Event):
     detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Progressed(Event):
     """How much of a phase is done; `total` is 0 while unknown."""
 
@@ -63,7 +58,6 @@ class Progressed(Event):
     detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Prepared(Event):
     """Data and model are ready.
 
@@ -84,11 +78,10 @@ class Prepared(Event):
     per_device_train_batch_size: int = 0
     gradient_accumulation_steps: int = 0
     fingerprint: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
-    majority: Scores = field(default_factory=dict)
+    data: dict[str, Any] = {}
+    majority: Scores = {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class FirstBatch(Event):
     """The first training batch as the model reads it: its first examples, long ones in part.
 
@@ -110,13 +103,12 @@ class FirstBatch(Event):
     tokens: list[list[str]]
     ids: list[list[int]]
     attention_mask: list[list[int]]
-    token_type_ids: list[list[int]] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    special: list[str] = field(default_factory=list)
+    token_type_ids: list[list[int]] = []
+    labels: list[str] = []
+    special: list[str] = []
     form: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stepped(Event):
     """The optimizer has stepped; loss and speed are means over all processes since the last report.
 
@@ -132,7 +124,6 @@ class Stepped(Event):
     grad_norm: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
     """The validation split was scored; `intervals` are ends of 95% bootstrap intervals."""
 
@@ -142,10 +133,9 @@ class Evaluated(Event):
     metrics: Scores
     seconds: float
     best: bool
-    intervals: dict[str, list[float]] = field(default_factory=dict)
+    intervals: dict[str, list[float]] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class BaselinesMeasured(Event):
     """What other means reach on the same validation pairs: baseline -> score -> value."""
 
@@ -153,7 +143,6 @@ class BaselinesMeasured(Event):
     baselines: dict[str, Scores]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TestSetOpened(Event):
     """The kept model was scored on the test set: by the most probable class, and `at_threshold`."""
 
@@ -161,10 +150,9 @@ class TestSetOpened(Event):
     step: int
     metrics: Scores
     threshold: float | None = None
-    at_threshold: Scores = field(default_factory=dict)
+    at_threshold: Scores = {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Saved(Event):
     """The model of `step` lies in the run folder's `best/`, loadable by `from_pretrained`."""
 
@@ -172,7 +160,6 @@ class Saved(Event):
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
     """The run goes on from its checkpoint of `step`; what came after that is done again."""
 
@@ -180,7 +167,6 @@ class Resumed(Event):
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
     """The job ended because someone asked, or for a `reason`; a `discarded` run keeps no model."""
 
@@ -191,7 +177,6 @@ class Stopped(Event):
     reason: Text = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Failed(Event):
     """The job ended by an error."""
 
@@ -200,7 +185,6 @@ class Failed(Event):
     remedy: Text = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Finished(Event):
     """The job went to its end; a run ends `early` when its score has stopped rising."""
 
@@ -220,11 +204,6 @@ AnyEvent = Annotated[
 @cache
 def _reader() -> TypeAdapter[Event]:
     return TypeAdapter(AnyEvent)
-
-
-def to_json(event: Event) -> str:
-    """One line of JSON without its newline."""
-    return _reader().dump_json(event).decode()
 
 
 def from_json(line: str | bytes) -> Event | None:

@@ -19,17 +19,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finetune import disk, json_files
+from pydantic import BaseModel, ValidationError
+
+from finetune import disk
 from finetune.config import RunConfig, is_upload
 from finetune.disk import write_atomically
 from finetune.errors import ConfigError, NoSuchRun, StoreError
-from finetune.messages import message
+from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.job_folder import FORMAT, JobFolder, PathInside
-from finetune.runs.metadata import RunMetadata
-from finetune.runs.summary import RunSummary, fold_events
+from finetune.runs.summary import RunSummary
 
 NOTES = "finetune"  # the key of a saved model's `config.json` that other programs ignore
+_LIMITS = {"name": 120, "tags": 200, "note": 5000}  # characters, of all tags together
+
+
+class RunMetadata(BaseModel, frozen=True, defer_build=True):
+    """What belongs to a run beside its configuration: the contents of `about.json`."""
+
+    group: str = ""  # shared by runs that repeat one configuration with other seeds
+    created: float = 0.0  # seconds since the epoch
+    pairs: str = ""  # what the person calls the files of an upload it is trained on
+    number: int = 1  # counts the runs that would have the same title
+    name: str = ""  # what the person calls it
+    tags: tuple[str, ...] = ()
+    note: str = ""
+
+
+def parse_tags(text: str) -> tuple[str, ...]:
+    """The tags of a line: words with commas between, each once."""
+    words = (" ".join(word.split()) for word in text.split(","))
+    return tuple(dict.fromkeys(filter(None, words)))
 
 
 class Run(JobFolder):
@@ -48,8 +68,8 @@ class Run(JobFolder):
                 id=self.id,
             )
         try:
-            return json_files.read_as(self.folder / "config.json", RunConfig.from_json)
-        except (OSError, ConfigError, RecursionError) as error:
+            return disk.read_cached(self.folder / "config.json", RunConfig.from_json)
+        except (OSError, ConfigError) as error:
             raise StoreError(
                 "config.json of run {id} cannot be read: {error}",
                 "Its model, log and events are still there; start a new run to train again.",
@@ -59,20 +79,27 @@ class Run(JobFolder):
 
     def pinned_config(self) -> RunConfig:
         """The configuration, a Hub dataset at the commit that the run first read."""
-        config = self.config()
         prepared = self.events_summary().prepared
         revision = prepared.data.get("revision") if prepared is not None else ""
-        return config.changed(dataset_revision=str(revision)) if revision else config
+        return self.config().changed(**{"dataset_revision": revision} if revision else {})
 
     def about(self) -> RunMetadata:
         try:
-            return json_files.read_as(self.folder / "about.json", RunMetadata.from_json)
-        except OSError:
+            return disk.read_cached(self.folder / "about.json", RunMetadata.model_validate_json)
+        except (OSError, ValidationError):
             return RunMetadata()
 
     def describe(self, **values: Any) -> RunMetadata:
         """Change what a person says of the run: `name`, `tags`, `note`."""
-        changed = self.about().model_copy(update=values).check()
+        changed = self.about().model_copy(update=values)
+        sizes = {name: len("".join(getattr(changed, name))) for name in _LIMITS}
+        problems = {
+            name: _("has {n:,} characters; at most {limit:,} are kept", n=sizes[name], limit=limit)
+            for name, limit in _LIMITS.items()
+            if sizes[name] > limit
+        }
+        if problems:
+            raise ConfigError(problems)
         if not self.folder.is_dir():
             raise NoSuchRun
         write_atomically(self.folder / "about.json", changed.model_dump_json(indent=2))
@@ -96,7 +123,7 @@ class Run(JobFolder):
 
     def events_summary(self) -> RunSummary:
         """The fold over all of the run's events."""
-        return fold_events(self.tail()[0])
+        return RunSummary().fold(self.tail()[0])
 
     def summary(self) -> RunSummary:
         """The fold over all of the run's events, about the model that lies in `best/`."""
@@ -105,9 +132,8 @@ class Run(JobFolder):
     def with_kept_model(self, summary: RunSummary) -> RunSummary:
         """A copy about the model in `best/`, which after a crash may be another than the last."""
         step = self.kept_step()
-        if step is None and self.has_model():
-            step = summary.saved_step
-        return replace(summary, saved_step=step)
+        unnamed = step is None and self.has_model()
+        return replace(summary, saved_step=summary.saved_step if unnamed else step)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -176,7 +202,7 @@ class Run(JobFolder):
             return
         aside = best.with_name("best.new")
         shutil.rmtree(aside, ignore_errors=True)
-        with disk.writing(message("The best model")):
+        with disk.writing(_("The best model")):
             disk.link_folder(checkpoint / "best", aside)
             disk.replace_folder(aside, best)
 
@@ -198,8 +224,8 @@ def default_title(config: RunConfig, pairs: str = "") -> str:
 def _saved_step(model: Path) -> int | None:
     """The step that a saved model's `config.json` tells; None where there is none."""
     try:
-        notes = json_files.read_as(model / "config.json", json_files.parse)[NOTES]
-    except (OSError, ValueError, TypeError, KeyError):
+        notes = disk.read_cached(model / "config.json", disk.parse_object).get(NOTES)
+    except OSError:
         return None
     step = notes.get("step") if isinstance(notes, dict) else None
     return step if type(step) is int else None

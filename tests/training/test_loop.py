@@ -128,7 +128,7 @@ def test_a_stop_keeps_the_best_model_or_the_present_one(
     phases = [event.phase for event in happened if isinstance(event, events.PhaseStarted)]
     assert (Phase.SAVE_UNSCORED_MODEL in phases) == (not evaluated)
     assert phases[-1] == Phase.SAVE_CHECKPOINT
-    shown = [summary.fold_events(happened[: count + 1]) for count in range(len(happened))]
+    shown = [summary.RunSummary().fold(happened[: count + 1]) for count in range(len(happened))]
     assert shown[-1].saved_step == kept
     assert shown[-1].step == happened[-1].step
     saving = [run_view.announcement(state) for state in shown if state.phase.startswith("save")]

@@ -201,7 +201,7 @@ def test_a_run_does_not_go_on_with_other_pairs(
 ) -> None:
     run = store.create(toy_config)
     (ready,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
-    run.append(dataclasses.replace(ready, fingerprint="f" * 64, data={"revision": "abc"}))
+    run.append(ready.model_copy(update={"fingerprint": "f" * 64, "data": {"revision": "abc"}}))
     run.begin_checkpoint()
     run.end_checkpoint(3, keep=1)
     work_in_this_process(monkeypatch)
