@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import evaluate
 import numpy as np
 import torch
 from accelerate import Accelerator
@@ -23,6 +22,7 @@ from transformers import PreTrainedModel
 
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
+from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
 from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.events import Event, PhaseStarted
@@ -48,13 +48,9 @@ class Hooks:
     """
 
     should_stop: Callable[[], bool] = lambda: False
-    save_best: Callable[[int, PreTrainedModel, Weights | None], None] = (
-        lambda step, model, weights: None
-    )
-    save_predictions: Callable[[int, Logits, Labels], dict[str, list[float]]] = (
-        lambda step, logits, labels: {}
-    )
-    save_checkpoint: Callable[[int, Callable[[Path], None]], None] = lambda step, write: None
+    save_best: Callable[[int, PreTrainedModel, Weights | None], object] = lambda *_: None
+    save_predictions: Callable[[int, Logits, Labels], dict[str, list[float]]] = lambda *_: {}
+    save_checkpoint: Callable[[int, Callable[[Path], None]], object] = lambda *_: None
     first_batch: Callable[[dict[str, torch.Tensor]], Iterable[Event]] = lambda batch: ()
 
 
@@ -63,9 +59,9 @@ def fit(
     accelerator: Accelerator,
     model: PreTrainedModel,
     batches: Loaders,
-    metric: evaluate.Metric,
     hooks: Hooks | None = None,
     resume: Path | None = None,
+    positive: int = 1,
 ) -> Iterator[Event]:
     """Train, and evaluate after each epoch or every `eval_steps`; yield what happens.
 
@@ -74,14 +70,14 @@ def fit(
 
     Args:
         model: a classifier whose output has `loss` and `logits` of shape (batch, classes).
-        metric: scores predicted classes; its result's keys are the metrics' names.
         resume: a checkpoint of a run of the same configuration; the rest of the run is then the
             same as if it had never ended.
+        positive: of two classes the one whose F1 is meant; of more it is their mean.
 
     Raises:
         TrainingError: when the loss is not a finite number, naming the step.
     """
-    loop = _Loop(config, accelerator, model, batches, metric, hooks or Hooks())
+    loop = _Loop(config, accelerator, model, batches, hooks or Hooks(), positive)
     progress, meter = loop.progress, loop.meter
     # 1. Go on from a checkpoint, if there is one. It may have been the last thing to do.
     if resume is not None and (yield from loop.resume(resume)):
@@ -135,10 +131,11 @@ class _Loop:
         accelerator: Accelerator,
         model: PreTrainedModel,
         batches: Loaders,
-        metric: evaluate.Metric,
         hooks: Hooks,
+        positive: int,
     ) -> None:
-        self.config, self.accelerator, self.metric, self.hooks = config, accelerator, metric, hooks
+        self.config, self.accelerator, self.hooks = config, accelerator, hooks
+        self.positive = positive
         self.model, self.optimizer, self.train, self.validation = accelerator.prepare(
             model, build_optimizer(model, config), batches.train, batches.validation
         )
@@ -220,7 +217,13 @@ class _Loop:
         )
 
     def stop_requested(self) -> bool:
-        return self._any_rank(self.hooks.should_stop())
+        """Whether any rank is to stop: a small all-reduce, and none where there is one process."""
+        requested = self.hooks.should_stop()
+        if self.accelerator.num_processes == 1:
+            return requested
+        if requested:
+            self.accelerator.set_trigger()
+        return bool(self.accelerator.check_trigger())
 
     def evaluation_due(self) -> bool:
         step = self.progress.step
@@ -256,16 +259,13 @@ class _Loop:
         logits, labels = predictions
         loss = cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
         progress.evaluated, progress.validation_loss = progress.step, loss
-        scores: dict[str, float] = {}
-        best = False
-        if self.accelerator.is_main_process:  # its answer alone is written down
-            metrics = self.metric.compute(predictions=logits.argmax(axis=1), references=labels)
-            scores = {**(metrics or {}), "loss": loss}
-            name = self.config.metric_for_best_model
-            score = -scores[name] if name == "loss" else scores[name]
-            best = progress.best is None or score > progress.best
-            progress.best = score if best else progress.best
-            progress.waited = 0 if best else progress.waited + 1
+        confusion = confusion_matrix(labels, logits.argmax(axis=1), logits.shape[1])
+        scores = {**accuracy_and_f1(confusion, self.positive), "loss": loss}
+        name = self.config.metric_for_best_model
+        score = -scores[name] if name == "loss" else scores[name]
+        best = progress.best is None or score > progress.best
+        progress.best = score if best else progress.best
+        progress.waited = 0 if best else progress.waited + 1
         seconds = time.monotonic() - began
         yield events.Evaluated(
             step=progress.step,
@@ -275,7 +275,7 @@ class _Loop:
             best=best,
             intervals=self.hooks.save_predictions(progress.step, logits, labels),
         )
-        if self._any_rank(best):
+        if best:
             yield from self._save_model()
         return True
 
@@ -309,8 +309,7 @@ class _Loop:
 
     def stop(self) -> Iterator[Event]:
         """End here, with a model and a checkpoint; nothing is evaluated any more."""
-        unsaved = self.progress.best is None and self.accelerator.is_main_process
-        if self._any_rank(unsaved):
+        if self.progress.best is None:
             yield from self._save_model()
         yield from self.write_checkpoint()
         yield events.Stopped(step=self.progress.step, seconds=self.progress.seconds)
@@ -318,15 +317,7 @@ class _Loop:
     def end_early(self) -> Generator[Event, None, bool]:
         """End the run where the score has stopped rising; whether it has."""
         progress, patience = self.progress, self.config.early_stopping_patience
-        ends = bool(patience) and self._any_rank(progress.waited >= patience)
+        ends = 0 < patience <= progress.waited
         if ends:
             yield events.Finished(step=progress.step, seconds=progress.seconds, early=True)
         return ends
-
-    def _any_rank(self, mine: bool) -> bool:
-        """Whether any rank says yes: a small all-reduce, and none where there is one process."""
-        if self.accelerator.num_processes == 1:
-            return mine
-        if mine:
-            self.accelerator.set_trigger()
-        return bool(self.accelerator.check_trigger())

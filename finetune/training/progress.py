@@ -17,7 +17,7 @@ class LoopProgress:
         batch: batches of this epoch seen by each rank.
         order: state of the generator of the training order when this epoch began.
         best: the best score so far; None before the first evaluation.
-        waited: evaluations since that one; scores are known to the main process alone.
+        waited: evaluations since that one.
         evaluated: the step of the last evaluation, which had `validation_loss`.
     """
 
