@@ -157,15 +157,6 @@ def remove_folder(folder: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def link_folder(folder: Path, to: Path) -> None:
-    """The same files in another folder: linked, or copied where the disk has no links."""
-    try:
-        shutil.copytree(folder, to, copy_function=os.link)
-    except OSError:
-        shutil.rmtree(to, ignore_errors=True)
-        shutil.copytree(folder, to)
-
-
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text; raises ValueError, also where it is nested too deeply."""
     try:

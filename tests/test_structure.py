@@ -19,7 +19,6 @@ HEAVY_MODULES = {
     "finetune.hub.onnx",
     "finetune.training.dataloaders", "finetune.training.loop",
     "finetune.training.model", "finetune.training.optimizer",
-    "finetune.training.progress",
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "datasets", "accelerate"}
 SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for

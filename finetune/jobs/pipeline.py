@@ -220,8 +220,6 @@ class _Training:
 
         run, accelerator = self.run, self.accelerator
         self.pairs = dataclasses.replace(self.pairs, splits={}, numbers={})  # unmaps the texts
-        if distributed.is_main_process():
-            run.rewind(self.checkpoint)
         self.stop.looping = True
         gc.collect()
         gc.freeze()  # what the imports made stays, and is not looked through again at every step

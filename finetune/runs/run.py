@@ -3,8 +3,7 @@
 <run id>/
     config.json     the immutable RunConfig
     about.json      title, tags and note (`RunMetadata`)
-    checkpoints/    what a run needs to go on, one folder a step, with the best model of that
-                    moment; gone when it has finished
+    checkpoints/    what a run needs to go on, one folder a step; gone when it has finished
     best/           the best model so far, a plain `from_pretrained` folder
     predictions/    validation logits of each evaluation, one .npz a step
     seen/           hashes of the training and validation pairs (`pair_index`)
@@ -15,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,8 @@ class Run(JobFolder):
         return self.with_kept_model(self.events_summary())
 
     def with_kept_model(self, summary: RunSummary) -> RunSummary:
-        """A copy about the model in `best/`, which after a crash may be another than the last."""
+        """A copy about the model in `best/`, which after a crash may be of a later step than the
+        last checkpoint: the run comes by it again."""
         step = self.kept_step()
         unnamed = step is None and self.has_model()
         return replace(summary, saved_step=summary.saved_step if unnamed else step)
@@ -150,8 +151,13 @@ class Run(JobFolder):
         return (self.best / "config.json").exists()
 
     def kept_step(self) -> int | None:
-        """Optimizer steps that the model in `best/` has taken; None where there is no model."""
-        return _saved_step(self.best)
+        """Optimizer steps that the model in `best/` has taken; None where it does not say it."""
+        try:
+            notes = disk.read_cached(self.best / "config.json", disk.parse_object).get(NOTES)
+        except OSError:
+            return None
+        step = notes.get("step") if isinstance(notes, dict) else None
+        return step if type(step) is int else None
 
     def discard(self) -> None:
         """Remove the model and the checkpoints; the events and the log stay."""
@@ -180,31 +186,12 @@ class Run(JobFolder):
         Everything is on the disk before the name is there: after a power cut a checkpoint is
         whole or absent.
         """
-        name = f"step-{step:09d}"
-        if same := sorted(self.checkpoints_folder.glob(f"{name}*/")):  # written before a resume
-            name += f".{int(same[-1].suffix[1:] or 0) + 1:03d}"
-        if self.has_model():
-            disk.link_folder(self.best, self.unfinished_checkpoint / "best")
+        name = f"step-{step:09d}.{time.time_ns()}"  # the same step may be written again
         disk.sync_folder(self.unfinished_checkpoint)
         os.replace(self.unfinished_checkpoint, self.checkpoints_folder / name)
         disk.sync(self.checkpoints_folder)
         for old in self.checkpoints()[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
-
-    def rewind(self, checkpoint: Path | None) -> None:
-        """Make `best/` what it was when a checkpoint was written; empty without a checkpoint."""
-        best = self.folder / "best"
-        step = _saved_step(checkpoint / "best") if checkpoint is not None else None
-        if step == self.kept_step():
-            return
-        if checkpoint is None or step is None:
-            disk.remove_folder(best)
-            return
-        aside = best.with_name("best.new")
-        shutil.rmtree(aside, ignore_errors=True)
-        with disk.writing(_("The best model")):
-            disk.link_folder(checkpoint / "best", aside)
-            disk.replace_folder(aside, best)
 
     def resume(self) -> int:
         """Note that the run goes on, from its last checkpoint or its beginning; that step."""
@@ -219,13 +206,3 @@ def default_title(config: RunConfig, pairs: str = "") -> str:
     """A configuration's name, or its checkpoint and pairs; `pairs` names the files of an upload."""
     dataset = (pairs or "own files") if is_upload(config.dataset) else config.dataset
     return config.name or f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} on {dataset}"
-
-
-def _saved_step(model: Path) -> int | None:
-    """The step that a saved model's `config.json` tells; None where there is none."""
-    try:
-        notes = disk.read_cached(model / "config.json", disk.parse_object).get(NOTES)
-    except OSError:
-        return None
-    step = notes.get("step") if isinstance(notes, dict) else None
-    return step if type(step) is int else None

@@ -30,7 +30,6 @@ class Loaders:
 
     train: DataLoader[Any]
     validation: DataLoader[Any]
-    order: torch.Generator  # of the training order
     class_weights: torch.Tensor | None  # in the loss, of shape (classes,); None: all count the same
 
 
@@ -60,7 +59,6 @@ def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunC
     return Loaders(
         DataLoader(training, size, collate_fn=collator, generator=order, **shuffling),
         DataLoader(validation, evaluated, collate_fn=collator, generator=evaluation),
-        order,
         balanced_class_weights(pairs.counts["train"]) if config.class_weights != "none" else None,
     )
 

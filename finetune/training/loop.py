@@ -28,7 +28,6 @@ from finetune.runs import events
 from finetune.runs.events import Event, PhaseStarted
 from finetune.training.dataloaders import Loaders
 from finetune.training.optimizer import build_optimizer, build_scheduler
-from finetune.training.progress import LoopProgress, LossMeter
 
 Logits = NDArray[np.float32]  # of shape (examples, classes)
 Labels = NDArray[np.int64]  # of shape (examples,)
@@ -78,12 +77,12 @@ def fit(
         TrainingError: when the loss is not a finite number, naming the step.
     """
     loop = _Loop(config, accelerator, model, batches, hooks or Hooks(), positive)
-    progress, meter = loop.progress, loop.meter
+    progress = loop.progress
     # 1. Go on from a checkpoint, if there is one. It may have been the last thing to do.
     if resume is not None and (yield from loop.resume(resume)):
         return
     yield PhaseStarted(phase=Phase.TRAIN)
-    meter.reset()
+    loop.reset_meter()
     while progress.step < loop.total:
         for batch in loop.remaining_batches():
             if not progress.step and not progress.batch:
@@ -92,7 +91,7 @@ def fit(
             if not loop.train_batch(batch):
                 continue
             # 3. After each step: report, stop, evaluate, write a checkpoint, each when it is due.
-            if meter.due(progress.step, loop.total):
+            if progress.step in (1, loop.total) or progress.step % config.logging_steps == 0:
                 yield loop.report()
             if loop.stop_requested():
                 yield from loop.stop()
@@ -104,7 +103,7 @@ def fit(
             if loop.checkpoint_due():
                 yield from loop.write_checkpoint()
                 yield PhaseStarted(phase=Phase.TRAIN)
-                meter.reset()
+                loop.reset_meter()
         else:
             progress.begin_epoch()
     yield events.Finished(step=progress.step, seconds=progress.seconds)
@@ -120,6 +119,45 @@ def count_steps(config: RunConfig, batches_per_epoch: int) -> tuple[int, int]:
 def is_sharded(accelerator: Accelerator) -> bool:
     """Whether each rank holds only a part of the weights."""
     return accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+
+
+class LoopProgress:
+    """Where the loop is; all of it is in every checkpoint.
+
+    Attributes:
+        batch: batches of this epoch seen by each rank.
+        order: state of the generator of the training order when this epoch began.
+        best: the best score so far; None before the first evaluation.
+        waited: evaluations since that one.
+        evaluated: the step of the last evaluation, which had `validation_loss`.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator
+        self._began = time.monotonic()
+        self.step = self.waited = self.evaluated = 0
+        self.best: float | None = None
+        self.validation_loss = math.inf
+        self.begin_epoch()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def begin_epoch(self) -> None:
+        self.batch = 0
+        self.order = self._generator.get_state()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What Accelerate writes into a checkpoint."""
+        state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return state | {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What Accelerate reads from one; the generator is as it was when the epoch began."""
+        self._began = time.monotonic() - state.pop("seconds")
+        vars(self).update(state)
+        self._generator.set_state(self.order)
 
 
 class _Loop:
@@ -143,12 +181,17 @@ class _Loop:
         self.scheduler = build_scheduler(self.optimizer, config, self.total)
         weights = batches.class_weights
         self.class_weights = None if weights is None else weights.to(accelerator.device)
-        self.progress = LoopProgress(batches.order)
-        self.meter = LossMeter(accelerator, config.logging_steps)
+        self.progress = LoopProgress(batches.train.generator)
         accelerator.register_for_checkpointing(self.scheduler, self.progress)
         self.rate = 0.0  # of the step just taken, and
         self.norm: Any = None  # its gradient's norm, where it was clipped
         self.plateau = config.lr_scheduler_type == "reduce_lr_on_plateau"  # follows the scores
+        self.reset_meter()
+
+    def reset_meter(self) -> None:
+        """Begin to measure loss and speed anew; the losses stay on the device until the report."""
+        self.losses: list[torch.Tensor] = []
+        self.examples, self.measured_from = 0, time.monotonic()
 
     def resume(self, folder: Path) -> Generator[Event, None, bool]:
         """Go on from a checkpoint; whether the run ends with that."""
@@ -186,7 +229,8 @@ class _Loop:
             if stepped and not self.plateau:
                 self.scheduler.step()
             self.optimizer.zero_grad()
-        self.meter.add(loss, len(batch["labels"]))
+        self.losses.append(loss.detach().float())
+        self.examples += len(batch["labels"])
         progress.step += bool(accelerator.sync_gradients)
         return bool(accelerator.sync_gradients)
 
@@ -199,7 +243,12 @@ class _Loop:
         return cross_entropy(logits, batch["labels"], self.class_weights, label_smoothing=smoothing)
 
     def report(self) -> Event:
-        step, (loss, speed) = self.progress.step, self.meter.read()
+        """The mean loss and the speed of all ranks since the last report; waits for them."""
+        step, accelerator = self.progress.step, self.accelerator
+        loss = accelerator.reduce(torch.stack(self.losses).mean(), reduction="mean").item()
+        examples = self.examples * accelerator.num_processes
+        speed = examples / max(1e-9, time.monotonic() - self.measured_from)
+        self.reset_meter()
         if not math.isfinite(loss):
             raise TrainingError(
                 "The training loss became {loss} at step {step}.",
@@ -246,7 +295,7 @@ class _Loop:
         if self.progress.step < self.total:
             yield PhaseStarted(phase=Phase.TRAIN)
         self.model.train()
-        self.meter.reset()
+        self.reset_meter()
         return False
 
     def _score(self) -> Generator[Event, None, bool]:
