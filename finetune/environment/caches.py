@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from finetune import logs
+from finetune.environment import logs
 
 
 def ensure_cache_folder() -> None:

@@ -14,16 +14,15 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from finetune import disk, logs
+from finetune import disk
 from finetune.data import catalog
-from finetune.environment import hub_connection
+from finetune.environment import hub_connection, logs
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import workers
 from finetune.jobs.kinds import KINDS
 from finetune.messages import message
-from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event
+from finetune.runs.events import Event, Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, JobState

@@ -36,7 +36,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError
 from finetune.jobs import background, workers
 from finetune.messages import message as _
 from finetune.owners import NOBODY
-from finetune.phases import Phase
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import JobState

@@ -15,17 +15,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune import disk, logs, owners
+from finetune import disk, owners
 from finetune.config import RunConfig, too_many_steps
+from finetune.environment import logs
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
 from finetune.jobs.stop_switch import StopSwitch
 from finetune.messages import message as _
 from finetune.metrics.classification import constant_answer_scores
 from finetune.owners import Limits
-from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event, PhaseStarted
+from finetune.runs.events import Event, Phase, PhaseStarted
 from finetune.runs.run import Run
 from finetune.runs.summary import MAJORITY
 from finetune.training import distributed

@@ -28,8 +28,8 @@ from finetune.errors import DataError, FinetuneError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.jobs import background, workers
 from finetune.owners import NOBODY, Limits
-from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from finetune import config, logs, uploads
+from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.data import catalog
-from finetune.environment import caches
+from finetune.environment import caches, logs
 from finetune.errors import FinetuneError, StoreError
 from finetune.jobs import background, check, pipeline, scheduler, workers
 from finetune.jobs.queue import Queue

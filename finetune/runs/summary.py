@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal, Self
 
-from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event
+from finetune.runs.events import Event, Phase
 
 Status = Literal["none", "waiting", "running", "finished", "stopped", "failed", "interrupted"]
 

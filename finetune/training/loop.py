@@ -23,9 +23,8 @@ from transformers import PreTrainedModel
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
 from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
-from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event, PhaseStarted
+from finetune.runs.events import Event, Phase, PhaseStarted
 from finetune.training.dataloaders import Loaders
 from finetune.training.optimizer import build_optimizer, build_scheduler
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.events import Phase
 from tests.support import toys
 
 EXAMPLES: list[events.Event] = [

@@ -14,8 +14,8 @@ from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import TrainingError
 from finetune.jobs import service, train
-from finetune.phases import Phase
 from finetune.runs import events, summary
+from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
 from finetune.training import loop
 from finetune.training.optimizer import build_optimizer
