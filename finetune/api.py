@@ -49,9 +49,6 @@ def train(config: RunConfig, store: RunStore | None = None, progress: bool = Tru
 
     Returns:
         the run, finished or stopped: `run.metrics`, `run.best` (a `from_pretrained` folder).
-
-    Raises:
-        TrainingError: when it fails.
     """
     store = store or RunStore(default_root())
     run = service.start_run(store, config)

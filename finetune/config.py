@@ -5,7 +5,7 @@ The form, the command line, `config.json` and the model card's table are drawn f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import reprlib
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, Self, get_args
@@ -43,7 +43,7 @@ def _field(group: str, default: Any, *bounds: float, usual: tuple[float, ...] = 
     """A field of `RunConfig`: with the lowest and the highest value, and those between which nearly
     all runs lie, where it is a number."""
     low, high = bounds or (None, None)
-    details: dict[str, Any] = {"group": group, "low": low, "high": high, "usual": usual}
+    details: Any = {"group": group, "low": low, "high": high, "usual": usual}
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
@@ -60,7 +60,8 @@ _expert = partial(_field, "Expert")
 class RunConfig(BaseModel):
     """The whole configuration of a run; the defaults are the preset Recommended.
 
-    The text beneath a field is its help, which the form and the command line show.
+    The text beneath a field is its help, which the form and the command line show. A number may
+    come as text.
 
     Raises:
         ConfigError: naming every value of a wrong type or range and every unknown name.
@@ -219,10 +220,8 @@ class RunConfig(BaseModel):
         elif name in ("dataset", "checkpoint") and not value:
             problem = _("is empty; choose one")
         elif isinstance(value, str) and (len(value) > 300 or not value.isprintable()):
-            problem = _(
-                "must be printable text of at most 300 characters, got {value}",
-                value=_shorten(value),
-            )
+            got = reprlib.repr(value)
+            problem = _("must be printable text of at most 300 characters, got {value}", value=got)
         if problem:
             raise ValueError(problem)
         return value
@@ -249,11 +248,6 @@ class RunConfig(BaseModel):
         return self.model_dump_json(indent=2) + "\n"
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
-        """The configuration of a form's or a file's values: a number may come as text."""
-        return cls(**values)
-
-    @classmethod
     def from_json(cls, text: str) -> RunConfig:
         """The configuration of a `config.json`."""
         try:
@@ -266,7 +260,7 @@ class RunConfig(BaseModel):
 def _problem(error: Any) -> str:
     """What is wrong with a value and what is allowed, of one of pydantic's errors."""
     name, value, context = error["loc"][0], error["input"], error.get("ctx", {})
-    got = _shorten(value)
+    got = reprlib.repr(value)
     match error["type"]:
         case "extra_forbidden":
             return _("is not a hyperparameter of this version")
@@ -284,11 +278,6 @@ def _problem(error: Any) -> str:
             high, number = context["le"], float(value)
             return _("must be at most {bound:g}, got {value:g}", bound=high, value=number)
     return f"must be {_NOUNS[knobs()[name].kind]}, got {got}"
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 @dataclass(frozen=True)
@@ -361,11 +350,7 @@ _NOT_PRESET = {
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Every value a preset sets, those at their default included.
-
-    Raises:
-        KeyError: when there is no such preset.
-    """
+    """Every value a preset sets, those at their default included."""
     defaults = RunConfig().to_dict().items()
     return {field: value for field, value in defaults if field not in _NOT_PRESET} | PRESETS[name]
 

@@ -32,8 +32,8 @@ def test_a_hyperparameter_has_a_line_of_help_and_a_range_its_default_lies_in(nam
 def test_all_problems_are_named_at_once() -> None:
     schedulers = config.knobs()["lr_scheduler_type"].choices
     with pytest.raises(ConfigError) as caught:
-        RunConfig.from_dict(
-            {"learning_rate": "fast", "num_train_epochs": 0, "lr_scheduler_type": "zigzag", "lr": 1}
+        RunConfig().changed(
+            learning_rate="fast", num_train_epochs=0, lr_scheduler_type="zigzag", lr=1
         )
     assert caught.value.problems == {
         "learning_rate": "must be a number, got 'fast'",
@@ -45,7 +45,7 @@ def test_all_problems_are_named_at_once() -> None:
         RunConfig(use_lora=True, frozen_layers=1)
     with pytest.raises(ConfigError, match="must be a JSON object"):
         RunConfig.from_json("[" * 100_000)
-    read = RunConfig.from_dict({"learning_rate": "5e-5", "num_train_epochs": 3.0, "seed": "7"})
+    read = RunConfig().changed(learning_rate="5e-5", num_train_epochs=3.0, seed="7")
     assert read == RunConfig(seed=7)
     assert isinstance(read.num_train_epochs, int)
     assert RunConfig().changed(**config.preset(config.DEFAULT_PRESET)) == RunConfig()
@@ -62,7 +62,7 @@ def test_all_problems_are_named_at_once() -> None:
 )  # fmt: skip
 def test_a_wrong_value_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        RunConfig.from_dict({name: value})
+        RunConfig(**{name: value})
     assert list(caught.value.problems) == [name]
 
 
@@ -74,7 +74,7 @@ def test_a_wrong_value_is_refused_by_name(name: str, value: Any) -> None:
 def test_any_value_is_read_or_refused(name: str, value: Any) -> None:
     problems: dict[str, str] = {}
     try:
-        RunConfig.from_dict({name: value})
+        RunConfig(**{name: value})
     except ConfigError as error:
         problems = error.problems
     assert problems.keys() <= {name}
@@ -98,7 +98,7 @@ def test_a_command_and_a_file_start_the_same_run(values: dict[str, Any]) -> None
     arguments.add_arguments(parser)
     assert all(f"--{name}" in parser.format_help() for name in config.knobs())
     args = arguments.arguments_given(parser.parse_args(line[4:]))
-    assert RunConfig.from_dict(args) == original
+    assert RunConfig(**args) == original
     own_files = original.changed(dataset="upload/" + "a" * 24)
     command = arguments.command(own_files, {"train": "my tickets.csv"})
     assert "--train_file 'my tickets.csv'" in command

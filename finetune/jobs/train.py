@@ -123,7 +123,7 @@ def _open_run(args: argparse.Namespace) -> Run:
             ) from error
     values |= config.preset(args.preset) if args.preset else {}
     values |= arguments_given(args) | uploads.upload_from_arguments(args, args.runs)
-    run_config = catalog.with_absolute_paths(RunConfig.from_dict(values))
+    run_config = catalog.with_absolute_paths(RunConfig(**values))
     store = RunStore(args.runs)
     check.check_source_access(store, run_config)
     return store.create(run_config) if main_process else _RankView(args.runs, run_config)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from finetune.messages import Text
 
@@ -54,8 +54,10 @@ def _without_nulls(scores: Any) -> Any:
 Scores = Annotated[dict[str, float], BeforeValidator(_without_nulls)]
 
 
-class Event(BaseModel, frozen=True, defer_build=True):
+class Event(BaseModel):
     """The common part: when it happened."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     time: float = Field(default_factory=time.time)
 
@@ -87,13 +89,7 @@ class Progressed(Event):
 
 
 class Prepared(Event):
-    """Data and model are ready.
-
-    Args:
-        steps_per_epoch, total_steps: optimizer steps.
-        fingerprint, data: of the pairs; their source, revision, columns, rows and what is left out.
-        majority: the validation scores of always answering training's most frequent class.
-    """
+    """Data and model are ready; steps are the optimizer's."""
 
     event: Literal["prepared"] = "prepared"
     train_examples: int
@@ -105,43 +101,31 @@ class Prepared(Event):
     precision: str
     per_device_train_batch_size: int = 0
     gradient_accumulation_steps: int = 0
-    fingerprint: str = ""
-    data: dict[str, Any] = {}
-    majority: Scores = {}
+    fingerprint: str = ""  # of the pairs
+    data: dict[str, Any] = {}  # source, revision, columns, rows and what is left out
+    majority: Scores = {}  # on validation, of always answering training's most frequent class
 
 
 class FirstBatch(Event):
-    """The first training batch as the model reads it: its first examples, long ones in part.
-
-    Args:
-        shapes: tensor -> its sizes, such as [8, 67].
-        lengths: tokens of the first examples before padding.
-        padded: share of the batch's tokens that are padding.
-        positions: of the tokens that are shown, from 0.
-        tokens, ids, attention_mask, token_type_ids: of shape (examples shown, positions).
-        special: tokens that the tokenizer has added, such as [CLS].
-        form: how an example is put together: `[CLS] sentence1 [SEP] sentence2 [SEP]`.
-    """
+    """The first training batch as the model reads it: its first examples, long ones in part."""
 
     event: Literal["first_batch"] = "first_batch"
-    shapes: dict[str, list[int]]
-    lengths: list[int]
-    padded: float
-    positions: list[int]
-    tokens: list[list[str]]
+    shapes: dict[str, list[int]]  # tensor -> its sizes, such as [8, 67]
+    lengths: list[int]  # tokens of the first examples before padding
+    padded: float  # share of the batch's tokens that are padding
+    positions: list[int]  # of the tokens that are shown, from 0
+    tokens: list[list[str]]  # of shape (examples shown, positions), as the three below
     ids: list[list[int]]
     attention_mask: list[list[int]]
     token_type_ids: list[list[int]] = []
     labels: list[str] = []
-    special: list[str] = []
-    form: str = ""
+    special: list[str] = []  # tokens that the tokenizer has added, such as [CLS]
+    form: str = ""  # how an example is put together: `[CLS] sentence1 [SEP] sentence2 [SEP]`
 
 
 class Stepped(Event):
-    """The optimizer has stepped; loss and speed are means over all processes since the last report.
-
-    `grad_norm` is the norm before clipping; None where gradients are not clipped.
-    """
+    """The optimizer has stepped; loss and speed are means over all processes since the last
+    report."""
 
     event: Literal["step"] = "step"
     step: int
@@ -149,7 +133,7 @@ class Stepped(Event):
     loss: float
     learning_rate: float
     samples_per_second: float
-    grad_norm: float | None = None
+    grad_norm: float | None = None  # before clipping; None where gradients are not clipped
 
 
 class Evaluated(Event):

@@ -53,7 +53,7 @@ def plan_runs(
     for name, text in (grid or {}).items():
         words = filter(None, map(str.strip, (text or "").split(",")))
         try:
-            values = [getattr(RunConfig(**{name: word}), name) for word in words]
+            values = [getattr(base.changed(**{name: word}), name) for word in words]
             axes[name] = list(dict.fromkeys(values)) or [getattr(base, name)]
         except ConfigError as error:
             problems |= error.problems

@@ -17,19 +17,16 @@ from finetune.messages import message as _
 from finetune.runs.run import Run
 
 _SOURCE = Path(__file__).resolve().parent.parent.parent
-# Set for each process by torch's launcher, or by the MPI that started it.
-_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-_RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 
 
 def is_single_process() -> bool:
     """Whether no other process shares this run."""
-    return not any(name in os.environ for name in _SIZES)
+    return "WORLD_SIZE" not in os.environ  # which torch's launcher sets
 
 
 def is_main_process() -> bool:
     """Whether this is the process that writes."""
-    return next((os.environ[name] for name in _RANKS if name in os.environ), "0") == "0"
+    return os.environ.get("RANK", "0") == "0"
 
 
 def check_accelerate_config(config: RunConfig) -> None:

@@ -35,19 +35,14 @@ Weights = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Hooks:
-    """Callbacks of the loop; every rank calls each of them.
+    """Callbacks of the loop with the step; every rank calls each of them."""
 
-    Args:
-        should_stop: asked after every step and evaluated batch.
-        save_best: takes the step, the unwrapped model, and its weights where each rank holds a
-            part of them (FSDP, DeepSpeed), else None.
-        save_predictions: returns score -> the ends of its interval.
-        save_checkpoint: takes the step and a function that writes a checkpoint into a folder.
-    """
-
-    should_stop: Callable[[], bool] = lambda: False
+    should_stop: Callable[[], bool] = lambda: False  # asked after every step and evaluated batch
+    # Also gets the weights where each rank's model has a part of them (FSDP, DeepSpeed).
     save_best: Callable[[int, PreTrainedModel, Weights | None], object] = lambda *_: None
+    # Returns score -> the ends of its interval.
     save_predictions: Callable[[int, Logits, Labels], dict[str, list[float]]] = lambda *_: {}
+    # Gets a function that writes a checkpoint into a folder.
     save_checkpoint: Callable[[int, Callable[[Path], None]], object] = lambda *_: None
     first_batch: Callable[[dict[str, torch.Tensor]], Iterable[Event]] = lambda batch: ()
 
@@ -121,22 +116,16 @@ def is_sharded(accelerator: Accelerator) -> bool:
 
 
 class LoopProgress:
-    """Where the loop is; all of it is in every checkpoint.
-
-    Attributes:
-        batch: batches of this epoch seen by each rank.
-        order: state of the generator of the training order when this epoch began.
-        best: the best score so far; None before the first evaluation.
-        waited: evaluations since that one.
-        evaluated: the step of the last evaluation, which had `validation_loss`.
-    """
+    """Where the loop is; all of it is in every checkpoint."""
 
     def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
+        self._generator = generator  # of the training order
         self._began = time.monotonic()
-        self.step = self.waited = self.evaluated = 0
-        self.best: float | None = None
-        self.validation_loss = math.inf
+        self.step = 0
+        self.best: float | None = None  # score so far; None before the first evaluation
+        self.waited = 0  # evaluations since that one
+        self.evaluated = 0  # the step of the last evaluation
+        self.validation_loss = math.inf  # of that evaluation
         self.begin_epoch()
 
     @property
@@ -144,7 +133,7 @@ class LoopProgress:
         return time.monotonic() - self._began
 
     def begin_epoch(self) -> None:
-        self.batch = 0
+        self.batch = 0  # batches of this epoch seen by each rank
         self.order = self._generator.get_state()
 
     def state_dict(self) -> dict[str, Any]:
