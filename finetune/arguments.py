@@ -33,12 +33,8 @@ def arguments_given(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str = "") -> str:
-    """The line that starts the same run from a terminal, with what is not the default.
-
-    Args:
-        files: split -> file, where the pairs are uploaded files.
-        runs: the folder of runs, where it is not the default.
-    """
+    """The line that starts the same run from a terminal, with what is not the default; `files` are
+    those of an upload by split, `runs` is the folder of runs."""
     words = ["python", "-m", "finetune", "train", *(["--runs", runs] if runs else [])]
     for split, file in (files or {}).items():
         words += [f"--{split}_file", file]

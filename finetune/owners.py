@@ -126,12 +126,7 @@ class Identities:
         self._lock = threading.Lock()
 
     def issue(self, address: str) -> str:
-        """A new token for a request from an address.
-
-        Raises:
-            TooMany: when the address has had its share of the hour or the day.
-            StoreError: when the key cannot be kept.
-        """
+        """A new token for a request from an address, or TooMany."""
         self._count(_network(address))
         number = secrets.token_urlsafe(16)
         return f"{number}.{self._signature(number)}"

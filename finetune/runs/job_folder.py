@@ -88,11 +88,7 @@ class JobFolder:
         return _is_held(self.lock_file) or _is_held(self.rank_lock_file)
 
     def append(self, event: Event) -> None:
-        """Add one event; a single write, so that lines of two processes never mix.
-
-        Raises:
-            StoreError: when the folder is gone or the disk is full.
-        """
+        """Add one event; a single write, so that lines of two processes never mix."""
         line = event.model_dump_json().encode() + b"\n"
         otherwise = message("the model saved last is kept")
         with (
@@ -157,11 +153,7 @@ class JobFolder:
 
 
 def hold_lock(path: Path) -> int | None:
-    """A descriptor that holds a lock until every process that has it ends; None if it is held.
-
-    Raises:
-        OSError: when the file cannot be made.
-    """
+    """A descriptor that holds a lock until every process that has it ends; None if it is held."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + 1  # `is_alive` holds it too, for an instant
     while time.monotonic() < deadline:
