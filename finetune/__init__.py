@@ -1,11 +1,5 @@
 """Fine-tune a transformer on sentence pairs: in the browser, from a terminal, or from Python.
 
-    from finetune import Predictor, RunConfig, train
-
-    run = train(RunConfig(num_train_epochs=1))
-    print(run.metrics["f1"])
-    print(Predictor.from_run(run)("The cat sat.", "A cat was sitting.").label)
-
 Names are loaded when they are first used, so that `import finetune` is quick and loads no torch.
 """
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from importlib import import_module
 
@@ -20,19 +21,15 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns its exit status, 2 for an unknown command."""
-    command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if command in COMMANDS:
-        module, _ = COMMANDS[command]
-        status: int = import_module(module).main(rest)
-        return status
-    wants_help = command in ("-h", "--help")
-    lines = [f"  {name:<10}{about}" for name, (_, about) in COMMANDS.items()]
-    text = "\n".join(["usage: python -m finetune COMMAND [--help] ...", "", "commands:", *lines])
-    if not wants_help:
-        text = f"python -m finetune: there is no command {command!r}\n{text}"
-    print(text, file=sys.stdout if wants_help else sys.stderr)
-    return 0 if wants_help else 2
+    """Run one command; returns its exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog="python -m finetune")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (module, about) in COMMANDS.items():
+        commands.add_parser(name, help=about, add_help=False).set_defaults(module=module)
+    args, _ = parser.parse_known_args(words or ["--help"])
+    status: int = import_module(args.module).main(words[1:])
+    return status
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from finetune.config import RunConfig
@@ -11,6 +12,7 @@ from finetune.evaluation import report
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import scheduler, service
 from finetune.jobs.terminal import TerminalBar
+from finetune.runs.events import Event
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import ENDED, RunSummary
@@ -27,11 +29,8 @@ def load_pairs(config: RunConfig, store: RunStore | None = None) -> Pairs:
     """Read the sentence pairs that a configuration names, as a run would train on them.
 
     Returns:
-        `splits`, a `DatasetDict` with `train`, `validation` and perhaps `test`, and their classes
-        in `labels`.
-
-    Raises:
-        DataError: when the source cannot be read or cannot be trained on.
+        `splits`, a `DatasetDict` with `train`, `validation` and perhaps `test`; `labels`, their
+        classes.
     """
     from finetune.data import splits
 
@@ -50,10 +49,6 @@ def train(config: RunConfig, store: RunStore | None = None, progress: bool = Tru
 
     Returns:
         the run, finished or stopped: `run.metrics`, `run.best` (a `from_pretrained` folder).
-
-    Raises:
-        ConfigError, DataError, JobError, StoreError: when the run cannot be started.
-        TrainingError: when it fails.
     """
     store = store or RunStore(default_root())
     run = service.start_run(store, config)
@@ -69,13 +64,13 @@ def train(config: RunConfig, store: RunStore | None = None, progress: bool = Tru
 
 def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
     """Show a run's events until it has ended; its summary then."""
-    show, offset = TerminalBar() if progress else None, 0
+    show: Callable[[Event], object] = TerminalBar() if progress else lambda event: None
+    offset = 0
     while True:
         summary = service.run_summary(store, run)
         news, offset = run.tail(offset)
-        if show is not None:
-            for event in news:
-                show(event)
+        for event in news:
+            show(event)
         if summary.status in ENDED:
             return summary
         if summary.status == "waiting":
@@ -93,10 +88,6 @@ def evaluate(run: Run, split: str = "validation") -> RunEvaluation:
 
     Returns:
         `analysis.scores` has accuracy and F1 with their 95% intervals.
-
-    Raises:
-        StoreError: when nothing was evaluated yet.
-        DataError: when there is no such split, or its pairs have changed.
     """
     if split == "test":
         from finetune.evaluation import test_set
@@ -118,9 +109,6 @@ def push_to_hub(
 
     Returns:
         `url` and `commit`, and whether the model was loaded back and answers alike.
-
-    Raises:
-        PublishError: when the run, the token, the name or the Hub's answer does not allow it.
     """
     summary = RunStore(run.folder.parent).summary(run)
     request = push_plan.PushRequest(repository, private, update=update)

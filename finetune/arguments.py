@@ -12,14 +12,14 @@ from finetune.config import RunConfig, knobs
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One option a field, `--learning_rate 5e-5`; booleans as `--flag` and `--no-flag`."""
-    defaults = RunConfig().to_dict()
+    defaults = RunConfig()
     titles = dict.fromkeys(knob.group for knob in knobs().values())
     groups = {title: parser.add_argument_group(title) for title in titles}
     for name, knob in knobs().items():
         details: dict[str, Any] = {"metavar": knob.kind.__name__}
         if knob.kind is bool:
             details = {"action": argparse.BooleanOptionalAction}
-        text = f"{knob.help} (default: {defaults[name]!r})"
+        text = f"{knob.help} (default: {getattr(defaults, name)!r})"
         if knob.choices:
             text += f" one of: {', '.join(knob.choices)}"
         groups[knob.group].add_argument(
@@ -33,12 +33,8 @@ def arguments_given(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 def command(config: RunConfig, files: Mapping[str, str] | None = None, runs: str = "") -> str:
-    """The line that starts the same run from a terminal, with what is not the default.
-
-    Args:
-        files: split -> file, where the pairs are uploaded files.
-        runs: the folder of runs, where it is not the default.
-    """
+    """The line that starts the same run from a terminal, with what is not the default; `files` are
+    those of an upload by split, `runs` is the folder of runs."""
     words = ["python", "-m", "finetune", "train", *(["--runs", runs] if runs else [])]
     for split, file in (files or {}).items():
         words += [f"--{split}_file", file]

@@ -1,30 +1,35 @@
-"""`RunConfig`: every hyperparameter, declared once.
+"""`RunConfig`: every hyperparameter, declared once, and the presets.
 
 The form, the command line, `config.json` and the model card's table are drawn from these fields.
 """
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import json
-import typing
-from collections.abc import Mapping
+import reprlib
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import pairwise
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, Self, get_args
 
-from finetune import json_files
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from finetune import disk
 from finetune.errors import ConfigError
-from finetune.hyperparameters import Between, Knob, describe_field, hyperparameter
 from finetune.messages import message as _
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
 UPLOAD_PREFIX = "upload/"  # before the name of uploaded files
 NO_COLUMN = "(none)"  # there is no such column or split; an empty text means: guess it
+_NOUNS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 # All of get_scheduler's but `greedy`, which needs the loss at every step.
 Scheduler = Literal[
@@ -32,67 +37,85 @@ Scheduler = Literal[
     "cosine_warmup_with_min_lr", "constant", "constant_with_warmup", "polynomial",
     "inverse_sqrt", "warmup_stable_decay", "reduce_lr_on_plateau",
 ]  # fmt: skip
-SCHEDULERS: tuple[str, ...] = typing.get_args(Scheduler)
+
+
+def _field(group: str, default: Any, *bounds: float, usual: tuple[float, ...] = ()) -> Any:
+    """A field of `RunConfig`: with the lowest and the highest value, and those between which nearly
+    all runs lie, where it is a number."""
+    low, high = bounds or (None, None)
+    details: Any = {"group": group, "low": low, "high": high, "usual": usual}
+    return Field(default, ge=low, le=high, json_schema_extra=details)
+
 
 # The groups of the form. Those of `Expert` are shown where a file, a flag or a program set them.
-_name = partial(hyperparameter, group="Name")
-_common = partial(hyperparameter, group="Common")
-_training = partial(hyperparameter, group="Training")
-_model = partial(hyperparameter, group="Model")
-_evaluation = partial(hyperparameter, group="Evaluation")
-_speed = partial(hyperparameter, group="Speed")
-_data = partial(hyperparameter, group="Data")
-_expert = partial(hyperparameter, group="Expert")
+_common = partial(_field, "Common")
+_training = partial(_field, "Training")
+_model = partial(_field, "Model")
+_evaluation = partial(_field, "Evaluation")
+_speed = partial(_field, "Speed")
+_data = partial(_field, "Data")
+_expert = partial(_field, "Expert")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(BaseModel):
     """The whole configuration of a run; the defaults are the preset Recommended.
 
-    The text beneath a field is its help, which the form and the command line show.
+    The text beneath a field is its help, which the form and the command line show. A number may
+    come as text.
+
+    Raises:
+        ConfigError: naming every value of a wrong type or range and every unknown name.
     """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        str_strip_whitespace=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
     dataset: str = _common(BUNDLED_DATASET)
     """What to learn from: one offered, your files (see Data), or a Hub id as owner/name."""
     checkpoint: str = _common(BUNDLED_CHECKPOINT)
     """The pretrained model to start from: one offered, a Hub id, or a folder."""
-    learning_rate: Annotated[float, Between(1e-8, 1.0, usual=(1e-6, 0.001))] = _common(5e-5)
+    learning_rate: float = _common(5e-5, 1e-8, 1.0, usual=(1e-6, 0.001))
     """Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls."""
-    num_train_epochs: Annotated[int, Between(1, 1000, usual=(1, 20))] = _common(3)
+    num_train_epochs: int = _common(3, 1, 1000, usual=(1, 20))
     """Passes over the training pairs. A few thousand may need 5; the best one is kept."""
-    per_device_train_batch_size: Annotated[int, Between(1, 4096)] = _common(8)
+    per_device_train_batch_size: int = _common(8, 1, 4096)
     """Pairs a step on each device. Larger is faster on a GPU and takes more memory."""
-    max_length: Annotated[int, Between(8, 8192)] = _common(128)
+    max_length: int = _common(128, 8, 8192)
     """Longest pair in tokens; what is beyond is cut. Shorter is faster."""
-    seed: Annotated[int, Between(0, 2**31 - 1)] = _common(42)
+    seed: int = _common(42, 0, 2**31 - 1)
     """Fixes the order of the pairs, the new classifier's weights and dropout."""
-    max_steps: Annotated[int, Between(-1, 10_000_000)] = _training(-1)
+    max_steps: int = _training(-1, -1, 10_000_000)
     """Stop after this many optimizer steps; -1 leaves it to num_train_epochs."""
-    gradient_accumulation_steps: Annotated[int, Between(1, 1024)] = _training(1)
+    gradient_accumulation_steps: int = _training(1, 1, 1024)
     """Batches summed before each step: a larger batch in the same memory."""
-    weight_decay: Annotated[float, Between(0.0, 1.0, usual=(0.0, 0.3))] = _training(0.01)
+    weight_decay: float = _training(0.01, 0.0, 1.0, usual=(0.0, 0.3))
     """Pull of AdamW towards zero. 0.01 is AdamW's own default."""
     decay_biases_and_norms: bool = _training(False)
     """Decay every parameter, as the course does; off spares biases and norms."""
-    warmup_ratio: Annotated[float, Between(0.0, 1.0, usual=(0.0, 0.5))] = _training(0.06)
+    warmup_ratio: float = _training(0.06, 0.0, 1.0, usual=(0.0, 0.5))
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
-    warmup_steps: Annotated[int, Between(0, 10_000_000)] = _training(0)
+    warmup_steps: int = _training(0, 0, 10_000_000)
     """Steps in which the rate rises from 0, in place of warmup_ratio; 0 leaves it to that."""
-    lr_scheduler_type: Scheduler = _training("linear")  # noqa: RUF009
+    lr_scheduler_type: Scheduler = _training("linear")
     """How the rate goes on after the warm-up; linear and cosine suit most runs."""
     optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor"] = _training(
         "adamw_torch_fused"
     )
     """AdamW plain or fused (faster), with 8-bit states (CUDA, bitsandbytes), or Adafactor."""
-    adam_beta1: Annotated[float, Between(0.0, 0.9999)] = _expert(0.9)
+    adam_beta1: float = _expert(0.9, 0.0, 0.9999)
     """Memory of AdamW's mean of gradients. Seldom changed."""
-    adam_beta2: Annotated[float, Between(0.0, 0.999999)] = _expert(0.999)
+    adam_beta2: float = _expert(0.999, 0.0, 0.999999)
     """Memory of AdamW's mean of squares. 0.98 reacts faster, with a larger batch."""
-    adam_epsilon: Annotated[float, Between(1e-16, 0.1)] = _expert(1e-8)
+    adam_epsilon: float = _expert(1e-8, 1e-16, 0.1)
     """Keeps AdamW from dividing by nothing. 1e-6 is steadier."""
-    max_grad_norm: Annotated[float, Between(0.0, 1000.0)] = _training(1.0)
+    max_grad_norm: float = _training(1.0, 0.0, 1000.0)
     """Clip the gradient's norm to this, which tames sudden jumps; 0 does not clip."""
-    label_smoothing_factor: Annotated[float, Between(0.0, 0.9, usual=(0.0, 0.3))] = _training(0.0)
+    label_smoothing_factor: float = _training(0.0, 0.0, 0.9, usual=(0.0, 0.3))
     """Aim at less than certainty: 0.1 helps where labels are noisy."""
     class_weights: Literal["none", "balanced"] = _training("none")
     """balanced weighs the loss of each class by its rarity: try it where one is rare."""
@@ -100,37 +123,37 @@ class RunConfig:
     """Train on both orders of every pair: twice the steps; where order means nothing only."""
     deterministic: bool = _training(False)
     """Forbid operations whose result varies from run to run; slower on a GPU."""
-    dropout: Annotated[float, Between(-1.0, 0.9)] = _model(0.0)
+    dropout: float = _model(0.0, -1.0, 0.9)
     """Dropout in the model; -1 keeps the checkpoint's. 0 is fastest, 0.1 serves many epochs."""
     freeze_embeddings: bool = _model(True)
     """Leave the word embeddings as they are: less memory, faster. Off for words of a new field."""
-    frozen_layers: Annotated[int, Between(0, 200)] = _model(0)
+    frozen_layers: int = _model(0, 0, 200)
     """Leave so many of the lowest layers as they are."""
     attn_implementation: Literal["auto", "sdpa", "eager", "flash_attention_2"] = _model("auto")
     """How attention is computed; auto takes the fastest the model has."""
     use_lora: bool = _model(False)
     """Train small added matrices (LoRA), not all weights: less memory for large checkpoints."""
-    lora_r: Annotated[int, Between(1, 1024)] = _model(16)
+    lora_r: int = _model(16, 1, 1024)
     """Rank of LoRA's matrices; more can learn more."""
-    lora_alpha: Annotated[int, Between(1, 4096)] = _model(32)
+    lora_alpha: int = _model(32, 1, 4096)
     """LoRA's scale; about twice the rank."""
-    lora_dropout: Annotated[float, Between(0.0, 0.9)] = _model(0.05)
+    lora_dropout: float = _model(0.05, 0.0, 0.9)
     """Dropout before LoRA's matrices."""
     lora_target_modules: str = _model("")
     """Names of the layers LoRA changes, with commas between; empty for all linear ones."""
-    per_device_eval_batch_size: Annotated[int, Between(1, 4096)] = _evaluation(32)
+    per_device_eval_batch_size: int = _evaluation(32, 1, 4096)
     """Pairs a batch when scoring the validation split."""
-    eval_steps: Annotated[int, Between(0, 10_000_000)] = _evaluation(0)
+    eval_steps: int = _evaluation(0, 0, 10_000_000)
     """Score the validation split every so many steps; 0 does it after each epoch."""
-    save_steps: Annotated[int, Between(0, 10_000_000)] = _evaluation(0)
+    save_steps: int = _evaluation(0, 0, 10_000_000)
     """Write a checkpoint to resume from every so many steps; 0 does it at each evaluation."""
-    save_total_limit: Annotated[int, Between(1, 1000)] = _evaluation(1)
+    save_total_limit: int = _evaluation(1, 1, 1000)
     """Keep so many of the latest checkpoints while the run goes on; it resumes from the last."""
-    logging_steps: Annotated[int, Between(1, 100_000)] = _evaluation(5)
+    logging_steps: int = _evaluation(5, 1, 100_000)
     """Report the mean training loss every so many steps."""
     metric_for_best_model: Literal["f1", "accuracy", "loss"] = _evaluation("f1")
     """The validation score that decides which model is kept."""
-    early_stopping_patience: Annotated[int, Between(0, 1000)] = _evaluation(0)
+    early_stopping_patience: int = _evaluation(0, 0, 1000)
     """End after so many evaluations without a better score; 0 goes to the end."""
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = _evaluation("none")
     """Also send what is measured to TensorBoard (files in the run's folder), Trackio or W&B."""
@@ -140,13 +163,13 @@ class RunConfig:
     """Batches of pairs of about one length: less padding, faster; the order is less random."""
     padding: Literal["longest", "max_length"] = _expert("longest")
     """longest pads a batch to its longest pair; max_length gives one shape, for TPUs."""
-    pad_to_multiple_of: Annotated[int, Between(0, 1024)] = _speed(8)
+    pad_to_multiple_of: int = _speed(8, 0, 1024)
     """Round lengths up to a multiple of this; 8 suits GPU tensor cores, 0 does not."""
     gradient_checkpointing: bool = _speed(False)
     """Compute activations twice rather than keep them: less memory, a third slower."""
     torch_compile: bool = _speed(False)
     """Compile the model: minutes at the start, faster steps on a GPU afterwards."""
-    num_processes: Annotated[int, Between(1, 64)] = _speed(1)
+    num_processes: int = _speed(1, 1, 64)
     """Processes that share each batch's work, one for each GPU; the batch size is each one's."""
     accelerate_config: str = _speed("")
     """A file that `accelerate config` wrote, for FSDP or DeepSpeed; empty for none."""
@@ -168,120 +191,118 @@ class RunConfig:
     """The column of the class; empty to guess it."""
     positive_label: str = _data("")
     """Of two classes the one whose F1 is meant; empty for the second, such as 1 or yes."""
-    validation_share: Annotated[float, Between(0.01, 0.5)] = _data(0.1)
+    validation_share: float = _data(0.1, 0.01, 0.5)
     """Share of train cut off for validation where there is no such split."""
-    max_train_samples: Annotated[int, Between(0, 1_000_000_000)] = _data(0)
+    max_train_samples: int = _data(0, 0, 1_000_000_000)
     """Train on so many rows at most, drawn at random; 0 takes all."""
-    max_eval_samples: Annotated[int, Between(0, 1_000_000_000)] = _data(0)
+    max_eval_samples: int = _data(0, 0, 1_000_000_000)
     """Score on so many validation rows at most, drawn at random; 0 takes all."""
-    data_seed: Annotated[int, Between(0, 2**31 - 1)] = _data(42)
+    data_seed: int = _data(42, 0, 2**31 - 1)
     """Fixes which rows are drawn and cut off; apart from seed, so that runs can be compared."""
     drop_duplicates: bool = _data(False)
     """Keep only the first of equal pairs in each split."""
     drop_leaked: bool = _data(False)
     """Leave out training pairs that stand in validation or test too, swapped or not."""
-    name: str = _name("")
+    name: str = _field("Name", "")
     """A name to find the run by; made from dataset and checkpoint when empty."""
 
-    def check(self) -> RunConfig:
-        """This configuration, if every value can be used.
+    @field_validator("*")
+    @classmethod
+    def _check_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse what is within the bounds of its field, and still cannot be used."""
+        name, problem = info.field_name, ""
+        if name == "use_lora" and value and info.data.get("frozen_layers"):
+            problem = _("already freezes the model; set frozen_layers to 0")
+        elif name == "dropout" and -1 < value < 0:
+            problem = _("must be -1 or from 0 to 0.9, got {dropout:g}", dropout=value)
+        elif name == "max_steps" and value == 0:
+            problem = _("must be -1 or at least 1, got 0")
+        elif name in ("dataset", "checkpoint") and not value:
+            problem = _("is empty; choose one")
+        elif isinstance(value, str) and (len(value) > 300 or not value.isprintable()):
+            got = reprlib.repr(value)
+            problem = _("must be printable text of at most 300 characters, got {value}", value=got)
+        if problem:
+            raise ValueError(problem)
+        return value
 
-        Raises:
-            ConfigError: naming all the values that cannot.
-        """
-        if problems := self.problems():
-            raise ConfigError(problems)
-        return self
-
-    def problems(self) -> dict[str, str]:
-        """Field -> what is wrong with its value and what is allowed; empty when all is well."""
-        problems = {}
-        if self.use_lora and self.frozen_layers:
-            problems["use_lora"] = _("already freezes the model; set frozen_layers to 0")
-        if -1 < self.dropout < 0:
-            problems["dropout"] = _(
-                "must be -1 or from 0 to 0.9, got {dropout:g}", dropout=self.dropout
-            )
-        if self.max_steps == 0:
-            problems["max_steps"] = _("must be -1 or at least 1, got 0")
-        for name in ("dataset", "checkpoint"):
-            if not getattr(self, name):
-                problems[name] = _("is empty; choose one")
-        wrong = {name: knob.problem(getattr(self, name)) for name, knob in knobs().items()}
-        return problems | {name: problem for name, problem in wrong.items() if problem}
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_problems(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(values)
+        except ValidationError as error:
+            problems = {str(entry["loc"][0]): _problem(entry) for entry in error.errors()}
+            raise ConfigError(problems) from error
 
     def changed(self, **values: Any) -> RunConfig:
         """A copy with some values replaced."""
-        return dataclasses.replace(self, **values)
+        return RunConfig(**self.to_dict() | values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by field name, in the order of declaration."""
-        return dataclasses.asdict(self)
+        return self.model_dump()
 
     def to_json(self) -> str:
         """The text of `config.json`."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
-        """A checked configuration from names and values as a form or a file gives them.
-
-        A number may come as text, a whole number as a float: both are read as the field's type.
-
-        Raises:
-            ConfigError: naming every value of a wrong type or range and every unknown name.
-        """
-        read: dict[str, Any] = {}
-        problems: dict[str, str] = {}
-        for name, value in values.items():
-            if name not in knobs():
-                problems[str(name)] = _("is not a hyperparameter of this version")
-                continue
-            try:
-                read[name] = knobs()[name].read(value)
-            except ValueError as error:
-                problems[name] = str(error)
-        config = cls(**read)
-        if problems := config.problems() | problems:
-            raise ConfigError(problems)
-        return config
+        return self.model_dump_json(indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
-        """The configuration of a `config.json`.
-
-        Raises:
-            ConfigError: for text that is not a JSON object, and as `from_dict`.
-        """
+        """The configuration of a `config.json`."""
         try:
-            values = json_files.parse(text)
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
-            raise ConfigError({"config.json": _("must be a JSON object of names and values")})
-        return cls.from_dict(values)
+            return cls(**disk.parse_json(text))
+        except (TypeError, ValueError) as error:
+            problem = _("must be a JSON object of names and values")
+            raise ConfigError({"config.json": problem}) from error
+
+
+def _problem(error: Any) -> str:
+    """What is wrong with a value and what is allowed, of one of pydantic's errors."""
+    name, value, context = error["loc"][0], error["input"], error.get("ctx", {})
+    got = reprlib.repr(value)
+    match error["type"]:
+        case "extra_forbidden":
+            return _("is not a hyperparameter of this version")
+        case "value_error":
+            return context["error"].args[0]  # type: ignore[no-any-return]
+        case "literal_error":
+            choices = ", ".join(knobs()[name].choices)
+            return _("must be one of {choices}, got {value}", choices=choices, value=got)
+        case "finite_number":
+            return _("must be a finite number, got {value}", value=got)
+        case "greater_than_equal":
+            low, number = context["ge"], float(value)
+            return _("must be at least {bound:g}, got {value:g}", bound=low, value=number)
+        case "less_than_equal":
+            high, number = context["le"], float(value)
+            return _("must be at most {bound:g}, got {value:g}", bound=high, value=number)
+    return f"must be {_NOUNS[knobs()[name].kind]}, got {got}"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """How a hyperparameter is shown and what it may be."""
+
+    help: str
+    kind: type  # bool, int, float or str
+    choices: tuple[str, ...]  # the values allowed, for a text
+    group: str  # the part of the form it belongs to
+    low: float | None  # for a number, as `high`; both are allowed
+    high: float | None
+    usual: tuple[float, ...]  # values beyond are remarked on, not refused
 
 
 @cache
 def knobs() -> dict[str, Knob]:
     """Every hyperparameter by its name, in the order of declaration."""
-    annotations = typing.get_type_hints(RunConfig, include_extras=True)
-    return {
-        field.name: describe_field(field, annotations[field.name], _helps()[field.name])
-        for field in dataclasses.fields(RunConfig)
-    }
-
-
-@cache
-def _helps() -> dict[str, str]:
-    """The texts beneath the fields, which Python itself does not keep."""
-    module = ast.parse(Path(__file__).read_text(encoding="utf-8"))
-    (declaration,) = (node for node in module.body if isinstance(node, ast.ClassDef))
-    return {
-        ast.unparse(field.target): " ".join(ast.literal_eval(text.value).split())
-        for field, text in pairwise(declaration.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
+    described = {}
+    for name, field in RunConfig.model_fields.items():
+        choices = get_args(field.annotation)
+        kind: Any = str if choices else field.annotation
+        details: Any = field.json_schema_extra
+        described[name] = Knob(str(field.description), kind, choices, **details)
+    return described
 
 
 # What is read, and from which columns.
@@ -329,11 +350,7 @@ _NOT_PRESET = {
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Every value a preset sets, those at their default included.
-
-    Raises:
-        KeyError: when there is no such preset.
-    """
+    """Every value a preset sets, those at their default included."""
     defaults = RunConfig().to_dict().items()
     return {field: value for field, value in defaults if field not in _NOT_PRESET} | PRESETS[name]
 

@@ -1,4 +1,5 @@
-"""Writes files and folders that are whole after a crash, and explains why one cannot be written.
+"""Writes files and folders that are whole after a crash, explains why one cannot be written, and
+reads JSON that may be damaged.
 
 Libraries raise errors of their own for one and the same full disk: `OSError`, or in torch,
 safetensors and numpy an exception that has only words. `writing` makes one error of them all.
@@ -8,18 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from finetune.errors import FinetuneError, StoreError
 from finetune.messages import message as _
 
 _Error = TypeVar("_Error", bound=FinetuneError)
+_T = TypeVar("_T")
 
 ELSEWHERE = _("or choose another folder with FINETUNE_RUNS")
 _CAUSES = {
@@ -32,7 +36,6 @@ _CAUSES = {
     errno.EROFS: (_("the disk is read-only"), _("Make it writable")),
     errno.EACCES: (_("permission denied"), _("Give this user the right to write there")),
 }
-_NUMBER = re.compile(r"(?:os error |\[errno )(\d+)", re.IGNORECASE)
 # torch's zip writer, and numpy's `tofile`: a short write, of which they give no cause.
 _SHORT = re.compile(r"no space left|inline_container|PytorchStreamWriter|requested and \d+ written")
 
@@ -40,11 +43,10 @@ _SHORT = re.compile(r"no space left|inline_container|PytorchStreamWriter|request
 def cause(error: BaseException | None) -> int | None:
     """The error number of a failed write, whichever library failed; None for any other error."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _CAUSES:
-            return error.errno
         text = str(error)
         for code in _CAUSES:
-            if str(code) in _NUMBER.findall(text) or f"strerror: {os.strerror(code)}" in text:
+            words = (f"os error {code})", f"[Errno {code}]", f"strerror: {os.strerror(code)}")
+            if getattr(error, "errno", 0) == code or any(word in text for word in words):
                 return code
         if _SHORT.search(text) and "open file failed" not in text:
             return errno.ENOSPC
@@ -138,29 +140,58 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 def standing(folder: Path) -> Path:
     """Where a folder is that `replace_folder` writes: itself, or the former after a crash."""
-    former = _former(folder)
-    return former if not folder.exists() and former.exists() else folder
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder that `replace_folder` writes, and the former; no part of it can be seen."""
-    gone = folder.with_name(f".{folder.name}.gone")
-    for leftover in (_former(folder), gone):
-        shutil.rmtree(leftover, ignore_errors=True)
-    if folder.exists():
-        folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+    return folder if folder.exists() or not _former(folder).exists() else _former(folder)
 
 
 def _former(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.former")
 
 
-def link_folder(folder: Path, to: Path) -> None:
-    """The same files in another folder: linked, or copied where the disk has no links."""
-    to.mkdir()
-    for path in filter(Path.is_file, folder.iterdir()):
-        try:
-            os.link(path, to / path.name)
-        except OSError:
-            shutil.copy2(path, to / path.name)
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that `replace_folder` writes, and the former; no part of it can be seen."""
+    gone = folder.with_name(f".{folder.name}.gone")
+    shutil.rmtree(_former(folder), ignore_errors=True)
+    shutil.rmtree(gone, ignore_errors=True)
+    if folder.exists():
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; raises ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """The JSON object of a text; empty where it is something else."""
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object of a file; empty when it is missing, unreadable or something else."""
+    try:
+        return parse_object(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return {}
+
+
+def read_cached(path: Path, parse: Callable[[str], _T]) -> _T:
+    """A file's text, parsed once for each version of the file.
+
+    Raises:
+        OSError: when it cannot be read; and whatever `parse` raises.
+    """
+    status = path.stat()
+    return cast(_T, _parsed(parse, str(path), status.st_ino, status.st_mtime_ns, status.st_size))
+
+
+@lru_cache(maxsize=16_384)
+def _parsed(parse: Callable[[str], Any], path: str, *version: int) -> Any:
+    return parse(Path(path).read_text(encoding="utf-8", errors="replace"))

@@ -30,15 +30,11 @@ def _formatted(text: str, values: Mapping[str, object]) -> str:
 
 
 class ConfigError(FinetuneError):
-    """All problems of one configuration at once.
-
-    Args:
-        problems: name of the hyperparameter -> what is wrong with its value.
-    """
+    """All problems of one configuration at once: hyperparameter -> what is wrong with its value."""
 
     def __init__(self, problems: dict[str, str]) -> None:
         super().__init__("; ".join(f"{name} {text}" for name, text in problems.items()) + ".")
-        self.problems = dict(problems)
+        self.problems = problems
 
 
 class DataError(FinetuneError):
@@ -62,6 +58,10 @@ class NoSuchRun(StoreError):
 
     def __init__(self) -> None:
         super().__init__("There is no such run.", "Choose one from the list of runs.")
+
+
+class TooMany(FinetuneError):
+    """An address has been issued as many identities as it may have for now."""
 
 
 class JobError(FinetuneError):

@@ -17,8 +17,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils._http import parse_ratelimit_headers
 
-from finetune import disk, logs, owners
-from finetune.environment import hub_connection
+from finetune import disk, owners
+from finetune.environment import hub_connection, logs
 from finetune.errors import DataError, FinetuneError, ModelError
 from finetune.messages import message as _
 

@@ -30,12 +30,7 @@ class Message(str):
 
 
 def message(template: str, /, **values: object) -> str:
-    """A `Message`, for whoever looks at the page; `pybabel extract` collects the templates.
-
-    Args:
-        template: the English text, with placeholders as `str.format` takes them.
-        values: for the placeholders.
-    """
+    """A `Message`; `pybabel extract` collects the templates of its calls."""
     return Message(template, **values)
 
 
@@ -51,22 +46,15 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """The value that `encode` was given; tuples are lists then.
-
-    Raises:
-        ValueError: when a message in it is damaged.
-    """
-    if isinstance(value, list):
-        return [decode(part) for part in value]
-    if not isinstance(value, dict):
-        return value
-    values = {name: decode(part) for name, part in value.items()}
-    if values.keys() != {"template", "values"}:
-        return values
-    try:
-        return Message(values["template"], **values["values"])
-    except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"{value} is not a message") from error
+    """The value that `encode` was given; tuples are lists then."""
+    match value:
+        case list():
+            return [decode(part) for part in value]
+        case {"template": str(template), "values": dict(values)}:
+            return Message(template, **decode(values))
+        case dict():
+            return {name: decode(part) for name, part in value.items()}
+    return value
 
 
 def _decode_text(value: Any) -> str:

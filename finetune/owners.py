@@ -1,14 +1,29 @@
-"""Visitors of an app, what belongs to whom, and how much each may have.
+"""Visitors of an app, what belongs to whom, how much each may have, and how each is known.
 
 On one's own machine everything is one's own. Where several people share an app (on a Space, or
 with `FINETUNE_VISITORS=1`) a run belongs to who started it: the signed-in user, or else the
-browser, by an identity issued to it (`identities`).
+browser, by an identity that the server has issued and signed.
 """
 
 from __future__ import annotations
 
+import base64
+import fcntl
+import hashlib
+import hmac
+import ipaddress
 import os
-from dataclasses import dataclass
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from finetune import disk
+from finetune.errors import StoreError, TooMany
 
 # The message for a visitor without an identity: the fact, and the remedy.
 NOBODY = (
@@ -16,7 +31,12 @@ NOBODY = (
     "Allow them and load the page again, or sign in. A program sends what POST /finetune/visitor "
     "gives it.",
 )
+KEY = ".identity-key"  # a file beside the runs: identities outlive a restart
+_KEY_BYTES = 32
 _MEGABYTE = 2**20
+_HOUR, _DAY = 3600.0, 24 * 3600.0
+_HOURS_A_DAY = 6  # a day's limit of new visitors, in limits of an hour
+_ADDRESSES = 10_000  # remembered
 
 
 @dataclass(frozen=True)
@@ -57,43 +77,114 @@ def is_shared() -> bool:
 
 def identify(user: str = "", browser: str = "") -> Visitor:
     """The visitor that a request comes from, by the name that a sign-in has proven and the owner
-    that an issued token has proven (`identities`)."""
+    that an issued token has proven."""
     if not is_shared():
         return LOCAL_USER
     names = (f"user:{user}" if user else "", browser)
-    return Visitor(tuple(name for name in names if name))
+    return Visitor(tuple(filter(None, names)))
+
+
+def _limit(name: str, default: int, unit: int = 1) -> Any:
+    def value() -> int:
+        text = os.environ.get(f"FINETUNE_MAX_{name}", "").strip()
+        return unit * (int(text) if text.isdecimal() else default)
+
+    return field(default_factory=value)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one visitor of a shared app may have; on one's own machine nothing is limited."""
+    """What one visitor of a shared app may have, as the environment says when this is made; on
+    one's own machine nothing is limited."""
 
-    runs: int  # folders kept
-    waiting: int  # places in the queue
-    upload_bytes: int  # of uploaded files, together
-    all_upload_bytes: int  # of the uploaded files of all visitors
-    new_visitors: int  # identities issued to one address in an hour; six times as many in a day
-    hub_bytes: int  # of the Hub's datasets and checkpoints, in a day
-    run_minutes: int  # that a run is worked on
-    run_steps: int
-    queue: int  # places in the queue, of all visitors together
+    runs: int = _limit("RUNS", 20)  # folders kept
+    waiting: int = _limit("WAITING", 4)  # places in the queue
+    upload_bytes: int = _limit("UPLOAD_MB", 500, _MEGABYTE)  # of uploaded files, together
+    all_upload_bytes: int = _limit("ALL_UPLOADS_MB", 10_000, _MEGABYTE)  # of all visitors' files
+    new_visitors: int = _limit("NEW_VISITORS", 10)  # identities issued to one address in an hour
+    hub_bytes: int = _limit("HUB_MB", 5000, _MEGABYTE)  # of datasets and checkpoints, in a day
+    run_minutes: int = _limit("RUN_MINUTES", 240)  # that a run is worked on
+    run_steps: int = _limit("RUN_STEPS", 100_000)
+    queue: int = _limit("QUEUE", 40)  # places in the queue, of all visitors together
 
-    @classmethod
-    def of_environment(cls) -> Limits:
-        """Each as its `FINETUNE_MAX_...` says it; the README names them."""
 
-        def limit(name: str, default: int) -> int:
-            text = os.environ.get(f"FINETUNE_MAX_{name}", "").strip()
-            return int(text) if text.isdecimal() else default
+class Identities:
+    """The identities of browsers: each a random number and its signature.
 
-        return cls(
-            runs=limit("RUNS", 20),
-            waiting=limit("WAITING", 4),
-            upload_bytes=limit("UPLOAD_MB", 500) * _MEGABYTE,
-            all_upload_bytes=limit("ALL_UPLOADS_MB", 10_000) * _MEGABYTE,
-            new_visitors=limit("NEW_VISITORS", 10),
-            hub_bytes=limit("HUB_MB", 5000) * _MEGABYTE,
-            run_minutes=limit("RUN_MINUTES", 240),
-            run_steps=limit("RUN_STEPS", 100_000),
-            queue=limit("QUEUE", 40),
-        )
+    How many one address may have is limited, since limits for each visitor mean nothing where
+    visitors are free.
+
+    Args:
+        root: the folder of runs, where the key is made when it is first needed.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._issued: dict[str, list[float]] = {}
+        self._lock = threading.Lock()
+
+    def issue(self, address: str) -> str:
+        """A new token for a request from an address, or TooMany."""
+        self._count(_network(address))
+        number = secrets.token_urlsafe(16)
+        return f"{number}.{self._signature(number)}"
+
+    def owner(self, token: str) -> str:
+        """The owner that a token proves, as runs name it; empty where it was not issued here."""
+        number, _, signature = token.partition(".")
+        if not signature or not hmac.compare_digest(
+            signature.encode(), self._signature(number).encode()
+        ):
+            return ""
+        return f"browser:{hashlib.sha256(number.encode()).hexdigest()[:32]}"
+
+    def _signature(self, number: str) -> str:
+        digest = hmac.digest(self._key, f"visitor {number}".encode(), "sha256")
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+    @cached_property
+    def _key(self) -> bytes:
+        """Made by the process that needs it first; its owner alone can read it."""
+        path = self._root / KEY
+        with disk.writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if not (key := file.read()):
+                    key = secrets.token_bytes(_KEY_BYTES)
+                    file.write(key)
+        if len(key) != _KEY_BYTES:  # with a short one anybody could sign
+            raise StoreError(
+                "{path} is damaged.", "Delete it; who signs in loses nothing.", path=path
+            )
+        return key
+
+    def _count(self, network: str) -> None:
+        limit = Limits().new_visitors
+        with self._lock:
+            now = self._clock()
+            times = [at for at in self._issued.pop(network, []) if at > now - _DAY]
+            recent = sum(at > now - _HOUR for at in times)
+            self._issued[network] = times  # the last of them, so that the first is the oldest
+            if recent >= limit or len(times) >= limit * _HOURS_A_DAY:
+                raise TooMany(
+                    "{count} visitors were new from this address already.",
+                    "Try again in an hour, or sign in.",
+                    count=recent if recent >= limit else len(times),
+                )
+            times.append(now)
+            if len(self._issued) > _ADDRESSES:
+                del self._issued[next(iter(self._issued))]
+
+
+def _network(address: str) -> str:
+    """What counts as one address: of IPv6 the 64 bits that a household is given."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))

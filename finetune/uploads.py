@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune import disk, json_files
+from finetune import disk
 from finetune.config import UPLOAD_PREFIX
 from finetune.errors import DataError
 from finetune.messages import message
@@ -126,7 +126,7 @@ class Uploads:
         """
         if self.visitor.alone:
             return 0
-        limit = Limits.of_environment().upload_bytes
+        limit = Limits().upload_bytes
         most = limit - size - other_bytes
         unused, needed = self._sizes()
         total = needed + sum(unused.values())
@@ -153,7 +153,7 @@ class Uploads:
     def _sizes(self) -> tuple[dict[Path, int], int]:
         """Bytes of the visitor's uploads: each that no run needs, oldest first, and the others."""
         own = [path.parent for path in self.root.glob("*/upload.json")
-               if json_files.read(path).get("owner") == self.visitor.name]  # fmt: skip
+               if disk.read_json(path).get("owner") == self.visitor.name]  # fmt: skip
         own.sort(key=lambda folder: folder.stat().st_mtime)
         sizes = {folder: sum(path.stat().st_size for path in folder.iterdir()) for folder in own}
         used = self._used()
@@ -169,9 +169,7 @@ class Uploads:
     def file_names(self, name: str) -> dict[str, str]:
         """Split -> name of the file, as the user knows it; raises as `files`."""
         upload = name.removeprefix(UPLOAD_PREFIX)
-        values = (
-            json_files.read(self.root / upload / "upload.json") if _ID.fullmatch(upload) else {}
-        )
+        values = disk.read_json(self.root / upload / "upload.json") if _ID.fullmatch(upload) else {}
         if not values or not self.visitor.owns(values["owner"]):
             raise DataError(
                 "There is no upload {name!r} here.", "Upload the files again under Data.", name=name

@@ -19,8 +19,8 @@ from finetune import disk
 from finetune.config import RunConfig
 from finetune.errors import StoreError
 from finetune.jobs import background, train
-from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.run import Run
 
 MANY = 1_000_000

@@ -18,10 +18,9 @@ HEAVY_MODULES = {
     "finetune.inference.model_cache",
     "finetune.hub.onnx",
     "finetune.training.dataloaders", "finetune.training.loop",
-    "finetune.training.metrics", "finetune.training.model", "finetune.training.optimizer",
-    "finetune.training.progress", "finetune.training.trackers",
+    "finetune.training.model", "finetune.training.optimizer",
 }  # fmt: skip
-HEAVY = {"torch", "transformers", "datasets", "evaluate", "accelerate"}
+HEAVY = {"torch", "transformers", "datasets", "accelerate"}
 SLOW = HEAVY | {"scipy", "sklearn", "matplotlib"}  # what the page's first answer does not wait for
 
 

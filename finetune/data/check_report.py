@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from finetune import json_files, owners
+from finetune import disk, owners
 from finetune.config import DATA_FIELDS, RunConfig
 from finetune.data import catalog, safe_csv
 from finetune.messages import Text
@@ -132,7 +132,7 @@ def folder_for(root: Path, config: RunConfig) -> Path:
 
 def read_report(folder: Path) -> CheckReport | None:
     """The finished report in a folder; None where there is none, or one of another version."""
-    if values := json_files.read(folder / "report.json"):
+    if values := disk.read_json(folder / "report.json"):
         with contextlib.suppress(ValueError):
             return CheckReport(**values)
     return None

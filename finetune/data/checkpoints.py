@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune import config, hub_errors, json_files, owners
+from finetune import config, disk, hub_errors, owners
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.data import catalog, hub_access
 from finetune.environment import hub_connection
@@ -141,7 +141,7 @@ def check_length(checkpoint: str, max_length: int, values: Mapping[str, Any] | N
     """
     if values is None:
         folder = local_folder(checkpoint)
-        values = json_files.read(folder / "config.json") if folder else {}
+        values = disk.read_json(folder / "config.json") if folder else {}
     most = most_tokens(values)
     if most is not None and max_length > most:
         problem = _(
@@ -186,10 +186,10 @@ def length_of(run_folder: Path) -> int:
     tokenizer says, at most what it reads."""
     highest = config.knobs()["max_length"].high or 0
     limits = [
-        json_files.read(run_folder / "config.json").get("max_length"),
-        json_files.read(run_folder / "best" / "tokenizer_config.json").get("model_max_length"),
+        disk.read_json(run_folder / "config.json").get("max_length"),
+        disk.read_json(run_folder / "best" / "tokenizer_config.json").get("model_max_length"),
     ]
     valid = (limit for limit in limits if type(limit) is int and 1 < limit <= highest)
-    most = most_tokens(json_files.read(run_folder / "best" / "config.json"))
+    most = most_tokens(disk.read_json(run_folder / "best" / "config.json"))
     length = next(valid, DEFAULT_LENGTH)
     return min(length, most or length)

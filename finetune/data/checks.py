@@ -25,7 +25,7 @@ from finetune.data.splits import SplitRows
 from finetune.errors import ConfigError, DataError, ModelError, some
 from finetune.messages import message as _
 from finetune.metrics import classification, intervals
-from finetune.phases import Phase
+from finetune.runs.events import Phase
 from finetune.text_hashes import Integers
 
 # Phase, the split it reads, rows done, rows in all (0: unknown)

@@ -24,7 +24,7 @@ from datasets import ClassLabel, Dataset
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from finetune import disk, json_files, messages, owners, text_hashes
+from finetune import disk, messages, owners, text_hashes
 from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, sources
 from finetune.data.check_report import Example, shorten
@@ -204,7 +204,7 @@ def _folder_name(config: RunConfig) -> str:
 def load_cached(folder: Path) -> CachedDataset | None:
     """The cached dataset in a folder; None where there is none, or it is damaged."""
     try:
-        values = messages.decode(json_files.read(folder / "dataset.json"))
+        values = messages.decode(disk.read_json(folder / "dataset.json"))
         values["columns"] = Columns(**values["columns"])
         return CachedDataset(folder=folder, **values)
     except (TypeError, KeyError, ValueError):

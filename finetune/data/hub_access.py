@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from finetune import hub_errors, json_files, owners
+from finetune import disk, hub_errors, owners
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import catalog
 from finetune.disk import write_atomically
@@ -130,10 +130,10 @@ def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):
         since = time.time() - _DAY
-        fetched = {key: entry for key, entry in json_files.read(path).items() if entry[1] > since}
+        fetched = {key: entry for key, entry in disk.read_json(path).items() if entry[1] > since}
         if fetched.get(name, (0, 0))[0]:
             return ""
-        limit, needed = owners.Limits.of_environment().hub_bytes, size()
+        limit, needed = owners.Limits().hub_bytes, size()
         before = sum(n for n, _ in fetched.values())
         if before + needed > limit:
             needed_mb, limit_mb, before_mb = (n / 2**20 for n in (needed, limit, before))

@@ -14,7 +14,7 @@ from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any
 
-from finetune import json_files
+from finetune import disk
 from finetune.data import table_files
 from finetune.data.table_files import MAX_FIELD, OnBadRow, Table
 from finetune.errors import DataError
@@ -205,7 +205,7 @@ class JsonTable(_TextTable):
                 mebibytes=MAX_JSON // 2**20,
                 max_json_values=MAX_JSON_VALUES,
             )
-        value = json_files.parse(text)
+        value = disk.parse_json(text)
         return value if isinstance(value, list) else []
 
     def _values(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, Any]]:
@@ -215,7 +215,7 @@ class JsonTable(_TextTable):
         for number, line in self._lines(on_bad_row):
             if line.strip():
                 try:
-                    value = json_files.parse(line)
+                    value = disk.parse_json(line)
                 except ValueError as error:
                     on_bad_row(number, _("is not JSON: {error}", error=error))
                 else:

@@ -6,21 +6,19 @@ import os
 import tempfile
 from pathlib import Path
 
-from finetune import logs
+from finetune.environment import logs
 
 
 def ensure_cache_folder() -> None:
     """Set what the libraries read once; call it before torch and Hugging Face's are imported.
 
-    OpenMP's threads (torch brings libgomp) spin for a moment only while they wait for each other,
-    then sleep. Those that spin for long take the processor from the one they wait for as soon as
-    anything else wants a core; those that never spin are slow on some processors (0.63 of the speed
-    on a Xeon with AMX). A value from outside stays.
-
     `HF_HOME` becomes a temporary folder where its own place cannot be written, as in a container
     without a home. The libraries' logs hold no signed address.
     """
     logs.hide_signatures()
+    # OpenMP's threads spin for a moment only while they wait for each other, then sleep: those that
+    # spin for long take the processor from the one they wait for as soon as anything else wants a
+    # core; those that never spin have 0.63 of the speed on a Xeon with AMX.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if not is_writable(Path(os.environ.get("HF_HOME") or user_cache() / "huggingface")):

@@ -23,15 +23,13 @@ from finetune import messages
 from finetune.errors import DataError, FinetuneError
 from finetune.messages import message
 
-SECONDS = 60
-MEMORY = 2**30  # bytes
 _LARGEST_RESULT = 2**24  # bytes
 _SOURCE = Path(__file__).resolve().parent.parent
 _turn = threading.BoundedSemaphore(2)  # children at once; more wait for their turn
 
 
 def call(
-    function: str, *arguments: Any, about: str, seconds: float = SECONDS, memory: int = MEMORY
+    function: str, *arguments: Any, about: str, seconds: float = 60, memory: int = 2**30
 ) -> Any:
     """What a function returns, called in a child.
 

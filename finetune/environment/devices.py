@@ -30,16 +30,14 @@ def _installed() -> tuple[str, ...]:
 
 
 def computes_bf16(device: Any = None) -> bool:
-    """Whether the hardware computes in bf16: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX.
-
-    Args:
-        device: a `torch.device`; None for the accelerator, or the CPU where there is none.
-    """
+    """Whether a device computes in bf16: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX; None is
+    the accelerator, or the CPU where there is none."""
     import torch
 
-    kind = device.type if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
-    if kind == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if kind != "cpu" or (device is None and torch.accelerator.is_available()):
-        return False
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    present = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    match (device or present).type:
+        case "cuda":
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+        case "cpu":
+            return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return False

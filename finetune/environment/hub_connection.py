@@ -13,11 +13,7 @@ def hub_endpoint() -> str:
 
 
 def hub_is_reachable(timeout: float = 2.0) -> bool:
-    """Whether the Hub answers now; its own clients would try for up to 46 seconds.
-
-    Args:
-        timeout: seconds to wait for a connection and for an answer.
-    """
+    """Whether the Hub answers now; its own clients would try for up to 46 seconds."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}:
         return False
     request = urllib.request.Request(hub_endpoint() + "/", method="HEAD")

@@ -28,11 +28,7 @@ NOT_LASTING = (
 
 
 def describe_space(runs: Path) -> tuple[str, list[str]] | None:
-    """The hardware of the Space this app is, and notices for its visitors; None elsewhere.
-
-    Args:
-        runs: where runs are kept.
-    """
+    """The hardware of the Space this app is, and notices for its visitors; None elsewhere."""
     if not os.environ.get("SPACE_ID"):
         return None
     notices = [] if is_mounted(runs) else [NOT_LASTING]

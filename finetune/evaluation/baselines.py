@@ -12,7 +12,7 @@ from datasets import Dataset
 from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
-from finetune import json_files
+from finetune import disk
 from finetune.data import checkpoints
 from finetune.data.splits import Pairs
 from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
@@ -155,9 +155,7 @@ def cosine_similarity(
         model = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
-    first_token = json_files.read(folder / "1_Pooling" / "config.json").get(
-        "pooling_mode_cls_token"
-    )
+    first_token = disk.read_json(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token")
     texts = first + second
     order = np.argsort([len(text) for text in texts], kind="stable")
     batches = []

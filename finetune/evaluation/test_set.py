@@ -17,7 +17,6 @@ from finetune.inference.decision_rule import PredictOptions
 from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
 from finetune.runs import events
 from finetune.runs.run import Run
-from finetune.runs.summary import fold_events
 
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
@@ -108,7 +107,7 @@ def _load_pairs(run: Run) -> Pairs:
     from finetune.data import splits
 
     pairs = splits.load_pairs(run.pinned_config(), run.folder.parent)
-    prepared = fold_events(run.tail()[0]).prepared
+    prepared = run.events_summary().prepared
     if prepared is not None and prepared.fingerprint not in ("", pairs.fingerprint):
         raise DataError("The pairs have changed since this run began.", "Start a new run on them.")
     return pairs

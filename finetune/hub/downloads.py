@@ -4,7 +4,6 @@ no memory and no second place on disk."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import zipfile
 from collections.abc import Iterator
@@ -84,7 +83,7 @@ def events_csv(run: Run) -> Iterator[str]:
 
 
 def _cells(event: events.Event) -> list[object]:
-    values = dataclasses.asdict(event) | {"event": getattr(event, "event", "")}
+    values = {**vars(event)}
     if isinstance(event, events.Evaluated):
         values |= {**event.metrics, "validation_loss": event.metrics.get("loss"), "loss": None}
     texts = (values.get(name) for name in ("phase", "detail", "error", "remedy"))

@@ -9,7 +9,6 @@ Source of the metadata: https://huggingface.co/docs/hub/model-cards
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import re
 from collections.abc import Sequence
@@ -81,7 +80,7 @@ def public_config(config: RunConfig) -> RunConfig:
             values[name] = f"local-{name}"
     if values["accelerate_config"]:
         values["accelerate_config"] = "accelerate_config.yaml"
-    return dataclasses.replace(config, **values)
+    return config.changed(**values)
 
 
 def check_findings(run: Run, summary: RunSummary) -> Sequence[Finding]:

@@ -28,7 +28,7 @@ from finetune.hub import demo, model_card
 from finetune.hub.client import HubClient, HubRefused
 from finetune.hub.push_plan import Files, PushPlan, PushRequest, prepare_push
 from finetune.messages import message as _
-from finetune.phases import Phase
+from finetune.runs.events import Phase
 from finetune.runs.run import Run, default_title
 from finetune.runs.summary import RunSummary
 

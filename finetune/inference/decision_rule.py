@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune import json_files
+from finetune import disk
 from finetune.disk import write_atomically
 from finetune.errors import DataError, StoreError
 from finetune.metrics.calibration import Logits, probabilities
@@ -82,7 +82,7 @@ def decide(
 
 def read_rule(folder: Path) -> DecisionRule:
     """What was chosen for the model in a folder; nothing where it cannot be read."""
-    notes = json_files.read(folder / "config.json").get(NOTES)
+    notes = disk.read_json(folder / "config.json").get(NOTES)
     if not isinstance(notes, dict):
         return DecisionRule()
     values: dict[str, Any] = {}
@@ -111,7 +111,7 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
                 threshold=value,
                 limit=limit,
             )
-    config = json_files.read(folder / "config.json")
+    config = disk.read_json(folder / "config.json")
     if not config:
         raise StoreError("This run has no saved model.", "It is there after the first evaluation.")
     before = config.pop(NOTES, None)

@@ -24,7 +24,6 @@ from finetune.inference.file_request import PredictionRequest
 from finetune.metrics import classification, intervals
 from finetune.runs import pair_index
 from finetune.runs.run import Run
-from finetune.runs.summary import fold_events
 
 WINDOW = 4096  # rows sorted by length together, and held at once
 FIRST = 64  # rows of the first window, which is soon predicted; each is four times the former
@@ -152,7 +151,7 @@ class _RowPredictor:
         self._labels = self._scorer.labels
         self._request, self._totals = request, totals
         self._rule = decision_rule.read_rule(run.best)
-        prepared = fold_events(run.tail()[0]).prepared
+        prepared = run.events_summary().prepared
         name = self._rule.positive or (prepared and prepared.data.get("positive_label"))
         default = min(1, len(self._labels) - 1)
         self._positive = self._labels.index(name) if name in self._labels else default

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from finetune import hub_errors, json_files
+from finetune import disk, hub_errors
 from finetune.data import checkpoints
 from finetune.errors import ModelError
 from finetune.inference.predictor import Predictor, check_memory
@@ -122,7 +122,7 @@ def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
             name=name,
             error=hub_errors.first_line(error),
         ) from error
-    config = json_files.read(Path(folder) / "config.json")
+    config = disk.read_json(Path(folder) / "config.json")
     architectures = ", ".join(map(str, config.get("architectures") or ["unknown"]))
     if "ForSequenceClassification" not in architectures:
         raise ModelError(

@@ -19,7 +19,6 @@ from finetune.inference.decision_rule import DecisionRule, PredictOptions
 from finetune.inference.micro_batcher import MicroBatcher
 from finetune.inference.scorer import Precision, Scorer, lower_priority, set_own_threads
 from finetune.runs.run import Run
-from finetune.runs.summary import fold_events
 from finetune.training import model
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class Predictor:
             raise ModelError(
                 "Run {id} has no model.", "Resume it, or choose another run.", id=run.id
             )
-        paired = fold_events(run.tail()[0]).paired
+        paired = run.events_summary().paired
         return cls(run.best, checkpoints.length_of(run.folder), paired)
 
     def __call__(

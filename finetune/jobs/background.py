@@ -14,19 +14,18 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from finetune import disk, logs
+from finetune import disk
 from finetune.data import catalog
-from finetune.environment import hub_connection
+from finetune.environment import hub_connection, logs
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import workers
 from finetune.jobs.kinds import KINDS
 from finetune.messages import message
-from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event
+from finetune.runs.events import Event, Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, JobState, fold_job
+from finetune.runs.summary import ENDED, JobState
 
 State = TypeVar("State", bound=JobState)
 _SMALLER_BATCH = (
@@ -102,7 +101,7 @@ def job_state(job: JobFolder) -> JobState:
     """How far a job is; `none` where nobody asked for it."""
     if not job.folder.is_dir():
         return JobState("none")
-    return current_state(job, lambda: fold_job(job.tail()[0]))
+    return current_state(job, lambda: JobState().fold(job.tail()[0]))
 
 
 def current_state(job: JobFolder, fold: Callable[[], State]) -> State:

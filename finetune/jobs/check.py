@@ -36,7 +36,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError
 from finetune.jobs import background, workers
 from finetune.messages import message as _
 from finetune.owners import NOBODY
-from finetune.phases import Phase
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import JobState
@@ -52,7 +52,7 @@ class CheckJob(JobFolder):
 
     def config(self) -> RunConfig:
         """The configuration whose pairs are checked; a `ConfigError` where it is damaged."""
-        return RunConfig.from_dict(self.request)
+        return RunConfig(**self.request)
 
 
 @dataclass
@@ -233,7 +233,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         files = uploads.upload_from_arguments(args, args.runs)
-        report = check_config(RunConfig.from_dict(arguments_given(args) | files), args.runs)
+        report = check_config(RunConfig(**arguments_given(args) | files), args.runs)
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2

@@ -269,7 +269,7 @@ class _Known:
 
     def _is_comparable(self, past: _PastRun) -> bool:
         """Whether an example took about the time it will take here, and that was measured here."""
-        measured = len(past.summary.train.recent) > 1 and past.summary.samples_per_second > 0
+        measured = len(past.summary.train) > 1 and past.summary.samples_per_second > 0
         like_batch = 0.5 <= _batch(past.config) / _batch(self.config) <= 2
         on_processor = past.device.startswith(("CPU", "MPS"))
         same_device = on_processor != bool(devices.list_accelerators())

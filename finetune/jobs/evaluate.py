@@ -15,7 +15,7 @@ from finetune.config import BUNDLED_CHECKPOINT
 from finetune.environment import caches
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import background
-from finetune.phases import Phase
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

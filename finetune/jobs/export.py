@@ -16,7 +16,7 @@ from finetune.errors import StoreError
 from finetune.hub import downloads
 from finetune.jobs import background
 from finetune.jobs.evaluate import check_has_ended
-from finetune.phases import Phase
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from finetune import json_files
+from finetune import disk
 from finetune.config import RunConfig
 from finetune.data import checkpoints
 from finetune.environment import devices
@@ -139,7 +139,7 @@ def read_shape(checkpoint: str) -> Shape | None:
 def _read_shape(folder: Path, files: tuple[tuple[Path, int], ...]) -> Shape | None:
     from safetensors import SafetensorError, safe_open
 
-    config = json_files.read(folder / "config.json")
+    config = disk.read_json(folder / "config.json")
     tensors: dict[str, list[int]] = {}
     try:
         for path, _ in files:

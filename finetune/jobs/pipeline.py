@@ -15,16 +15,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune import disk, logs, owners
+from finetune import disk, owners
 from finetune.config import RunConfig, too_many_steps
+from finetune.environment import logs
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
 from finetune.jobs.stop_switch import StopSwitch
 from finetune.messages import message as _
+from finetune.metrics.classification import constant_answer_scores
 from finetune.owners import Limits
-from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event, PhaseStarted
+from finetune.runs.events import Event, Phase, PhaseStarted
 from finetune.runs.run import Run
 from finetune.runs.summary import MAJORITY
 from finetune.training import distributed
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from finetune.training.dataloaders import Loaders
     from finetune.training.loop import Hooks
 
-LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
+LIBRARIES = ("torch", "transformers", "datasets", "accelerate", "huggingface_hub")
 RESUME = _("and press Resume: nothing saved is lost")  # the end of a remedy
 
 
@@ -52,7 +53,6 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     yield PhaseStarted(phase=Phase.START, detail="PyTorch")
     _set_environment(config)
     from finetune.training import accelerator as engine
-    from finetune.training import trackers
 
     accelerator = engine.make_accelerator(config, run.folder)
     if accelerator.device.type == "cpu":
@@ -62,7 +62,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     yield events.Started(device=name, processes=count, versions=versions)
     work = _Training(run, config, accelerator, stop)
     stop.check()
-    tracker = trackers.Tracker(accelerator, config, run.title(public=True))
+    tracker = engine.Tracker(accelerator, config, run.title(public=True))
     # 2. The pairs
     yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.dataset)
     work.load_pairs()
@@ -190,12 +190,13 @@ class _Training:
 
     def prepared(self) -> events.Prepared:
         """What the run will train on; a `ConfigError` for more steps than a visitor's may take."""
-        from finetune.training import loop, metrics
+        from finetune.training import loop
 
         pairs, config, train = self.pairs, self.config, self.batches.train
+        commonest = pairs.counts["train"].index(max(pairs.counts["train"]))
         batches_per_process = -(-len(train) // self.accelerator.num_processes)
         per_epoch, total = loop.count_steps(config, batches_per_process)
-        limit = Limits.of_environment().run_steps
+        limit = Limits().run_steps
         if owners.is_shared() and self.run.owner and total > limit:
             raise too_many_steps(config, total, limit)
         return events.Prepared(
@@ -210,28 +211,24 @@ class _Training:
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
             data=pairs.origin,
-            majority=metrics.majority_scores(
-                pairs.counts["train"], pairs.counts["validation"], pairs.positive
-            ),
+            majority=constant_answer_scores(pairs.counts["validation"], commonest, pairs.positive),
         )
 
     def fit(self) -> Generator[Event, None, None]:
         """The loop's events, and the baselines after the first evaluation."""
-        from finetune.training import loop, metrics
+        from finetune.training import loop
 
         run, accelerator = self.run, self.accelerator
         self.pairs = dataclasses.replace(self.pairs, splits={}, numbers={})  # unmaps the texts
-        if distributed.is_main_process():
-            run.rewind(self.checkpoint)
         self.stop.looping = True
         gc.collect()
         gc.freeze()  # what the imports made stays, and is not looked through again at every step
-        metric = metrics.AccuracyAndF1(self.pairs.labels, self.pairs.positive)
         measured = run.events_summary().baselines.keys() - {MAJORITY}
         pending = distributed.is_main_process() and not measured
         for event in loop.fit(
-            self.config, accelerator, self.classifier, self.batches, metric,
+            self.config, accelerator, self.classifier, self.batches,
             _hooks(run, self.tokenizer, self.stop, accelerator, self.pairs), self.checkpoint,
+            self.pairs.positive,
         ):  # fmt: skip
             yield event
             if pending and isinstance(event, events.Evaluated):

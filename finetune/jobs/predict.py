@@ -28,8 +28,8 @@ from finetune.errors import DataError, FinetuneError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.jobs import background, workers
 from finetune.owners import NOBODY, Limits
-from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root
@@ -88,7 +88,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
     request = check_columns(request, path, run.events_summary().paired)
     if not store.visitor.may_start:
         raise DataError(*NOBODY)
-    size, limit = path.stat().st_size, Limits.of_environment().upload_bytes
+    size, limit = path.stat().st_size, Limits().upload_bytes
     if not store.visitor.alone and size > limit:
         raise DataError(
             "{file} has {mb:.0f} MB; a visitor may bring {limit:.0f} MB.",
@@ -113,7 +113,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
 
 def _make_room(store: RunStore, size: int) -> None:
     """See that another file may be kept; the visitor's oldest ones make room for it."""
-    limit = Limits.of_environment().upload_bytes
+    limit = Limits().upload_bytes
     upload_bytes = store.uploads.make_room(size)
     oldest_first = newest_predictions(store)[::-1]
     for index, job in enumerate(oldest_first):

@@ -31,8 +31,8 @@ from finetune.hub.publish import (
 )
 from finetune.hub.push_plan import PushPlan, PushRequest
 from finetune.jobs import background
-from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

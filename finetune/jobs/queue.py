@@ -17,7 +17,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune import disk, json_files
+from finetune import disk
 from finetune.disk import write_atomically
 from finetune.errors import StoreError
 
@@ -94,7 +94,7 @@ class Queue:
 
     def _turns(self) -> tuple[int, dict[str, int]]:
         """The turn of the run begun last, and of each owner's."""
-        record = json_files.read(self._folder / "turns.json")
+        record = disk.read_json(self._folder / "turns.json")
         return record.get("now", 0), record.get("owners", {})
 
     def _find(self, run_id: str) -> _Entry | None:

@@ -121,7 +121,7 @@ def running_runs(store: RunStore) -> list[Run]:
 
 def _stop_overdue(store: RunStore) -> None:
     """Stop visitors' runs that were worked on as long as one may be; their best models stay."""
-    limit = Limits.of_environment().run_minutes
+    limit = Limits().run_minutes
     for run in running_runs(store):
         summary = store.summary(run)
         if not run.owner or run.stop_requested() or summary.status in ENDED:

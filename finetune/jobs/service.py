@@ -61,7 +61,6 @@ def start_runs(
 
 
 def _check(store: RunStore, config: RunConfig) -> None:
-    config.check()
     distributed.check_accelerate_config(config)
     check.check_source_access(store, config)
     checkpoints.check_length(config.checkpoint, config.max_length)
@@ -92,7 +91,7 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
     if problems:
         raise ConfigError(problems)
     # Where the number of steps is not known by now, the worker checks it.
-    limit, steps = Limits.of_environment().run_steps, cost.estimate_cost(store, config).steps
+    limit, steps = Limits().run_steps, cost.estimate_cost(store, config).steps
     total = steps.total if steps and not steps.about else config.max_steps
     if total > limit:
         raise too_many_steps(config, total, limit)
@@ -105,7 +104,7 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
     if not store.visitor.may_start:
         problem = _("This browser keeps no cookies, so a run could not be yours.")
         raise JobError(problem, "Allow them, or sign in.")
-    limits, runs, queue = Limits.of_environment(), store.runs(), Queue(store.root).waiting()
+    limits, runs, queue = Limits(), store.runs(), Queue(store.root).waiting()
     waiting = sum(run.id in queue for run in runs)
     if len(runs) + more > limits.runs:
         raise JobError(
@@ -144,7 +143,7 @@ def resume_run(store: RunStore, run: Run) -> None:
             )
         run.config()
         _check_share(store, 0, 1)
-        most = Limits.of_environment().run_minutes
+        most = Limits().run_minutes
         if not store.visitor.alone and summary.worked >= 60 * most:
             raise JobError(
                 "This run was worked on for {most} minutes, as long as a run may be.",

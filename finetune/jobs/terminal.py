@@ -6,9 +6,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event
+from finetune.runs.events import Event, Phase
 
 if TYPE_CHECKING:
     from tqdm import tqdm

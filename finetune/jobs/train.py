@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import shutil
 import sys
@@ -14,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from finetune import config, logs, uploads
+from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.data import catalog
-from finetune.environment import caches
+from finetune.environment import caches, logs
 from finetune.errors import FinetuneError, StoreError
 from finetune.jobs import background, check, pipeline, scheduler, workers
 from finetune.jobs.queue import Queue
@@ -124,7 +123,7 @@ def _open_run(args: argparse.Namespace) -> Run:
             ) from error
     values |= config.preset(args.preset) if args.preset else {}
     values |= arguments_given(args) | uploads.upload_from_arguments(args, args.runs)
-    run_config = catalog.with_absolute_paths(RunConfig.from_dict(values))
+    run_config = catalog.with_absolute_paths(RunConfig(**values))
     store = RunStore(args.runs)
     check.check_source_access(store, run_config)
     return store.create(run_config) if main_process else _RankView(args.runs, run_config)
@@ -203,7 +202,8 @@ def _note_killed_worker(run: Run) -> None:
 
 def _as_requested(run: Run, event: events.Stopped) -> events.Stopped:
     """The event with what was asked of the run, and why."""
-    return dataclasses.replace(event, discarded=run.discard_requested(), reason=run.stop_reason())
+    asked = {"discarded": run.discard_requested(), "reason": run.stop_reason()}
+    return event.model_copy(update=asked)
 
 
 def _clean_up(run: Run, event: Event) -> None:

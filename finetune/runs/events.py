@@ -7,14 +7,41 @@ since the epoch, durations are seconds.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from finetune.messages import Text
-from finetune.phases import Phase
+
+
+class Phase(StrEnum):
+    """What a job is doing. An event may add a name: of a dataset, a checkpoint, a split."""
+
+    START = "start"  # imports the libraries
+    DOWNLOAD = "download"  # reads a dataset or a checkpoint, from the Hub if need be
+    TOKENIZE = "tokenize"
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+    BASELINES = "baselines"
+    BOTH_ORDERS = "both_orders"
+    SAVE_MODEL = "save_model"  # the best so far
+    SAVE_UNSCORED_MODEL = "save_unscored_model"
+    SAVE_CHECKPOINT = "save_checkpoint"
+    READ_ROWS = "read_rows"  # of a split
+    COUNT_ROWS = "count_rows"  # classes, duplicates and leaks
+    MEASURE_LENGTHS = "measure_lengths"  # in tokens
+    PREDICT = "predict"
+    EXPORT = "export"
+    CHECK_HUB = "check_hub"  # who pushes, and what is there
+    READ_FILES = "read_files"
+    CREATE_REPOSITORY = "create_repository"
+    UPLOAD = "upload"
+    COMMIT = "commit"
+    COMMITTED = "committed"
+    VERIFY = "verify"  # loads the pushed model back to compare
+    CREATE_DEMO = "create_demo"
 
 
 def _without_nulls(scores: Any) -> Any:
@@ -27,24 +54,23 @@ def _without_nulls(scores: Any) -> Any:
 Scores = Annotated[dict[str, float], BeforeValidator(_without_nulls)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(BaseModel):
     """The common part: when it happened."""
 
-    time: float = field(default_factory=time.time)
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    time: float = Field(default_factory=time.time)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Started(Event):
     """A worker process began; `versions` are those of its libraries."""
 
     event: Literal["started"] = "started"
     device: str
     processes: int = 1
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class PhaseStarted(Event):
     """A phase began; `detail` names its checkpoint, dataset or split."""
 
@@ -53,7 +79,6 @@ class PhaseStarted(Event):
     detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Progressed(Event):
     """How much of a phase is done; `total` is 0 while unknown."""
 
@@ -63,15 +88,8 @@ class Progressed(Event):
     detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Prepared(Event):
-    """Data and model are ready.
-
-    Args:
-        steps_per_epoch, total_steps: optimizer steps.
-        fingerprint, data: of the pairs; their source, revision, columns, rows and what is left out.
-        majority: the validation scores of always answering training's most frequent class.
-    """
+    """Data and model are ready; steps are the optimizer's."""
 
     event: Literal["prepared"] = "prepared"
     train_examples: int
@@ -83,45 +101,31 @@ class Prepared(Event):
     precision: str
     per_device_train_batch_size: int = 0
     gradient_accumulation_steps: int = 0
-    fingerprint: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
-    majority: Scores = field(default_factory=dict)
+    fingerprint: str = ""  # of the pairs
+    data: dict[str, Any] = {}  # source, revision, columns, rows and what is left out
+    majority: Scores = {}  # on validation, of always answering training's most frequent class
 
 
-@dataclass(frozen=True, kw_only=True)
 class FirstBatch(Event):
-    """The first training batch as the model reads it: its first examples, long ones in part.
-
-    Args:
-        shapes: tensor -> its sizes, such as [8, 67].
-        lengths: tokens of the first examples before padding.
-        padded: share of the batch's tokens that are padding.
-        positions: of the tokens that are shown, from 0.
-        tokens, ids, attention_mask, token_type_ids: of shape (examples shown, positions).
-        special: tokens that the tokenizer has added, such as [CLS].
-        form: how an example is put together: `[CLS] sentence1 [SEP] sentence2 [SEP]`.
-    """
+    """The first training batch as the model reads it: its first examples, long ones in part."""
 
     event: Literal["first_batch"] = "first_batch"
-    shapes: dict[str, list[int]]
-    lengths: list[int]
-    padded: float
-    positions: list[int]
-    tokens: list[list[str]]
+    shapes: dict[str, list[int]]  # tensor -> its sizes, such as [8, 67]
+    lengths: list[int]  # tokens of the first examples before padding
+    padded: float  # share of the batch's tokens that are padding
+    positions: list[int]  # of the tokens that are shown, from 0
+    tokens: list[list[str]]  # of shape (examples shown, positions), as the three below
     ids: list[list[int]]
     attention_mask: list[list[int]]
-    token_type_ids: list[list[int]] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    special: list[str] = field(default_factory=list)
-    form: str = ""
+    token_type_ids: list[list[int]] = []
+    labels: list[str] = []
+    special: list[str] = []  # tokens that the tokenizer has added, such as [CLS]
+    form: str = ""  # how an example is put together: `[CLS] sentence1 [SEP] sentence2 [SEP]`
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stepped(Event):
-    """The optimizer has stepped; loss and speed are means over all processes since the last report.
-
-    `grad_norm` is the norm before clipping; None where gradients are not clipped.
-    """
+    """The optimizer has stepped; loss and speed are means over all processes since the last
+    report."""
 
     event: Literal["step"] = "step"
     step: int
@@ -129,10 +133,9 @@ class Stepped(Event):
     loss: float
     learning_rate: float
     samples_per_second: float
-    grad_norm: float | None = None
+    grad_norm: float | None = None  # before clipping; None where gradients are not clipped
 
 
-@dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
     """The validation split was scored; `intervals` are ends of 95% bootstrap intervals."""
 
@@ -142,10 +145,9 @@ class Evaluated(Event):
     metrics: Scores
     seconds: float
     best: bool
-    intervals: dict[str, list[float]] = field(default_factory=dict)
+    intervals: dict[str, list[float]] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class BaselinesMeasured(Event):
     """What other means reach on the same validation pairs: baseline -> score -> value."""
 
@@ -153,7 +155,6 @@ class BaselinesMeasured(Event):
     baselines: dict[str, Scores]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TestSetOpened(Event):
     """The kept model was scored on the test set: by the most probable class, and `at_threshold`."""
 
@@ -161,10 +162,9 @@ class TestSetOpened(Event):
     step: int
     metrics: Scores
     threshold: float | None = None
-    at_threshold: Scores = field(default_factory=dict)
+    at_threshold: Scores = {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Saved(Event):
     """The model of `step` lies in the run folder's `best/`, loadable by `from_pretrained`."""
 
@@ -172,7 +172,6 @@ class Saved(Event):
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Resumed(Event):
     """The run goes on from its checkpoint of `step`; what came after that is done again."""
 
@@ -180,7 +179,6 @@ class Resumed(Event):
     step: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class Stopped(Event):
     """The job ended because someone asked, or for a `reason`; a `discarded` run keeps no model."""
 
@@ -191,7 +189,6 @@ class Stopped(Event):
     reason: Text = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Failed(Event):
     """The job ended by an error."""
 
@@ -200,7 +197,6 @@ class Failed(Event):
     remedy: Text = ""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Finished(Event):
     """The job went to its end; a run ends `early` when its score has stopped rising."""
 
@@ -220,11 +216,6 @@ AnyEvent = Annotated[
 @cache
 def _reader() -> TypeAdapter[Event]:
     return TypeAdapter(AnyEvent)
-
-
-def to_json(event: Event) -> str:
-    """One line of JSON without its newline."""
-    return _reader().dump_json(event).decode()
 
 
 def from_json(line: str | bytes) -> Event | None:

@@ -51,51 +51,39 @@ def plan_runs(
             "must be a whole number from 1 to {most}, got {seeds!r}", most=MOST, seeds=seeds
         )
     for name, text in (grid or {}).items():
-        words = [word.strip() for word in (text or "").split(",") if word.strip()]
+        words = filter(None, map(str.strip, (text or "").split(",")))
         try:
-            values = [getattr(RunConfig.from_dict({name: word}), name) for word in words]
+            values = [getattr(base.changed(**{name: word}), name) for word in words]
             axes[name] = list(dict.fromkeys(values)) or [getattr(base, name)]
         except ConfigError as error:
             problems |= error.problems
+    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    if not problems and (count := len(points) * seeds) > MOST:
+        problems["grid"] = _(
+            "makes {count:,} runs; at most {most} are queued at once", count=count, most=MOST
+        )
     if problems:
         raise ConfigError(problems)
-    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    if (count := len(points) * seeds) > MOST:
-        raise ConfigError(
-            {
-                "grid": _(
-                    "makes {count:,} runs; at most {most} are queued at once",
-                    count=count,
-                    most=MOST,
-                )
-            }
-        )
     planned = []
     for point in points:
-        differences = [
-            f"{GRID[name]} {value:g}" for name, value in point.items() if len(axes[name]) > 1
-        ]
+        parts = [f"{GRID[name]} {value:g}" for name, value in point.items() if len(axes[name]) > 1]
         group = secrets.token_urlsafe(9) if seeds > 1 else ""
         for seed in range(base.seed, base.seed + seeds):
-            parts = differences + ([f"seed {seed}"] if seeds > 1 else [])
-            name = ", ".join([default_title(base), *parts])[:300] if parts else base.name
-            planned.append(PlannedRun(base.changed(**point, seed=seed, name=name).check(), group))
+            differences = parts + [f"seed {seed}"] * (seeds > 1)
+            name = ", ".join([default_title(base), *differences]) if differences else base.name
+            config = base.changed(**point, seed=seed, name=name[:300])
+            planned.append(PlannedRun(config, group))
     return planned
 
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """A score over the `count` runs of a group that have it.
-
-    Args:
-        deviation: sample standard deviation (n - 1); 0 for a single run.
-        interval: 95% interval of the mean over other seeds (Student's t); None for a single run.
-    """
+    """A score over the `count` runs of a group that have it."""
 
     count: int
     mean: float
-    deviation: float
-    interval: tuple[float, float] | None = None
+    deviation: float  # sample standard deviation (n - 1); 0 for a single run
+    interval: tuple[float, float] | None  # 95%, of the mean over other seeds; None for one run
 
 
 def seed_spread(scores: Iterable[float | None]) -> SeedSpread | None:

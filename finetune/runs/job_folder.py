@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from finetune import disk, json_files
+from finetune import disk
 from finetune.disk import write_atomically
 from finetune.errors import StoreError
 from finetune.messages import decode, encode, message
@@ -54,9 +54,6 @@ class JobFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.id!r})"
-
     @property
     def id(self) -> str:
         return self.folder.name
@@ -78,39 +75,29 @@ class JobFolder:
 
     @property
     def request(self) -> dict[str, Any]:
-        request = self._description().get("request")
-        return request if isinstance(request, dict) else {}
+        return self._description().get("request") or {}
 
     def _description(self) -> dict[str, Any]:
         try:
-            description = json_files.read_as(self.folder / "job.json", json_files.parse)
-        except (OSError, ValueError):
+            return disk.read_cached(self.folder / "job.json", disk.parse_object)
+        except OSError:
             return {}
-        return description if isinstance(description, dict) else {}
 
     def is_alive(self) -> bool:
         """Whether the job's worker lives: from before it is started until its last process ends."""
         return _is_held(self.lock_file) or _is_held(self.rank_lock_file)
 
     def append(self, event: Event) -> None:
-        """Add one event; a single write, so that lines of two processes never mix.
-
-        Raises:
-            StoreError: when the folder is gone or the disk is full.
-        """
-        line = (events.to_json(event) + "\n").encode()
-        try:
-            handle = os.open(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                if (written := os.write(handle, line)) != len(line):
-                    os.ftruncate(handle, os.fstat(handle).st_size - written)  # not half a line
-                    raise OSError(errno.ENOSPC, "the disk is full")
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise disk.failure(
-                self.events_file, error, StoreError, message("the model saved last is kept")
-            ) from error
+        """Add one event; a single write, so that lines of two processes never mix."""
+        line = event.model_dump_json().encode() + b"\n"
+        otherwise = message("the model saved last is kept")
+        with (
+            disk.writing(self.events_file, StoreError, otherwise),
+            self.events_file.open("ab", buffering=0) as file,
+        ):
+            if (written := file.write(line)) != len(line):
+                file.truncate(os.fstat(file.fileno()).st_size - written)  # not half a line
+                raise OSError(errno.ENOSPC, "the disk is full")
 
     def tail(self, offset: int = 0, limit: int = -1) -> tuple[list[Event], int]:
         """The events in `limit` bytes after `offset`, and the offset to ask from next time.
@@ -151,27 +138,22 @@ class JobFolder:
 
     def log_tail(self, size: int = 20_000) -> str:
         """The last `size` bytes of the worker's output."""
-        try:
-            with self.log_file.open("rb") as file:
-                file.seek(max(0, self.log_size() - size))
-                return file.read().decode("utf-8", errors="replace")
-        except OSError:
+        if not self.log_file.exists():
             return ""
+        with self.log_file.open("rb") as file:
+            file.seek(max(0, self.log_size() - size))
+            return file.read().decode("utf-8", errors="replace")
 
     def log_size(self) -> int:
         return self.log_file.stat().st_size if self.log_file.exists() else 0
 
     def read_json(self, path: Path) -> dict[str, Any]:
         """A JSON object of this folder; empty when it is missing or unreadable."""
-        return json_files.read(path)
+        return disk.read_json(path)
 
 
 def hold_lock(path: Path) -> int | None:
-    """A descriptor that holds a lock until every process that has it ends; None if it is held.
-
-    Raises:
-        OSError: when the file cannot be made.
-    """
+    """A descriptor that holds a lock until every process that has it ends; None if it is held."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + 1  # `is_alive` holds it too, for an instant
     while time.monotonic() < deadline:
@@ -187,8 +169,6 @@ def _is_held(path: Path) -> bool:
     try:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers do not collide
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False

@@ -3,14 +3,11 @@
     seen/train        the training pairs, sorted, 8 bytes each (little-endian)
     seen/validation   the validation pairs, by which the kept model is chosen
 
-`jobs.predict` marks the rows of a file that a run has seen. The hashes never leave the machine:
-`best/`, which is pushed, has none of them.
+They never leave the machine: `best/`, which is pushed, has none of them.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune import text_hashes
+from finetune import disk, text_hashes
 from finetune.runs.run import Run
 from finetune.text_hashes import Integers
 
@@ -43,12 +40,8 @@ def write_pair_index(run: Run, hashes: Mapping[str, Integers]) -> None:
     folder = run.folder / "seen"
     folder.mkdir(exist_ok=True)
     for split in SPLITS:
-        aside = folder / f".{split}.{secrets.token_hex(4)}"
-        try:
-            np.unique(hashes[split]).astype(_HASH).tofile(aside)
-            os.replace(aside, folder / split)
-        finally:
-            aside.unlink(missing_ok=True)
+        with disk.replacing(folder / split) as new:
+            np.unique(hashes[split]).astype(_HASH).tofile(new)
 
 
 def read_pair_index(run: Run) -> PairIndex | None:
@@ -62,11 +55,8 @@ def read_pair_index(run: Run) -> PairIndex | None:
 def pair_hashes(first: Sequence[Any], second: Sequence[Any] | None) -> Integers:
     """A hash a pair of a file's cells, the same in either order, as the data checks compare pairs;
     `second` is None for single sentences."""
-    hashes = _sentence_hashes(first)
-    others = np.zeros_like(hashes) if second is None else _sentence_hashes(second)
+    hashes, others = (
+        np.array([text_hashes.text_hash(text_hashes.clean_sentence(cell)) for cell in cells], int)
+        for cells in (first, second or [None] * len(first))
+    )
     return text_hashes.unordered_pair_hash(hashes, others)
-
-
-def _sentence_hashes(cells: Sequence[Any]) -> Integers:
-    hashes = (text_hashes.text_hash(text_hashes.clean_sentence(cell)) for cell in cells)
-    return np.fromiter(hashes, np.int64, len(cells))

@@ -3,8 +3,7 @@
 <run id>/
     config.json     the immutable RunConfig
     about.json      title, tags and note (`RunMetadata`)
-    checkpoints/    what a run needs to go on, one folder a step, with the best model of that
-                    moment; gone when it has finished
+    checkpoints/    what a run needs to go on, one folder a step; gone when it has finished
     best/           the best model so far, a plain `from_pretrained` folder
     predictions/    validation logits of each evaluation, one .npz a step
     seen/           hashes of the training and validation pairs (`pair_index`)
@@ -15,21 +14,42 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from finetune import disk, json_files
+from pydantic import BaseModel, ValidationError
+
+from finetune import disk
 from finetune.config import RunConfig, is_upload
 from finetune.disk import write_atomically
 from finetune.errors import ConfigError, NoSuchRun, StoreError
-from finetune.messages import message
+from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.job_folder import FORMAT, JobFolder, PathInside
-from finetune.runs.metadata import RunMetadata
-from finetune.runs.summary import RunSummary, fold_events
+from finetune.runs.summary import RunSummary
 
 NOTES = "finetune"  # the key of a saved model's `config.json` that other programs ignore
+_LIMITS = {"name": 120, "tags": 200, "note": 5000}  # characters, of all tags together
+
+
+class RunMetadata(BaseModel, frozen=True, defer_build=True):
+    """What belongs to a run beside its configuration: the contents of `about.json`."""
+
+    group: str = ""  # shared by runs that repeat one configuration with other seeds
+    created: float = 0.0  # seconds since the epoch
+    pairs: str = ""  # what the person calls the files of an upload it is trained on
+    number: int = 1  # counts the runs that would have the same title
+    name: str = ""  # what the person calls it
+    tags: tuple[str, ...] = ()
+    note: str = ""
+
+
+def parse_tags(text: str) -> tuple[str, ...]:
+    """The tags of a line: words with commas between, each once."""
+    words = (" ".join(word.split()) for word in text.split(","))
+    return tuple(dict.fromkeys(filter(None, words)))
 
 
 class Run(JobFolder):
@@ -48,8 +68,8 @@ class Run(JobFolder):
                 id=self.id,
             )
         try:
-            return json_files.read_as(self.folder / "config.json", RunConfig.from_json)
-        except (OSError, ConfigError, RecursionError) as error:
+            return disk.read_cached(self.folder / "config.json", RunConfig.from_json)
+        except (OSError, ConfigError) as error:
             raise StoreError(
                 "config.json of run {id} cannot be read: {error}",
                 "Its model, log and events are still there; start a new run to train again.",
@@ -59,20 +79,27 @@ class Run(JobFolder):
 
     def pinned_config(self) -> RunConfig:
         """The configuration, a Hub dataset at the commit that the run first read."""
-        config = self.config()
         prepared = self.events_summary().prepared
         revision = prepared.data.get("revision") if prepared is not None else ""
-        return config.changed(dataset_revision=str(revision)) if revision else config
+        return self.config().changed(**{"dataset_revision": revision} if revision else {})
 
     def about(self) -> RunMetadata:
         try:
-            return json_files.read_as(self.folder / "about.json", RunMetadata.from_json)
-        except OSError:
+            return disk.read_cached(self.folder / "about.json", RunMetadata.model_validate_json)
+        except (OSError, ValidationError):
             return RunMetadata()
 
     def describe(self, **values: Any) -> RunMetadata:
         """Change what a person says of the run: `name`, `tags`, `note`."""
-        changed = self.about().model_copy(update=values).check()
+        changed = self.about().model_copy(update=values)
+        sizes = {name: len("".join(getattr(changed, name))) for name in _LIMITS}
+        problems = {
+            name: _("has {n:,} characters; at most {limit:,} are kept", n=sizes[name], limit=limit)
+            for name, limit in _LIMITS.items()
+            if sizes[name] > limit
+        }
+        if problems:
+            raise ConfigError(problems)
         if not self.folder.is_dir():
             raise NoSuchRun
         write_atomically(self.folder / "about.json", changed.model_dump_json(indent=2))
@@ -96,18 +123,18 @@ class Run(JobFolder):
 
     def events_summary(self) -> RunSummary:
         """The fold over all of the run's events."""
-        return fold_events(self.tail()[0])
+        return RunSummary().fold(self.tail()[0])
 
     def summary(self) -> RunSummary:
         """The fold over all of the run's events, about the model that lies in `best/`."""
         return self.with_kept_model(self.events_summary())
 
     def with_kept_model(self, summary: RunSummary) -> RunSummary:
-        """A copy about the model in `best/`, which after a crash may be another than the last."""
+        """A copy about the model in `best/`, which after a crash may be of a later step than the
+        last checkpoint: the run comes by it again."""
         step = self.kept_step()
-        if step is None and self.has_model():
-            step = summary.saved_step
-        return replace(summary, saved_step=step)
+        unnamed = step is None and self.has_model()
+        return replace(summary, saved_step=summary.saved_step if unnamed else step)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -124,8 +151,13 @@ class Run(JobFolder):
         return (self.best / "config.json").exists()
 
     def kept_step(self) -> int | None:
-        """Optimizer steps that the model in `best/` has taken; None where there is no model."""
-        return _saved_step(self.best)
+        """Optimizer steps that the model in `best/` has taken; None where it does not say it."""
+        try:
+            notes = disk.read_cached(self.best / "config.json", disk.parse_object).get(NOTES)
+        except OSError:
+            return None
+        step = notes.get("step") if isinstance(notes, dict) else None
+        return step if type(step) is int else None
 
     def discard(self) -> None:
         """Remove the model and the checkpoints; the events and the log stay."""
@@ -154,31 +186,12 @@ class Run(JobFolder):
         Everything is on the disk before the name is there: after a power cut a checkpoint is
         whole or absent.
         """
-        name = f"step-{step:09d}"
-        if same := sorted(self.checkpoints_folder.glob(f"{name}*/")):  # written before a resume
-            name += f".{int(same[-1].suffix[1:] or 0) + 1:03d}"
-        if self.has_model():
-            disk.link_folder(self.best, self.unfinished_checkpoint / "best")
+        name = f"step-{step:09d}.{time.time_ns()}"  # the same step may be written again
         disk.sync_folder(self.unfinished_checkpoint)
         os.replace(self.unfinished_checkpoint, self.checkpoints_folder / name)
         disk.sync(self.checkpoints_folder)
         for old in self.checkpoints()[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
-
-    def rewind(self, checkpoint: Path | None) -> None:
-        """Make `best/` what it was when a checkpoint was written; empty without a checkpoint."""
-        best = self.folder / "best"
-        step = _saved_step(checkpoint / "best") if checkpoint is not None else None
-        if step == self.kept_step():
-            return
-        if checkpoint is None or step is None:
-            disk.remove_folder(best)
-            return
-        aside = best.with_name("best.new")
-        shutil.rmtree(aside, ignore_errors=True)
-        with disk.writing(message("The best model")):
-            disk.link_folder(checkpoint / "best", aside)
-            disk.replace_folder(aside, best)
 
     def resume(self) -> int:
         """Note that the run goes on, from its last checkpoint or its beginning; that step."""
@@ -193,13 +206,3 @@ def default_title(config: RunConfig, pairs: str = "") -> str:
     """A configuration's name, or its checkpoint and pairs; `pairs` names the files of an upload."""
     dataset = (pairs or "own files") if is_upload(config.dataset) else config.dataset
     return config.name or f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} on {dataset}"
-
-
-def _saved_step(model: Path) -> int | None:
-    """The step that a saved model's `config.json` tells; None where there is none."""
-    try:
-        notes = json_files.read_as(model / "config.json", json_files.parse)[NOTES]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    step = notes.get("step") if isinstance(notes, dict) else None
-    return step if type(step) is int else None

@@ -29,9 +29,8 @@ from finetune.environment.caches import is_writable, user_cache
 from finetune.errors import DataError, NoSuchRun, StoreError
 from finetune.owners import LOCAL_USER, Visitor
 from finetune.runs.job_folder import JobFolder
-from finetune.runs.metadata import RunMetadata
-from finetune.runs.run import Run, default_title
-from finetune.runs.summary import RunSummary, fold_events
+from finetune.runs.run import Run, RunMetadata, default_title
+from finetune.runs.summary import RunSummary
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_-]{8,24}")
 _CHUNK = 4 * 2**20  # bytes of events folded at a time
@@ -40,8 +39,8 @@ _BUCKET = Path("/data")  # where a Space's bucket is mounted unless told otherwi
 
 def default_root() -> Path:
     """`FINETUNE_RUNS`; else the first that can be written of a Space's mounted bucket, `runs/`
-    beside the app, the user's cache, and a temporary folder. On a Space a `FINETUNE_RUNS` that
-    cannot be written is passed over, and the page says that runs will be lost."""
+    beside the app, the user's cache, and a temporary folder. On a Space `FINETUNE_RUNS`, too, is
+    passed over where it cannot be written."""
     candidates = [
         Path(__file__).resolve().parent.parent.parent / "runs",
         user_cache() / "finetune" / "runs",
@@ -109,25 +108,19 @@ class RunStore:
         return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_urlsafe(9)}"
 
     def create(self, config: RunConfig, run_id: str = "", group: str = "") -> Run:
-        """A new run folder with its configuration; there whole or not at all.
-
-        Raises:
-            ConfigError: when the configuration is wrong.
-            StoreError: when the folder cannot be made.
-        """
-        config.check()
+        """A new run folder with its configuration; there whole or not at all."""
         run = Run(self.root / (run_id or self.new_id()))
         pairs = ""
         if is_upload(config.dataset):
             with contextlib.suppress(DataError):  # its files are gone: the training says so
                 pairs = ", ".join(self.uploads.file_names(config.dataset).values())
         title = default_title(config, pairs)
-        numbers = [
+        alike = (
             about.number
             for other, about in self._readable_runs()
             if default_title(other, about.pairs) == title
-        ]
-        number = max(numbers, default=0) + 1
+        )
+        number = max(alike, default=0) + 1
         about = RunMetadata(group=group, created=time.time(), pairs=pairs, number=number)
         aside = JobFolder(run.folder.with_name(f".new-{run.id}"))
         try:
@@ -142,15 +135,9 @@ class RunStore:
         return run
 
     def get(self, run_id: object) -> Run:
-        """The run of that id.
-
-        Raises:
-            NoSuchRun: for anything else, a path or another visitor's run included.
-        """
-        if not isinstance(run_id, str) or not _ID.fullmatch(run_id):
-            raise NoSuchRun
-        run = Run(self.root / run_id)
-        if not run.exists() or not self._shows(run):
+        """The run of that id; raises NoSuchRun for a path or another visitor's run, too."""
+        run = self._visible_run(run_id) if isinstance(run_id, str) else None
+        if run is None:
             raise NoSuchRun
         return run
 
@@ -160,11 +147,13 @@ class RunStore:
             names = sorted(os.listdir(self.root), reverse=True)
         except OSError:
             return []
-        runs = (Run(self.root / name) for name in names if _ID.fullmatch(name))
-        return [run for run in runs if run.exists() and self._shows(run)]
+        return [run for run in map(self._visible_run, names) if run is not None]
 
-    def _shows(self, run: Run) -> bool:
-        return self.visitor.alone or self.visitor.owns(run.owner)
+    def _visible_run(self, name: str) -> Run | None:
+        run = Run(self.root / name)
+        if not _ID.fullmatch(name) or not run.exists():
+            return None
+        return run if self.visitor.alone or self.visitor.owns(run.owner) else None
 
     def summary(self, run: Run) -> RunSummary:
         """The fold over the run's events; reads only what is new since this store last looked."""
@@ -172,7 +161,7 @@ class RunStore:
             offset, summary = self._folded.get(run.id, (0, RunSummary()))
             fresh, end = run.tail(offset, _CHUNK)
             while end > offset:
-                summary, offset = fold_events(fresh, summary), end
+                summary, offset = summary.fold(fresh), end
                 fresh, end = run.tail(offset, _CHUNK)
             self._folded[run.id] = offset, summary
             return run.with_kept_model(summary)
@@ -181,12 +170,8 @@ class RunStore:
         """Remove a run's folder."""
         folder = self.get(run.id).folder
         aside = folder.with_name(f".deleted-{secrets.token_hex(8)}")
-        try:
+        with disk.writing(f"The run folder {folder}"):
             folder.rename(aside)  # gone at once, also for a worker that still writes into it
-        except OSError as error:
-            raise StoreError(
-                "Run {id} cannot be deleted: {strerror}.", id=run.id, strerror=error.strerror
-            ) from error
         shutil.rmtree(aside, ignore_errors=True)
         self._folded.pop(run.id, None)
         self._locks.pop(run.id, None)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
+from typing import Literal, Self
 
-from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event
+from finetune.runs.events import Event, Phase
 
 Status = Literal["none", "waiting", "running", "finished", "stopped", "failed", "interrupted"]
 
@@ -21,27 +19,27 @@ KEPT = 2000  # measurements held of a run; the whole curve is in its events
 
 @dataclass
 class JobState:
-    """How far a background job is; `status` is `none` where nobody asked for it.
-
-    Args:
-        done, total: of whatever the phase counts; `total` 0 while unknown.
-        error, remedy: why it failed, or why the app stopped it.
-        began, ended: seconds since the epoch; 0 before.
-    """
+    """How far a background job is; `status` is `none` where nobody asked for it."""
 
     status: Status = "waiting"
     phase: str = ""
     detail: str = ""
-    done: int = 0
-    total: int = 0
-    error: str = ""
+    done: int = 0  # of whatever the phase counts
+    total: int = 0  # 0 while unknown
+    error: str = ""  # why it failed, or why the app stopped it
     remedy: str = ""
-    began: float = 0.0
+    began: float = 0.0  # in seconds since the epoch; 0 before, as `ended`
     ended: float = 0.0
 
     @property
     def running(self) -> bool:
         return self.status == "running"
+
+    def fold(self, stream: Iterable[Event]) -> Self:
+        """Take in a stream of events; returns this state."""
+        for event in stream:
+            self.apply(event)
+        return self
 
     def apply(self, event: Event) -> None:
         """Take in the next event."""
@@ -64,19 +62,15 @@ class JobState:
 
 
 class LossCurve(list[events.Stepped]):
-    """The measurements of a run, evenly thinned to `KEPT`; `recent` are the last twenty, all."""
+    """The measurements of a run, evenly thinned to `KEPT`; the latest is always there."""
 
-    def __init__(self, points: Iterable[events.Stepped] = ()) -> None:
-        self.recent: deque[events.Stepped] = deque(maxlen=20)
-        self._stride, self._appended = 1, 0
-        for point in points:
-            self.append(point)
+    _stride = 1
+    _appended = 0
 
     def append(self, point: events.Stepped) -> None:
         if self and (self._appended - 1) % self._stride:
             self.pop()  # it was there as the latest only
         super().append(point)
-        self.recent.append(point)
         self._appended += 1
         if len(self) > KEPT:
             del self[1::2]
@@ -85,18 +79,7 @@ class LossCurve(list[events.Stepped]):
 
 @dataclass
 class RunSummary(JobState):
-    """The state of one training run.
-
-    Args:
-        bests: step -> an evaluation that was the best so far, also if it is to be done again.
-        opened: the times somebody looked at the test set.
-        saved_step: of the model kept; None where there is none.
-        reached: the last step of an evaluation, a model or the run's end.
-        trained: seconds it was worked on before `since`, when its worker took it up; `since` is 0
-            while it has none.
-        latest: when its worker was last heard of, in seconds since the epoch.
-        count: events so far.
-    """
+    """The state of one training run. Moments are in seconds since the epoch."""
 
     started: events.Started | None = None
     prepared: events.Prepared | None = None
@@ -105,15 +88,16 @@ class RunSummary(JobState):
     validation: list[events.Evaluated] = field(default_factory=list)
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     opened: tuple[events.TestSetOpened, ...] = ()
+    # Step -> an evaluation that was the best so far, also if it is to be done again.
     bests: dict[int, events.Evaluated] = field(default_factory=dict)
-    saved_step: int | None = None
-    reached: int = 0
-    trained: float = 0.0
-    since: float = 0.0
-    latest: float = 0.0
+    saved_step: int | None = None  # of the model kept; None where there is none
+    reached: int = 0  # the last step of an evaluation, a model or the run's end
+    trained: float = 0.0  # seconds it was worked on before `since`
+    since: float = 0.0  # when its worker took it up; 0 while it has none
+    latest: float = 0.0  # when its worker was last heard of
     early: bool = False
     discarded: bool = False
-    count: int = 0
+    count: int = 0  # events so far
 
     @property
     def step(self) -> int:
@@ -133,8 +117,7 @@ class RunSummary(JobState):
 
     @property
     def best(self) -> events.Evaluated | None:
-        """The evaluation of the kept model, None where it was not evaluated; the best so far where
-        no model is kept."""
+        """The evaluation of the kept model, or the best so far where no model is kept."""
         if self.saved_step is not None:
             return self.bests.get(self.saved_step)
         return next((scored for scored in reversed(self.validation) if scored.best), None)
@@ -151,14 +134,13 @@ class RunSummary(JobState):
     @property
     def samples_per_second(self) -> float:
         """Median of the last twenty measurements: one slow interval does not move it."""
-        rates = [point.samples_per_second for point in self.train.recent]
-        return median(rates) if rates else 0.0
+        return median([point.samples_per_second for point in self.train[-20:]] or [0.0])
 
     @property
     def seconds_left(self) -> float | None:
         """Training time still ahead at the present speed, without evaluations; None if unknown."""
         prepared, rate = self.prepared, self.samples_per_second
-        if len(self.train.recent) < 2 or not (rate and prepared and prepared.steps_per_epoch):
+        if len(self.train) < 2 or not (rate and prepared and prepared.steps_per_epoch):
             return None
         examples_per_step = prepared.train_examples / prepared.steps_per_epoch
         return max(0, self.total_steps - self.step) * examples_per_step / rate
@@ -172,14 +154,12 @@ class RunSummary(JobState):
         match event:
             case events.Stepped():
                 self.train.append(event)
-                if self.phase != Phase.TRAIN:
-                    self.phase, self.detail = Phase.TRAIN, ""
+                self.phase, self.detail = Phase.TRAIN, ""
             case events.Started():
                 self.started, self.phase = event, Phase.START
                 self.trained, self.since = worked, event.time
             case events.Prepared():
-                former = self.prepared
-                if former is None or former.fingerprint != event.fingerprint:
+                if self.prepared is None or self.prepared.fingerprint != event.fingerprint:
                     self.baselines = {}  # a resumed run's were measured on the same pairs
                 if event.majority:
                     self.baselines = self.baselines | {MAJORITY: event.majority}
@@ -221,19 +201,3 @@ class RunSummary(JobState):
         self.reached = event.step
         self.status, self.error, self.remedy, self.ended = "running", "", "", 0.0
         self.discarded = False
-
-
-def fold_events(stream: Iterable[Event], start: RunSummary | None = None) -> RunSummary:
-    """The state of a training run after a stream of events; `start` is changed."""
-    summary = start or RunSummary()
-    for event in stream:
-        summary.apply(event)
-    return summary
-
-
-def fold_job(stream: Iterable[Event]) -> JobState:
-    """The state of a job other than a training run after a stream of events."""
-    state = JobState()
-    for event in stream:
-        state.apply(event)
-    return state

@@ -1,16 +1,20 @@
-"""Accelerate's engine for a configuration, and facts about its device."""
+"""Accelerate's engine for a configuration, and the trackers that a run reports to through it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finetune.config import RunConfig
 from finetune.environment import devices
 from finetune.errors import ConfigError
+from finetune.hub_errors import first_line
 from finetune.messages import message as _
+from finetune.runs import events
+from finetune.runs.events import Event
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -27,12 +31,10 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
     from accelerate import Accelerator
     from accelerate.utils import TorchDynamoPlugin, set_seed
 
-    from finetune.training import trackers
-
     compiled = TorchDynamoPlugin(backend="inductor", dynamic=True) if config.torch_compile else None
     try:
         accelerator = Accelerator(
-            **(trackers.tracker_settings(config, folder) if folder is not None else {}),
+            **(tracker_settings(config, folder) if folder is not None else {}),
             # Said outright, or several processes without a GPU would each train alone.
             cpu=not torch.accelerator.is_available(),
             mixed_precision=choose_precision(config.mixed_precision),
@@ -77,3 +79,59 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(max_mappings, 0)
         library.mallopt(trim_threshold, 2**31 - 1)
+
+
+def tracker_settings(config: RunConfig, folder: Path) -> dict[str, Any]:
+    """The arguments of `Accelerator` for `report_to`; TensorBoard writes into `folder`."""
+    name = config.report_to
+    if name == "none":
+        return {}
+    if importlib.util.find_spec(name) is None:
+        problem = _(
+            "is {name}, which is not installed; pip install {name}, or set it to none", name=name
+        )
+        raise ConfigError({"report_to": problem})
+    return {"log_with": name, "project_dir": str(folder)}
+
+
+class Tracker:
+    """Logs a run's events; made on every rank, for Accelerate picks the one that writes.
+
+    A tracker that breaks while the run goes on is left behind with a line in the log.
+
+    Raises:
+        ConfigError: when the tracker does not begin, for want of a login or a network.
+    """
+
+    def __init__(self, accelerator: Accelerator, config: RunConfig, title: str) -> None:
+        self._accelerator = accelerator
+        self._tracking = config.report_to != "none"
+        if not self._tracking:
+            return
+        # TensorBoard's project is a folder within the run's, the others' is one of all runs.
+        project = "tensorboard" if config.report_to == "tensorboard" else "finetune"
+        settings = {"wandb": {"name": title}, "trackio": {"name": title}}
+        try:
+            accelerator.init_trackers(project, config=config.to_dict(), init_kwargs=settings)
+        except Exception as error:  # each has exceptions of its own
+            problem = _(
+                "is {name}, which does not begin ({reason}); set it to none",
+                name=config.report_to,
+                reason=first_line(error)[:200],
+            )
+            raise ConfigError({"report_to": problem}) from error
+
+    def __call__(self, event: Event) -> None:
+        """Log the event's numbers under the names that `Trainer` gives them."""
+        if not self._tracking or not isinstance(event, events.Evaluated | events.Stepped):
+            return
+        if isinstance(event, events.Evaluated):
+            values = {f"eval/{name}": value for name, value in event.metrics.items()}
+        else:
+            numbers = event.model_dump(exclude={"time", "event", "step"}, exclude_none=True)
+            values = {f"train/{name}": value for name, value in numbers.items()}
+        try:
+            self._accelerator.log(values, step=event.step)
+        except Exception as error:
+            self._tracking = False
+            print(f"the tracker has stopped: {type(error).__name__}: {error}", flush=True)

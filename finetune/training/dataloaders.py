@@ -26,13 +26,11 @@ _SAMPLE = 1000  # rows of which is checked whether the tokenizer knows them
 
 @dataclass(frozen=True)
 class Loaders:
-    """The two loaders of a run, the generator of its training order, and the weights in its loss
-    of shape (classes,), None where all count the same."""
+    """The batches of a run."""
 
     train: DataLoader[Any]
     validation: DataLoader[Any]
-    order: torch.Generator
-    class_weights: torch.Tensor | None = None
+    class_weights: torch.Tensor | None  # in the loss, of shape (classes,); None: all count the same
 
 
 def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunConfig) -> Loaders:
@@ -40,10 +38,8 @@ def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunC
     train = pairs.splits["train"]
     if config.swap_augmentation:
         train = concatenate_datasets([train, swap_sentences(train)])
-    datasets: list[Any] = [
-        tokenize(split, tokenizer, config.max_length)
-        for split in (train, pairs.splits["validation"])
-    ]
+    training: Any = tokenize(train, tokenizer, config.max_length)
+    validation: Any = tokenize(pairs.splits["validation"], tokenizer, config.max_length)
     # Where max_length is no multiple, rounding up could pass what the model reads.
     multiple = config.pad_to_multiple_of
     collator = DataCollatorWithPadding(
@@ -55,20 +51,14 @@ def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunC
     # Each loader has a generator of its own: neither the order nor dropout depends on what else
     # draws random numbers, such as an evaluation.
     order, evaluation = (torch.Generator().manual_seed(config.seed) for _ in range(2))
-    size = config.per_device_train_batch_size
+    size, evaluated = config.per_device_train_batch_size, config.per_device_eval_batch_size
     shuffling: dict[str, Any] = {"shuffle": True}
     if config.group_by_length and config.padding == "longest":
-        lengths = pc.list_value_length(datasets[0].data.column("input_ids")).to_pylist()
+        lengths = pc.list_value_length(training.data.column("input_ids")).to_pylist()
         shuffling = {"sampler": LengthGroupedSampler(size, lengths=lengths, generator=order)}
     return Loaders(
-        DataLoader(datasets[0], size, collate_fn=collator, generator=order, **shuffling),
-        DataLoader(
-            datasets[1],
-            config.per_device_eval_batch_size,
-            collate_fn=collator,
-            generator=evaluation,
-        ),
-        order,
+        DataLoader(training, size, collate_fn=collator, generator=order, **shuffling),
+        DataLoader(validation, evaluated, collate_fn=collator, generator=evaluation),
         balanced_class_weights(pairs.counts["train"]) if config.class_weights != "none" else None,
     )
 
@@ -104,11 +94,7 @@ def balanced_class_weights(counts: list[int]) -> torch.Tensor:
 def check_tokens(
     batches: Loaders, tokenizer: PreTrainedTokenizerBase, checkpoint: str, embeddings: int
 ) -> None:
-    """See that the tokenizer knows the pairs, and the weights have embeddings for their tokens.
-
-    Raises:
-        ModelError: when one does not.
-    """
+    """See that the tokenizer knows the pairs, and the weights have embeddings for their tokens."""
     datasets: list[Any] = [batches.train.dataset, batches.validation.dataset]
     columns = [dataset.data.column("input_ids") for dataset in datasets]
     sample = np.random.default_rng(0).permutation(len(columns[0]))[:_SAMPLE]

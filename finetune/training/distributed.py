@@ -17,35 +17,27 @@ from finetune.messages import message as _
 from finetune.runs.run import Run
 
 _SOURCE = Path(__file__).resolve().parent.parent.parent
-# Set for each process by torch's launcher, or by the MPI that started it.
-_SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-_RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 
 
 def is_single_process() -> bool:
     """Whether no other process shares this run."""
-    return not any(name in os.environ for name in _SIZES)
+    return "WORLD_SIZE" not in os.environ  # which torch's launcher sets
 
 
 def is_main_process() -> bool:
     """Whether this is the process that writes."""
-    return next((os.environ[name] for name in _RANKS if name in os.environ), "0") == "0"
+    return os.environ.get("RANK", "0") == "0"
 
 
 def check_accelerate_config(config: RunConfig) -> None:
-    """See that the Accelerate configuration file can be used, where one is named.
-
-    Raises:
-        ConfigError: when there is no such file, or the files here are not the visitor's.
-    """
-    name = config.accelerate_config
+    """See that the Accelerate configuration file can be used, where one is named."""
+    problem, name = "", config.accelerate_config
     if name and owners.is_shared():
         problem = _("cannot be named here, where the files are not the visitors'; leave it empty")
+    elif name and not Path(name).is_file():
+        problem = _("is {name!r}, and there is no such file", name=name)
+    if problem:
         raise ConfigError({"accelerate_config": problem})
-    if name and not Path(name).is_file():
-        raise ConfigError(
-            {"accelerate_config": _("is {name!r}, and there is no such file", name=name)}
-        )
 
 
 def launch_command(run: Run) -> list[str]:
@@ -69,8 +61,7 @@ def exec_launcher(run: Run) -> NoReturn:
     path = os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH", "")]))
     threads = max(1, (os.cpu_count() or 1) // run.config().num_processes)
     words = launch_command(run)
-    environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | {"PYTHONPATH": path}
-    os.execve(words[0], words, environment)
+    os.execve(words[0], words, {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": path})
 
 
 def is_lost_rank_error(error: BaseException) -> bool:

@@ -26,19 +26,17 @@ def describe_batch(
         batch: tensors of shape (examples, tokens) by name, `labels` of shape (examples,).
         labels: names of the classes, by index.
     """
-    ids = batch["input_ids"].tolist()
+    rows = {name: tensor.tolist() for name, tensor in batch.items()}
+    ids = rows["input_ids"]
     width = len(ids[0])
-    # A decoder without a mask reads everything.
-    everything = [[1] * width] * len(ids)
-    mask = batch["attention_mask"].tolist() if "attention_mask" in batch else everything
-    types = batch["token_type_ids"].tolist() if "token_type_ids" in batch else []
+    mask = rows.get("attention_mask", [[1] * width] * len(ids))  # without one everything is read
     lengths = [sum(row) for row in mask]
     shown = list(range(width))
     if width > HEAD + TAIL:
         del shown[HEAD:-TAIL]
 
-    def part(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [[int(row[position]) for position in shown] for row in rows[:EXAMPLES]]
+    def part(values: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [[int(row[position]) for position in shown] for row in values[:EXAMPLES]]
 
     added = {id_ for id_ in tokenizer.all_special_ids if id_ != tokenizer.unk_token_id}
     first = [id_ for id_, real in zip(ids[0], mask[0], strict=True) if real]
@@ -49,9 +47,9 @@ def describe_batch(
         positions=shown,
         tokens=[readable_tokens(tokenizer, row) for row in part(ids)],
         ids=part(ids),
-        token_type_ids=part(types),
+        token_type_ids=part(rows.get("token_type_ids", [])),
         attention_mask=part(mask),
-        labels=[labels[index] for index in batch["labels"].tolist()[:EXAMPLES]],
+        labels=[labels[index] for index in rows["labels"][:EXAMPLES]],
         special=_names(tokenizer, sorted(added.intersection(chain(*ids[:EXAMPLES])))),
         form=_form(tokenizer, first, added),
     )
@@ -66,8 +64,8 @@ def _form(tokenizer: Any, ids: Sequence[int], added: set[int]) -> str:
     parts: list[str] = []
     for is_text, group in groupby(ids, lambda id_: id_ not in added):
         parts += [""] if is_text else _names(tokenizer, list(group))
-    several = parts.count("") > 1
     sentences = count(1)
+    several = parts.count("") > 1
     return " ".join(part or f"sentence{next(sentences) if several else ''}" for part in parts)
 
 

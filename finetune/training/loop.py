@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import evaluate
 import numpy as np
 import torch
 from accelerate import Accelerator
@@ -23,12 +22,11 @@ from transformers import PreTrainedModel
 
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
-from finetune.phases import Phase
+from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
 from finetune.runs import events
-from finetune.runs.events import Event, PhaseStarted
+from finetune.runs.events import Event, Phase, PhaseStarted
 from finetune.training.dataloaders import Loaders
 from finetune.training.optimizer import build_optimizer, build_scheduler
-from finetune.training.progress import LoopProgress, LossMeter
 
 Logits = NDArray[np.float32]  # of shape (examples, classes)
 Labels = NDArray[np.int64]  # of shape (examples,)
@@ -37,24 +35,15 @@ Weights = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Hooks:
-    """Callbacks of the loop; every rank calls each of them.
+    """Callbacks of the loop with the step; every rank calls each of them."""
 
-    Args:
-        should_stop: asked after every step and evaluated batch.
-        save_best: takes the step, the unwrapped model, and its weights where each rank holds a
-            part of them (FSDP, DeepSpeed), else None.
-        save_predictions: returns score -> the ends of its interval.
-        save_checkpoint: takes the step and a function that writes a checkpoint into a folder.
-    """
-
-    should_stop: Callable[[], bool] = lambda: False
-    save_best: Callable[[int, PreTrainedModel, Weights | None], None] = (
-        lambda step, model, weights: None
-    )
-    save_predictions: Callable[[int, Logits, Labels], dict[str, list[float]]] = (
-        lambda step, logits, labels: {}
-    )
-    save_checkpoint: Callable[[int, Callable[[Path], None]], None] = lambda step, write: None
+    should_stop: Callable[[], bool] = lambda: False  # asked after every step and evaluated batch
+    # Also gets the weights where each rank's model has a part of them (FSDP, DeepSpeed).
+    save_best: Callable[[int, PreTrainedModel, Weights | None], object] = lambda *_: None
+    # Returns score -> the ends of its interval.
+    save_predictions: Callable[[int, Logits, Labels], dict[str, list[float]]] = lambda *_: {}
+    # Gets a function that writes a checkpoint into a folder.
+    save_checkpoint: Callable[[int, Callable[[Path], None]], object] = lambda *_: None
     first_batch: Callable[[dict[str, torch.Tensor]], Iterable[Event]] = lambda batch: ()
 
 
@@ -63,9 +52,9 @@ def fit(
     accelerator: Accelerator,
     model: PreTrainedModel,
     batches: Loaders,
-    metric: evaluate.Metric,
     hooks: Hooks | None = None,
     resume: Path | None = None,
+    positive: int = 1,
 ) -> Iterator[Event]:
     """Train, and evaluate after each epoch or every `eval_steps`; yield what happens.
 
@@ -74,20 +63,20 @@ def fit(
 
     Args:
         model: a classifier whose output has `loss` and `logits` of shape (batch, classes).
-        metric: scores predicted classes; its result's keys are the metrics' names.
         resume: a checkpoint of a run of the same configuration; the rest of the run is then the
             same as if it had never ended.
+        positive: of two classes the one whose F1 is meant; of more it is their mean.
 
     Raises:
         TrainingError: when the loss is not a finite number, naming the step.
     """
-    loop = _Loop(config, accelerator, model, batches, metric, hooks or Hooks())
-    progress, meter = loop.progress, loop.meter
+    loop = _Loop(config, accelerator, model, batches, hooks or Hooks(), positive)
+    progress = loop.progress
     # 1. Go on from a checkpoint, if there is one. It may have been the last thing to do.
     if resume is not None and (yield from loop.resume(resume)):
         return
     yield PhaseStarted(phase=Phase.TRAIN)
-    meter.reset()
+    loop.reset_meter()
     while progress.step < loop.total:
         for batch in loop.remaining_batches():
             if not progress.step and not progress.batch:
@@ -96,7 +85,7 @@ def fit(
             if not loop.train_batch(batch):
                 continue
             # 3. After each step: report, stop, evaluate, write a checkpoint, each when it is due.
-            if meter.due(progress.step, loop.total):
+            if progress.step in (1, loop.total) or progress.step % config.logging_steps == 0:
                 yield loop.report()
             if loop.stop_requested():
                 yield from loop.stop()
@@ -108,7 +97,7 @@ def fit(
             if loop.checkpoint_due():
                 yield from loop.write_checkpoint()
                 yield PhaseStarted(phase=Phase.TRAIN)
-                meter.reset()
+                loop.reset_meter()
         else:
             progress.begin_epoch()
     yield events.Finished(step=progress.step, seconds=progress.seconds)
@@ -126,6 +115,39 @@ def is_sharded(accelerator: Accelerator) -> bool:
     return accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
 
 
+class LoopProgress:
+    """Where the loop is; all of it is in every checkpoint."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self._generator = generator  # of the training order
+        self._began = time.monotonic()
+        self.step = 0
+        self.best: float | None = None  # score so far; None before the first evaluation
+        self.waited = 0  # evaluations since that one
+        self.evaluated = 0  # the step of the last evaluation
+        self.validation_loss = math.inf  # of that evaluation
+        self.begin_epoch()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def begin_epoch(self) -> None:
+        self.batch = 0  # batches of this epoch seen by each rank
+        self.order = self._generator.get_state()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What Accelerate writes into a checkpoint."""
+        state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return state | {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What Accelerate reads from one; the generator is as it was when the epoch began."""
+        self._began = time.monotonic() - state.pop("seconds")
+        vars(self).update(state)
+        self._generator.set_state(self.order)
+
+
 class _Loop:
     """What one `fit` works with, spread over the devices, and the parts of its loop."""
 
@@ -135,10 +157,11 @@ class _Loop:
         accelerator: Accelerator,
         model: PreTrainedModel,
         batches: Loaders,
-        metric: evaluate.Metric,
         hooks: Hooks,
+        positive: int,
     ) -> None:
-        self.config, self.accelerator, self.metric, self.hooks = config, accelerator, metric, hooks
+        self.config, self.accelerator, self.hooks = config, accelerator, hooks
+        self.positive = positive
         self.model, self.optimizer, self.train, self.validation = accelerator.prepare(
             model, build_optimizer(model, config), batches.train, batches.validation
         )
@@ -146,12 +169,17 @@ class _Loop:
         self.scheduler = build_scheduler(self.optimizer, config, self.total)
         weights = batches.class_weights
         self.class_weights = None if weights is None else weights.to(accelerator.device)
-        self.progress = LoopProgress(batches.order)
-        self.meter = LossMeter(accelerator, config.logging_steps)
+        self.progress = LoopProgress(batches.train.generator)
         accelerator.register_for_checkpointing(self.scheduler, self.progress)
         self.rate = 0.0  # of the step just taken, and
         self.norm: Any = None  # its gradient's norm, where it was clipped
         self.plateau = config.lr_scheduler_type == "reduce_lr_on_plateau"  # follows the scores
+        self.reset_meter()
+
+    def reset_meter(self) -> None:
+        """Begin to measure loss and speed anew; the losses stay on the device until the report."""
+        self.losses: list[torch.Tensor] = []
+        self.examples, self.measured_from = 0, time.monotonic()
 
     def resume(self, folder: Path) -> Generator[Event, None, bool]:
         """Go on from a checkpoint; whether the run ends with that."""
@@ -189,7 +217,8 @@ class _Loop:
             if stepped and not self.plateau:
                 self.scheduler.step()
             self.optimizer.zero_grad()
-        self.meter.add(loss, len(batch["labels"]))
+        self.losses.append(loss.detach().float())
+        self.examples += len(batch["labels"])
         progress.step += bool(accelerator.sync_gradients)
         return bool(accelerator.sync_gradients)
 
@@ -202,7 +231,12 @@ class _Loop:
         return cross_entropy(logits, batch["labels"], self.class_weights, label_smoothing=smoothing)
 
     def report(self) -> Event:
-        step, (loss, speed) = self.progress.step, self.meter.read()
+        """The mean loss and the speed of all ranks since the last report; waits for them."""
+        step, accelerator = self.progress.step, self.accelerator
+        loss = accelerator.reduce(torch.stack(self.losses).mean(), reduction="mean").item()
+        examples = self.examples * accelerator.num_processes
+        speed = examples / max(1e-9, time.monotonic() - self.measured_from)
+        self.reset_meter()
         if not math.isfinite(loss):
             raise TrainingError(
                 "The training loss became {loss} at step {step}.",
@@ -220,7 +254,13 @@ class _Loop:
         )
 
     def stop_requested(self) -> bool:
-        return self._any_rank(self.hooks.should_stop())
+        """Whether any rank is to stop: a small all-reduce, and none where there is one process."""
+        requested = self.hooks.should_stop()
+        if self.accelerator.num_processes == 1:
+            return requested
+        if requested:
+            self.accelerator.set_trigger()
+        return bool(self.accelerator.check_trigger())
 
     def evaluation_due(self) -> bool:
         step = self.progress.step
@@ -243,7 +283,7 @@ class _Loop:
         if self.progress.step < self.total:
             yield PhaseStarted(phase=Phase.TRAIN)
         self.model.train()
-        self.meter.reset()
+        self.reset_meter()
         return False
 
     def _score(self) -> Generator[Event, None, bool]:
@@ -256,16 +296,13 @@ class _Loop:
         logits, labels = predictions
         loss = cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
         progress.evaluated, progress.validation_loss = progress.step, loss
-        scores: dict[str, float] = {}
-        best = False
-        if self.accelerator.is_main_process:  # its answer alone is written down
-            metrics = self.metric.compute(predictions=logits.argmax(axis=1), references=labels)
-            scores = {**(metrics or {}), "loss": loss}
-            name = self.config.metric_for_best_model
-            score = -scores[name] if name == "loss" else scores[name]
-            best = progress.best is None or score > progress.best
-            progress.best = score if best else progress.best
-            progress.waited = 0 if best else progress.waited + 1
+        confusion = confusion_matrix(labels, logits.argmax(axis=1), logits.shape[1])
+        scores = {**accuracy_and_f1(confusion, self.positive), "loss": loss}
+        name = self.config.metric_for_best_model
+        score = -scores[name] if name == "loss" else scores[name]
+        best = progress.best is None or score > progress.best
+        progress.best = score if best else progress.best
+        progress.waited = 0 if best else progress.waited + 1
         seconds = time.monotonic() - began
         yield events.Evaluated(
             step=progress.step,
@@ -275,7 +312,7 @@ class _Loop:
             best=best,
             intervals=self.hooks.save_predictions(progress.step, logits, labels),
         )
-        if self._any_rank(best):
+        if best:
             yield from self._save_model()
         return True
 
@@ -309,8 +346,7 @@ class _Loop:
 
     def stop(self) -> Iterator[Event]:
         """End here, with a model and a checkpoint; nothing is evaluated any more."""
-        unsaved = self.progress.best is None and self.accelerator.is_main_process
-        if self._any_rank(unsaved):
+        if self.progress.best is None:
             yield from self._save_model()
         yield from self.write_checkpoint()
         yield events.Stopped(step=self.progress.step, seconds=self.progress.seconds)
@@ -318,15 +354,7 @@ class _Loop:
     def end_early(self) -> Generator[Event, None, bool]:
         """End the run where the score has stopped rising; whether it has."""
         progress, patience = self.progress, self.config.early_stopping_patience
-        ends = bool(patience) and self._any_rank(progress.waited >= patience)
+        ends = 0 < patience <= progress.waited
         if ends:
             yield events.Finished(step=progress.step, seconds=progress.seconds, early=True)
         return ends
-
-    def _any_rank(self, mine: bool) -> bool:
-        """Whether any rank says yes: a small all-reduce, and none where there is one process."""
-        if self.accelerator.num_processes == 1:
-            return mine
-        if mine:
-            self.accelerator.set_trigger()
-        return bool(self.accelerator.check_trigger())

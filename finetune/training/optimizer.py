@@ -16,18 +16,11 @@ from finetune.messages import message as _
 
 
 def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """The optimizer of all trained parameters; biases and norms do not decay unless configured.
-
-    Raises:
-        ConfigError: when the machine lacks what the optimizer needs.
-    """
-    decayed: list[torch.nn.Parameter] = []
-    spared: list[torch.nn.Parameter] = []
-    for parameter in filter(lambda p: p.requires_grad, model.parameters()):
-        decays = config.decay_biases_and_norms or parameter.ndim >= 2
-        (decayed if decays else spared).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": decayed}]
-    if spared:
+    """The optimizer of all trained parameters; biases and norms do not decay unless configured."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    least = 0 if config.decay_biases_and_norms else 2  # dimensions of what decays
+    groups: list[dict[str, Any]] = [{"params": [p for p in trained if p.ndim >= least]}]
+    if spared := [p for p in trained if p.ndim < least]:
         groups.append({"params": spared, "weight_decay": 0.0})
     settings: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
     if config.optim == "adafactor":

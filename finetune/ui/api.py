@@ -237,7 +237,7 @@ class Api:
         with self._store_of(request) as store:
             if not isinstance(config, dict):
                 raise FinetuneError("config is not an object.", "Send names and values.")
-            return _status(store, service.start_run(store, RunConfig.from_dict(config)).id)
+            return _status(store, service.start_run(store, RunConfig(**config)).id)
 
     def stop_run(self, request: gr.Request, run_id: str, discard: bool = False) -> dict:
         """Stop a run and keep its best model, or take it out of the queue.

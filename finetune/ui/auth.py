@@ -19,8 +19,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from finetune import owners
-from finetune.identities import Identities, TooMany
-from finetune.owners import Visitor
+from finetune.errors import TooMany
+from finetune.owners import Identities, Visitor
 from finetune.runs.store import RunStore
 
 COOKIE = "finetune-visitor"

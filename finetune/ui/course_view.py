@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from finetune.phases import Phase
-from finetune.runs.events import FirstBatch
+from finetune.runs.events import FirstBatch, Phase
 from finetune.runs.summary import RunSummary
 from finetune.ui.html import render
 

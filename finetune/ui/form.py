@@ -157,7 +157,7 @@ def read(values: Sequence[Any]) -> RunConfig:
     Raises:
         ConfigError: naming every value that cannot be used.
     """
-    return RunConfig.from_dict(dict(zip(NAMES, values, strict=True)))
+    return RunConfig(**dict(zip(NAMES, values, strict=True)))
 
 
 def filled(store: RunStore, config: RunConfig) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from finetune.messages import message
-from finetune.phases import Phase
+from finetune.runs.events import Phase
 from finetune.ui.i18n import gettext
 
 TEXTS = {

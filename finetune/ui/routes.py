@@ -25,7 +25,6 @@ from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
 from finetune.jobs import check, export, predict, service
 from finetune.runs.store import RunStore
-from finetune.runs.summary import fold_events
 from finetune.ui import auth, i18n, live_updates, upload_limits
 from finetune.ui.origins import AllowedHosts, OwnOrigin
 
@@ -112,7 +111,7 @@ def _run_download(store: RunStore, request: Request) -> Response:
         case "config.json":
             return _attachment([run.config().to_json()], f"{run.id}-config.json")
         case "corrected.csv":
-            prepared = fold_events(run.tail()[0]).prepared
+            prepared = run.events_summary().prepared
             pairs = corrections.corrections_csv(run, prepared.labels if prepared else [])
             return _attachment([pairs], f"{run.id}-corrected.csv")
     raise StoreError("There is no such file.")

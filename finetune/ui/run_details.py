@@ -30,7 +30,7 @@ def configuration(run: Run) -> Markup:
 def checkpoints(run: Run, summary: RunSummary) -> Markup:
     """The saved model and the points to resume from, with their sizes."""
     model = (summary.saved_step, _size(run.best)) if run.has_model() else (None, 0)
-    resumable = [(int(path.name.rpartition("-")[2]), _size(path)) for path in run.checkpoints()]
+    resumable = [(int(path.stem.rpartition("-")[2]), _size(path)) for path in run.checkpoints()]
     return macro(_TEMPLATE, "checkpoints")(*model, resumable, summary.status in ENDED)
 
 

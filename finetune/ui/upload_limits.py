@@ -89,7 +89,7 @@ def _room(store: RunStore) -> tuple[float, float]:
     """How many bytes more the visitor, and all visitors together, may bring."""
     if store.visitor.alone:
         return math.inf, math.inf
-    limits, folder = Limits.of_environment(), _owner_folder(store.visitor.name)
+    limits, folder = Limits(), _owner_folder(store.visitor.name)
     own = limits.upload_bytes - store.uploads.needed() - _bytes(folder)
     return own, limits.all_upload_bytes - store.uploaded_bytes() - _bytes(folder.parent)
 
@@ -103,7 +103,7 @@ def _bytes(folder: Path) -> int:
 
 
 def _too_much() -> str:
-    limits = Limits.of_environment()
+    limits = Limits()
     return (
         f"These files are more than there is room for: a visitor may have "
         f"{limits.upload_bytes / 2**20:,.0f} MB, all visitors together "

@@ -48,7 +48,7 @@ from finetune.data import splits
 from finetune.environment import devices
 from finetune.runs import events
 from finetune.training import accelerator as engine
-from finetune.training import dataloaders, loop, metrics
+from finetune.training import dataloaders, loop
 from finetune.training import model as models
 from finetune.training import optimizer as optimizers
 from finetune.uploads import Uploads
@@ -145,8 +145,8 @@ def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
     run_config = RunConfig(seed=SEED).changed(**values, max_eval_samples=8)
     accelerator = engine.make_accelerator(run_config)
     engine.keep_freed_memory()
-    pairs, _, model, batches = _prepared(folder, train_file, run_config)
-    stream = loop.fit(run_config, accelerator, model, batches, metrics.AccuracyAndF1(pairs.labels))
+    _, _, model, batches = _prepared(folder, train_file, run_config)
+    stream = loop.fit(run_config, accelerator, model, batches)
     times = {
         event.step: time.perf_counter() for event in stream if isinstance(event, events.Stepped)
     }

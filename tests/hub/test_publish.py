@@ -24,8 +24,8 @@ from finetune.evaluation import saved_predictions
 from finetune.hub import client, model_card, publish, push_plan
 from finetune.hub.publish import PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
-from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.conftest import TOKEN

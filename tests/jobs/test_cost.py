@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def timed(store: RunStore, config: RunConfig, rate: float = 50.0, device: str = 
     )  # fmt: skip
     run.append(prepared)
     step = events.Stepped(step=1, epoch=0.1, loss=1, learning_rate=1e-5, samples_per_second=rate)
-    for event in (step, replace(step, step=2)):
+    for event in (step, step.model_copy(update={"step": 2})):
         run.append(event)
     run.append(events.Evaluated(step=5, epoch=1, metrics={}, seconds=2.0, best=True))
 

@@ -11,8 +11,8 @@ import pytest
 from finetune.config import RunConfig
 from finetune.errors import JobError, StoreError
 from finetune.jobs import export
-from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
 from tests.jobs.test_service import until

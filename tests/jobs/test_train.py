@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune import hub_errors, logs, owners
+from finetune import hub_errors, owners
 from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
+from finetune.environment import logs
 from finetune.hub import downloads
 from finetune.runs import events, pair_index
 from finetune.runs.run import Run

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
 import pytest
 
-from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.events import Phase
 from tests.support import toys
 
 EXAMPLES: list[events.Event] = [
@@ -31,7 +30,7 @@ BY_KIND = {getattr(event, "event", ""): event for event in EXAMPLES}
 
 def test_an_event_survives_its_line() -> None:
     for event in BY_KIND.values():
-        line = events.to_json(event)
+        line = event.model_dump_json()
         assert "\n" not in line
         assert events.from_json(line) == event
         later = {**json.loads(line), "field_of_a_later_version": 3}
@@ -40,11 +39,11 @@ def test_an_event_survives_its_line() -> None:
 
 def test_numbers_that_are_not_finite_are_null_and_such_scores_left_out() -> None:
     """The evaluation counts all the same: its model may be the one that is kept."""
-    step = dataclasses.replace(BY_KIND["step"], loss=float("nan"))  # type: ignore[call-arg]
-    assert json.loads(events.to_json(step))["loss"] is None
+    step = BY_KIND["step"].model_copy(update={"loss": float("nan")})
+    assert json.loads(step.model_dump_json())["loss"] is None
     scores = {"f1": 0.8, "loss": float("inf")}
     event = events.Evaluated(step=1, epoch=1.0, metrics=scores, seconds=1, best=True)
-    read = events.from_json(events.to_json(event))
+    read = events.from_json(event.model_dump_json())
     assert isinstance(read, events.Evaluated)
     assert read.metrics == {"f1": 0.8}
 
@@ -67,7 +66,7 @@ def test_numbers_that_are_not_finite_are_null_and_such_scores_left_out() -> None
     ],
 )
 def test_a_line_of_wrong_types_is_skipped(kind: str, values: dict[str, Any]) -> None:
-    record = {**json.loads(events.to_json(BY_KIND[kind])), **values}
+    record = {**json.loads(BY_KIND[kind].model_dump_json()), **values}
     assert events.from_json(json.dumps(record)) is None
 
 

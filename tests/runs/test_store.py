@@ -65,7 +65,7 @@ def test_events_are_read_while_they_are_written(store: RunStore) -> None:
     run.append(events.Saved(step=1))
     assert stat.S_IMODE(run.events_file.stat().st_mode) & 0o022 == 0
     first, offset = run.tail()
-    line = events.to_json(events.Saved(step=2)).encode() + b"\n"
+    line = events.Saved(step=2).model_dump_json().encode() + b"\n"
     with run.events_file.open("ab") as file:
         file.write(line[:9])
     assert run.tail(offset) == ([], offset)

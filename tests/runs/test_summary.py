@@ -10,7 +10,7 @@ import pytest
 
 from finetune.jobs import run_table
 from finetune.runs import events
-from finetune.runs.summary import KEPT, fold_events
+from finetune.runs.summary import KEPT, RunSummary
 from tests.support import toys
 
 
@@ -27,12 +27,12 @@ def evaluated(step: int, f1: float, best: bool) -> events.Evaluated:
 
 def test_a_whole_run() -> None:
     (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
-    empty = fold_events([])
+    empty = RunSummary().fold([])
     assert (empty.status, empty.step, empty.total_steps) == ("waiting", 0, 0)
     assert (empty.best, empty.seconds_left) == (None, None)
     stream = [
         events.Started(time=100.0, device="CPU"),
-        replace(prepared, total_steps=20),
+        prepared.model_copy(update={"total_steps": 20}),
         stepped(1, 110.0),
         stepped(11, 120.0),
         evaluated(11, 0.7, best=True),
@@ -40,10 +40,10 @@ def test_a_whole_run() -> None:
         evaluated(20, 0.6, best=False),
         events.Finished(time=140.0, step=20, seconds=30.0),
     ]
-    halfway = fold_events(stream[:4])
+    halfway = RunSummary().fold(stream[:4])
     assert (halfway.status, halfway.phase, halfway.seconds_left) == ("running", "train", 9.0)
-    whole = fold_events(stream[4:], copy.deepcopy(halfway))
-    assert whole == fold_events(stream)
+    whole = copy.deepcopy(halfway).fold(stream[4:])
+    assert whole == RunSummary().fold(stream)
     assert whole.status == "finished"
     assert whole.ended - whole.began == 40.0
     assert whole.best is not None
@@ -53,9 +53,9 @@ def test_a_whole_run() -> None:
 def test_what_is_done_again_is_forgotten() -> None:
     stream = [stepped(1, 1), stepped(4, 4), evaluated(4, 0.5, best=True), events.Saved(step=4)]
     stream += [stepped(8, 8), evaluated(8, 0.6, best=True), events.Saved(step=8)]
-    failed = fold_events([*stream, events.Failed(error="too big", remedy="make it smaller")])
+    failed = RunSummary().fold([*stream, events.Failed(error="too big", remedy="make it smaller")])
     assert (failed.status, failed.error, failed.remedy) == ("failed", "too big", "make it smaller")
-    resumed = fold_events([events.Resumed(step=4)], failed)
+    resumed = failed.fold([events.Resumed(step=4)])
     assert (resumed.status, resumed.error, resumed.remedy) == ("running", "", "")
     assert [event.step for event in resumed.train] == [1, 4]
     assert resumed.best is not None
@@ -64,7 +64,9 @@ def test_what_is_done_again_is_forgotten() -> None:
 
 def test_a_long_curve_is_thinned_evenly_and_one_slow_interval_does_not_move_the_speed() -> None:
     last = 3 * KEPT + 1
-    curve = fold_events(stepped(n, n, 0.1 if n == last - 5 else 10.0) for n in range(1, last + 1))
+    curve = RunSummary().fold(
+        stepped(n, n, 0.1 if n == last - 5 else 10.0) for n in range(1, last + 1)
+    )
     steps = [event.step for event in curve.train]
     assert len(steps) <= KEPT
     assert steps[0] == 1
@@ -82,7 +84,7 @@ def test_the_time_between_the_lives_of_a_run_is_not_counted(
         stream: list[events.Event], now: float = 90_020.0, waits: bool = False
     ) -> float | None:
         monkeypatch.setattr("finetune.jobs.run_table.time.time", lambda: now)
-        state = fold_events(stream)
+        state = RunSummary().fold(stream)
         return run_table.training_seconds(replace(state, status="waiting") if waits else state)
 
     start = [events.Started(time=100.0, device="CPU"), stepped(1, 110.0), stepped(2, 160.0)]

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from finetune.jobs import pipeline, train, worker
 from finetune.jobs.stop_switch import StopSwitch
-from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event
+from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run
 
 EVERY = 10  # steps between checkpoints

@@ -15,7 +15,7 @@ from finetune.data import splits
 from finetune.jobs import pipeline, stop_switch
 from finetune.runs import events
 from finetune.training import accelerator as engine
-from finetune.training import dataloaders, loop, metrics, model
+from finetune.training import dataloaders, loop, model
 
 
 def prepared(config: RunConfig, pairs: splits.Pairs) -> tuple[Any, Any, dataloaders.Loaders]:
@@ -35,8 +35,8 @@ def stream(
     AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
     accelerator = engine.make_accelerator(config)
     _, classifier, batches = prepared(config, pairs)
-    metric, hooks_ = metrics.AccuracyAndF1(pairs.labels), loop.Hooks(**hooks)
-    return loop.fit(config, accelerator, classifier, batches, metric, hooks_, resume), classifier
+    hooks_ = loop.Hooks(**hooks)
+    return loop.fit(config, accelerator, classifier, batches, hooks_, resume), classifier
 
 
 def fit(

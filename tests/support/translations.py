@@ -33,7 +33,6 @@ from finetune.ui.tabs import publish
 SOURCE = Path(app.__file__).parent.parent
 KEYWORDS = dict.fromkeys(("_", "_html", "gettext", "gettext_html", "message", "page_text"))
 ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type)}
-ERRORS.add("TooMany")
 # Texts that are kept elsewhere.
 LISTED: tuple[str, ...] = (
     *examples.SELECTIONS,

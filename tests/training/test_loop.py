@@ -14,8 +14,8 @@ from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.errors import TrainingError
 from finetune.jobs import service, train
-from finetune.phases import Phase
 from finetune.runs import events, summary
+from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
 from finetune.training import loop
 from finetune.training.optimizer import build_optimizer
@@ -128,7 +128,7 @@ def test_a_stop_keeps_the_best_model_or_the_present_one(
     phases = [event.phase for event in happened if isinstance(event, events.PhaseStarted)]
     assert (Phase.SAVE_UNSCORED_MODEL in phases) == (not evaluated)
     assert phases[-1] == Phase.SAVE_CHECKPOINT
-    shown = [summary.fold_events(happened[: count + 1]) for count in range(len(happened))]
+    shown = [summary.RunSummary().fold(happened[: count + 1]) for count in range(len(happened))]
     assert shown[-1].saved_step == kept
     assert shown[-1].step == happened[-1].step
     saving = [run_view.announcement(state) for state in shown if state.phase.startswith("save")]

@@ -16,7 +16,7 @@ from finetune.errors import ConfigError
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.training import trackers
+from finetune.training.accelerator import Tracker, tracker_settings
 from tests.jobs.test_train import ROOT, command, losses
 
 
@@ -69,14 +69,14 @@ def test_a_tracker_that_is_not_installed_is_named(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="report_to is trackio, which is not installed; pip"):
-        trackers.tracker_settings(RunConfig(report_to="trackio"), tmp_path)
+        tracker_settings(RunConfig(report_to="trackio"), tmp_path)
 
 
 def test_measurements_have_trainers_names_and_a_tracker_that_breaks_ends_no_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     accelerator = Mock()
-    tracker = trackers.Tracker(accelerator, RunConfig(report_to="wandb"), "x")
+    tracker = Tracker(accelerator, RunConfig(report_to="wandb"), "x")
     scored = events.Evaluated(step=4, epoch=1, metrics={"f1": 0.5}, seconds=1, best=True)
     tracker(scored)
     tracker(events.Saved(step=4))

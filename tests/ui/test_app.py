@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from finetune.inference.predictor import Prediction
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import fold_events
+from finetune.runs.summary import RunSummary
 from finetune.ui import feedback, form, live_updates, run_view
 from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
@@ -178,8 +177,10 @@ def test_a_run_that_learned_nothing_does_not_look_like_a_success(
     *history, evaluated, saved, finished = story()
     assert isinstance(evaluated, events.Evaluated)
     intervals = {"f1": [0.7, 0.76]}
-    scored = replace(evaluated, metrics=evaluated.metrics | scores, intervals=intervals)
-    summary = fold_events([*history, scored, saved, finished])
+    scored = evaluated.model_copy(
+        update={"metrics": evaluated.metrics | scores, "intervals": intervals}
+    )
+    summary = RunSummary().fold([*history, scored, saved, finished])
     text = run_view.status_html(store.create(RunConfig()), summary)
     assert warning in text
     assert ("ft-good" in text) == ('data-tab="publish"' in text) == (not warning)

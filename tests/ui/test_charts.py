@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from finetune.runs import events
-from finetune.runs.summary import RunSummary, fold_events
+from finetune.runs.summary import RunSummary
 from finetune.ui import charts, theme
 from finetune.ui.charts import Series
 from tests.support.toys import story
@@ -31,14 +31,14 @@ def values(drawn: str) -> list[dict[str, Any]]:
 
 def losses(*measured: float) -> RunSummary:
     """A run with these training losses."""
-    return fold_events([
+    return RunSummary().fold([
         events.Stepped(step=n, epoch=n, loss=loss, learning_rate=1e-5, samples_per_second=1.0)
         for n, loss in enumerate(measured, start=1)
     ])  # fmt: skip
 
 
 def test_a_chart_carries_the_values_of_its_points() -> None:
-    drawn = charts.loss_chart(fold_events(story()))
+    drawn = charts.loss_chart(RunSummary().fold(story()))
     (line,) = values(drawn)
     assert (line["name"], line["x"]) == ("training loss", "1 2 3 4 5 6 7 8")
     assert line["y"].startswith("1.0000 0.5000 0.3333")
@@ -91,7 +91,9 @@ def test_what_a_chart_carries_is_bounded_and_keeps_its_ends() -> None:
 @pytest.mark.parametrize("baseline", [0.5, 0.97, 1.0])
 def test_scores_are_drawn_with_their_baselines_and_end_at_one(baseline: float) -> None:
     levels = {name: {"accuracy": baseline, "f1": baseline} for name in ("constant", "<b>overlap")}
-    drawn = charts.score_chart(fold_events([*story(), events.BaselinesMeasured(baselines=levels)]))
+    drawn = charts.score_chart(
+        RunSummary().fold([*story(), events.BaselinesMeasured(baselines=levels)])
+    )
     assert baseline <= float(attribute(drawn, "data-box").split()[2]) <= 1
     assert "<b>overlap" not in drawn
     for place, metric in ((0, "accuracy"), (1, "accuracy"), (0, "f1"), (1, "f1")):
@@ -107,7 +109,7 @@ def bare(browser: Browser) -> Page:
     sheet = theme.asset("palette.css") + theme.CSS.read_text(encoding="utf-8")
     page.set_content(
         f"<style>{sheet}</style><main><div id='loss'>"
-        f"{charts.loss_chart(fold_events(story()))}</div>"
+        f"{charts.loss_chart(RunSummary().fold(story()))}</div>"
         f"<div id='roc'>{charts.chart('ROC', [curve, guess], 1, '', 'rate', share=True)}</div>"
         f"<p>elsewhere</p></main><script>{theme.asset('page.js')}</script>"
     )

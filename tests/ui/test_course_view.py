@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import course_view
 

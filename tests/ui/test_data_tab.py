@@ -14,8 +14,8 @@ from finetune.config import RunConfig
 from finetune.data import preview
 from finetune.data.check_report import CheckReport, Example
 from finetune.jobs import check
-from finetune.phases import Phase
 from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.store import RunStore
 from finetune.ui.tabs.data import Drawn

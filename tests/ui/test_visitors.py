@@ -20,14 +20,13 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 from starlette.requests import Request
 
-from finetune import identities, owners
+from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import hub_access
-from finetune.errors import DataError, ModelError, NoSuchRun, StoreError
-from finetune.identities import Identities
+from finetune.errors import DataError, ModelError, NoSuchRun, StoreError, TooMany
 from finetune.jobs import background, check, scheduler, service, workers
 from finetune.jobs.queue import Queue
-from finetune.owners import Visitor
+from finetune.owners import Identities, Visitor
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -111,9 +110,9 @@ def test_identities_outlive_a_restart_and_serve_several_apps(store: RunStore, sh
         tokens = list(pool.map(lambda app: app.issue("192.0.2.1"), apps))
     assert len(set(tokens)) == 8
     assert all(Identities(store.root).owner(token) for token in tokens)
-    key = store.root / identities.KEY
+    key = store.root / owners.KEY
     assert key.stat().st_mode & 0o777 == 0o600
-    assert [path for path in store.root.iterdir() if path.name.startswith(identities.KEY)] == [key]
+    assert [path for path in store.root.iterdir() if path.name.startswith(owners.KEY)] == [key]
     key.write_bytes(b"short")  # with a short key anybody could sign
     with pytest.raises(StoreError, match="is damaged"):
         Identities(store.root).owner(tokens[0])
@@ -125,7 +124,7 @@ def test_an_address_is_issued_so_many_identities(store: RunStore) -> None:
     for address, next_one in (("192.0.2.1", "192.0.2.1"), ("2001:db8:1:2::7", "2001:db8:1:2:f::1")):
         for _ in range(10):  # a household has all addresses of a /64
             issued.issue(address)
-        with pytest.raises(identities.TooMany, match="10 visitors were new"):
+        with pytest.raises(TooMany, match="10 visitors were new"):
             issued.issue(next_one)
     issued.issue("2001:db8:1:3::1")
     for hour in range(1, 6):
@@ -133,7 +132,7 @@ def test_an_address_is_issued_so_many_identities(store: RunStore) -> None:
         for _ in range(10):
             issued.issue("::ffff:192.0.2.1")
     now[0] = 3601.0 * 6
-    with pytest.raises(identities.TooMany, match="60 visitors were new"):
+    with pytest.raises(TooMany, match="60 visitors were new"):
         issued.issue("192.0.2.1")
     now[0] = 24 * 3601.0
     issued.issue("192.0.2.1")

@@ -187,7 +187,7 @@ class DataTab:
         """Check the chosen pairs anew, or show what a former check of them found."""
         if cause == "restored" and not former_id:  # nobody has looked at pairs yet
             return {}
-        config = RunConfig.from_dict(dict(zip(CHECKED_FIELDS, values, strict=True)))
+        config = RunConfig(**dict(zip(CHECKED_FIELDS, values, strict=True)))
         if former_id not in ("", check.check_folder(store, config).id):
             # Every visitor may wait for a check; for that of an upload only its owner.
             with contextlib.suppress(DataError, StoreError):  # it is gone, or was never theirs

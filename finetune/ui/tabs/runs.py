@@ -15,8 +15,7 @@ import gradio as gr
 
 from finetune.errors import NoSuchRun
 from finetune.jobs import run_table, service
-from finetune.runs import metadata
-from finetune.runs.run import Run
+from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.ui import (
     compare_view,
@@ -216,7 +215,7 @@ class RunsTab:
         *looked_at, name, tags, note, described = values
         store.get(described).describe(
             name=str(name or "").strip(),
-            tags=metadata.parse_tags(str(tags or "")),
+            tags=parse_tags(str(tags or "")),
             note=str(note or ""),
         )
         return {self.message: ""} | self._refresh(store, *looked_at)

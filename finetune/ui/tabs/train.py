@@ -229,7 +229,7 @@ class TrainTab:
         """
         if isinstance(kept, dict) and kept:
             with contextlib.suppress(FinetuneError):
-                updates = form.filled(store, RunConfig.from_dict(kept))
+                updates = form.filled(store, RunConfig(**kept))
                 return dict(zip(self.filled, updates, strict=True))
         choices = form.datasets(store)
         choosers = (self.form["dataset"], self.filled[-1])
