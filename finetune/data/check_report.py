@@ -1,4 +1,4 @@
-"""The findings of a check of pairs, as values that a page can show and a JSON file can hold.
+"""What a check of pairs finds, as values that a page can show and a JSON file can hold.
 
 `CheckReport(**values)` is the report of a parsed JSON file; ValueError where it is none.
 """
@@ -6,21 +6,24 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
-from dataclasses import field
+from dataclasses import asdict, astuple, field, fields
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from finetune import json_files, owners
-from finetune.config import DATA_FIELDS, RunConfig
-from finetune.data import catalog, safe_csv
+from finetune import json_files, uploads
+from finetune.config import DATA_FIELDS, RunConfig, is_upload
+from finetune.data import catalog, hub_access, tables
+from finetune.errors import FinetuneError
 from finetune.messages import Text
 
+FIRST_ROWS, FIRST_COLUMNS = 5, 12  # of a file, shown before all of it is read
+CELL_CHARACTERS = 120
 Severity = Literal["blocks", "warns", "notes"]  # training is impossible; a risk; a fact
 
 
@@ -37,7 +40,7 @@ class Example:
 
 
 def shorten(text: str, characters: int) -> str:
-    """A text of at most so many characters, the last one an ellipsis where more are left out."""
+    """A text of at most so many characters, the last one an ellipsis where it is cut."""
     return text if len(text) <= characters else text[: characters - 1] + "\u2026"
 
 
@@ -104,17 +107,13 @@ class CheckReport:
 
     def as_csv(self) -> str:
         """The findings and the rows that show them, for a spreadsheet."""
-        header = ["severity", "finding", "rows", "action", "split", "line"]
-        header += ["sentence1", "sentence2", "label", "note"]
+        header = ["severity", "finding", "rows", "action", *(part.name for part in fields(Example))]
         rows = [
-            [
-                finding.severity, finding.title, finding.count, finding.action,
-                *dataclasses.astuple(example),
-            ]
+            [finding.severity, finding.title, finding.count, finding.action, *astuple(example)]
             for finding in self.findings
             for example in finding.examples or [Example("", 0)]
-        ]  # fmt: skip
-        return safe_csv.to_csv([header, *rows])
+        ]
+        return tables.to_csv([header, *rows])
 
     def to_json(self) -> str:
         return TypeAdapter(CheckReport).dump_json(self).decode() + "\n"
@@ -124,10 +123,8 @@ def folder_for(root: Path, config: RunConfig) -> Path:
     """The folder of the check of a configuration's pairs."""
     config = catalog.with_absolute_paths(config)
     values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
-    if owners.is_shared() and catalog.is_hub_dataset(config.dataset):
-        values.append("public")  # read without a token, so it shows nobody's private rows
-    name = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
-    return root / "checks" / name
+    values += hub_access.cache_scope(config)
+    return root / "checks" / hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
 
 
 def read_report(folder: Path) -> CheckReport | None:
@@ -136,3 +133,44 @@ def read_report(folder: Path) -> CheckReport | None:
         with contextlib.suppress(ValueError):
             return CheckReport(**values)
     return None
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """The first rows of a file, as they stand in it."""
+
+    source: str  # the file's name
+    columns: list[str] = field(default_factory=list)  # the first ones
+    rows: list[tuple[int, list[str]]] = field(default_factory=list)  # line and cells
+    more: int = 0  # further columns
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
+
+
+def read_first_rows(config: RunConfig, root: Path) -> FirstRows | None:
+    """The first training rows of an upload or of the bundled pairs; None for Hub datasets, and
+    for what cannot be read: the checks will say why."""
+    if catalog.is_hub_dataset(config.dataset):
+        return None
+    with contextlib.suppress(FinetuneError, OSError, ValueError):
+        path = catalog.BUNDLED_PAIRS / "train.csv"
+        name = path.name
+        if is_upload(config.dataset):
+            stored = uploads.Uploads(root / "uploads")
+            path = stored.files(config.dataset)["train"]
+            name = stored.file_names(config.dataset)["train"]
+        table = tables.open_table(path, name)
+        usable = [column for column in table.columns if column not in table.unusable]
+        columns = usable[:FIRST_COLUMNS]
+        rows = [
+            (line, [_shown(cell) for cell in row.values()])
+            for line, row in islice(table.rows(lambda *bad_row: None, columns), FIRST_ROWS)
+        ]
+        return FirstRows(name, columns, rows, len(table.columns) - len(columns))
+    return None
+
+
+def _shown(cell: object) -> str:
+    text = tables.to_plain_value(cell)
+    return "" if text is None else shorten(str(text), CELL_CHARACTERS)

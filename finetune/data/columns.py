@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +77,7 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
     Raises:
         DataError: when one is missing or unusable, or cannot be guessed.
     """
+    names = some(list(columns))
     roles = dict(zip(("sentence1", "sentence2", "label"), guess_columns([*columns]), strict=True))
     for role, guess in roles.items():
         column = getattr(config, f"{role}_column") or guess
@@ -89,7 +89,7 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
                 "Choose one of them as {role}_column.",
                 source=source,
                 column=column,
-                columns=some(list(columns)),
+                columns=names,
                 role=role,
             )
         elif reason := columns.get(column):
@@ -108,16 +108,13 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
                 "Choose it as {role}_column.",
                 source=source,
                 noun=noun,
-                columns=some(list(columns)),
+                columns=names,
                 role=role,
             )
     used = [column for column in roles.values() if column]
     if len(set(used)) < len(used):
-        raise DataError(
-            "One column is chosen twice: {used}.",
-            "Choose a different one for each.",
-            used=some(used),
-        )
+        problem, remedy = "One column is chosen twice: {used}.", "Choose a different one for each."
+        raise DataError(problem, remedy, used=some(used))
     return Columns(**roles)
 
 
@@ -142,11 +139,13 @@ class LabelEncoder:
             text = _label_text(cell)
             if text.lower() in _MISSING:
                 return -1
-            code = self._codes.get(text.lower())
-            self._codes_of_cells[key] = self._add(text) if code is None else code
+            if text.lower() not in self._codes:
+                self._add(text)
+            self._codes_of_cells[key] = self._codes[text.lower()]
         return self._codes_of_cells[key]
 
-    def _add(self, text: str) -> int:
+    def _add(self, text: str) -> None:
+        self._codes[text.lower()] = len(self.names)
         self.names.append(text)
         fractions = [name for name in self.names if re.fullmatch(r"-?\d*[.,]\d+", name)]
         if len(fractions) > 2:
@@ -166,7 +165,6 @@ class LabelEncoder:
                 max_classes=MAX_CLASSES,
                 names=some(self.names),
             )
-        return self._codes.setdefault(text.lower(), len(self.names) - 1)
 
     def order(self) -> list[int]:
         """The codes in the final order of the classes: integers by value, of two classes the
@@ -178,6 +176,13 @@ class LabelEncoder:
         if len(lower) == 2:
             return sorted(codes, key=lambda code: _positiveness(lower[code], lower[1 - code]))
         return sorted(codes, key=lambda code: lower[code])
+
+
+def _label_text(cell: Any) -> str:
+    if cell is None or cell != cell:  # NaN
+        return ""
+    text = str(cell).lower() if isinstance(cell, bool) else " ".join(str(cell).split())[:200]
+    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
 
 
 def _positiveness(name: str, other: str) -> tuple[int, str]:
@@ -204,12 +209,3 @@ def positive_class(labels: list[str], requested: str) -> int:
         requested=requested,
         labels=some(labels),
     )
-
-
-def _label_text(cell: Any) -> str:
-    if isinstance(cell, bool):
-        return "true" if cell else "false"
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return ""
-    text = " ".join(str(cell).split())[:200]
-    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text

@@ -1,15 +1,12 @@
-"""Rows of a source on disk, read only once: texts as Arrow files, labels and hashes as arrays.
-
-What compares rows (duplicates, leakage, groups) compares the hashes and needs no texts.
-"""
+"""Rows of a source on disk, read only once: texts as Arrow files, labels and hashes as arrays."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import secrets
 import shutil
+import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -24,9 +21,9 @@ from datasets import ClassLabel, Dataset
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from finetune import disk, json_files, messages, owners, text_hashes
+from finetune import disk, json_files, messages, text_hashes
 from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig
-from finetune.data import catalog, sources
+from finetune.data import catalog, hub_access, sources
 from finetune.data.check_report import Example, shorten
 from finetune.data.columns import Columns, LabelEncoder, choose_columns
 from finetune.environment import child_process
@@ -34,6 +31,7 @@ from finetune.errors import DataError
 from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
+PREVIEW_ROWS, PREVIEW_CHARACTERS = 10, 400  # shown together, of each sentence
 _VERSION = 3  # of the files; those of another version are written anew
 _BATCH_ROWS = 1000  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
@@ -59,12 +57,10 @@ class RowHashes:
 
     @property
     def ordered(self) -> Integers:
-        """One hash a pair, which changes when its sentences swap."""
         return text_hashes.ordered_pair_hash(self.first, self.second)
 
     @property
     def unordered(self) -> Integers:
-        """One hash a pair, the same when its sentences swap."""
         return text_hashes.unordered_pair_hash(self.first, self.second)
 
     def complete(self, paired: bool) -> NDArray[np.bool_]:
@@ -106,12 +102,6 @@ class CachedDataset:
     def hashes(self, split: str) -> RowHashes:
         return RowHashes(*np.load(self.folder / f"{split}.npy"))
 
-    def search(self, split: str, text: str) -> Integers:
-        """The rows of a split with a sentence that contains a text, whatever its case."""
-        columns = self.texts(split).with_format("arrow")[:].columns
-        masks = [pc.match_substring(column, text, ignore_case=True) for column in columns]
-        return np.flatnonzero(np.any([mask.fill_null(False).to_numpy() for mask in masks], axis=0))
-
     def examples_of(self, split: str, rows: Iterable[int], characters: int) -> list[Example]:
         """Rows of a split for a person to look at, each sentence cut to so many characters."""
         texts, keys = self.texts(split), self.hashes(split)
@@ -124,6 +114,36 @@ class CachedDataset:
             )
             for row in map(int, rows)
         ]
+
+
+def preview_rows(
+    folder: Path, split: str, query: str = "", seed: int | None = None
+) -> list[Example]:
+    """Some rows of a split of a cached dataset.
+
+    Args:
+        folder: of the cached dataset.
+        query: part of one of the sentences, whatever its case.
+        seed: of a random sample; the first rows without one.
+
+    Raises:
+        DataError: when the dataset is gone, or has no such split.
+    """
+    dataset = load_cached(folder)
+    if dataset is None:
+        raise DataError("What was read of these pairs is gone.", "Press Examine again.")
+    if split not in dataset.rows:
+        listed = ", ".join(dataset.rows)
+        raise DataError("There is no split {split!r}.", "It has {rows}.", split=split, rows=listed)
+    rows = np.arange(dataset.rows[split])
+    if query:
+        columns = dataset.texts(split).with_format("arrow")[:].columns
+        masks = [pc.match_substring(column, query, ignore_case=True) for column in columns]
+        rows = np.flatnonzero(np.any([mask.fill_null(False).to_numpy() for mask in masks], axis=0))
+    if seed is not None:
+        size = min(PREVIEW_ROWS, len(rows))
+        rows = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
+    return dataset.examples_of(split, rows[:PREVIEW_ROWS], PREVIEW_CHARACTERS)
 
 
 def read_dataset(
@@ -142,21 +162,17 @@ def read_dataset(
             return cached
         source = sources.open_source(config, root)
         columns = choose_columns(source.columns, source.name, config)
-        unfinished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-        unfinished.mkdir()
-        try:
-            dataset = _write(unfinished, source, columns, progress)
+        name = messages.message("What was read, in {root},", root=root)
+        with (
+            tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as unfinished,
+            disk.writing(name, DataError),
+        ):
+            dataset = _write(Path(unfinished) / folder.name, source, columns, progress)
             values = {key: value for key, value in asdict(dataset).items() if key != "folder"}
             text = json.dumps(messages.encode(values), ensure_ascii=False)
-            (unfinished / "dataset.json").write_text(text, encoding="utf-8")
+            (dataset.folder / "dataset.json").write_text(text, encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
-            os.replace(unfinished, folder)
-        except OSError as error:
-            raise disk.failure(
-                messages.message("What was read, in {root},", root=root), error, DataError
-            ) from error
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            os.replace(dataset.folder, folder)
     return replace(dataset, folder=folder)
 
 
@@ -182,9 +198,9 @@ def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
     """The cached dataset of a configuration, where its source has no newer commit."""
     cached = load_cached(root / "data" / _folder_name(config))
     if cached is None and config.dataset_revision:  # it may have been read as the newest commit
-        newest = load_cached(root / "data" / _folder_name(config.changed(dataset_revision="")))
-        if newest is not None and newest.revision == config.dataset_revision:
-            cached = newest
+        cached = load_cached(root / "data" / _folder_name(config.changed(dataset_revision="")))
+        if cached is not None and cached.revision != config.dataset_revision:
+            return None
     if cached is None or sources.has_new_commit(config, cached.revision):
         return None
     return cached
@@ -193,8 +209,7 @@ def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
 def _folder_name(config: RunConfig) -> str:
     """The cache folder's name, the same for configurations with the same source and columns."""
     values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
-    if owners.is_shared() and catalog.is_hub_dataset(config.dataset):
-        values.append("public")  # read without a token, so it has nobody's private rows
+    values += hub_access.cache_scope(config)
     if config.dataset == BUNDLED_DATASET:
         files = sorted(catalog.BUNDLED_PAIRS.glob("*.csv"))
         values += [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
@@ -214,10 +229,11 @@ def load_cached(folder: Path) -> CachedDataset | None:
 def _write(
     folder: Path, source: sources.Source, columns: Columns, progress: ProgressCallback
 ) -> CachedDataset:
+    """Write the rows of a source into a new folder."""
     class_names = source.class_names(columns.label)
     encoder = LabelEncoder(columns.label, class_names or [])
-    examples: dict[str, list[tuple[int, str]]] = {}
-    unreadable: dict[str, int] = {}
+    unreadable = dict.fromkeys(source.splits, 0)
+    examples: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
     numbers: dict[str, Integers] = {}  # split -> the rows of `RowHashes`
 
     def count_bad_row(split: str, line: int, reason: str) -> None:
@@ -225,8 +241,8 @@ def _write(
         if len(examples[split]) < MAX_BAD_ROWS:
             examples[split].append((line, reason))
 
+    folder.mkdir()
     for split in source.splits:
-        examples[split], unreadable[split] = [], 0
         rows = source.rows(split, columns, partial(count_bad_row, split))
         path = folder / f"{split}.arrow"
         numbers[split] = _write_texts(path, rows, columns, encoder, partial(progress, split))

@@ -29,16 +29,13 @@ class SplitRows:
     blocks: list[str]  # why training is impossible; empty where it is possible
 
     def of(self, name: str) -> RowHashes:
-        """Labels and hashes of a split's rows."""
         origin, rows = self.rows[name]
         return self.hashes[origin][rows]
 
     def class_counts(self) -> dict[str, list[int]]:
         """Split -> number of rows of each class."""
-        classes = len(self.dataset.labels)
-        return {
-            name: np.bincount(self.of(name).label, minlength=classes).tolist() for name in self.rows
-        }
+        n = len(self.dataset.labels)
+        return {name: np.bincount(self.of(name).label, minlength=n).tolist() for name in self.rows}
 
     def leaked(self) -> dict[str, int]:
         """Held-out split -> training rows whose pair is in it too, in either order, if any."""
@@ -76,11 +73,7 @@ class Pairs:
 
 
 def load_pairs(config: RunConfig, root: Path) -> Pairs:
-    """The pairs that a configuration asks for.
-
-    Raises:
-        DataError: when the source cannot be read, or what was read cannot be trained on.
-    """
+    """The pairs that a configuration asks for; DataError where they cannot be trained on."""
     dataset = read_dataset(config, root)
     assigned = assign_rows(dataset, config)
     if assigned.blocks:
@@ -141,7 +134,7 @@ def assign_rows(
             keep(split, rows[split][np.sort(first)], "duplicates")
     # 2. Every run needs a validation split; a test split without labels is of no use.
     if not len(rows.get("validation", ())):
-        rows["train"], rows["validation"] = cut_validation(hashes["train"], rows["train"], config)
+        rows["train"], rows["validation"] = _cut_validation(hashes["train"], rows["train"], config)
         origin["validation"] = "train"
         left_out.setdefault("validation", {})
     if not len(rows.get("test", (0,))):
@@ -163,26 +156,19 @@ def assign_rows(
     if not len(labels):
         blocks = [_("No row of {source} can be trained on.", source=dataset.source)]
     elif len(labels) == 1:
-        name = dataset.labels[labels[0]]
-        blocks = [
-            _(
-                "All {count:,} training rows have one class, {name!r}.",
-                count=len(rows["train"]),
-                name=name,
-            )
-        ]
+        values = {"count": len(rows["train"]), "name": dataset.labels[labels[0]]}
+        blocks = [_("All {count:,} training rows have one class, {name!r}.", **values)]
     elif not len(rows["validation"]):
         blocks = [_("No row is left for validation.")]
     assigned = {split: (origin[split], indices) for split, indices in rows.items()}
     return SplitRows(dataset, hashes, assigned, left_out, blocks)
 
 
-def cut_validation(keys: RowHashes, rows: Integers, config: RunConfig) -> tuple[Integers, Integers]:
-    """Split training rows into train and validation: each class by its share, no sentence in both.
-
-    Rows that share a sentence form a group, and a group goes to one side whole. Where one group
-    holds almost everything, its rows are cut apart after all, and the checks report the leakage.
-    """
+def _cut_validation(
+    keys: RowHashes, rows: Integers, config: RunConfig
+) -> tuple[Integers, Integers]:
+    """Split training rows into train and validation: each class by its share, no sentence in both,
+    unless the rows that share one are almost all."""
     if len(rows) < 2:
         return rows, rows[:0]
     rng = np.random.default_rng(config.data_seed)
@@ -190,7 +176,7 @@ def cut_validation(keys: RowHashes, rows: Integers, config: RunConfig) -> tuple[
     sizes = np.bincount(keys.label)
     target = np.where(sizes > 1, np.maximum(1, np.round(sizes * config.validation_share)), 0)
     target = target.astype(np.int64)
-    group = sentence_groups(keys.first, keys.second)
+    group = _sentence_groups(keys.first, keys.second)
     members = np.bincount(group)
     in_validation = np.zeros(len(rows), bool)
     counts = np.zeros_like(target)
@@ -217,7 +203,7 @@ def cut_validation(keys: RowHashes, rows: Integers, config: RunConfig) -> tuple[
     return rows[~in_validation], rows[in_validation]
 
 
-def sentence_groups(first: Integers, second: Integers) -> Integers:
+def _sentence_groups(first: Integers, second: Integers) -> Integers:
     """The group of every row, shape (rows,): rows that share a sentence, directly or by others."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

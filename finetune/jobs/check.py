@@ -27,9 +27,8 @@ from typing import TypeVar
 from finetune import hub_errors, owners, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig, is_upload
-from finetune.data import catalog, check_report, hub_access, preview
-from finetune.data.check_report import CheckReport
-from finetune.data.preview import FirstRows
+from finetune.data import catalog, check_report, hub_access
+from finetune.data.check_report import CheckReport, FirstRows
 from finetune.disk import write_atomically
 from finetune.environment import caches
 from finetune.errors import ConfigError, DataError, FinetuneError
@@ -184,7 +183,7 @@ def check_job(folder: JobFolder) -> int:
 
     def work() -> None:
         config = job.config()
-        if rows := preview.read_first_rows(config, root):
+        if rows := check_report.read_first_rows(config, root):
             write("first_rows.json", rows)
         hub_access.count_dataset(root, job.owner, config)
         hub_access.count_checkpoint(root, job.owner, config.checkpoint, False)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from finetune.data.check_report import CheckReport
-from finetune.data.preview import FirstRows
+from finetune.data.check_report import CheckReport, FirstRows
 from finetune.messages import message
 from finetune.ui.html import macro
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from finetune.config import RunConfig
-from finetune.data import checks, splits, tables, text_tables
+from finetune.data import checks, splits, table_formats, tables
 from finetune.errors import DataError
 from finetune.uploads import Uploads
 from tests.support import toys
@@ -181,7 +181,7 @@ def test_lines_are_named_as_an_editor_counts_them(tmp_path: Path) -> None:
 
 def test_a_quote_that_is_not_closed_costs_little(tmp_path: Path) -> None:
     """Each is looked for in so many lines only, not up to the end of the file."""
-    rows = 3 * text_tables.MAX_RECORD
+    rows = 3 * table_formats.MAX_RECORD
     path = tmp_path / "a.csv"
     path.write_text("a,b\n" + 'x,"open\n' + "1,2\n" * rows + 'x,"open\n' + "1,2\n" * rows)
     good, bad = read(path)

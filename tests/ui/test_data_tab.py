@@ -11,8 +11,8 @@ import gradio as gr
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import preview
-from finetune.data.check_report import CheckReport, Example
+from finetune.data import dataset_cache
+from finetune.data.check_report import CheckReport, Example, FirstRows
 from finetune.jobs import check
 from finetune.phases import Phase
 from finetune.runs import events
@@ -23,7 +23,7 @@ from tests.support.tabs import data_tab, new_check
 from tests.ui.test_app import NOBODY
 
 POLL = gr.EventData(None, {"wait": "+this"})
-FIRST_ROWS = preview.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])]).to_json()
+FIRST_ROWS = FirstRows("<i>.csv", ["p"], [(2, ["<script>"])]).to_json()
 
 
 class Watched:
@@ -81,11 +81,11 @@ def test_rows_come_in_the_requested_order(
 ) -> None:
     calls: list[object] = []
 
-    def preview_rows(folder: Path, *values: object, seed: int) -> list[Example]:
-        calls.append((folder.name, *values))
+    def preview_rows(folder: Path, split: str, query: str, seed: int | None) -> list[Example]:
+        calls.append((folder.name, split, query, seed is None))
         return [Example("train", 7, "an owl")]
 
-    monkeypatch.setattr(preview, "preview_rows", preview_rows)
+    monkeypatch.setattr(dataset_cache, "preview_rows", preview_rows)
     tab = watched.tab
     report = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
     watched.write("report.json", report.to_json())
@@ -94,9 +94,9 @@ def test_rows_come_in_the_requested_order(
         shown = tab.on_rows(NOBODY, watched.check.id, "test", words, order)
         assert "an owl" in shown[tab.rows]
     assert calls == [
-        ("c", "train", "search", "owl"),
-        ("c", "test", "first", ""),
-        ("c", "test", "random", "owl"),
+        ("c", "train", "owl", True),
+        ("c", "test", "", True),
+        ("c", "test", "owl", False),
     ]
 
 

@@ -253,7 +253,7 @@ class DataTab:
     def on_rows(
         self, store: RunStore, check_id: str, split: str, words: str, order: str = ""
     ) -> Updates:
-        """Other rows were chosen: those with the words, the first, or some drawn at random."""
+        """Other rows were chosen: the first or some drawn at random, of those with the words."""
         report = check.check_state(check.get_check(store, check_id)).latest
         return {self.rows: _rows(store, report, split, words, order) if report else ""}
 
@@ -261,12 +261,12 @@ class DataTab:
 def _rows(store: RunStore, report: CheckReport, split: str, words: str, order: str = "") -> str:
     if not report.corpus:
         return ""
-    from finetune.data import preview
+    from finetune.data import dataset_cache
 
-    order = order or ("search" if words else "first")
     try:
-        folder, seed = store.root / "data" / report.corpus, secrets.randbelow(2**31)
-        rows = preview.preview_rows(folder, split, order, words or "", seed=seed)
+        folder = store.root / "data" / report.corpus
+        seed = secrets.randbelow(2**31) if order == "random" else None
+        rows = dataset_cache.preview_rows(folder, split, words or "", seed)
     except FinetuneError as error:
         return feedback.show_errors(error)
     caption = gettext("Rows of {split}", split=split)
