@@ -1,29 +1,22 @@
-"""What a check of pairs finds, as values that a page can show and a JSON file can hold.
-
-`CheckReport(**values)` is the report of a parsed JSON file; ValueError where it is none.
-"""
+"""What a check of pairs finds, as values that a page can show and a JSON file can hold."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-from dataclasses import asdict, astuple, field, fields
-from itertools import islice
+from dataclasses import astuple, field, fields
 from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from finetune import json_files, uploads
-from finetune.config import DATA_FIELDS, RunConfig, is_upload
+from finetune import json_files
+from finetune.config import DATA_FIELDS, RunConfig
 from finetune.data import catalog, hub_access, tables
-from finetune.errors import FinetuneError
 from finetune.messages import Text
 
-FIRST_ROWS, FIRST_COLUMNS = 5, 12  # of a file, shown before all of it is read
-CELL_CHARACTERS = 120
 Severity = Literal["blocks", "warns", "notes"]  # training is impossible; a risk; a fact
 
 
@@ -127,50 +120,9 @@ def folder_for(root: Path, config: RunConfig) -> Path:
     return root / "checks" / hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
 
 
-def read_report(folder: Path) -> CheckReport | None:
-    """The finished report in a folder; None where there is none, or one of another version."""
-    if values := json_files.read(folder / "report.json"):
+def read_report(path: Path) -> CheckReport | None:
+    """The report in a JSON file; None where there is none, or one of another version."""
+    if values := json_files.read(path):
         with contextlib.suppress(ValueError):
             return CheckReport(**values)
     return None
-
-
-@dataclass(frozen=True)
-class FirstRows:
-    """The first rows of a file, as they stand in it."""
-
-    source: str  # the file's name
-    columns: list[str] = field(default_factory=list)  # the first ones
-    rows: list[tuple[int, list[str]]] = field(default_factory=list)  # line and cells
-    more: int = 0  # further columns
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
-
-
-def read_first_rows(config: RunConfig, root: Path) -> FirstRows | None:
-    """The first training rows of an upload or of the bundled pairs; None for Hub datasets, and
-    for what cannot be read: the checks will say why."""
-    if catalog.is_hub_dataset(config.dataset):
-        return None
-    with contextlib.suppress(FinetuneError, OSError, ValueError):
-        path = catalog.BUNDLED_PAIRS / "train.csv"
-        name = path.name
-        if is_upload(config.dataset):
-            stored = uploads.Uploads(root / "uploads")
-            path = stored.files(config.dataset)["train"]
-            name = stored.file_names(config.dataset)["train"]
-        table = tables.open_table(path, name)
-        usable = [column for column in table.columns if column not in table.unusable]
-        columns = usable[:FIRST_COLUMNS]
-        rows = [
-            (line, [_shown(cell) for cell in row.values()])
-            for line, row in islice(table.rows(lambda *bad_row: None, columns), FIRST_ROWS)
-        ]
-        return FirstRows(name, columns, rows, len(table.columns) - len(columns))
-    return None
-
-
-def _shown(cell: object) -> str:
-    text = tables.to_plain_value(cell)
-    return "" if text is None else shorten(str(text), CELL_CHARACTERS)

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from finetune.data.check_report import (
     Severity,
     SplitSummary,
     TokenLengths,
+    shorten,
 )
 from finetune.data.splits import SplitRows
 from finetune.errors import ConfigError, DataError, ModelError, some
@@ -82,19 +84,24 @@ def _by_severity(findings: list[Finding]) -> list[Finding]:
 
 
 def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckReport:
-    """A report of a source whose columns are unclear, for the user to choose from; `error` is
-    raised again where it cannot be opened."""
+    """A report of a source whose columns are unclear, with its first rows for the user to choose
+    by; `error` is raised again where it cannot be opened."""
     try:
         source = sources.open_source(config, root)
     except DataError:
         raise error from None
     guesses = columns.guess_columns(list(source.columns))
+    usable = [name for name, reason in source.columns.items() if not reason]
+    examples = []
+    for line, cells in islice(source.rows("train", usable, "", lambda *_: None), MAX_EXAMPLES):
+        text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
+        examples.append(Example("train", line, note=shorten(text, EXAMPLE_CHARACTERS)))
     return CheckReport(
         source=source.name,
         revision=source.revision,
         choices=source.columns,
         columns=dict(zip(("sentence1", "sentence2", "label"), guesses, strict=True)),
-        findings=[Finding("columns", "blocks", error.fact, 0, error.remedy)],
+        findings=[Finding("columns", "blocks", error.fact, 0, error.remedy, examples)],
         notes=source.notes,
     )
 

@@ -22,7 +22,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from finetune import disk, json_files, messages, text_hashes
-from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig
+from finetune.config import SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, hub_access, sources
 from finetune.data.check_report import Example, shorten
 from finetune.data.columns import Columns, LabelEncoder, choose_columns
@@ -32,7 +32,7 @@ from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
 PREVIEW_ROWS, PREVIEW_CHARACTERS = 10, 400  # shown together, of each sentence
-_VERSION = 3  # of the files; those of another version are written anew
+_VERSION = 4  # of the files and the bundled pairs; those of another version are written anew
 _BATCH_ROWS = 1000  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
 
@@ -210,9 +210,6 @@ def _folder_name(config: RunConfig) -> str:
     """The cache folder's name, the same for configurations with the same source and columns."""
     values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
     values += hub_access.cache_scope(config)
-    if config.dataset == BUNDLED_DATASET:
-        files = sorted(catalog.BUNDLED_PAIRS.glob("*.csv"))
-        values += [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     return hashlib.sha256("\0".join(values).encode()).hexdigest()[:24]
 
 
@@ -243,7 +240,7 @@ def _write(
 
     folder.mkdir()
     for split in source.splits:
-        rows = source.rows(split, columns, partial(count_bad_row, split))
+        rows = source.rows(split, columns.sentences, columns.label, partial(count_bad_row, split))
         path = folder / f"{split}.arrow"
         numbers[split] = _write_texts(path, rows, columns, encoder, partial(progress, split))
     # Classes are numbered as they came; their final order is known once all are read.

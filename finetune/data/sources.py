@@ -20,7 +20,6 @@ from huggingface_hub.errors import EntryNotFoundError
 from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
 from finetune.data import catalog, hub_access, tables
-from finetune.data.columns import Columns
 from finetune.data.tables import OnBadRow
 from finetune.errors import DataError, FinetuneError, some
 from finetune.messages import message as _
@@ -46,9 +45,11 @@ class Source(ABC):
         self.notes: list[str] = []  # remarks for the user on how it is read
 
     @abstractmethod
-    def rows(self, split: str, columns: Columns, on_bad_row: OnBadRow) -> Iterator[Row]:
-        """The rows of a split; the label is None where it has no such column. DataError where it
-        lacks one of sentences, or cannot be read to its end."""
+    def rows(
+        self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow
+    ) -> Iterator[Row]:
+        """The cells of these columns of a split; the label is None where it has no such column.
+        DataError where it lacks one of the others, or cannot be read to its end."""
 
     @abstractmethod
     def class_names(self, column: str) -> list[str] | None:
@@ -69,9 +70,11 @@ class _FileSource(Source):
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
         self.notes = [note for table in self._tables.values() for note in table.notes]
 
-    def rows(self, split: str, columns: Columns, on_bad_row: OnBadRow) -> Iterator[Row]:
+    def rows(
+        self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow
+    ) -> Iterator[Row]:
         table = self._tables[split]
-        for column in columns.sentences:
+        for column in sentences:
             if column not in table.columns:
                 raise DataError(
                     "{names} has no column {column!r}; it has {columns}.",
@@ -80,9 +83,9 @@ class _FileSource(Source):
                     column=column,
                     columns=some(table.columns),
                 )
-        labelled = columns.label in table.columns
-        names = self.class_names(columns.label)
-        read = [*columns.sentences, columns.label] if labelled else columns.sentences
+        labelled = label in table.columns
+        names = self.class_names(label)
+        read = [*sentences, label] if labelled else sentences
         for line, record in table.rows(on_bad_row, read):
             cells = list(map(tables.to_plain_value, record.values()))
             if names:
@@ -116,15 +119,17 @@ class _HubSource(Source):
             self.columns[column] = "" if simple else f"is nested ({str(feature)[:60]})"
 
     def class_names(self, column: str) -> list[str] | None:
-        feature = self._features[column]
+        feature = self._features.get(column)
         return list(feature.names) if isinstance(feature, ClassLabel) else None
 
-    def rows(self, split: str, columns: Columns, on_bad_row: OnBadRow) -> Iterator[Row]:
-        names = self.class_names(columns.label)
+    def rows(
+        self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow
+    ) -> Iterator[Row]:
+        names = self.class_names(label)
         line = 0
         for batch in self._splits[self.splits[split]].iter(1000):
-            cells = [batch[column] for column in columns.sentences]
-            labels = batch.get(columns.label, [None] * len(cells[0]))
+            cells = [batch[column] for column in sentences]
+            labels = batch.get(label, [None] * len(cells[0]))
             if names:  # GLUE's test splits have -1 where the label is not known
                 labels = [names[i] if i is not None and i >= 0 else None for i in labels]
             for line, row in enumerate(zip(*cells, labels, strict=True), line + 1):  # noqa: B020

@@ -12,7 +12,7 @@ import pytest
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks
-from finetune.data.check_report import CheckReport, Finding
+from finetune.data.check_report import CheckReport, Example, Finding
 from tests.data.test_splits import Row, some, upload
 
 HEAD = "sentence1,sentence2,label"
@@ -132,6 +132,7 @@ def test_what_blocks_stands_first(tmp_path: Path) -> None:
     unclear = checks.check_pairs(RunConfig(dataset=name), tmp_path)
     assert list(unclear.choices) == ["p", "q", "r", "s"]
     assert unclear.blocked[0].kind == "columns"
+    assert unclear.blocked[0].examples[0] == Example("train", 2, note="p: a; q: b; r: c; s: 1")
 
 
 def test_lengths_are_those_of_the_tokenizer(tmp_path: Path, toy_checkpoint: Path) -> None:

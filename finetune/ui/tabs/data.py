@@ -228,7 +228,7 @@ class DataTab:
         assert report is not None
         link = macro(_TEMPLATE, "findings_link")(drawn.check_id)
         updates: Updates = {
-            self.overview: checks_view.overview(report, state.first_rows),
+            self.overview: checks_view.overview(report),
             self.more: gr.update(visible=bool(report.corpus)),
             self.findings: checks_view.findings(report),
             self.findings_csv: link if state.report and report.findings else "",
