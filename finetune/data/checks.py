@@ -156,8 +156,11 @@ def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths
         findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
         lengths = TokenLengths(note=_("The lengths are missing. {fact}", fact=error.fact))
     if lengths.cut > 0:
-        values = {"max_length": lengths.max_length, "cut": lengths.cut}
-        title = _("Rows longer than max_length ({max_length} tokens): {cut:.1%}", **values)
+        title = _(
+            "Rows longer than max_length ({max_length} tokens): {cut:.1%}",
+            max_length=lengths.max_length,
+            cut=lengths.cut,
+        )
         action = _("Their ends are cut off; the longest has {n} tokens.", n=lengths.longest)
         severity: Severity = "warns" if lengths.cut > 0.05 else "notes"
         findings.append(Finding("cut", severity, title, round(lengths.cut * lengths.of), action))
@@ -312,7 +315,8 @@ def _class_balance(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         action = _(
             "Always answering that scores accuracy {accuracy:.3f}, {metric} {f1:.3f} and MCC 0 "
             "on validation. {advice}",
-            **scores,
+            accuracy=scores["accuracy"],
+            f1=scores["f1"],
             metric="F1" if classes == 2 else "macro F1",
             advice=advice,
         )

@@ -113,8 +113,11 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
             )
     used = [column for column in roles.values() if column]
     if len(set(used)) < len(used):
-        problem, remedy = "One column is chosen twice: {used}.", "Choose a different one for each."
-        raise DataError(problem, remedy, used=some(used))
+        raise DataError(
+            "One column is chosen twice: {used}.",
+            "Choose a different one for each.",
+            used=some(used),
+        )
     return Columns(**roles)
 
 

@@ -156,8 +156,9 @@ def assign_rows(
     if not len(labels):
         blocks = [_("No row of {source} can be trained on.", source=dataset.source)]
     elif len(labels) == 1:
-        values = {"count": len(rows["train"]), "name": dataset.labels[labels[0]]}
-        blocks = [_("All {count:,} training rows have one class, {name!r}.", **values)]
+        count, name = len(rows["train"]), dataset.labels[labels[0]]
+        text = _("All {count:,} training rows have one class, {name!r}.", count=count, name=name)
+        blocks = [text]
     elif not len(rows["validation"]):
         blocks = [_("No row is left for validation.")]
     assigned = {split: (origin[split], indices) for split, indices in rows.items()}

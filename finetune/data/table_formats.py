@@ -111,8 +111,6 @@ class CsvTable(_TextTable):
         csv.field_size_limit(MAX_FIELD)
         lines = dropwhile(lambda line: not line.strip(), (line for _, line in self._lines()))
         sample = list(islice(lines, _SAMPLE))
-        if not sample:
-            raise DataError("{name} is empty.", "Upload a file with a header and rows.", name=name)
         self.delimiter = _detect_delimiter(sample, tab)
         records = csv.reader(sample, delimiter=self.delimiter)
         header = next((cells for cells in records if any(map(str.strip, cells))), [])
@@ -134,8 +132,12 @@ class CsvTable(_TextTable):
             if len(cells) == width or (len(cells) > width and not any(cells[width:])):
                 yield line, {name: cells[index] for name, index in indices}
             else:
-                values = {"count": len(cells), "width": width}
-                on_bad_row(line, _("has {count} fields where the first line has {width}", **values))
+                reason = _(
+                    "has {count} fields where the first line has {width}",
+                    count=len(cells),
+                    width=width,
+                )
+                on_bad_row(line, reason)
 
     def _records(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, list[str]]]:
         """Line and cells of every record; a broken one costs its first line only."""
@@ -202,36 +204,29 @@ def _looks_like_data(header: list[str]) -> bool:
 
 
 class JsonTable(_TextTable):
-    """JSON objects as rows; the keys of the first ones are the columns.
+    """JSON objects as rows, one a line or all in one list; the keys of the first are the columns."""
 
-    Args:
-        lines: whether each line is an object; else the file is one list of them, or such lines
-            where it is no JSON.
-    """
-
-    def __init__(self, path: Path, name: str, lines: bool) -> None:
+    def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)
-        self._items: list[Any] | None = None
-        problem = _("{name} has no line that is a JSON object.", name=name)
-        if not lines:
-            try:
-                self._items = self._parse()
-                problem = _("{name} has no list of objects.", name=name)
-            except ValueError as error:
-                problem = _("{name} is not JSON: {error}.", name=name, error=error)
+        self._items = self._parse_list()
         first_rows = islice(self.rows(lambda line, reason: None), _KEYED_ROWS)
         names = dict.fromkeys(key for _, record in first_rows for key in record)
         self.columns = list(names)[: tables.MAX_COLUMNS]
         if not self.columns:
-            example = '{"sentence1": ..., "sentence2": ..., "label": ...}'
             raise DataError(
-                problem, "Write {example} a line, or [{example}, ...].", example=example
+                "{name} has no line that is a JSON object.",
+                "Write {example} a line, or [{example}, ...].",
+                name=name,
+                example='{"sentence1": ..., "sentence2": ..., "label": ...}',
             )
 
-    def _parse(self) -> list[Any]:
-        """The list in the file, empty where it holds another value; may raise ValueError."""
+    def _parse_list(self) -> list[Any] | None:
+        """The items of a file that is one list; None for any other."""
         with self._open() as file:
-            text = file.read(MAX_JSON + 1)
+            text = file.read(2**16)
+            if not text.lstrip().startswith("["):
+                return None
+            text += file.read(MAX_JSON)
         if len(text) > MAX_JSON or sum(map(text.count, "[{,")) > MAX_JSON_VALUES:
             raise DataError(
                 "{name} has more JSON than is held in memory: at most {mebibytes} MiB and "
@@ -241,8 +236,12 @@ class JsonTable(_TextTable):
                 mebibytes=MAX_JSON // 2**20,
                 max_json_values=MAX_JSON_VALUES,
             )
-        value = json_files.parse(text)
-        return value if isinstance(value, list) else []
+        try:
+            return list(json_files.parse(text))
+        except ValueError as error:
+            raise DataError(
+                "{name} is not JSON: {error}.", "Upload it again.", name=self.name, error=error
+            ) from error
 
     def _values(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, Any]]:
         if self._items is not None:
@@ -286,10 +285,6 @@ class ParquetTable(Table):
         for field in self.schema:
             if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
                 self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
-        if len(set(self.columns)) < len(self.columns):
-            raise DataError(
-                "{name} has two columns of the same name.", "Rename one of them.", name=name
-            )
 
     def _check_size(self) -> None:
         """Raise DataError where the file unpacks to far more than text does, or has an encoding

@@ -88,14 +88,10 @@ def open_table(path: Path, name: str = "") -> Table:
                     kind=kind,
                 )
         table: Table
-        if head.startswith(b"PAR1"):
+        if head.startswith(b"PAR1") or ending.endswith(".parquet"):
             table = table_formats.ParquetTable(path, name)
-        elif ending.endswith(".parquet"):
-            raise DataError(
-                "{name} is not a Parquet file.", "Write it again, or upload CSV.", name=name
-            )
         elif ending.endswith((".json", ".jsonl", ".ndjson")):
-            table = table_formats.JsonTable(path, name, lines=not ending.endswith(".json"))
+            table = table_formats.JsonTable(path, name)
         else:
             table = table_formats.CsvTable(path, name, tab=ending.endswith(".tsv"))
     except (OSError, EOFError, pa.ArrowException) as error:
