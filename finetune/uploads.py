@@ -21,7 +21,6 @@ from finetune.owners import LOCAL_USER, NOBODY, Limits, Visitor
 
 SPLITS = ("train", "validation", "test")
 ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet")
-MAX_BYTES = 2 * 2**30
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
@@ -190,15 +189,6 @@ def file_suffix(name: str) -> str:
 def _digest(path: Path, name: str) -> str:
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_BYTES:
-                raise DataError(
-                    "{name!r} has {size:.1f} GiB; at most {limit} are read.",
-                    "Draw a part of its rows.",
-                    name=name,
-                    size=size / 2**30,
-                    limit=MAX_BYTES // 2**30,
-                )
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(

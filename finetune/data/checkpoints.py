@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune import config, hub_errors, json_files, owners
+from finetune import hub_errors, json_files, owners
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.data import catalog, hub_access
 from finetune.environment import hub_connection
@@ -173,14 +173,7 @@ def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) 
 
 
 def length_of(run_folder: Path) -> int:
-    """The longest input in tokens of the model in a run's `best/`: as in its training, else as its
-    tokenizer says, at most what it reads."""
-    highest = config.knobs()["max_length"].high or 0
-    limits = [
-        json_files.read(run_folder / "config.json").get("max_length"),
-        json_files.read(run_folder / "best" / "tokenizer_config.json").get("model_max_length"),
-    ]
-    valid = (limit for limit in limits if type(limit) is int and 1 < limit <= highest)
-    length = next(valid, DEFAULT_LENGTH)
-    most = most_tokens(json_files.read(run_folder / "best" / "config.json"))
-    return min(length, most or length)
+    """The longest input in tokens of the model in a run's `best/`: as in its training, at most
+    what it reads."""
+    length = int(json_files.read(run_folder / "config.json").get("max_length", DEFAULT_LENGTH))
+    return min(length, most_tokens(json_files.read(run_folder / "best" / "config.json")) or length)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -121,7 +120,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         commonest = int(np.argmax(counts["train"]))
         majority = classification.constant_answer_scores(counts["validation"], commonest, positive)
         fingerprint = assigned.fingerprint(positive)
-    return CheckReport(
+    report = CheckReport(
         source=dataset.source,
         revision=dataset.revision,
         corpus=dataset.folder.name,
@@ -136,10 +135,11 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         ],
         majority=majority,
         lengths=TokenLengths(note=_("They are measured once the tokenizer is loaded.")),
-        findings=_by_severity([*blocks, *findings]),
         notes=dataset.notes,
         fingerprint=fingerprint,
     )
+    balance = _class_balance(report) if majority else ()
+    return replace(report, findings=_by_severity([*blocks, *findings, *balance]))
 
 
 def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, list[Finding]]:
@@ -174,7 +174,6 @@ def _row_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     yield from _leaked_rows(config, assigned)
     yield from _conflicting_labels(assigned)
     yield from _duplicates(config, assigned)
-    yield from _class_balance(config, assigned)
     yield from _small_splits(assigned)
 
 
@@ -281,47 +280,41 @@ def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     yield from _rows_finding(assigned, "duplicates", title, action, repeated)
 
 
-def _class_balance(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
+def _class_balance(report: CheckReport) -> Iterator[Finding]:
     """Whether one class is so common that accuracy flatters, and what a constant answer scores."""
-    labels, counts = assigned.dataset.labels, assigned.class_counts()
-    train, validation = np.array(counts["train"], np.int64), counts["validation"]
-    classes = len(labels)
-    if np.count_nonzero(train) < 2 or not any(validation):
-        return
-    commonest = int(train.argmax())
-    share = train[commonest] / train.sum()
+    counts = next(split.classes for split in report.splits if split.name == "train")
+    classes = len(counts)
+    label = report.labels[int(np.argmax(counts))]
+    share = max(counts) / sum(counts)
     imbalance = (share - 1 / classes) / (1 - 1 / classes)
     if imbalance < IMBALANCED:
         return
-    with contextlib.suppress(DataError):  # an unknown positive class is a finding of its own
-        positive = columns.positive_class(labels, config.positive_label)
-        scores = classification.constant_answer_scores(validation, commonest, positive)
-        advice = _("Macro F1 and MCC tell more than accuracy.")
-        if classes == 2:
-            advice = _(
-                "F1 of {rarer!r}, which positive_label can ask for, and MCC tell more.",
-                rarer=labels[1 - commonest],
-            )
-        if imbalance >= VERY_IMBALANCED:
-            advice = _(
-                "{advice} class_weights can be set to balanced, or rows of the rarer added.",
-                advice=advice,
-            )
-        title = _(
-            "Classes out of balance: {share:.1%} of the training rows are {label!r}",
-            share=share,
-            label=labels[commonest],
+    advice = _("Macro F1 and MCC tell more than accuracy.")
+    if classes == 2:
+        advice = _(
+            "F1 of {rarer!r}, which positive_label can ask for, and MCC tell more.",
+            rarer=report.labels[int(np.argmin(counts))],
         )
-        action = _(
-            "Always answering that scores accuracy {accuracy:.3f}, {metric} {f1:.3f} and MCC 0 "
-            "on validation. {advice}",
-            accuracy=scores["accuracy"],
-            f1=scores["f1"],
-            metric="F1" if classes == 2 else "macro F1",
+    if imbalance >= VERY_IMBALANCED:
+        advice = _(
+            "{advice} class_weights can be set to balanced, or rows of the rarer added.",
             advice=advice,
         )
-        severity: Severity = "warns" if imbalance >= VERY_IMBALANCED else "notes"
-        yield Finding("balance", severity, title, int(train[commonest]), action)
+    title = _(
+        "Classes out of balance: {share:.1%} of the training rows are {label!r}",
+        share=share,
+        label=label,
+    )
+    action = _(
+        "Always answering that scores accuracy {accuracy:.3f}, {metric} {f1:.3f} and MCC 0 "
+        "on validation. {advice}",
+        accuracy=report.majority["accuracy"],
+        f1=report.majority["f1"],
+        metric="F1" if classes == 2 else "macro F1",
+        advice=advice,
+    )
+    severity: Severity = "warns" if imbalance >= VERY_IMBALANCED else "notes"
+    yield Finding("balance", severity, title, max(counts), action)
 
 
 def _small_splits(assigned: SplitRows) -> Iterator[Finding]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,17 +17,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pydantic.dataclasses
 from datasets import ClassLabel, Dataset
 from filelock import FileLock
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
-from finetune import disk, json_files, messages, text_hashes
+from finetune import disk, json_files, text_hashes
 from finetune.config import SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, hub_access, sources
 from finetune.data.check_report import Example, shorten
 from finetune.data.columns import Columns, LabelEncoder, choose_columns
 from finetune.environment import child_process
 from finetune.errors import DataError
+from finetune.messages import Text, message
 from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
@@ -69,20 +72,20 @@ class RowHashes:
         return complete & (self.second != 0) if paired else complete
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class CachedDataset:
     """The rows of a source on disk: two files a split, and `dataset.json` with these fields."""
 
     folder: Path
     source: str  # its name, as shown to the user
     revision: str  # commit of a Hub dataset; empty otherwise
-    choices: dict[str, str]  # column -> why it cannot be used, or ""
+    choices: dict[str, Text]  # column -> why it cannot be used, or ""
     columns: Columns
     labels: list[str]  # names of the classes, by index
     rows: dict[str, int]  # split -> number of rows
     unreadable: dict[str, int]  # split -> number of rows that could not be read
-    examples: dict[str, list[tuple[int, str]]]  # split -> line and reason of some of those
-    notes: list[str]  # remarks for the user on how it was read
+    examples: dict[str, list[tuple[int, Text]]]  # split -> line and reason of some of those
+    notes: list[Text]  # remarks for the user on how it was read
     splits: dict[str, str]  # split -> the source's own name of it
     named_labels: bool  # whether the source itself names its classes
 
@@ -119,22 +122,15 @@ class CachedDataset:
 def preview_rows(
     folder: Path, split: str, query: str = "", seed: int | None = None
 ) -> list[Example]:
-    """Some rows of a split of a cached dataset.
+    """Some rows of a split of the cached dataset in a folder; DataError where that is gone.
 
     Args:
-        folder: of the cached dataset.
         query: part of one of the sentences, whatever its case.
         seed: of a random sample; the first rows without one.
-
-    Raises:
-        DataError: when the dataset is gone, or has no such split.
     """
     dataset = load_cached(folder)
     if dataset is None:
         raise DataError("What was read of these pairs is gone.", "Press Examine again.")
-    if split not in dataset.rows:
-        listed = ", ".join(dataset.rows)
-        raise DataError("There is no split {split!r}.", "It has {rows}.", split=split, rows=listed)
     rows = np.arange(dataset.rows[split])
     if query:
         columns = dataset.texts(split).with_format("arrow")[:].columns
@@ -162,15 +158,14 @@ def read_dataset(
             return cached
         source = sources.open_source(config, root)
         columns = choose_columns(source.columns, source.name, config)
-        name = messages.message("What was read, in {root},", root=root)
+        name = message("What was read, in {root},", root=root)
         with (
             tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as unfinished,
             disk.writing(name, DataError),
         ):
             dataset = _write(Path(unfinished) / folder.name, source, columns, progress)
-            values = {key: value for key, value in asdict(dataset).items() if key != "folder"}
-            text = json.dumps(messages.encode(values), ensure_ascii=False)
-            (dataset.folder / "dataset.json").write_text(text, encoding="utf-8")
+            values = TypeAdapter(CachedDataset).dump_json(dataset, exclude={"folder"})
+            (dataset.folder / "dataset.json").write_bytes(values)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(dataset.folder, folder)
     return replace(dataset, folder=folder)
@@ -184,7 +179,7 @@ def ensure_cached(config: RunConfig, root: Path) -> None:
             "finetune.data.dataset_cache:_read",
             config.to_json(),
             str(root),
-            about=messages.message("The source of these pairs"),
+            about=message("The source of these pairs"),
             seconds=_CHILD_SECONDS,
             memory=_CHILD_MEMORY,
         )
@@ -215,12 +210,9 @@ def _folder_name(config: RunConfig) -> str:
 
 def load_cached(folder: Path) -> CachedDataset | None:
     """The cached dataset in a folder; None where there is none, or it is damaged."""
-    try:
-        values = messages.decode(json_files.read(folder / "dataset.json"))
-        values["columns"] = Columns(**values["columns"])
-        return CachedDataset(folder=folder, **values)
-    except (TypeError, KeyError, ValueError):
-        return None
+    with contextlib.suppress(ValueError):
+        return CachedDataset(folder=folder, **json_files.read(folder / "dataset.json"))
+    return None
 
 
 def _write(
@@ -268,7 +260,7 @@ def _write(
 
 def _write_texts(
     path: Path,
-    rows: Iterator[sources.Row],
+    rows: sources.Rows,
     columns: Columns,
     encoder: LabelEncoder,
     progress: Callable[[int], None],

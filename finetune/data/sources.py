@@ -25,7 +25,8 @@ from finetune.errors import DataError, FinetuneError, some
 from finetune.messages import message as _
 
 T = TypeVar("T")
-Row = tuple[int, list[Any]]  # line from 1, and the cells of the sentences and the label
+# Lines from 1, and the cells of the sentences and the label.
+Rows = Iterator[tuple[int, list[Any]]]
 LABELS = ["not_equivalent", "equivalent"]  # of the bundled pairs, whose files have 0 and 1
 _GUESSED_SPLITS = {
     "train": ("train", "training"),
@@ -45,9 +46,7 @@ class Source(ABC):
         self.notes: list[str] = []  # remarks for the user on how it is read
 
     @abstractmethod
-    def rows(
-        self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow
-    ) -> Iterator[Row]:
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
         """The cells of these columns of a split; the label is None where it has no such column.
         DataError where it lacks one of the others, or cannot be read to its end."""
 
@@ -70,9 +69,7 @@ class _FileSource(Source):
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
         self.notes = [note for table in self._tables.values() for note in table.notes]
 
-    def rows(
-        self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow
-    ) -> Iterator[Row]:
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
         table = self._tables[split]
         for column in sentences:
             if column not in table.columns:
@@ -122,9 +119,7 @@ class _HubSource(Source):
         feature = self._features.get(column)
         return list(feature.names) if isinstance(feature, ClassLabel) else None
 
-    def rows(
-        self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow
-    ) -> Iterator[Row]:
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
         names = self.class_names(label)
         line = 0
         for batch in self._splits[self.splits[split]].iter(1000):

@@ -204,14 +204,13 @@ def _looks_like_data(header: list[str]) -> bool:
 
 
 class JsonTable(_TextTable):
-    """JSON objects as rows, one a line or all in one list; the keys of the first are the columns."""
+    """JSON objects as rows, one a line or all in one list; the first ones' keys are the columns."""
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)
         self._items = self._parse_list()
         first_rows = islice(self.rows(lambda line, reason: None), _KEYED_ROWS)
-        names = dict.fromkeys(key for _, record in first_rows for key in record)
-        self.columns = list(names)[: tables.MAX_COLUMNS]
+        self.columns = list(dict.fromkeys(key for _, record in first_rows for key in record))
         if not self.columns:
             raise DataError(
                 "{name} has no line that is a JSON object.",

@@ -24,7 +24,6 @@ OnBadRow = Callable[[int, str], None]  # line from 1, and what is wrong with it
 Rows = Iterator[tuple[int, dict[str, Any]]]  # line from 1, and cells by their columns
 
 MAX_FIELD = 1_000_000  # characters of a cell
-MAX_COLUMNS = 10_000
 MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches about 20
 MAX_UNPACKED = 8 * 2**30  # bytes
 
@@ -87,26 +86,15 @@ def open_table(path: Path, name: str = "") -> Table:
                     name=name,
                     kind=kind,
                 )
-        table: Table
         if head.startswith(b"PAR1") or ending.endswith(".parquet"):
-            table = table_formats.ParquetTable(path, name)
-        elif ending.endswith((".json", ".jsonl", ".ndjson")):
-            table = table_formats.JsonTable(path, name)
-        else:
-            table = table_formats.CsvTable(path, name, tab=ending.endswith(".tsv"))
+            return table_formats.ParquetTable(path, name)
+        if ending.endswith((".json", ".jsonl", ".ndjson")):
+            return table_formats.JsonTable(path, name)
+        return table_formats.CsvTable(path, name, tab=ending.endswith(".tsv"))
     except (OSError, EOFError, pa.ArrowException) as error:
         raise DataError(
             "{name} cannot be read: {error}", "Upload it again.", name=name, error=error
         ) from error
-    if (count := len(table.columns)) > MAX_COLUMNS:
-        raise DataError(
-            "{name} has {count:,} columns; at most {max_columns:,} are read.",
-            "Keep the columns of the sentences and the label.",
-            name=name,
-            count=count,
-            max_columns=MAX_COLUMNS,
-        )
-    return table
 
 
 def usable_columns(path: str, name: str) -> list[str]:

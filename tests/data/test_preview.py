@@ -25,5 +25,5 @@ def test_rows_of_a_cached_dataset_are_chosen(tmp_path: Path) -> None:
     assert lines(seed=1) != lines(seed=2)
     assert lines("<B>ENE") == lines("<B>ENE", 1) == [302]
     assert lines("nowhere") == []
-    with pytest.raises(DataError, match="no split 'dev'"):
-        dataset_cache.preview_rows(folder, "dev")
+    with pytest.raises(DataError, match="is gone"):
+        dataset_cache.preview_rows(tmp_path, "train")
