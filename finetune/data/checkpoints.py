@@ -87,12 +87,8 @@ def local_folder(checkpoint: str) -> Path | None:
 
 
 def resolve_checkpoint(checkpoint: str) -> str:
-    """The folder or Hub id to load a checkpoint from.
-
-    Raises:
-        ModelError: as `bundled_folder`; in a shared app also where the Hub does not give it to
-            everybody now, as a library's cache does not record who may read it.
-    """
+    """The folder or Hub id to load a checkpoint from; ModelError as `bundled_folder`, in a shared
+    app also where the Hub does not give it to everybody now: no cache records who may read it."""
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
     if not owners.is_shared() or catalog.find_checkpoint(checkpoint):

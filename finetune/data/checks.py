@@ -48,13 +48,8 @@ def check_pairs(
     progress: ProgressCallback = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
-    """Read the pairs that a configuration asks for and report what is wrong with them.
-
-    Args:
-        on_partial: called with a report of all but the lengths, before a tokenizer is loaded.
-
-    Raises:
-        DataError: when there is no such source, or it cannot be opened.
+    """Read the pairs that a configuration asks for and report what is wrong with them; DataError
+    where their source cannot be opened. `on_partial` gets the report before its lengths are known.
     """
     start = time.monotonic()
     try:
@@ -65,9 +60,8 @@ def check_pairs(
         return _report_columns(config, root, error)
     progress(Phase.COUNT_ROWS, "", 0, 0)
     everything = config.changed(drop_duplicates=False, drop_leaked=False)
-    all_rows = splits.assign_rows(dataset, everything)
-    findings = list(_row_findings(config, all_rows))
-    assigned = splits.assign_rows(dataset, config, all_rows.hashes)
+    findings = list(_row_findings(config, splits.assign_rows(dataset, everything)))
+    assigned = splits.assign_rows(dataset, config)
     report = _report(assigned, config, findings)
     on_partial(replace(report, seconds=time.monotonic() - start))
     progress(Phase.MEASURE_LENGTHS, "", 0, 0)
@@ -290,11 +284,6 @@ def _class_balance(report: CheckReport) -> Iterator[Finding]:
     if imbalance < IMBALANCED:
         return
     advice = _("Macro F1 and MCC tell more than accuracy.")
-    if classes == 2:
-        advice = _(
-            "F1 of {rarer!r}, which positive_label can ask for, and MCC tell more.",
-            rarer=report.labels[int(np.argmin(counts))],
-        )
     if imbalance >= VERY_IMBALANCED:
         advice = _(
             "{advice} class_weights can be set to balanced, or rows of the rarer added.",

@@ -68,22 +68,24 @@ def guess_columns(names: Sequence[str]) -> tuple[str, str, str]:
 
 
 def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -> Columns:
-    """The columns that a configuration asks for, else those guessed from their names.
-
-    Args:
-        columns: name -> why it cannot be used, or "".
-        source: its name, for errors.
-
-    Raises:
-        DataError: when one is missing or unusable, or cannot be guessed.
-    """
+    """The columns that a configuration asks for, else those guessed from their names; DataError
+    where one is missing, unusable or unclear. `columns`: name -> why it cannot be used, or ""."""
     names = some(list(columns))
     roles = dict(zip(("sentence1", "sentence2", "label"), guess_columns([*columns]), strict=True))
     for role, guess in roles.items():
         column = getattr(config, f"{role}_column") or guess
-        if role == "sentence2" and column == NO_COLUMN:
+        if role == "sentence2" and column in ("", NO_COLUMN):
             column = ""
-        elif column and column not in columns:
+        elif not column:
+            raise DataError(
+                "No column of {source} is clearly the {noun}: it has {columns}.",
+                "Choose it as {role}_column.",
+                source=source,
+                noun="label" if role == "label" else "sentences",
+                columns=names,
+                role=role,
+            )
+        elif column not in columns:
             raise DataError(
                 "{source} has no column {column!r}; it has {columns}.",
                 "Choose one of them as {role}_column.",
@@ -92,7 +94,7 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
                 columns=names,
                 role=role,
             )
-        elif reason := columns.get(column):
+        elif reason := columns[column]:
             raise DataError(
                 "The column {column!r} {reason}.",
                 "Choose another one as {role}_column.",
@@ -101,16 +103,6 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
                 role=role,
             )
         roles[role] = column
-    for role, noun in (("label", "label"), ("sentence1", "sentences")):
-        if not roles[role]:
-            raise DataError(
-                "No column of {source} is clearly the {noun}: it has {columns}.",
-                "Choose it as {role}_column.",
-                source=source,
-                noun=noun,
-                columns=names,
-                role=role,
-            )
     used = [column for column in roles.values() if column]
     if len(set(used)) < len(used):
         raise DataError(
@@ -122,11 +114,8 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
 
 
 class LabelEncoder:
-    """Numbers the classes of a label column in the order of their first appearance.
-
-    Args:
-        names: of the classes by number, as far as they are known before any row is read.
-    """
+    """Numbers the classes of a label column in the order of their first appearance; `names` are
+    those known before any row is read."""
 
     def __init__(self, column: str, names: Sequence[str] = ()) -> None:
         self._column = column

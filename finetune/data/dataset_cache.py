@@ -122,12 +122,8 @@ class CachedDataset:
 def preview_rows(
     folder: Path, split: str, query: str = "", seed: int | None = None
 ) -> list[Example]:
-    """Some rows of a split of the cached dataset in a folder; DataError where that is gone.
-
-    Args:
-        query: part of one of the sentences, whatever its case.
-        seed: of a random sample; the first rows without one.
-    """
+    """The first rows of a split of a cached dataset, or a random sample where there is a seed, of
+    those with the query in a sentence; DataError where the dataset is gone."""
     dataset = load_cached(folder)
     if dataset is None:
         raise DataError("What was read of these pairs is gone.", "Press Examine again.")
@@ -145,11 +141,8 @@ def preview_rows(
 def read_dataset(
     config: RunConfig, root: Path, progress: ProgressCallback = lambda split, rows: None
 ) -> CachedDataset:
-    """All rows of the source that a configuration names, from the cache where it has them.
-
-    Raises:
-        DataError: when there is no such source, it cannot be read, or its columns are unclear.
-    """
+    """All rows of the source that a configuration names, from the cache where it has them;
+    DataError where there is no such source, it cannot be read, or its columns are unclear."""
     catalog.check_dataset(config.dataset)
     folder = root / "data" / _folder_name(config)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -172,8 +165,7 @@ def read_dataset(
 
 
 def ensure_cached(config: RunConfig, root: Path) -> None:
-    """See that the rows of a source are in the cache; a child process reads those that are not.
-    Raises as `read_dataset`."""
+    """As `read_dataset`, in a child process, for what is not in the cache."""
     if _load_current(config, root) is None:
         child_process.call(
             "finetune.data.dataset_cache:_read",

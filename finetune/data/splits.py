@@ -57,12 +57,9 @@ class SplitRows:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Splits of sentence pairs, ready to be tokenized.
+    """Splits of sentence pairs, ready to be tokenized."""
 
-    `splits` has `train` and `validation`, perhaps `test`, with the columns `sentence1`, `sentence2`
-    (absent for single sentences) and `label`, a `ClassLabel`.
-    """
-
+    # `train`, `validation`, perhaps `test`: `sentence1`, `sentence2` (if paired), `label` (a class)
     splits: DatasetDict
     labels: list[str]  # names of the classes, by index
     positive: int = 1  # index of the class whose F1 is reported when there are two
@@ -109,13 +106,10 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
     )
 
 
-def assign_rows(
-    dataset: CachedDataset, config: RunConfig, hashes: dict[str, RowHashes] | None = None
-) -> SplitRows:
-    """Choose the rows of each split: complete ones, without what the configuration leaves out; a
-    validation split is cut from train where there is none. The same dataset and configuration give
-    the same rows."""
-    hashes = hashes or {split: dataset.hashes(split) for split in dataset.rows}
+def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
+    """Choose the rows of each split, the same each time: complete ones, without what the
+    configuration leaves out; a validation split is cut from train where there is none."""
+    hashes = {split: dataset.hashes(split) for split in dataset.rows}
     rows = {split: np.arange(len(keys)) for split, keys in hashes.items()}
     left_out: dict[str, dict[str, int]] = {split: {} for split in hashes}
     origin = {split: split for split in hashes}

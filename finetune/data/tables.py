@@ -48,27 +48,17 @@ class Table(ABC):
 
     @abstractmethod
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
-        """Iterate over the readable rows.
+        """Iterate over the readable rows; DataError where the rest of the file cannot be read.
 
         Args:
             on_bad_row: called for every row that cannot be read.
-            columns: some of `self.columns`, whose cells are no lists or objects then; all by
-                default.
-
-        Raises:
-            DataError: when the rest of the file cannot be read.
+            columns: to be read, their cells no lists or objects then; all by default.
         """
 
 
 def open_table(path: Path, name: str = "") -> Table:
-    """Open a file as a table, by its contents and the ending of its path.
-
-    Args:
-        name: how errors call it; the name of `path` by default.
-
-    Raises:
-        DataError: when it is empty, not a table, or unpacks to too much.
-    """
+    """Open a file as a table, by its contents and the ending of its path; errors call it `name`.
+    DataError where it is empty, not a table, or unpacks to too much."""
     from finetune.data import table_formats  # they are made of what is defined here
 
     name = name or path.name
@@ -147,9 +137,7 @@ def to_plain_value(cell: Any) -> Any:
 
 def escape_formula(cell: object) -> object:
     """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe.
-
-    Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection
-    """
+    Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection"""
     if not isinstance(cell, str) or not cell.lstrip(" ").startswith(_FORMULA_STARTS):
         return cell
     return cell if _NUMBER.fullmatch(cell) else "'" + cell

@@ -101,12 +101,7 @@ def cached_lengths(pairs: Path, tokenizer: Path) -> TokenLengths | None:
 
 def measure_lengths(pairs: Path, tokenizer: Path) -> TokenLengths:
     """Estimate the lengths from a random sample of rows, once in this process; with only a `note`
-    where they cannot be measured.
-
-    Args:
-        pairs: an Arrow stream of a cached dataset, or the bundled CSV file.
-        tokenizer: `tokenizer.json`.
-    """
+    where they cannot be measured. `pairs` is a cached dataset's Arrow stream or the bundled CSV."""
     if (pairs, tokenizer) not in _estimates:
         try:
             lengths = _estimate(pairs, tokenizer)
