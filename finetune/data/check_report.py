@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from dataclasses import astuple, field, fields
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from finetune import json_files
 from finetune.config import DATA_FIELDS, RunConfig
-from finetune.data import catalog, hub_access, tables
+from finetune.data import catalog, hub_access
 from finetune.messages import Text
 
 Severity = Literal["blocks", "warns", "notes"]  # training is impossible; a risk; a fact
@@ -97,16 +97,6 @@ class CheckReport:
     def blocked(self) -> list[Finding]:
         """The findings that make training impossible."""
         return [finding for finding in self.findings if finding.severity == "blocks"]
-
-    def as_csv(self) -> str:
-        """The findings and the rows that show them, for a spreadsheet."""
-        header = ["severity", "finding", "rows", "action", *(part.name for part in fields(Example))]
-        rows = [
-            [finding.severity, finding.title, finding.count, finding.action, *astuple(example)]
-            for finding in self.findings
-            for example in finding.examples or [Example("", 0)]
-        ]
-        return tables.to_csv([header, *rows])
 
     def to_json(self) -> str:
         return TypeAdapter(CheckReport).dump_json(self).decode() + "\n"

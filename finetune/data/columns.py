@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
@@ -121,20 +122,16 @@ class LabelEncoder:
         self._column = column
         self.names = list(names)
         self._codes = {name.lower(): code for code, name in enumerate(names)}
-        self._codes_of_cells: dict[Any, int] = {}
 
     def code(self, cell: Any) -> int:
         """The number of a label; -1 for a missing one. `TRUE` and `true` are one class, and so are
         `1` and `1.0`; too many classes, or fractions, raise DataError."""
-        key = type(cell), cell  # True and 1 have the same hash
-        if key not in self._codes_of_cells:
-            text = _label_text(cell)
-            if text.lower() in _MISSING:
-                return -1
-            if text.lower() not in self._codes:
-                self._add(text)
-            self._codes_of_cells[key] = self._codes[text.lower()]
-        return self._codes_of_cells[key]
+        text = _label_text(cell)
+        if text.lower() in _MISSING:
+            return -1
+        if text.lower() not in self._codes:
+            self._add(text)
+        return self._codes[text.lower()]
 
     def _add(self, text: str) -> None:
         self._codes[text.lower()] = len(self.names)
@@ -170,6 +167,7 @@ class LabelEncoder:
         return sorted(codes, key=lambda code: lower[code])
 
 
+@lru_cache(maxsize=4096, typed=True)  # True and 1 have the same hash
 def _label_text(cell: Any) -> str:
     if cell is None or cell != cell:  # NaN
         return ""

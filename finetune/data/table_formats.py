@@ -277,7 +277,6 @@ class ParquetTable(Table):
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)
         self._metadata = pq.read_metadata(path)
-        self._groups = [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
         self._check_size()
         self.schema = pq.read_schema(path)
         self.columns = list(self.schema.names)
@@ -289,7 +288,7 @@ class ParquetTable(Table):
         """Raise DataError where the file unpacks to far more than text does, or has an encoding
         whose memory is not known before it is decoded."""
         unpacked = 0
-        for group in self._groups:
+        for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
                 unpacked += max(column.total_uncompressed_size, column.num_values)
                 if "DELTA_BYTE_ARRAY" in column.encodings:
@@ -300,27 +299,25 @@ class ParquetTable(Table):
                         column=column.path_in_schema[:60],
                     )
         tables.check_unpacked_size(self.name, unpacked, self.path.stat().st_size)
+        self._row_bytes = unpacked // max(1, self._metadata.num_rows) + 1
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         if columns is None:
             columns = [name for name in self.columns if name not in self.unusable]
-        for line, cells in enumerate(self._cells(columns), 1):
+        for line, cells in enumerate(self._cells(list(columns)), 1):
             if any(map(_is_too_long, cells)):
                 on_bad_row(line, _TOO_LONG)
             else:
                 yield line, dict(zip(columns, cells, strict=True))
 
-    def _cells(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    def _cells(self, columns: list[str]) -> Iterator[tuple[Any, ...]]:
         leaves = map(self._metadata.schema.column, range(self._metadata.num_columns))
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // self._row_bytes))
         try:
             with pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts) as file:
-                for index, group in enumerate(self._groups):
-                    row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
-                    size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
-                    for batch in file.iter_batches(size, row_groups=[index], columns=list(columns)):
-                        values = [_values(batch.column(name)) for name in columns]
-                        yield from zip(*values, strict=True)
+                for batch in file.iter_batches(size, columns=columns):
+                    yield from zip(*map(_values, map(batch.column, columns)), strict=True)
         except (OSError, OverflowError, ValueError, pa.ArrowException) as error:
             raise DataError(
                 "{name} cannot be read to its end: {error}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -160,12 +159,3 @@ def test_without_a_tokenizer_all_else_is_found(
         note = report.lengths.note
         assert note.startswith(f"The lengths are missing, for the tokenizer of {checkpoint} ")
         assert "choose another checkpoint under Train, and press Examine again" in note
-
-
-def test_the_sheet_of_findings_holds_no_formula(tmp_path: Path) -> None:
-    rows: list[Row] = [("=cmd|' /C calc'!A0", "<b>+1</b>", 1), ("@x", " -2 &amp;", 0)]
-    text = check(tmp_path, [*some(120), *rows, *rows], held_out()).as_csv()
-    assert "'=cmd|' /C calc'!A0" in text
-    cells = [cell for line in csv.reader(text.splitlines()) for cell in line]
-    assert len(cells) > 20
-    assert not [cell for cell in cells if cell.lstrip(" ").startswith(("=", "+", "-", "@"))]

@@ -223,3 +223,9 @@ def test_what_csv_writes_is_read_back(
     good, bad = read(path)
     assert [tuple(cells) for _, cells in good] == [row for row in rows if any(row)]
     assert bad == []
+
+
+def test_no_cell_of_a_sheet_is_a_formula() -> None:
+    cells = ["=cmd|' /C calc'!A0", "@x", " -2 &amp;", "\t=1", "-1", "<b>+1</b>", 7]
+    (row,) = csv.reader(tables.to_csv([cells]).splitlines())
+    assert row == [*(f"'{cell}" for cell in cells[:4]), "-1", "<b>+1</b>", "7"]

@@ -109,7 +109,6 @@ class DataTab:
         with gr.Column(visible=False) as self.more:
             elements.heading(gettext("Findings"))
             self.findings = gr.HTML(elem_id="findings")
-            self.findings_csv = gr.HTML(elem_id="findings-csv")
             elements.heading(gettext("Rows"))
             with gr.Row(equal_height=True):
                 self.split = gr.Dropdown(
@@ -226,12 +225,10 @@ class DataTab:
     ) -> Updates:
         report = state.latest
         assert report is not None
-        link = macro(_TEMPLATE, "findings_link")(drawn.check_id)
         updates: Updates = {
             self.overview: checks_view.overview(report),
             self.more: gr.update(visible=bool(report.corpus)),
             self.findings: checks_view.findings(report),
-            self.findings_csv: link if state.report and report.findings else "",
         }
         if drawn.has_rows:  # somebody may have chosen others since
             return updates
