@@ -12,15 +12,7 @@ import numpy as np
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checkpoints, columns, dataset_cache, sources, splits, token_lengths
-from finetune.data.check_report import (
-    CheckReport,
-    Example,
-    Finding,
-    Severity,
-    SplitSummary,
-    TokenLengths,
-    shorten,
-)
+from finetune.data.check_report import CheckReport, Example, Finding, SplitSummary, TokenLengths
 from finetune.data.splits import SplitRows
 from finetune.errors import ConfigError, DataError, ModelError, some
 from finetune.messages import message as _
@@ -88,7 +80,7 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
     examples = []
     for line, cells in islice(source.rows("train", usable, "", lambda *_: None), MAX_EXAMPLES):
         text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
-        examples.append(Example("train", line, note=shorten(text, EXAMPLE_CHARACTERS)))
+        examples.append(Example("train", line, note=text[:EXAMPLE_CHARACTERS]))
     return CheckReport(
         source=source.name,
         revision=source.revision,
@@ -156,8 +148,8 @@ def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths
             cut=lengths.cut,
         )
         action = _("Their ends are cut off; the longest has {n} tokens.", n=lengths.longest)
-        severity: Severity = "warns" if lengths.cut > 0.05 else "notes"
-        findings.append(Finding("cut", severity, title, round(lengths.cut * lengths.of), action))
+        severe, count = lengths.cut > 0.05, round(lengths.cut * lengths.of)
+        findings.append(Finding("cut", "warns" if severe else "notes", title, count, action))
     return lengths, findings
 
 
@@ -228,16 +220,14 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     )
     if config.drop_leaked:
         action = _("They are left out of train.")
-    origin, rows = assigned.rows["train"]
-    for name in assigned.rows:
-        if name != "train":
-            title = _(
-                "Leakage: training rows that stand in {split} too, in either order, but for "
-                "case, white space or punctuation at the ends",
-                split=name,
-            )
-            leaked = rows[np.isin(assigned.of("train").unordered, assigned.of(name).unordered)]
-            yield from _rows_finding(assigned, "leakage", title, action, [(origin, leaked)])
+    for name, leaked in assigned.leaked().items():
+        title = _(
+            "Leakage: training rows that stand in {split} too, in either order, but for "
+            "case, white space or punctuation at the ends",
+            split=name,
+        )
+        rows = [(assigned.rows["train"][0], leaked)]
+        yield from _rows_finding(assigned, "leakage", title, action, rows)
 
 
 def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
@@ -284,7 +274,8 @@ def _class_balance(report: CheckReport) -> Iterator[Finding]:
     if imbalance < IMBALANCED:
         return
     advice = _("Macro F1 and MCC tell more than accuracy.")
-    if imbalance >= VERY_IMBALANCED:
+    severe = imbalance >= VERY_IMBALANCED
+    if severe:
         advice = _(
             "{advice} class_weights can be set to balanced, or rows of the rarer added.",
             advice=advice,
@@ -302,8 +293,7 @@ def _class_balance(report: CheckReport) -> Iterator[Finding]:
         metric="F1" if classes == 2 else "macro F1",
         advice=advice,
     )
-    severity: Severity = "warns" if imbalance >= VERY_IMBALANCED else "notes"
-    yield Finding("balance", severity, title, max(counts), action)
+    yield Finding("balance", "warns" if severe else "notes", title, max(counts), action)
 
 
 def _small_splits(assigned: SplitRows) -> Iterator[Finding]:
@@ -327,5 +317,5 @@ def _small_splits(assigned: SplitRows) -> Iterator[Finding]:
             "tell nothing. Bring more validation rows, or raise validation_share where they "
             "are cut from train."
         )
-        severity: Severity = "warns" if half_width > UNCERTAIN else "notes"
-        yield Finding("few-validation", severity, title, validation, action)
+        severe = half_width > UNCERTAIN
+        yield Finding("few-validation", "warns" if severe else "notes", title, validation, action)

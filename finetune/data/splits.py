@@ -37,12 +37,11 @@ class SplitRows:
         n = len(self.dataset.labels)
         return {name: np.bincount(self.of(name).label, minlength=n).tolist() for name in self.rows}
 
-    def leaked(self) -> dict[str, int]:
-        """Held-out split -> training rows whose pair is in it too, in either order, if any."""
-        train = self.of("train").unordered
+    def leaked(self) -> dict[str, Integers]:
+        """Held-out split -> training rows whose pair is in it too, in either order."""
+        train, (_, rows) = self.of("train").unordered, self.rows["train"]
         held_out = [name for name in self.rows if name != "train"]
-        counts = {name: int(np.isin(train, self.of(name).unordered).sum()) for name in held_out}
-        return {name: count for name, count in counts.items() if count}
+        return {name: rows[np.isin(train, self.of(name).unordered)] for name in held_out}
 
     def fingerprint(self, positive: int) -> str:
         """sha256 over the classes' names and the text and label of every row, in order."""
@@ -91,7 +90,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "rows": {name: len(split) for name, split in splits.items()},
             "left_out": assigned.left_out,
             "unreadable": {split: n for split, n in dataset.unreadable.items() if n},
-            "leaked": assigned.leaked(),
+            "leaked": {name: len(rows) for name, rows in assigned.leaked().items() if len(rows)},
             "positive_label": dataset.labels[positive],
             # The source's own names of the splits that were not cut from another.
             "splits": {
@@ -164,6 +163,9 @@ def _cut_validation(
 ) -> tuple[Integers, Integers]:
     """Split training rows into train and validation: each class by its share, no sentence in both,
     unless the rows that share one are almost all."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     if len(rows) < 2:
         return rows, rows[:0]
     rng = np.random.default_rng(config.data_seed)
@@ -171,11 +173,16 @@ def _cut_validation(
     sizes = np.bincount(keys.label)
     target = np.where(sizes > 1, np.maximum(1, np.round(sizes * config.validation_share)), 0)
     target = target.astype(np.int64)
-    group = _sentence_groups(keys.first, keys.second)
+    # 1. Rows that share a sentence, directly or by others, are a group.
+    first, second = keys.first, keys.second if keys.second.any() else keys.first
+    nodes = np.unique(np.concatenate([first, second]), return_inverse=True)[1]
+    ends = nodes[: len(rows)], nodes[len(rows) :]
+    graph = coo_array((np.ones(len(rows), np.int8), ends), shape=(nodes.max() + 1,) * 2)
+    group = connected_components(graph, directed=False)[1][ends[0]]
     members = np.bincount(group)
     in_validation = np.zeros(len(rows), bool)
     counts = np.zeros_like(target)
-    # 1. Groups of several rows, in random order, as long as they fit.
+    # 2. Groups of several rows, in random order, as long as they fit.
     shared = np.flatnonzero(members[group] > 1)
     shared = shared[np.argsort(group[shared], kind="stable")]
     groups = np.split(shared, np.flatnonzero(np.diff(group[shared])) + 1) if len(shared) else []
@@ -186,28 +193,13 @@ def _cut_validation(
             counts += added
         if (counts == target).all():
             break
-    # 2. Single rows, until every class has its share.
+    # 3. Single rows, until every class has its share.
     alone = rng.permutation(np.flatnonzero(members[group] == 1))
     for label in range(len(target)):
         of_class = alone[keys.label[alone] == label]
         in_validation[of_class[: target[label] - counts[label]]] = True
-    # 3. Any rows, where one group holds almost everything.
+    # 4. Any rows, where one group holds almost everything.
     if not in_validation.any():
         size = max(1, round(len(rows) * config.validation_share))
         in_validation[rng.permutation(len(rows))[:size]] = True
     return rows[~in_validation], rows[in_validation]
-
-
-def _sentence_groups(first: Integers, second: Integers) -> Integers:
-    """The group of every row, shape (rows,): rows that share a sentence, directly or by others."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    if not second.any():  # single sentences: the same text is the same group
-        second = first
-    _, nodes = np.unique(np.concatenate([first, second]), return_inverse=True)
-    ends = nodes[: len(first)], nodes[len(first) :]
-    size = int(nodes.max(initial=0)) + 1
-    graph = coo_array((np.ones(len(first), np.int8), ends), shape=(size, size))
-    _, groups = connected_components(graph, directed=False)
-    return np.asarray(groups[ends[0]], np.int64)

@@ -242,10 +242,7 @@ class JsonTable(_TextTable):
                 "{name} is not JSON: {error}.", "Upload it again.", name=self.name, error=error
             ) from error
 
-    def _values(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, Any]]:
-        if self._items is not None:
-            yield from enumerate(self._items, 1)
-            return
+    def _parse_lines(self, on_bad_row: OnBadRow) -> Iterator[tuple[int, Any]]:
         for number, line in self._lines(on_bad_row):
             if line.strip():
                 try:
@@ -254,7 +251,8 @@ class JsonTable(_TextTable):
                     on_bad_row(number, _("is not JSON: {error}", error=error))
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
-        for line, value in self._values(on_bad_row):
+        lines = self._parse_lines(on_bad_row) if self._items is None else enumerate(self._items, 1)
+        for line, value in lines:
             if not isinstance(value, dict):
                 on_bad_row(line, _("is not a JSON object"))
                 continue
