@@ -64,7 +64,14 @@ class Uploads:
             name = (names or {}).get(split) or files[split].name
             name = name.encode("utf-8", "replace").decode()  # file systems allow any bytes
             file_names[split], stored_names[split] = name, split + file_suffix(name)
-            contents = _digest(files[split], name)
+            try:
+                with files[split].open("rb") as file:
+                    contents = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                reason = error.strerror or error
+                raise DataError(
+                    "{name!r} cannot be read: {reason}.", name=name, reason=reason
+                ) from error
             digest.update(f"{stored_names[split]}{contents}\n{name}\n".encode())
         folder = self.root / digest.hexdigest()[:24]
         if not (folder / "upload.json").is_file():
@@ -184,13 +191,3 @@ def file_suffix(name: str) -> str:
         name=name,
         endings=", ".join(ENDINGS),
     )
-
-
-def _digest(path: Path, name: str) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(
-            "{name!r} cannot be read: {reason}.", name=name, reason=error.strerror or error
-        ) from error

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.data import checkpoints, columns, dataset_cache, sources, splits, token_lengths
+from finetune.data import columns, dataset_cache, sources, splits, token_lengths
 from finetune.data.check_report import CheckReport, Example, Finding, SplitSummary, TokenLengths
 from finetune.data.splits import SplitRows
-from finetune.errors import ConfigError, DataError, ModelError, some
+from finetune.errors import DataError, ModelError, some
 from finetune.messages import message as _
 from finetune.metrics import classification, intervals
 from finetune.phases import Phase
@@ -25,9 +25,8 @@ ProgressCallback = Callable[[Phase, str, int, int], None]
 MAX_EXAMPLES = 5  # of a finding
 FEW = 100  # training rows
 EXAMPLE_CHARACTERS = 200  # of a sentence
-# Half the width of the 95% interval of an accuracy near 0.5. Above 0.1 (fewer than 93 pairs) a
-# good model and a constant answer can score the same; above 0.06 (fewer than 263) two models that
-# differ by a whole preset can.
+# Half the width of the 95% interval of an accuracy near 0.5. Above 0.1 (93 pairs) a good model
+# and a constant answer can score the same; above 0.06 (263) two that differ by a whole preset.
 UNCERTAIN, SLIGHTLY_UNCERTAIN = 0.1, 0.06
 # Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: accuracy alone
 # flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
@@ -131,11 +130,6 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
 def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, list[Finding]]:
     """The lengths of the training rows, and what is wrong with them."""
     findings = []
-    try:
-        checkpoints.check_length(config.checkpoint, config.max_length)
-    except ConfigError as error:
-        action = _("Training would fail at a long row.")
-        findings.append(Finding("too_long", "blocks", error.fact, 0, action))
     try:
         lengths = token_lengths.check_lengths(assigned, config)
     except ModelError as error:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic.dataclasses
-from datasets import ClassLabel, Dataset
+from datasets import Dataset
 from filelock import FileLock
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
@@ -96,11 +96,6 @@ class CachedDataset:
     def texts(self, split: str) -> Dataset:
         """The sentences of a split, memory-mapped."""
         return Dataset.from_file(str(self.folder / f"{split}.arrow"))
-
-    def split(self, name: str) -> Dataset:
-        """The sentences and labels of a split."""
-        labels = self.hashes(name).label
-        return self.texts(name).add_column("label", labels, feature=ClassLabel(names=self.labels))
 
     def hashes(self, split: str) -> RowHashes:
         return RowHashes(*np.load(self.folder / f"{split}.npy"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import DatasetDict
+from datasets import ClassLabel, DatasetDict
 
 from finetune.config import RunConfig
 from finetune.data.columns import positive_class
@@ -75,9 +75,11 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
     if assigned.blocks:
         raise DataError(" ".join(assigned.blocks), "The Data tab shows what was read.")
     positive = positive_class(dataset.labels, config.positive_label)
-    splits = DatasetDict(
-        {name: dataset.split(origin).select(rows) for name, (origin, rows) in assigned.rows.items()}
-    )
+    splits, feature = DatasetDict(), ClassLabel(names=dataset.labels)
+    for name, (origin, rows) in assigned.rows.items():
+        labels = assigned.hashes[origin].label
+        texts = dataset.texts(origin).add_column("label", labels, feature=feature)
+        splits[name] = texts.select(rows)
     return Pairs(
         splits=splits,
         labels=dataset.labels,

@@ -33,11 +33,7 @@ MAX_JSON_VALUES = 2**22  # values of a JSON file, about; each takes up to 100 by
 _SAMPLE = 100  # lines whose delimiters are counted
 _KEYED_ROWS = 1_000  # JSON objects whose keys are the columns
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # of a Parquet file, decoded together
-_BOMS = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
+_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_LE: "utf-16", codecs.BOM_BE: "utf-16"}
 _CONTROL = bytes((*range(9), *range(14, 27)))
 _TOO_LONG = _("has more than {max_field:,} characters in a cell", max_field=MAX_FIELD)
 
@@ -56,7 +52,7 @@ class _TextTable(Table):
         valid = broken = 0  # characters beyond ASCII
         with tables.open_bytes(self.path, self.name) as file:
             start = file.read(4096)
-            for mark, encoding in _BOMS.items():
+            for mark, encoding in _MARKS.items():
                 if start.startswith(mark):
                     self.notes += [f"{self.name} is UTF-16."] if encoding == "utf-16" else []
                     return encoding

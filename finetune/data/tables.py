@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from finetune.errors import DataError
-from finetune.messages import message as _
 
 OnBadRow = Callable[[int, str], None]  # line from 1, and what is wrong with it
 Rows = Iterator[tuple[int, dict[str, Any]]]  # line from 1, and cells by their columns
@@ -27,10 +26,6 @@ MAX_FIELD = 1_000_000  # characters of a cell
 MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches about 20
 MAX_UNPACKED = 8 * 2**30  # bytes
 
-_MAGIC = {
-    b"PK\x03\x04": _("a zip archive or an Excel workbook"),
-    b"\xd0\xcf\x11\xe0": _("an old Excel workbook"),
-}
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
 
@@ -68,14 +63,6 @@ def open_table(path: Path, name: str = "") -> Table:
             head = file.read(2**16)
         if not head.strip(b"\0\r\n\t \xef\xbb\xbf"):
             raise DataError("{name} is empty.", "Upload a file with a header and rows.", name=name)
-        for magic, kind in _MAGIC.items():
-            if head.startswith(magic):
-                raise DataError(
-                    "{name} is {kind}, not a table of text.",
-                    "Save it as CSV and upload that.",
-                    name=name,
-                    kind=kind,
-                )
         if head.startswith(b"PAR1") or ending.endswith(".parquet"):
             return table_formats.ParquetTable(path, name)
         if ending.endswith((".json", ".jsonl", ".ndjson")):
