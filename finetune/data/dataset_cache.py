@@ -206,7 +206,7 @@ def _write(
     folder: Path, source: sources.Source, columns: Columns, progress: ProgressCallback
 ) -> CachedDataset:
     """Write the rows of a source into a new folder."""
-    class_names = source.class_names(columns.label)
+    class_names = source.classes.get(columns.label)
     encoder = LabelEncoder(columns.label, class_names or [])
     unreadable = dict.fromkeys(source.splits, 0)
     examples: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}

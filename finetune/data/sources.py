@@ -9,6 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +44,7 @@ class Source(ABC):
         self.revision = ""  # commit of a Hub dataset
         self.splits: dict[str, str] = {}  # `train`, ... -> the source's own name of the split
         self.columns: dict[str, str] = {}  # column -> why it cannot be used, or ""
+        self.classes: dict[str, list[str]] = {}  # column -> names of its classes, if it has them
         self.notes: list[str] = []  # remarks for the user on how it is read
 
     @abstractmethod
@@ -50,19 +52,12 @@ class Source(ABC):
         """The cells of these columns of a split; the label is None where it has no such column.
         DataError where it lacks one of the others, or cannot be read to its end."""
 
-    @abstractmethod
-    def class_names(self, column: str) -> list[str] | None:
-        """The names of the classes of a column, where the source has them."""
-
 
 class _FileSource(Source):
-    """One file a split; `class_names` are of a column `label` with their numbers."""
+    """One file a split."""
 
-    def __init__(
-        self, name: str, paths: dict[str, Path], names: dict[str, str], class_names: list[str]
-    ) -> None:
+    def __init__(self, name: str, paths: dict[str, Path], names: dict[str, str]) -> None:
         super().__init__(name)
-        self._class_names = class_names
         self._tables = {split: tables.open_table(paths[split], names[split]) for split in paths}
         self.splits = {split: split for split in paths}
         train = self._tables["train"]
@@ -81,16 +76,13 @@ class _FileSource(Source):
                     columns=some(table.columns),
                 )
         labelled = label in table.columns
-        names = self.class_names(label)
+        names = self.classes.get(label)
         read = [*sentences, label] if labelled else sentences
         for line, record in table.rows(on_bad_row, read):
             cells = list(map(tables.to_plain_value, record.values()))
             if names:
                 cells[-1] = names[int(cells[-1])]
             yield line, cells if labelled else [*cells, None]
-
-    def class_names(self, column: str) -> list[str] | None:
-        return self._class_names if self._class_names and column == "label" else None
 
 
 class _HubSource(Source):
@@ -110,25 +102,21 @@ class _HubSource(Source):
 
         self._splits = _read_hub(load, repo, revision, name)
         self.splits = _choose_splits(list(self._splits), config)
-        self._features = self._splits[self.splits["train"]].features
-        for column, feature in self._features.items():
+        for column, feature in self._splits[self.splits["train"]].features.items():
             simple = isinstance(feature, (Value, ClassLabel))
             self.columns[column] = "" if simple else f"is nested ({str(feature)[:60]})"
-
-    def class_names(self, column: str) -> list[str] | None:
-        feature = self._features.get(column)
-        return list(feature.names) if isinstance(feature, ClassLabel) else None
+            if isinstance(feature, ClassLabel):
+                self.classes[column] = list(feature.names)
 
     def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
-        names = self.class_names(label)
-        line = 0
+        names, lines = self.classes.get(label), count(1)
         for batch in self._splits[self.splits[split]].iter(1000):
             cells = [batch[column] for column in sentences]
             labels = batch.get(label, [None] * len(cells[0]))
             if names:  # GLUE's test splits have -1 where the label is not known
                 labels = [names[i] if i is not None and i >= 0 else None for i in labels]
-            for line, row in enumerate(zip(*cells, labels, strict=True), line + 1):  # noqa: B020
-                yield line, list(row)
+            for row in zip(*cells, labels, strict=True):
+                yield next(lines), list(row)
 
 
 def open_source(config: RunConfig, root: Path) -> Source:
@@ -138,11 +126,13 @@ def open_source(config: RunConfig, root: Path) -> Source:
     if dataset == BUNDLED_DATASET:
         names = {split: f"{split}.csv" for split in uploads.SPLITS}
         paths = {split: catalog.BUNDLED_PAIRS / name for split, name in names.items()}
-        return _FileSource("the bundled pairs", paths, names, LABELS)
+        source = _FileSource("the bundled pairs", paths, names)
+        source.classes = {"label": LABELS}
+        return source
     if is_upload(dataset):
         stored = uploads.Uploads(root / "uploads")
         names = stored.file_names(dataset)
-        return _FileSource(", ".join(names.values()), stored.files(dataset), names, [])
+        return _FileSource(", ".join(names.values()), stored.files(dataset), names)
     return _HubSource(config)
 
 
