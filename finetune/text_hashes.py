@@ -1,7 +1,4 @@
-"""Hashes of sentences, for finding duplicates and leakage without holding the texts.
-
-They are the same in every process and on every machine.
-"""
+"""Hashes of sentences, the same everywhere, that find duplicates and leakage without the texts."""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ def replace_surrogates(text: str) -> str:
 
 
 def normalize(text: str) -> str:
-    """A sentence as it is compared: without case, invisible characters, differences of Unicode
-    form (NFKC) and of white space, and punctuation at its ends."""
+    """A sentence as it is compared: whatever its case, white space, invisible characters, form of
+    Unicode (NFKC) and punctuation at its ends."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text.translate(_INVISIBLE))
     return " ".join(text.casefold().split()).strip(_EDGES)

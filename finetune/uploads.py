@@ -21,9 +21,7 @@ from finetune.owners import LOCAL_USER, NOBODY, Limits, Visitor
 
 SPLITS = ("train", "validation", "test")
 ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet")
-MAX_BYTES = 2 * 2**30
 _ID = re.compile(r"[0-9a-f]{24}")
-_SUFFIX = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})(\.gz)?$")
 
 
 @dataclass(frozen=True)
@@ -36,25 +34,15 @@ class StoredUpload:
     when: float  # last upload, in seconds since the epoch
 
 
+@dataclass(frozen=True)
 class Uploads:
-    """The uploads that a visitor may see, a folder each; no two visitors share one.
+    """The uploads that a visitor may see, a folder each; no two visitors share one."""
 
-    Args:
-        used: the names that the visitor's runs still need; the others make room for new ones.
-        other_bytes: bytes of the visitor's other files, which count too.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        visitor: Visitor = LOCAL_USER,
-        used: Callable[[], Collection[str]] = frozenset,
-        other_bytes: Callable[[], int] = int,
-    ) -> None:
-        self.root = root
-        self.visitor = visitor
-        self._used = used
-        self._other_bytes = other_bytes
+    root: Path
+    visitor: Visitor = LOCAL_USER
+    # The names that the visitor's runs still need; the others make room for new ones.
+    used: Callable[[], Collection[str]] = frozenset
+    other_bytes: Callable[[], int] = int  # of the visitor's other files, which count too
 
     def add(self, files: Mapping[str, Path], names: Mapping[str, str] | None = None) -> str:
         """Store copies of files; the name of the upload, for a configuration's `dataset`.
@@ -72,13 +60,19 @@ class Uploads:
             raise DataError("There is no training file.", "Choose at least that one.")
         file_names, stored_names = {}, {}
         digest = hashlib.sha256(self.visitor.name.encode())
-        for split in SPLITS:
-            if split in files:
-                name = (names or {}).get(split) or files[split].name
-                name = name.encode("utf-8", "replace").decode()  # file systems allow any bytes
-                file_names[split], stored_names[split] = name, split + file_suffix(name)
-                contents = _digest(files[split], name)
-                digest.update(f"{stored_names[split]}{contents}\n{name}\n".encode())
+        for split in filter(files.__contains__, SPLITS):
+            name = (names or {}).get(split) or files[split].name
+            name = name.encode("utf-8", "replace").decode()  # file systems allow any bytes
+            file_names[split], stored_names[split] = name, split + file_suffix(name)
+            try:
+                with files[split].open("rb") as file:
+                    contents = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                reason = error.strerror or error
+                raise DataError(
+                    "{name!r} cannot be read: {reason}.", name=name, reason=reason
+                ) from error
+            digest.update(f"{stored_names[split]}{contents}\n{name}\n".encode())
         folder = self.root / digest.hexdigest()[:24]
         if not (folder / "upload.json").is_file():
             self._store(folder, {stored_names[split]: files[split] for split in files}, file_names)
@@ -94,43 +88,40 @@ class Uploads:
                 folder.mkdir(parents=True, exist_ok=True)
                 for name, path in files.items():  # perhaps of an upload that makes room for this
                     shutil.copyfile(path, folder / name)
-                self.make_room(size, self._other_bytes())
+                self.make_room(size, self.other_bytes())
                 text = json.dumps({"owner": self.visitor.name, "file_names": file_names})
                 disk.write_atomically(folder / "upload.json", text)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
+    def _stored(self) -> list[StoredUpload]:
+        """The visitor's uploads, the oldest first."""
+        stored = []
+        for path in self.root.glob("*/upload.json"):
+            folder, name = path.parent, UPLOAD_PREFIX + path.parent.name
+            with contextlib.suppress(OSError, DataError):  # not theirs, or just removed
+                size = sum(file.stat().st_size for file in folder.iterdir())
+                when = folder.stat().st_mtime
+                stored.append(StoredUpload(name, self.file_names(name), size, when))
+        return sorted(stored, key=lambda upload: upload.when)
+
     def newest(self, most: int) -> list[StoredUpload]:
         """The visitor's uploads, the newest first."""
-        uploads = []
-        for folder in self.root.glob("[0-9a-f]*/"):
-            name = UPLOAD_PREFIX + folder.name
-            with contextlib.suppress(OSError, DataError):  # not theirs, or just removed
-                size = sum(path.stat().st_size for path in self.files(name).values())
-                when = folder.stat().st_mtime
-                uploads.append(StoredUpload(name, self.file_names(name), size, when))
-        return sorted(uploads, key=lambda upload: upload.when, reverse=True)[:most]
+        return self._stored()[::-1][:most]
 
     def make_room(self, size: int, other_bytes: int = 0) -> int:
-        """Remove the oldest uploads that no run needs, so that a visitor may bring so many bytes.
-
-        Args:
-            other_bytes: of their other files.
-
-        Returns:
-            Bytes of the uploads that remain.
-
-        Raises:
-            DataError: when that would not be enough; nothing is removed then.
-        """
+        """Remove the oldest uploads that no run needs, so that a visitor may bring so many bytes
+        beside `other_bytes` of their other files; the bytes of those that remain. DataError where
+        that would not be enough: nothing is removed then."""
         if self.visitor.alone:
             return 0
         limit = Limits().upload_bytes
         most = limit - size - other_bytes
-        unused, needed = self._sizes()
-        total = needed + sum(unused.values())
-        if needed > most and total > most:
+        stored, used = self._stored(), self.used()
+        total = sum(upload.size for upload in stored)
+        needed = sum(upload.size for upload in stored if upload.name in used)
+        if needed > most:
             mb, needed_mb, limit_mb = (n / 2**20 for n in (size, needed + other_bytes, limit))
             raise DataError(
                 "These files have {mb:.1f} MB, and those of your runs and what you had judged "
@@ -140,46 +131,39 @@ class Uploads:
                 needed_mb=needed_mb,
                 limit_mb=limit_mb,
             )
-        for folder, folder_size in unused.items():
-            if total > most:
-                shutil.rmtree(folder, ignore_errors=True)
-                total -= folder_size
+        for upload in stored:
+            if total > most and upload.name not in used:
+                shutil.rmtree(self._folder(upload.name), ignore_errors=True)
+                total -= upload.size
         return total
 
     def needed(self) -> int:
         """Bytes of the visitor's uploads that runs need."""
-        return self._sizes()[1]
-
-    def _sizes(self) -> tuple[dict[Path, int], int]:
-        """Bytes of the visitor's uploads: each that no run needs, oldest first, and the others."""
-        own = [path.parent for path in self.root.glob("*/upload.json")
-               if disk.read_json(path).get("owner") == self.visitor.name]  # fmt: skip
-        own.sort(key=lambda folder: folder.stat().st_mtime)
-        sizes = {folder: sum(path.stat().st_size for path in folder.iterdir()) for folder in own}
-        used = self._used()
-        unused = {path: n for path, n in sizes.items() if UPLOAD_PREFIX + path.name not in used}
-        return unused, sum(sizes.values()) - sum(unused.values())
+        used = self.used()
+        return sum(upload.size for upload in self._stored() if upload.name in used)
 
     def files(self, name: str) -> dict[str, Path]:
         """Split -> file of an upload; DataError where there is no such upload."""
-        folder = self.root / name.removeprefix(UPLOAD_PREFIX)
-        return {split: folder / (split + file_suffix(file_name))
-                for split, file_name in self.file_names(name).items()}  # fmt: skip
+        names, folder = self.file_names(name), self._folder(name)
+        return {split: folder / f"{split}{file_suffix(file)}" for split, file in names.items()}
 
     def file_names(self, name: str) -> dict[str, str]:
         """Split -> name of the file, as the user knows it; raises as `files`."""
-        upload = name.removeprefix(UPLOAD_PREFIX)
-        values = disk.read_json(self.root / upload / "upload.json") if _ID.fullmatch(upload) else {}
+        folder = self._folder(name)
+        values = disk.read_json(folder / "upload.json") if _ID.fullmatch(folder.name) else {}
         if not values or not self.visitor.owns(values["owner"]):
             raise DataError(
                 "There is no upload {name!r} here.", "Upload the files again under Data.", name=name
             )
         return dict(values["file_names"])
 
+    def _folder(self, name: str) -> Path:
+        return self.root / name.removeprefix(UPLOAD_PREFIX)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--train_file`, `--validation_file` and `--test_file`."""
-    group = parser.add_argument_group("Files", f"one of {', '.join(ENDINGS)}, each also as .gz")
+    group = parser.add_argument_group("Files", f"one of {', '.join(ENDINGS)}; text also as .gz")
     for split in SPLITS:
         help = f"the {split} rows, in place of --dataset"
         group.add_argument(f"--{split}_file", type=Path, help=help)
@@ -193,31 +177,17 @@ def upload_from_arguments(namespace: argparse.Namespace, root: Path) -> dict[str
 
 
 def file_suffix(name: str) -> str:
-    """The ending of a file's name, one of `ENDINGS`, perhaps with `.gz`; DataError for others."""
-    if match := _SUFFIX.search(name.lower()):
-        return match[0]
+    """The ending of a file's name, one of `ENDINGS`, of text perhaps with `.gz`; DataError for
+    others."""
+    packed = name.lower().endswith(".gz")
+    ending = next(filter(name.lower().removesuffix(".gz").endswith, ENDINGS), "")
+    if ending and not (packed and ending == ".parquet"):
+        return ending + ".gz" * packed
     raise DataError(
         "{name!r} has no ending that is known.",
-        "Upload one of {endings}, each also as .gz.",
+        "Upload it unpacked, or in part."
+        if ending
+        else "Upload one of {endings}, each also as .gz.",
         name=name,
         endings=", ".join(ENDINGS),
     )
-
-
-def _digest(path: Path, name: str) -> str:
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_BYTES:
-                raise DataError(
-                    "{name!r} has {size:.1f} GiB; at most {limit} are read.",
-                    "Draw a part of its rows.",
-                    name=name,
-                    size=size / 2**30,
-                    limit=MAX_BYTES // 2**30,
-                )
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(
-            "{name!r} cannot be read: {reason}.", name=name, reason=error.strerror or error
-        ) from error

@@ -31,9 +31,9 @@ def test_the_same_contents_under_another_name_are_another_upload(tmp_path: Path)
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.exe").write_text("x")
     for files, message in (
-        ({"train": tmp_path / "a.exe"}, "no ending that is known"),
+        ({"train": tmp_path / "a.exe"}, r"no ending that is known\. Upload one of \.csv"),
+        ({"train": tmp_path / "a.parquet.gz"}, r"no ending that is known\. Upload it unpacked"),
         ({"train": tmp_path / "gone.csv"}, "cannot be read: No such file"),
         ({"test": tmp_path / "a.csv"}, "no training file"),
     ):

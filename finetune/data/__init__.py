@@ -8,10 +8,7 @@ __all__ = [
     "columns",
     "dataset_cache",
     "hub_access",
-    "preview",
-    "safe_csv",
     "splits",
-    "table_files",
     "tables",
     "token_lengths",
 ]

@@ -93,7 +93,7 @@ def find_dataset(name: str) -> CatalogEntry | None:
 
 
 def find_checkpoint(name: str) -> CatalogEntry | None:
-    """The offered checkpoint of that name, or None: any Hub id or folder is allowed beside them."""
+    """The offered checkpoint of that name, or None."""
     return next((entry for entry in CHECKPOINTS if entry.name == name), None)
 
 
@@ -109,13 +109,11 @@ def is_local_path(name: str) -> bool:
     """Whether a name means a place on this machine's disk."""
     if name in (BUNDLED_DATASET, BUNDLED_CHECKPOINT) or is_upload(name):
         return False
-    local = name.startswith(("/", "~", ".")) or "\\" in name or ".." in name
-    return local or os.path.exists(name)
+    return name.startswith(("/", "~", ".")) or "\\" in name or ".." in name or os.path.exists(name)
 
 
 def check_dataset(name: str) -> None:
-    """Raise DataError where a name is not that of an offered dataset, an upload, or a Hub dataset,
-    `owner/name`."""
+    """Raise DataError for what is no offered dataset, upload, or Hub dataset as `owner/name`."""
     # `datasets` takes others for its readers of local files (`csv`, `imagefolder`) or a folder.
     if find_dataset(name) is not None or is_upload(name):
         return
@@ -147,9 +145,8 @@ def is_hub_id(name: object) -> bool:
 
 def may_be_fetched(name: str) -> bool:
     """Whether a checkpoint's name can only mean the bundled one or one of the Hub."""
-    if name == BUNDLED_CHECKPOINT:
-        return True
-    return bool(_MODEL_ID.fullmatch(name)) and not is_local_path(name)
+    of_hub = bool(_MODEL_ID.fullmatch(name)) and not is_local_path(name)
+    return of_hub or name == BUNDLED_CHECKPOINT
 
 
 def needs_hub(dataset: str, checkpoint: str) -> bool:
@@ -160,8 +157,8 @@ def needs_hub(dataset: str, checkpoint: str) -> bool:
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
     """A configuration with absolute paths, for workers that run in another folder."""
-    values = {"checkpoint": config.checkpoint} if is_local_path(config.checkpoint) else {}
-    if config.accelerate_config:
-        values["accelerate_config"] = config.accelerate_config
-    paths = {name: os.path.abspath(os.path.expanduser(path)) for name, path in values.items()}
-    return config.changed(**paths)
+    paths = {"accelerate_config": config.accelerate_config}
+    if is_local_path(config.checkpoint):
+        paths["checkpoint"] = config.checkpoint
+    absolute = {n: os.path.abspath(os.path.expanduser(path)) for n, path in paths.items() if path}
+    return config.changed(**absolute)

@@ -1,12 +1,8 @@
-"""The findings of a check of pairs, as values that a page can show and a JSON file can hold.
-
-`CheckReport(**values)` is the report of a parsed JSON file; ValueError where it is none.
-"""
+"""What a check of pairs finds, as values that a page can show and a JSON file can hold."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 from dataclasses import field
@@ -16,9 +12,9 @@ from typing import Literal
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from finetune import disk, owners
+from finetune import disk
 from finetune.config import DATA_FIELDS, RunConfig
-from finetune.data import catalog, safe_csv
+from finetune.data import catalog, hub_access
 from finetune.messages import Text
 
 Severity = Literal["blocks", "warns", "notes"]  # training is impossible; a risk; a fact
@@ -37,7 +33,7 @@ class Example:
 
 
 def shorten(text: str, characters: int) -> str:
-    """A text of at most so many characters, the last one an ellipsis where more are left out."""
+    """A text of at most so many characters, the last one an ellipsis where it is cut."""
     return text if len(text) <= characters else text[: characters - 1] + "\u2026"
 
 
@@ -102,20 +98,6 @@ class CheckReport:
         """The findings that make training impossible."""
         return [finding for finding in self.findings if finding.severity == "blocks"]
 
-    def as_csv(self) -> str:
-        """The findings and the rows that show them, for a spreadsheet."""
-        header = ["severity", "finding", "rows", "action", "split", "line"]
-        header += ["sentence1", "sentence2", "label", "note"]
-        rows = [
-            [
-                finding.severity, finding.title, finding.count, finding.action,
-                *dataclasses.astuple(example),
-            ]
-            for finding in self.findings
-            for example in finding.examples or [Example("", 0)]
-        ]  # fmt: skip
-        return safe_csv.to_csv([header, *rows])
-
     def to_json(self) -> str:
         return TypeAdapter(CheckReport).dump_json(self).decode() + "\n"
 
@@ -124,15 +106,13 @@ def folder_for(root: Path, config: RunConfig) -> Path:
     """The folder of the check of a configuration's pairs."""
     config = catalog.with_absolute_paths(config)
     values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
-    if owners.is_shared() and catalog.is_hub_dataset(config.dataset):
-        values.append("public")  # read without a token, so it shows nobody's private rows
-    name = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
-    return root / "checks" / name
+    values += hub_access.cache_scope(config)
+    return root / "checks" / hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
 
 
-def read_report(folder: Path) -> CheckReport | None:
-    """The finished report in a folder; None where there is none, or one of another version."""
-    if values := disk.read_json(folder / "report.json"):
+def read_report(path: Path) -> CheckReport | None:
+    """The report in a JSON file; None where there is none, or one of another version."""
+    if values := disk.read_json(path):
         with contextlib.suppress(ValueError):
             return CheckReport(**values)
     return None

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune import config, disk, hub_errors, owners
+from finetune import disk, hub_errors, owners
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.data import catalog, hub_access
 from finetune.environment import hub_connection
@@ -42,11 +42,7 @@ def _bundled_folder() -> Path | None:
 
 
 def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
-    """Where the bundled checkpoint is, its weights verified.
-
-    Raises:
-        ModelError: when the package is missing or its weights are not the official ones.
-    """
+    """Where the bundled checkpoint is; ModelError unless its weights are the official ones."""
     folder = _bundled_folder()
     if folder is None:
         raise ModelError(
@@ -72,7 +68,8 @@ def local_folder(checkpoint: str) -> Path | None:
     visitor may not read them."""
     if checkpoint == BUNDLED_CHECKPOINT:
         return _bundled_folder()
-    if owners.is_shared() and not catalog.may_be_fetched(checkpoint):
+    shared = owners.is_shared()
+    if shared and not catalog.may_be_fetched(checkpoint):
         return None
     if (folder := Path(checkpoint)).is_dir():
         return folder
@@ -84,20 +81,14 @@ def local_folder(checkpoint: str) -> Path | None:
         with contextlib.suppress(HFValidationError):
             path = try_to_load_from_cache(name, "config.json")
             if isinstance(path, str):
-                private = (
-                    not entry and owners.is_shared() and hub_access.refusal("checkpoint", name)
-                )
+                private = shared and not entry and hub_access.refusal("checkpoint", name)
                 return None if private else Path(path).parent
     return None
 
 
 def resolve_checkpoint(checkpoint: str) -> str:
-    """The folder or Hub id to load a checkpoint from.
-
-    Raises:
-        ModelError: as `bundled_folder`; in a shared app also where the Hub does not give it to
-            everybody now, as a library's cache does not record who may read it.
-    """
+    """The folder or Hub id to load a checkpoint from; ModelError as `bundled_folder`, in a shared
+    app also where the Hub does not give it to everybody now: no cache records who may read it."""
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
     if not owners.is_shared() or catalog.find_checkpoint(checkpoint):
@@ -134,11 +125,8 @@ def most_tokens(values: Mapping[str, Any]) -> int | None:
 
 
 def check_length(checkpoint: str, max_length: int, values: Mapping[str, Any] | None = None) -> None:
-    """Raise ConfigError where a checkpoint reads no inputs of `max_length` tokens.
-
-    Args:
-        values: of its `config.json`; read from this disk by default.
-    """
+    """Raise ConfigError where a checkpoint reads no inputs of `max_length` tokens; `values` are of
+    its `config.json`, which is read from this disk by default."""
     if values is None:
         folder = local_folder(checkpoint)
         values = disk.read_json(folder / "config.json") if folder else {}
@@ -163,8 +151,7 @@ def check_tokenizer(checkpoint: str, tokenizer: Any) -> None:
 
 
 def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) -> None:
-    """Raise ModelError where of most rows of token ids at least half is the unknown token, or
-    nothing."""
+    """Raise ModelError where most rows of token ids are for one half or more the unknown token."""
     special, unknown = set(tokenizer.all_special_ids), tokenizer.unk_token_id
     unread = sum(
         sum(token not in special for token in ids) <= sum(token == unknown for token in ids)
@@ -182,14 +169,7 @@ def check_known(checkpoint: str, tokenizer: Any, rows: Sequence[Sequence[int]]) 
 
 
 def length_of(run_folder: Path) -> int:
-    """The longest input in tokens of the model in a run's `best/`: as in its training, else as its
-    tokenizer says, at most what it reads."""
-    highest = config.knobs()["max_length"].high or 0
-    limits = [
-        disk.read_json(run_folder / "config.json").get("max_length"),
-        disk.read_json(run_folder / "best" / "tokenizer_config.json").get("model_max_length"),
-    ]
-    valid = (limit for limit in limits if type(limit) is int and 1 < limit <= highest)
-    most = most_tokens(disk.read_json(run_folder / "best" / "config.json"))
-    length = next(valid, DEFAULT_LENGTH)
-    return min(length, most or length)
+    """The longest input in tokens of the model in a run's `best/`: as in its training, at most
+    what it reads."""
+    length = int(disk.read_json(run_folder / "config.json").get("max_length", DEFAULT_LENGTH))
+    return min(length, most_tokens(disk.read_json(run_folder / "best" / "config.json")) or length)

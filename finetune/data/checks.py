@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.data import checkpoints, columns, dataset_cache, sources, splits, token_lengths
-from finetune.data.check_report import (
-    CheckReport,
-    Example,
-    Finding,
-    Severity,
-    SplitSummary,
-    TokenLengths,
-)
-from finetune.data.dataset_cache import CachedDataset
+from finetune.data import columns, dataset_cache, sources, splits, token_lengths
+from finetune.data.check_report import CheckReport, Example, Finding, SplitSummary, TokenLengths
 from finetune.data.splits import SplitRows
-from finetune.errors import ConfigError, DataError, ModelError, some
+from finetune.errors import DataError, ModelError, some
 from finetune.messages import message as _
 from finetune.metrics import classification, intervals
 from finetune.runs.events import Phase
@@ -33,13 +25,11 @@ ProgressCallback = Callable[[Phase, str, int, int], None]
 MAX_EXAMPLES = 5  # of a finding
 FEW = 100  # training rows
 EXAMPLE_CHARACTERS = 200  # of a sentence
-# Half the width of the 95% interval of an accuracy near 0.5. Above 0.1 (fewer than 93 pairs) a
-# good model and a constant answer can score the same; above 0.06 (fewer than 263) two models that
-# differ by a whole preset can. The 372 bundled validation pairs and MRPC's 408 are at 0.05.
+# Half the width of the 95% interval of an accuracy near 0.5. Above 0.1 (93 pairs) a good model
+# and a constant answer can score the same; above 0.06 (263) two that differ by a whole preset.
 UNCERTAIN, SLIGHTLY_UNCERTAIN = 0.1, 0.06
-# Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: normal, but
-# accuracy alone flatters. From 90/10 on, 0.8, accuracy says next to nothing, and a model may learn
-# to answer one class.
+# Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: accuracy alone
+# flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
 IMBALANCED, VERY_IMBALANCED = 0.3, 0.8
 
 
@@ -49,13 +39,8 @@ def check_pairs(
     progress: ProgressCallback = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
-    """Read the pairs that a configuration asks for and report what is wrong with them.
-
-    Args:
-        on_partial: called with a report of all but the lengths, before a tokenizer is loaded.
-
-    Raises:
-        DataError: when there is no such source, or it cannot be opened.
+    """Read the pairs that a configuration asks for and report what is wrong with them; DataError
+    where their source cannot be opened. `on_partial` gets the report before its lengths are known.
     """
     start = time.monotonic()
     try:
@@ -66,19 +51,15 @@ def check_pairs(
         return _report_columns(config, root, error)
     progress(Phase.COUNT_ROWS, "", 0, 0)
     everything = config.changed(drop_duplicates=False, drop_leaked=False)
-    all_rows = splits.assign_rows(dataset, everything)
-    findings = list(_row_findings(config, all_rows))
-    assigned = splits.assign_rows(dataset, config, all_rows.hashes)
+    findings = list(_row_findings(config, splits.assign_rows(dataset, everything)))
+    assigned = splits.assign_rows(dataset, config)
     report = _report(assigned, config, findings)
     on_partial(replace(report, seconds=time.monotonic() - start))
     progress(Phase.MEASURE_LENGTHS, "", 0, 0)
     lengths, length_findings = _check_lengths(assigned, config)
-    return replace(
-        report,
-        lengths=lengths,
-        findings=_by_severity([*report.findings, *length_findings]),
-        seconds=time.monotonic() - start,
-    )
+    findings = _by_severity([*report.findings, *length_findings])
+    seconds = time.monotonic() - start
+    return replace(report, lengths=lengths, findings=findings, seconds=seconds)
 
 
 def _by_severity(findings: list[Finding]) -> list[Finding]:
@@ -87,19 +68,24 @@ def _by_severity(findings: list[Finding]) -> list[Finding]:
 
 
 def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckReport:
-    """A report of a source whose columns are unclear, for the user to choose from; `error` is
-    raised again where it cannot be opened."""
+    """A report of a source whose columns are unclear, with its first rows for the user to choose
+    by; `error` is raised again where it cannot be opened."""
     try:
         source = sources.open_source(config, root)
     except DataError:
         raise error from None
     guesses = columns.guess_columns(list(source.columns))
+    usable = [name for name, reason in source.columns.items() if not reason]
+    examples = []
+    for line, cells in islice(source.rows("train", usable, "", lambda *_: None), MAX_EXAMPLES):
+        text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
+        examples.append(Example("train", line, note=text[:EXAMPLE_CHARACTERS]))
     return CheckReport(
         source=source.name,
         revision=source.revision,
         choices=source.columns,
         columns=dict(zip(("sentence1", "sentence2", "label"), guesses, strict=True)),
-        findings=[Finding("columns", "blocks", error.fact, 0, error.remedy)],
+        findings=[Finding("columns", "blocks", error.fact, 0, error.remedy, examples)],
         notes=source.notes,
     )
 
@@ -107,10 +93,8 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
 def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> CheckReport:
     """The report without lengths; what blocks training is added to the findings."""
     dataset, counts = assigned.dataset, assigned.class_counts()
-    blocks = [
-        Finding("impossible", "blocks", text, 0, _("Training is not possible with these rows."))
-        for text in assigned.blocks
-    ]
+    action = _("Training is not possible with these rows.")
+    blocks = [Finding("impossible", "blocks", text, 0, action) for text in assigned.blocks]
     try:
         positive = columns.positive_class(dataset.labels, config.positive_label)
     except DataError as error:
@@ -121,7 +105,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         commonest = int(np.argmax(counts["train"]))
         majority = classification.constant_answer_scores(counts["validation"], commonest, positive)
         fingerprint = assigned.fingerprint(positive)
-    return CheckReport(
+    report = CheckReport(
         source=dataset.source,
         revision=dataset.revision,
         corpus=dataset.folder.name,
@@ -136,107 +120,92 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         ],
         majority=majority,
         lengths=TokenLengths(note=_("They are measured once the tokenizer is loaded.")),
-        findings=_by_severity([*blocks, *findings]),
         notes=dataset.notes,
         fingerprint=fingerprint,
     )
+    balance = _class_balance(report) if majority else ()
+    return replace(report, findings=_by_severity([*blocks, *findings, *balance]))
 
 
 def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, list[Finding]]:
     """The lengths of the training rows, and what is wrong with them."""
     findings = []
     try:
-        checkpoints.check_length(config.checkpoint, config.max_length)
-    except ConfigError as error:
-        action = _("Training would fail at a long row.")
-        findings.append(Finding("too_long", "blocks", error.fact, 0, action))
-    try:
         lengths = token_lengths.check_lengths(assigned, config)
     except ModelError as error:
         findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
         lengths = TokenLengths(note=_("The lengths are missing. {fact}", fact=error.fact))
     if lengths.cut > 0:
-        findings.append(
-            Finding(
-                "cut", "warns" if lengths.cut > 0.05 else "notes",
-                _(
-                    "Rows longer than max_length ({max_length} tokens): {cut:.1%}",
-                    max_length=lengths.max_length, cut=lengths.cut,
-                ),
-                round(lengths.cut * lengths.of),
-                _("Their ends are cut off; the longest has {n} tokens.", n=lengths.longest),
-            )
-        )  # fmt: skip
+        title = _(
+            "Rows longer than max_length ({max_length} tokens): {cut:.1%}",
+            max_length=lengths.max_length,
+            cut=lengths.cut,
+        )
+        action = _("Their ends are cut off; the longest has {n} tokens.", n=lengths.longest)
+        severe, count = lengths.cut > 0.05, round(lengths.cut * lengths.of)
+        findings.append(Finding("cut", "warns" if severe else "notes", title, count, action))
     return lengths, findings
 
 
 def _row_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """What is wrong with rows, of which duplicates and leaked ones are not left out."""
-    dataset = assigned.dataset
-    yield from _unreadable_rows(dataset)
-    yield from _single_sentences(config, dataset)
+    yield from _unread_cells(config, assigned)
     yield from _incomplete_rows(assigned)
     yield from _leaked_rows(config, assigned)
     yield from _conflicting_labels(assigned)
     yield from _duplicates(config, assigned)
-    yield from _class_balance(config, assigned)
     yield from _small_splits(assigned)
 
 
-def _finding(
-    dataset: CachedDataset, kind: str, severity: Severity, title: str, action: str,
-    rows: Sequence[tuple[str, Integers]],
-) -> Iterator[Finding]:  # fmt: skip
-    """A finding on some rows of the dataset's splits; none where there are none."""
+def _rows_finding(
+    assigned: SplitRows, kind: str, title: str, action: str, rows: Sequence[tuple[str, Integers]]
+) -> Iterator[Finding]:
+    """A warning of some rows of the dataset's splits; none where there are none."""
     if count := sum(len(indices) for _, indices in rows):
         examples: list[Example] = []
         for split, indices in rows:
-            room = MAX_EXAMPLES - len(examples)
-            examples += dataset.examples_of(split, indices[:room], EXAMPLE_CHARACTERS)
-        yield Finding(kind, severity, title, count, action, examples)
+            shown = indices[: MAX_EXAMPLES - len(examples)]
+            examples += assigned.dataset.examples_of(split, shown, EXAMPLE_CHARACTERS)
+        yield Finding(kind, "warns", title, count, action, examples)
 
 
-def _unreadable_rows(dataset: CachedDataset) -> Iterator[Finding]:
+def _unread_cells(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
+    """Rows that are broken, and a column that may be the other sentence, which nobody left out."""
+    dataset = assigned.dataset
     if count := sum(dataset.unreadable.values()):
+        title = _("Rows that could not be read")
+        action = _("They are left out; mend those lines and upload the file again to have them.")
         rows = [
             Example(split, line, note=reason)
             for split, examples in dataset.examples.items()
             for line, reason in examples
         ]
-        yield Finding(
-            "unreadable", "warns", _("Rows that could not be read"), count,
-            _("They are left out; mend those lines and upload the file again to have them."), rows,
-        )  # fmt: skip
-
-
-def _single_sentences(config: RunConfig, dataset: CachedDataset) -> Iterator[Finding]:
-    """A column that may be the other sentence is not read, and nobody asked for that."""
+        yield Finding("unreadable", "warns", title, count, action, rows)
     used = (dataset.columns.sentence1, dataset.columns.label)
     unused = [name for name, why in dataset.choices.items() if not why and name not in used]
     if not dataset.paired and not config.sentence2_column and unused:
-        yield Finding(
-            "single", "notes", _("Single sentences: only {column!r} is read.", column=used[0]), 0,
-            _(
-                "Not read: {columns}. Where one of these is the other sentence of a pair, choose "
-                "it as sentence2_column; else choose {no_column}.",
-                columns=some(unused), no_column=NO_COLUMN,
-            ),
-        )  # fmt: skip
+        title = _("Single sentences: only {column!r} is read.", column=used[0])
+        action = _(
+            "Not read: {columns}. Where one of these is the other sentence of a pair, choose "
+            "it as sentence2_column; else choose {no_column}.",
+            columns=some(unused),
+            no_column=NO_COLUMN,
+        )
+        yield Finding("single", "notes", title, 0, action)
 
 
 def _incomplete_rows(assigned: SplitRows) -> Iterator[Finding]:
-    dataset, empty, unlabelled = assigned.dataset, [], []
+    empty, unlabelled = [], []
     for split, keys in assigned.hashes.items():
-        complete = keys.complete(dataset.paired)
+        complete = keys.complete(assigned.dataset.paired)
         empty.append((split, np.flatnonzero(~complete)))
         if split == "train" or (keys.label >= 0).any():  # GLUE's test splits have no labels
             unlabelled.append((split, np.flatnonzero(complete & (keys.label < 0))))
     action = _("They are left out.")
     title = _("Rows with an empty or missing sentence")
-    yield from _finding(dataset, "empty", "warns", title, action, empty)
-    yield from _finding(
-        dataset, "unlabelled", "warns", _("Rows without a label"), action, unlabelled
-    )
+    yield from _rows_finding(assigned, "empty", title, action, empty)
+    title = _("Rows without a label")
+    yield from _rows_finding(assigned, "unlabelled", title, action, unlabelled)
 
 
 def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
@@ -245,18 +214,14 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     )
     if config.drop_leaked:
         action = _("They are left out of train.")
-    origin, rows = assigned.rows["train"]
-    for name in assigned.rows:
-        if name != "train":
-            leaked = np.isin(assigned.of("train").unordered, assigned.of(name).unordered)
-            yield from _finding(
-                assigned.dataset, "leakage", "warns",
-                _(
-                    "Leakage: training rows that stand in {split} too, in either order, but for "
-                    "case, white space or punctuation at the ends", split=name,
-                ),
-                action, [(origin, rows[leaked])],
-            )  # fmt: skip
+    for name, leaked in assigned.leaked().items():
+        title = _(
+            "Leakage: training rows that stand in {split} too, in either order, but for "
+            "case, white space or punctuation at the ends",
+            split=name,
+        )
+        rows = [(assigned.rows["train"][0], leaked)]
+        yield from _rows_finding(assigned, "leakage", title, action, rows)
 
 
 def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
@@ -273,14 +238,12 @@ def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
         order = np.argsort(group[start:end], kind="stable")  # rows of a pair stand together
         conflicts.append((origin, rows[order][conflicting[start:end][order]]))
         start = end
-    yield from _finding(
-        assigned.dataset, "conflicts", "warns", _("Rows whose pair has another label elsewhere"),
-        _(
-            "They are kept; one of the labels is wrong, and no model can learn both. Of equal "
-            "pairs in a split drop_duplicates keeps the first."
-        ),
-        conflicts,
-    )  # fmt: skip
+    title = _("Rows whose pair has another label elsewhere")
+    action = _(
+        "They are kept; one of the labels is wrong, and no model can learn both. Of equal "
+        "pairs in a split drop_duplicates keeps the first."
+    )
+    yield from _rows_finding(assigned, "conflicts", title, action, conflicts)
 
 
 def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
@@ -292,73 +255,61 @@ def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         first = np.unique(assigned.of(name).ordered, return_index=True)[1]
         repeated.append((origin, np.delete(rows, first)))
     title = _("Rows that repeat an earlier pair of their split")
-    yield from _finding(assigned.dataset, "duplicates", "warns", title, action, repeated)
+    yield from _rows_finding(assigned, "duplicates", title, action, repeated)
 
 
-def _class_balance(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
+def _class_balance(report: CheckReport) -> Iterator[Finding]:
     """Whether one class is so common that accuracy flatters, and what a constant answer scores."""
-    labels, counts = assigned.dataset.labels, assigned.class_counts()
-    train, validation = np.array(counts["train"], np.int64), counts["validation"]
-    classes = len(labels)
-    if np.count_nonzero(train) < 2 or not any(validation):
-        return
-    commonest = int(train.argmax())
-    share = train[commonest] / train.sum()
+    counts = next(split.classes for split in report.splits if split.name == "train")
+    classes = len(counts)
+    label = report.labels[int(np.argmax(counts))]
+    share = max(counts) / sum(counts)
     imbalance = (share - 1 / classes) / (1 - 1 / classes)
     if imbalance < IMBALANCED:
         return
-    with contextlib.suppress(DataError):  # an unknown positive class is a finding of its own
-        positive = columns.positive_class(labels, config.positive_label)
-        scores = classification.constant_answer_scores(validation, commonest, positive)
-        advice = _("Macro F1 and MCC tell more than accuracy.")
-        if classes == 2:
-            rarer = labels[1 - commonest]
-            advice = _(
-                "F1 of {rarer!r}, which positive_label can ask for, and MCC tell more.", rarer=rarer
-            )
-        if imbalance >= VERY_IMBALANCED:
-            advice = _(
-                "{advice} class_weights can be set to balanced, or rows of the rarer added.",
-                advice=advice,
-            )
-        yield Finding(
-            "balance", "warns" if imbalance >= VERY_IMBALANCED else "notes",
-            _(
-                "Classes out of balance: {share:.1%} of the training rows are {label!r}",
-                share=share, label=labels[commonest],
-            ),
-            int(train[commonest]),
-            _(
-                "Always answering that scores accuracy {accuracy:.3f}, {metric} {f1:.3f} and MCC 0 "
-                "on validation. {advice}",
-                accuracy=scores["accuracy"], metric="F1" if classes == 2 else "macro F1",
-                f1=scores["f1"], advice=advice,
-            ),
-        )  # fmt: skip
+    advice = _("Macro F1 and MCC tell more than accuracy.")
+    severe = imbalance >= VERY_IMBALANCED
+    if severe:
+        advice = _(
+            "{advice} class_weights can be set to balanced, or rows of the rarer added.",
+            advice=advice,
+        )
+    title = _(
+        "Classes out of balance: {share:.1%} of the training rows are {label!r}",
+        share=share,
+        label=label,
+    )
+    action = _(
+        "Always answering that scores accuracy {accuracy:.3f}, {metric} {f1:.3f} and MCC 0 "
+        "on validation. {advice}",
+        accuracy=report.majority["accuracy"],
+        f1=report.majority["f1"],
+        metric="F1" if classes == 2 else "macro F1",
+        advice=advice,
+    )
+    yield Finding("balance", "warns" if severe else "notes", title, max(counts), action)
 
 
 def _small_splits(assigned: SplitRows) -> Iterator[Finding]:
     train, validation = (len(assigned.rows[name][1]) for name in ("train", "validation"))
     if 0 < train < FEW:
-        yield Finding(
-            "few", "warns", _("Only {train} training rows", train=train), train,
-            _("A few hundred are the least from which a model learns something that lasts."),
-        )  # fmt: skip
+        title = _("Only {train} training rows", train=train)
+        action = _("A few hundred are the least from which a model learns something that lasts.")
+        yield Finding("few", "warns", title, train, action)
     if not validation:
         return
     interval = intervals.wilson_interval(validation // 2, validation)
     half_width = (interval.high - interval.low) / 2
     if half_width > SLIGHTLY_UNCERTAIN:
-        yield Finding(
-            "few-validation", "warns" if half_width > UNCERTAIN else "notes",
-            _(
-                "Only {rows} validation rows: they tell accuracy to \u00b1{points:.0f} points",
-                rows=validation, points=100 * half_width,
-            ),
-            validation,
-            _(
-                "That is half the 95% interval of an accuracy near 0.5; scores that differ by less "
-                "tell nothing. Bring more validation rows, or raise validation_share where they "
-                "are cut from train."
-            ),
-        )  # fmt: skip
+        title = _(
+            "Only {rows} validation rows: they tell accuracy to \u00b1{points:.0f} points",
+            rows=validation,
+            points=100 * half_width,
+        )
+        action = _(
+            "That is half the 95% interval of an accuracy near 0.5; scores that differ by less "
+            "tell nothing. Bring more validation rows, or raise validation_share where they "
+            "are cut from train."
+        )
+        severe = half_width > UNCERTAIN
+        yield Finding("few-validation", "warns" if severe else "notes", title, validation, action)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
@@ -69,30 +69,33 @@ def guess_columns(names: Sequence[str]) -> tuple[str, str, str]:
 
 
 def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -> Columns:
-    """The columns that a configuration asks for, else those guessed from their names.
-
-    Args:
-        columns: name -> why it cannot be used, or "".
-        source: its name, for errors.
-
-    Raises:
-        DataError: when one is missing or unusable, or cannot be guessed.
-    """
+    """The columns that a configuration asks for, else those guessed from their names; DataError
+    where one is missing, unusable or unclear. `columns`: name -> why it cannot be used, or ""."""
+    names = some(list(columns))
     roles = dict(zip(("sentence1", "sentence2", "label"), guess_columns([*columns]), strict=True))
     for role, guess in roles.items():
         column = getattr(config, f"{role}_column") or guess
-        if role == "sentence2" and column == NO_COLUMN:
+        if role == "sentence2" and column in ("", NO_COLUMN):
             column = ""
-        elif column and column not in columns:
+        elif not column:
+            raise DataError(
+                "No column of {source} is clearly the {noun}: it has {columns}.",
+                "Choose it as {role}_column.",
+                source=source,
+                noun="label" if role == "label" else "sentences",
+                columns=names,
+                role=role,
+            )
+        elif column not in columns:
             raise DataError(
                 "{source} has no column {column!r}; it has {columns}.",
                 "Choose one of them as {role}_column.",
                 source=source,
                 column=column,
-                columns=some(list(columns)),
+                columns=names,
                 role=role,
             )
-        elif reason := columns.get(column):
+        elif reason := columns[column]:
             raise DataError(
                 "The column {column!r} {reason}.",
                 "Choose another one as {role}_column.",
@@ -101,16 +104,6 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
                 role=role,
             )
         roles[role] = column
-    for role, noun in (("label", "label"), ("sentence1", "sentences")):
-        if not roles[role]:
-            raise DataError(
-                "No column of {source} is clearly the {noun}: it has {columns}.",
-                "Choose it as {role}_column.",
-                source=source,
-                noun=noun,
-                columns=some(list(columns)),
-                role=role,
-            )
     used = [column for column in roles.values() if column]
     if len(set(used)) < len(used):
         raise DataError(
@@ -122,31 +115,26 @@ def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -
 
 
 class LabelEncoder:
-    """Numbers the classes of a label column in the order of their first appearance.
-
-    Args:
-        names: of the classes by number, as far as they are known before any row is read.
-    """
+    """Numbers the classes of a label column in the order of their first appearance; `names` are
+    those known before any row is read."""
 
     def __init__(self, column: str, names: Sequence[str] = ()) -> None:
         self._column = column
         self.names = list(names)
         self._codes = {name.lower(): code for code, name in enumerate(names)}
-        self._codes_of_cells: dict[Any, int] = {}
 
     def code(self, cell: Any) -> int:
         """The number of a label; -1 for a missing one. `TRUE` and `true` are one class, and so are
         `1` and `1.0`; too many classes, or fractions, raise DataError."""
-        key = type(cell), cell  # True and 1 have the same hash
-        if key not in self._codes_of_cells:
-            text = _label_text(cell)
-            if text.lower() in _MISSING:
-                return -1
-            code = self._codes.get(text.lower())
-            self._codes_of_cells[key] = self._add(text) if code is None else code
-        return self._codes_of_cells[key]
+        text = _label_text(cell)
+        if text.lower() in _MISSING:
+            return -1
+        if text.lower() not in self._codes:
+            self._add(text)
+        return self._codes[text.lower()]
 
-    def _add(self, text: str) -> int:
+    def _add(self, text: str) -> None:
+        self._codes[text.lower()] = len(self.names)
         self.names.append(text)
         fractions = [name for name in self.names if re.fullmatch(r"-?\d*[.,]\d+", name)]
         if len(fractions) > 2:
@@ -166,7 +154,6 @@ class LabelEncoder:
                 max_classes=MAX_CLASSES,
                 names=some(self.names),
             )
-        return self._codes.setdefault(text.lower(), len(self.names) - 1)
 
     def order(self) -> list[int]:
         """The codes in the final order of the classes: integers by value, of two classes the
@@ -178,6 +165,14 @@ class LabelEncoder:
         if len(lower) == 2:
             return sorted(codes, key=lambda code: _positiveness(lower[code], lower[1 - code]))
         return sorted(codes, key=lambda code: lower[code])
+
+
+@lru_cache(maxsize=4096, typed=True)  # True and 1 have the same hash
+def _label_text(cell: Any) -> str:
+    if cell is None or cell != cell:  # NaN
+        return ""
+    text = str(cell).lower() if isinstance(cell, bool) else " ".join(str(cell).split())[:200]
+    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
 
 
 def _positiveness(name: str, other: str) -> tuple[int, str]:
@@ -204,12 +199,3 @@ def positive_class(labels: list[str], requested: str) -> int:
         requested=requested,
         labels=some(labels),
     )
-
-
-def _label_text(cell: Any) -> str:
-    if isinstance(cell, bool):
-        return "true" if cell else "false"
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return ""
-    text = " ".join(str(cell).split())[:200]
-    return text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text

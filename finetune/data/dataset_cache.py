@@ -1,18 +1,15 @@
-"""Rows of a source on disk, read only once: texts as Arrow files, labels and hashes as arrays.
-
-What compares rows (duplicates, leakage, groups) compares the hashes and needs no texts.
-"""
+"""Rows of a source on disk, read only once: texts as Arrow files, labels and hashes as arrays."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
-import secrets
 import shutil
+import tempfile
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,21 +17,25 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset
+import pydantic.dataclasses
+from datasets import Dataset
 from filelock import FileLock
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
-from finetune import disk, messages, owners, text_hashes
-from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig
-from finetune.data import catalog, sources
+from finetune import disk, text_hashes
+from finetune.config import SOURCE_FIELDS, RunConfig
+from finetune.data import catalog, hub_access, sources
 from finetune.data.check_report import Example, shorten
 from finetune.data.columns import Columns, LabelEncoder, choose_columns
 from finetune.environment import child_process
 from finetune.errors import DataError
+from finetune.messages import Text, message
 from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
-_VERSION = 3  # of the files; those of another version are written anew
+PREVIEW_ROWS, PREVIEW_CHARACTERS = 10, 400  # shown together, of each sentence
+_VERSION = 4  # of the files and the bundled pairs; those of another version are written anew
 _BATCH_ROWS = 1000  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
 
@@ -59,12 +60,10 @@ class RowHashes:
 
     @property
     def ordered(self) -> Integers:
-        """One hash a pair, which changes when its sentences swap."""
         return text_hashes.ordered_pair_hash(self.first, self.second)
 
     @property
     def unordered(self) -> Integers:
-        """One hash a pair, the same when its sentences swap."""
         return text_hashes.unordered_pair_hash(self.first, self.second)
 
     def complete(self, paired: bool) -> NDArray[np.bool_]:
@@ -73,20 +72,20 @@ class RowHashes:
         return complete & (self.second != 0) if paired else complete
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class CachedDataset:
     """The rows of a source on disk: two files a split, and `dataset.json` with these fields."""
 
     folder: Path
     source: str  # its name, as shown to the user
     revision: str  # commit of a Hub dataset; empty otherwise
-    choices: dict[str, str]  # column -> why it cannot be used, or ""
+    choices: dict[str, Text]  # column -> why it cannot be used, or ""
     columns: Columns
     labels: list[str]  # names of the classes, by index
     rows: dict[str, int]  # split -> number of rows
     unreadable: dict[str, int]  # split -> number of rows that could not be read
-    examples: dict[str, list[tuple[int, str]]]  # split -> line and reason of some of those
-    notes: list[str]  # remarks for the user on how it was read
+    examples: dict[str, list[tuple[int, Text]]]  # split -> line and reason of some of those
+    notes: list[Text]  # remarks for the user on how it was read
     splits: dict[str, str]  # split -> the source's own name of it
     named_labels: bool  # whether the source itself names its classes
 
@@ -98,19 +97,8 @@ class CachedDataset:
         """The sentences of a split, memory-mapped."""
         return Dataset.from_file(str(self.folder / f"{split}.arrow"))
 
-    def split(self, name: str) -> Dataset:
-        """The sentences and labels of a split."""
-        labels = self.hashes(name).label
-        return self.texts(name).add_column("label", labels, feature=ClassLabel(names=self.labels))
-
     def hashes(self, split: str) -> RowHashes:
         return RowHashes(*np.load(self.folder / f"{split}.npy"))
-
-    def search(self, split: str, text: str) -> Integers:
-        """The rows of a split with a sentence that contains a text, whatever its case."""
-        columns = self.texts(split).with_format("arrow")[:].columns
-        masks = [pc.match_substring(column, text, ignore_case=True) for column in columns]
-        return np.flatnonzero(np.any([mask.fill_null(False).to_numpy() for mask in masks], axis=0))
 
     def examples_of(self, split: str, rows: Iterable[int], characters: int) -> list[Example]:
         """Rows of a split for a person to look at, each sentence cut to so many characters."""
@@ -126,14 +114,30 @@ class CachedDataset:
         ]
 
 
+def preview_rows(
+    folder: Path, split: str, query: str = "", seed: int | None = None
+) -> list[Example]:
+    """The first rows of a split of a cached dataset, or a random sample where there is a seed, of
+    those with the query in a sentence; DataError where the dataset is gone."""
+    dataset = load_cached(folder)
+    if dataset is None:
+        raise DataError("What was read of these pairs is gone.", "Press Examine again.")
+    rows = np.arange(dataset.rows[split])
+    if query:
+        columns = dataset.texts(split).with_format("arrow")[:].columns
+        masks = [pc.match_substring(column, query, ignore_case=True) for column in columns]
+        rows = np.flatnonzero(np.any([mask.fill_null(False).to_numpy() for mask in masks], axis=0))
+    if seed is not None:
+        size = min(PREVIEW_ROWS, len(rows))
+        rows = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
+    return dataset.examples_of(split, rows[:PREVIEW_ROWS], PREVIEW_CHARACTERS)
+
+
 def read_dataset(
     config: RunConfig, root: Path, progress: ProgressCallback = lambda split, rows: None
 ) -> CachedDataset:
-    """All rows of the source that a configuration names, from the cache where it has them.
-
-    Raises:
-        DataError: when there is no such source, it cannot be read, or its columns are unclear.
-    """
+    """All rows of the source that a configuration names, from the cache where it has them;
+    DataError where there is no such source, it cannot be read, or its columns are unclear."""
     catalog.check_dataset(config.dataset)
     folder = root / "data" / _folder_name(config)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -142,33 +146,27 @@ def read_dataset(
             return cached
         source = sources.open_source(config, root)
         columns = choose_columns(source.columns, source.name, config)
-        unfinished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-        unfinished.mkdir()
-        try:
-            dataset = _write(unfinished, source, columns, progress)
-            values = {key: value for key, value in asdict(dataset).items() if key != "folder"}
-            text = json.dumps(messages.encode(values), ensure_ascii=False)
-            (unfinished / "dataset.json").write_text(text, encoding="utf-8")
+        name = message("What was read, in {root},", root=root)
+        with (
+            tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as unfinished,
+            disk.writing(name, DataError),
+        ):
+            dataset = _write(Path(unfinished) / folder.name, source, columns, progress)
+            values = TypeAdapter(CachedDataset).dump_json(dataset, exclude={"folder"})
+            (dataset.folder / "dataset.json").write_bytes(values)
             shutil.rmtree(folder, ignore_errors=True)
-            os.replace(unfinished, folder)
-        except OSError as error:
-            raise disk.failure(
-                messages.message("What was read, in {root},", root=root), error, DataError
-            ) from error
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            os.replace(dataset.folder, folder)
     return replace(dataset, folder=folder)
 
 
 def ensure_cached(config: RunConfig, root: Path) -> None:
-    """See that the rows of a source are in the cache; a child process reads those that are not.
-    Raises as `read_dataset`."""
+    """As `read_dataset`, in a child process, for what is not in the cache."""
     if _load_current(config, root) is None:
         child_process.call(
             "finetune.data.dataset_cache:_read",
             config.to_json(),
             str(root),
-            about=messages.message("The source of these pairs"),
+            about=message("The source of these pairs"),
             seconds=_CHILD_SECONDS,
             memory=_CHILD_MEMORY,
         )
@@ -182,9 +180,9 @@ def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
     """The cached dataset of a configuration, where its source has no newer commit."""
     cached = load_cached(root / "data" / _folder_name(config))
     if cached is None and config.dataset_revision:  # it may have been read as the newest commit
-        newest = load_cached(root / "data" / _folder_name(config.changed(dataset_revision="")))
-        if newest is not None and newest.revision == config.dataset_revision:
-            cached = newest
+        cached = load_cached(root / "data" / _folder_name(config.changed(dataset_revision="")))
+        if cached is not None and cached.revision != config.dataset_revision:
+            return None
     if cached is None or sources.has_new_commit(config, cached.revision):
         return None
     return cached
@@ -193,31 +191,25 @@ def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
 def _folder_name(config: RunConfig) -> str:
     """The cache folder's name, the same for configurations with the same source and columns."""
     values = [str(_VERSION), *(getattr(config, name) for name in SOURCE_FIELDS)]
-    if owners.is_shared() and catalog.is_hub_dataset(config.dataset):
-        values.append("public")  # read without a token, so it has nobody's private rows
-    if config.dataset == BUNDLED_DATASET:
-        files = sorted(catalog.BUNDLED_PAIRS.glob("*.csv"))
-        values += [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+    values += hub_access.cache_scope(config)
     return hashlib.sha256("\0".join(values).encode()).hexdigest()[:24]
 
 
 def load_cached(folder: Path) -> CachedDataset | None:
     """The cached dataset in a folder; None where there is none, or it is damaged."""
-    try:
-        values = messages.decode(disk.read_json(folder / "dataset.json"))
-        values["columns"] = Columns(**values["columns"])
-        return CachedDataset(folder=folder, **values)
-    except (TypeError, KeyError, ValueError):
-        return None
+    with contextlib.suppress(ValueError):
+        return CachedDataset(folder=folder, **disk.read_json(folder / "dataset.json"))
+    return None
 
 
 def _write(
     folder: Path, source: sources.Source, columns: Columns, progress: ProgressCallback
 ) -> CachedDataset:
-    class_names = source.class_names(columns.label)
+    """Write the rows of a source into a new folder."""
+    class_names = source.classes.get(columns.label)
     encoder = LabelEncoder(columns.label, class_names or [])
-    examples: dict[str, list[tuple[int, str]]] = {}
-    unreadable: dict[str, int] = {}
+    unreadable = dict.fromkeys(source.splits, 0)
+    examples: dict[str, list[tuple[int, str]]] = {split: [] for split in source.splits}
     numbers: dict[str, Integers] = {}  # split -> the rows of `RowHashes`
 
     def count_bad_row(split: str, line: int, reason: str) -> None:
@@ -225,9 +217,9 @@ def _write(
         if len(examples[split]) < MAX_BAD_ROWS:
             examples[split].append((line, reason))
 
+    folder.mkdir()
     for split in source.splits:
-        examples[split], unreadable[split] = [], 0
-        rows = source.rows(split, columns, partial(count_bad_row, split))
+        rows = source.rows(split, columns.sentences, columns.label, partial(count_bad_row, split))
         path = folder / f"{split}.arrow"
         numbers[split] = _write_texts(path, rows, columns, encoder, partial(progress, split))
     # Classes are numbered as they came; their final order is known once all are read.
@@ -255,7 +247,7 @@ def _write(
 
 def _write_texts(
     path: Path,
-    rows: Iterator[sources.Row],
+    rows: sources.Rows,
     columns: Columns,
     encoder: LabelEncoder,
     progress: Callable[[int], None],

@@ -42,6 +42,11 @@ def token() -> bool | None:
     return False if owners.is_shared() else None
 
 
+def cache_scope(config: RunConfig) -> list[str]:
+    """What a cache's key adds for pairs that were read without a token: they are nobody's own."""
+    return ["public"] * (owners.is_shared() and catalog.is_hub_dataset(config.dataset))
+
+
 def is_offline() -> bool:
     """Whether the Hub is not to be asked, or does not answer."""
     forbidden = "1" in (os.environ.get("HF_HUB_OFFLINE"), os.environ.get("HF_DATASETS_OFFLINE"))
@@ -60,11 +65,9 @@ def info(
     where it does not."""
     from huggingface_hub import HfApi
 
-    api = HfApi(endpoint=hub_connection.hub_endpoint())
+    api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token())
     ask = api.dataset_info if kind == "dataset" else api.model_info
-    answer = ask(
-        repo, revision=revision or None, token=token(), timeout=timeout, files_metadata=sizes
-    )
+    answer = ask(repo, revision=revision or None, timeout=timeout, files_metadata=sizes)
     if owners.is_shared() and answer.gated:  # everybody may see its name, but not its files
         raise hub_errors.Gated
     return answer

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from datasets import ClassLabel, DatasetDict, Value, load_dataset
@@ -18,14 +20,14 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
-from finetune.data import catalog, hub_access
-from finetune.data.columns import Columns
-from finetune.data.table_files import OnBadRow, to_plain_value
-from finetune.data.tables import open_table
+from finetune.data import catalog, hub_access, tables
+from finetune.data.tables import OnBadRow
 from finetune.errors import DataError, FinetuneError, some
 from finetune.messages import message as _
 
-Row = tuple[int, list[Any]]  # line from 1, and the cells of the sentences and the label
+T = TypeVar("T")
+# Lines from 1, and the cells of the sentences and the label.
+Rows = Iterator[tuple[int, list[Any]]]
 LABELS = ["not_equivalent", "equivalent"]  # of the bundled pairs, whose files have 0 and 1
 _GUESSED_SPLITS = {
     "train": ("train", "training"),
@@ -42,59 +44,45 @@ class Source(ABC):
         self.revision = ""  # commit of a Hub dataset
         self.splits: dict[str, str] = {}  # `train`, ... -> the source's own name of the split
         self.columns: dict[str, str] = {}  # column -> why it cannot be used, or ""
+        self.classes: dict[str, list[str]] = {}  # column -> names of its classes, if it has them
         self.notes: list[str] = []  # remarks for the user on how it is read
 
     @abstractmethod
-    def rows(self, split: str, columns: Columns, on_bad_row: OnBadRow) -> Iterator[Row]:
-        """The rows of a split; the label is None where it has no such column. DataError where it
-        lacks one of sentences, or cannot be read to its end."""
-
-    @abstractmethod
-    def class_names(self, column: str) -> list[str] | None:
-        """The names of the classes of a column, where the source has them."""
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
+        """The cells of these columns of a split; the label is None where it has no such column.
+        DataError where it lacks one of the others, or cannot be read to its end."""
 
 
 class _FileSource(Source):
-    """One file a split; `class_names` are of a column `label` with their numbers."""
+    """One file a split."""
 
-    def __init__(
-        self,
-        name: str,
-        paths: dict[str, Path],
-        names: dict[str, str],
-        class_names: list[str] | None = None,
-    ) -> None:
+    def __init__(self, name: str, paths: dict[str, Path], names: dict[str, str]) -> None:
         super().__init__(name)
-        self._class_names = class_names
-        self._names = {split: names.get(split, path.name) for split, path in paths.items()}
-        self._tables = {split: open_table(paths[split], self._names[split]) for split in paths}
+        self._tables = {split: tables.open_table(paths[split], names[split]) for split in paths}
         self.splits = {split: split for split in paths}
         train = self._tables["train"]
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
         self.notes = [note for table in self._tables.values() for note in table.notes]
 
-    def rows(self, split: str, columns: Columns, on_bad_row: OnBadRow) -> Iterator[Row]:
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
         table = self._tables[split]
-        for column in columns.sentences:
+        for column in sentences:
             if column not in table.columns:
                 raise DataError(
                     "{names} has no column {column!r}; it has {columns}.",
                     "Give every file the same header.",
-                    names=self._names[split],
+                    names=table.name,
                     column=column,
                     columns=some(table.columns),
                 )
-        labelled = columns.label in table.columns
-        names = self.class_names(columns.label)
-        read = [*columns.sentences, columns.label] if labelled else columns.sentences
+        labelled = label in table.columns
+        names = self.classes.get(label)
+        read = [*sentences, label] if labelled else sentences
         for line, record in table.rows(on_bad_row, read):
-            cells = list(map(to_plain_value, record.values()))
+            cells = list(map(tables.to_plain_value, record.values()))
             if names:
                 cells[-1] = names[int(cells[-1])]
             yield line, cells if labelled else [*cells, None]
-
-    def class_names(self, column: str) -> list[str] | None:
-        return self._class_names if column == "label" else None
 
 
 class _HubSource(Source):
@@ -106,50 +94,61 @@ class _HubSource(Source):
         self.revision = _commit(repo, config.dataset_revision)
         if self.revision:
             _check_data_files(repo, self.revision)
-        self._splits = _download(repo, name, self.revision or config.dataset_revision)
+        revision = self.revision or config.dataset_revision
+
+        def load() -> DatasetDict:
+            token = hub_access.token()
+            return load_dataset(repo, name or None, revision=revision or None, token=token)
+
+        self._splits = _read_hub(load, repo, revision, name)
         self.splits = _choose_splits(list(self._splits), config)
-        self._features = self._splits[self.splits["train"]].features
-        for column, feature in self._features.items():
+        for column, feature in self._splits[self.splits["train"]].features.items():
             simple = isinstance(feature, (Value, ClassLabel))
             self.columns[column] = "" if simple else f"is nested ({str(feature)[:60]})"
+            if isinstance(feature, ClassLabel):
+                self.classes[column] = list(feature.names)
 
-    def class_names(self, column: str) -> list[str] | None:
-        feature = self._features[column]
-        return list(feature.names) if isinstance(feature, ClassLabel) else None
-
-    def rows(self, split: str, columns: Columns, on_bad_row: OnBadRow) -> Iterator[Row]:
-        names = self.class_names(columns.label)
-        line = 0
+    def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
+        names, lines = self.classes.get(label), count(1)
         for batch in self._splits[self.splits[split]].iter(1000):
-            cells = [batch[column] for column in columns.sentences]
-            labels = batch.get(columns.label, [None] * len(cells[0]))
+            cells = [batch[column] for column in sentences]
+            labels = batch.get(label, [None] * len(cells[0]))
             if names:  # GLUE's test splits have -1 where the label is not known
                 labels = [names[i] if i is not None and i >= 0 else None for i in labels]
-            for line, row in enumerate(zip(*cells, labels, strict=True), line + 1):  # noqa: B020
-                yield line, list(row)
+            for row in zip(*cells, labels, strict=True):
+                yield next(lines), list(row)
 
 
 def open_source(config: RunConfig, root: Path) -> Source:
     """Open what a configuration's `dataset` names; DataError where it cannot be read."""
-    name = config.dataset
-    catalog.check_dataset(name)
-    if name == BUNDLED_DATASET:
-        paths = {split: catalog.BUNDLED_PAIRS / f"{split}.csv" for split in uploads.SPLITS}
-        return _FileSource("the bundled pairs", paths, {}, LABELS)
-    if is_upload(name):
+    dataset = config.dataset
+    catalog.check_dataset(dataset)
+    if dataset == BUNDLED_DATASET:
+        names = {split: f"{split}.csv" for split in uploads.SPLITS}
+        paths = {split: catalog.BUNDLED_PAIRS / name for split, name in names.items()}
+        source = _FileSource("the bundled pairs", paths, names)
+        source.classes = {"label": LABELS}
+        return source
+    if is_upload(dataset):
         stored = uploads.Uploads(root / "uploads")
-        names = stored.file_names(name)
-        return _FileSource(", ".join(names.values()) or name, stored.files(name), names)
+        names = stored.file_names(dataset)
+        return _FileSource(", ".join(names.values()), stored.files(dataset), names)
     return _HubSource(config)
+
+
+def _read_hub(read: Callable[[], T], repo: str, revision: str, name: str = "") -> T:
+    """What a call reads of a Hub dataset; the error to show where the Hub or its client fails."""
+    try:
+        return hub_errors.retried(read)
+    except Exception as error:  # the builders of `datasets` raise whatever their readers do
+        raise _refusal(repo, name, revision, error) from error
 
 
 def _check_data_files(repo: str, revision: str) -> None:
     """Raise DataError where a dataset's description names files outside its own repository."""
     # `datasets` would fetch any address and open any local file that it names.
-    try:
-        configs = [_configs(repo, file, revision) for file in ("README.md", ".huggingface.yaml")]
-    except Exception as error:
-        raise _refusal(repo, "", revision, error) from error
+    files = ("README.md", ".huggingface.yaml")
+    configs = [_read_hub(partial(_configs, repo, file, revision), repo, revision) for file in files]
     for path in _data_files(configs):
         outside = path.startswith(("/", "~")) or ".." in path.split("/")
         if outside or re.search(r"::|\\|^[\w+.-]+:", path):
@@ -163,19 +162,14 @@ def _check_data_files(repo: str, revision: str) -> None:
 
 def _configs(repo: str, file: str, revision: str) -> Any:
     """The `configs` of a dataset's YAML, in its card or beside it; None where it has none."""
-
-    def fetch() -> str:
-        return hf_hub_download(
-            repo, file, repo_type="dataset", revision=revision, token=hub_access.token()
-        )
-
     try:
-        path = Path(hub_errors.retried(fetch))
+        token = hub_access.token()
+        path = hf_hub_download(repo, file, repo_type="dataset", revision=revision, token=token)
     except EntryNotFoundError:
         return None
     if file == "README.md":
         return DatasetCard.load(path).data.get("configs")
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     return values.get("configs") if isinstance(values, dict) else None
 
 
@@ -191,26 +185,14 @@ def _data_files(value: Any, inside: bool = False) -> Iterator[str]:
             yield from _data_files(item, inside or key in ("data_files", "data_dir"))
 
 
-def _download(repo: str, name: str, revision: str) -> DatasetDict:
-    def load() -> Any:
-        return load_dataset(repo, name or None, revision=revision or None, token=hub_access.token())
-
-    try:
-        return hub_errors.retried(load)
-    except Exception as error:  # its builders raise whatever their readers do
-        raise _refusal(repo, name, revision, error) from error
-
-
 def _refusal(repo: str, name: str, revision: str, error: Exception) -> FinetuneError:
     """The error to show when the Hub or its client gave no dataset."""
     text = str(error)
     if "Config name is missing" in text or (name and "BuilderConfig" in text):
+        problem = _("has several configurations")
+        if name:
+            problem = _("has no configuration {name!r}", name=name)
         configs = re.findall(r"'([^']+)'", text.split("[", 1)[-1].split("]", 1)[0])
-        problem = (
-            _("has no configuration {name!r}", name=name)
-            if name
-            else _("has several configurations")
-        )
         return DataError(
             "The Hub dataset {repo} {problem}: {configs}.",
             "Choose one as dataset_config_name.",
@@ -240,11 +222,8 @@ def _commit(repo: str, revision: str) -> str:
         if owners.is_shared():  # a library's cache does not record who may read what is in it
             raise hub_access.silent("dataset", repo)
         return ""
-    try:
-        answer = hub_errors.retried(lambda: hub_access.info("dataset", repo, revision))
-        return answer.sha or ""
-    except Exception as error:
-        raise _refusal(repo, "", revision, error) from error
+    answer = _read_hub(lambda: hub_access.info("dataset", repo, revision), repo, revision)
+    return answer.sha or ""
 
 
 def has_new_commit(config: RunConfig, revision: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import DatasetDict
+from datasets import ClassLabel, DatasetDict
 
 from finetune.config import RunConfig
 from finetune.data.columns import positive_class
@@ -29,23 +29,19 @@ class SplitRows:
     blocks: list[str]  # why training is impossible; empty where it is possible
 
     def of(self, name: str) -> RowHashes:
-        """Labels and hashes of a split's rows."""
         origin, rows = self.rows[name]
         return self.hashes[origin][rows]
 
     def class_counts(self) -> dict[str, list[int]]:
         """Split -> number of rows of each class."""
-        classes = len(self.dataset.labels)
-        return {
-            name: np.bincount(self.of(name).label, minlength=classes).tolist() for name in self.rows
-        }
+        n = len(self.dataset.labels)
+        return {name: np.bincount(self.of(name).label, minlength=n).tolist() for name in self.rows}
 
-    def leaked(self) -> dict[str, int]:
-        """Held-out split -> training rows whose pair is in it too, in either order, if any."""
-        train = self.of("train").unordered
+    def leaked(self) -> dict[str, Integers]:
+        """Held-out split -> training rows whose pair is in it too, in either order."""
+        train, (_, rows) = self.of("train").unordered, self.rows["train"]
         held_out = [name for name in self.rows if name != "train"]
-        counts = {name: int(np.isin(train, self.of(name).unordered).sum()) for name in held_out}
-        return {name: count for name, count in counts.items() if count}
+        return {name: rows[np.isin(train, self.of(name).unordered)] for name in held_out}
 
     def fingerprint(self, positive: int) -> str:
         """sha256 over the classes' names and the text and label of every row, in order."""
@@ -60,12 +56,9 @@ class SplitRows:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Splits of sentence pairs, ready to be tokenized.
+    """Splits of sentence pairs, ready to be tokenized."""
 
-    `splits` has `train` and `validation`, perhaps `test`, with the columns `sentence1`, `sentence2`
-    (absent for single sentences) and `label`, a `ClassLabel`.
-    """
-
+    # `train`, `validation`, perhaps `test`: `sentence1`, `sentence2` (if paired), `label` (a class)
     splits: DatasetDict
     labels: list[str]  # names of the classes, by index
     positive: int = 1  # index of the class whose F1 is reported when there are two
@@ -76,19 +69,17 @@ class Pairs:
 
 
 def load_pairs(config: RunConfig, root: Path) -> Pairs:
-    """The pairs that a configuration asks for.
-
-    Raises:
-        DataError: when the source cannot be read, or what was read cannot be trained on.
-    """
+    """The pairs that a configuration asks for; DataError where they cannot be trained on."""
     dataset = read_dataset(config, root)
     assigned = assign_rows(dataset, config)
     if assigned.blocks:
         raise DataError(" ".join(assigned.blocks), "The Data tab shows what was read.")
     positive = positive_class(dataset.labels, config.positive_label)
-    splits = DatasetDict(
-        {name: dataset.split(origin).select(rows) for name, (origin, rows) in assigned.rows.items()}
-    )
+    splits, feature = DatasetDict(), ClassLabel(names=dataset.labels)
+    for name, (origin, rows) in assigned.rows.items():
+        labels = assigned.hashes[origin].label
+        texts = dataset.texts(origin).add_column("label", labels, feature=feature)
+        splits[name] = texts.select(rows)
     return Pairs(
         splits=splits,
         labels=dataset.labels,
@@ -101,7 +92,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "rows": {name: len(split) for name, split in splits.items()},
             "left_out": assigned.left_out,
             "unreadable": {split: n for split, n in dataset.unreadable.items() if n},
-            "leaked": assigned.leaked(),
+            "leaked": {name: len(rows) for name, rows in assigned.leaked().items() if len(rows)},
             "positive_label": dataset.labels[positive],
             # The source's own names of the splits that were not cut from another.
             "splits": {
@@ -116,13 +107,10 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
     )
 
 
-def assign_rows(
-    dataset: CachedDataset, config: RunConfig, hashes: dict[str, RowHashes] | None = None
-) -> SplitRows:
-    """Choose the rows of each split: complete ones, without what the configuration leaves out; a
-    validation split is cut from train where there is none. The same dataset and configuration give
-    the same rows."""
-    hashes = hashes or {split: dataset.hashes(split) for split in dataset.rows}
+def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
+    """Choose the rows of each split, the same each time: complete ones, without what the
+    configuration leaves out; a validation split is cut from train where there is none."""
+    hashes = {split: dataset.hashes(split) for split in dataset.rows}
     rows = {split: np.arange(len(keys)) for split, keys in hashes.items()}
     left_out: dict[str, dict[str, int]] = {split: {} for split in hashes}
     origin = {split: split for split in hashes}
@@ -141,7 +129,7 @@ def assign_rows(
             keep(split, rows[split][np.sort(first)], "duplicates")
     # 2. Every run needs a validation split; a test split without labels is of no use.
     if not len(rows.get("validation", ())):
-        rows["train"], rows["validation"] = cut_validation(hashes["train"], rows["train"], config)
+        rows["train"], rows["validation"] = _cut_validation(hashes["train"], rows["train"], config)
         origin["validation"] = "train"
         left_out.setdefault("validation", {})
     if not len(rows.get("test", (0,))):
@@ -163,26 +151,23 @@ def assign_rows(
     if not len(labels):
         blocks = [_("No row of {source} can be trained on.", source=dataset.source)]
     elif len(labels) == 1:
-        name = dataset.labels[labels[0]]
-        blocks = [
-            _(
-                "All {count:,} training rows have one class, {name!r}.",
-                count=len(rows["train"]),
-                name=name,
-            )
-        ]
+        count, name = len(rows["train"]), dataset.labels[labels[0]]
+        text = _("All {count:,} training rows have one class, {name!r}.", count=count, name=name)
+        blocks = [text]
     elif not len(rows["validation"]):
         blocks = [_("No row is left for validation.")]
     assigned = {split: (origin[split], indices) for split, indices in rows.items()}
     return SplitRows(dataset, hashes, assigned, left_out, blocks)
 
 
-def cut_validation(keys: RowHashes, rows: Integers, config: RunConfig) -> tuple[Integers, Integers]:
-    """Split training rows into train and validation: each class by its share, no sentence in both.
+def _cut_validation(
+    keys: RowHashes, rows: Integers, config: RunConfig
+) -> tuple[Integers, Integers]:
+    """Split training rows into train and validation: each class by its share, no sentence in both,
+    unless the rows that share one are almost all."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    Rows that share a sentence form a group, and a group goes to one side whole. Where one group
-    holds almost everything, its rows are cut apart after all, and the checks report the leakage.
-    """
     if len(rows) < 2:
         return rows, rows[:0]
     rng = np.random.default_rng(config.data_seed)
@@ -190,11 +175,16 @@ def cut_validation(keys: RowHashes, rows: Integers, config: RunConfig) -> tuple[
     sizes = np.bincount(keys.label)
     target = np.where(sizes > 1, np.maximum(1, np.round(sizes * config.validation_share)), 0)
     target = target.astype(np.int64)
-    group = sentence_groups(keys.first, keys.second)
+    # 1. Rows that share a sentence, directly or by others, are a group.
+    first, second = keys.first, keys.second if keys.second.any() else keys.first
+    nodes = np.unique(np.concatenate([first, second]), return_inverse=True)[1]
+    ends = nodes[: len(rows)], nodes[len(rows) :]
+    graph = coo_array((np.ones(len(rows), np.int8), ends), shape=(nodes.max() + 1,) * 2)
+    group = connected_components(graph, directed=False)[1][ends[0]]
     members = np.bincount(group)
     in_validation = np.zeros(len(rows), bool)
     counts = np.zeros_like(target)
-    # 1. Groups of several rows, in random order, as long as they fit.
+    # 2. Groups of several rows, in random order, as long as they fit.
     shared = np.flatnonzero(members[group] > 1)
     shared = shared[np.argsort(group[shared], kind="stable")]
     groups = np.split(shared, np.flatnonzero(np.diff(group[shared])) + 1) if len(shared) else []
@@ -205,28 +195,13 @@ def cut_validation(keys: RowHashes, rows: Integers, config: RunConfig) -> tuple[
             counts += added
         if (counts == target).all():
             break
-    # 2. Single rows, until every class has its share.
+    # 3. Single rows, until every class has its share.
     alone = rng.permutation(np.flatnonzero(members[group] == 1))
     for label in range(len(target)):
         of_class = alone[keys.label[alone] == label]
         in_validation[of_class[: target[label] - counts[label]]] = True
-    # 3. Any rows, where one group holds almost everything.
+    # 4. Any rows, where one group holds almost everything.
     if not in_validation.any():
         size = max(1, round(len(rows) * config.validation_share))
         in_validation[rng.permutation(len(rows))[:size]] = True
     return rows[~in_validation], rows[in_validation]
-
-
-def sentence_groups(first: Integers, second: Integers) -> Integers:
-    """The group of every row, shape (rows,): rows that share a sentence, directly or by others."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    if not second.any():  # single sentences: the same text is the same group
-        second = first
-    _, nodes = np.unique(np.concatenate([first, second]), return_inverse=True)
-    ends = nodes[: len(first)], nodes[len(first) :]
-    size = int(nodes.max(initial=0)) + 1
-    graph = coo_array((np.ones(len(first), np.int8), ends), shape=(size, size))
-    _, groups = connected_components(graph, directed=False)
-    return np.asarray(groups[ends[0]], np.int64)

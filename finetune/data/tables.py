@@ -1,82 +1,77 @@
-"""Opens the files people have as tables: CSV, TSV, JSONL, JSON and Parquet, gzipped or not.
+"""Opens the files people have as tables: CSV, TSV, JSONL, JSON and Parquet; and writes CSV.
 
-The app's own process calls this in a child with limits (`environment.child_process`).
+The app's own process opens them in a child with limits (`environment.child_process`); the limits
+here bound the memory that a small file can make a reader use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+import gzip
+import io
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from finetune.data import table_files
-from finetune.data.table_files import OnBadRow, Table
-from finetune.data.text_tables import CsvTable, JsonTable
 from finetune.errors import DataError
-from finetune.messages import message as _
 
-_BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # of a Parquet file, decoded together
-_MAGIC = {
-    b"PK\x03\x04": _("a zip archive or an Excel workbook"),
-    b"\xd0\xcf\x11\xe0": _("an old Excel workbook"),
-}
+OnBadRow = Callable[[int, str], None]  # line from 1, and what is wrong with it
+Rows = Iterator[tuple[int, dict[str, Any]]]  # line from 1, and cells by their columns
+
+MAX_FIELD = 1_000_000  # characters of a cell
+MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches about 20
+MAX_UNPACKED = 8 * 2**30  # bytes
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
+
+
+class Table(ABC):
+    """A file of rows and columns, read row by row."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        self.columns: list[str] = []  # unique names, in the order of the file
+        self.unusable: dict[str, str] = {}  # column -> why it cannot be a sentence or a label
+        self.schema: pa.Schema | None = None  # types of the columns; None for text formats
+        self.delimiter = ""  # of cells; empty for formats without one
+        self.notes: list[str] = []  # remarks for the user on how the file was read
+
+    @abstractmethod
+    def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
+        """Iterate over the readable rows; DataError where the rest of the file cannot be read.
+
+        Args:
+            on_bad_row: called for every row that cannot be read.
+            columns: to be read, their cells no lists or objects then; all by default.
+        """
 
 
 def open_table(path: Path, name: str = "") -> Table:
-    """Open a file as a table, by its contents and the ending of its path.
+    """Open a file as a table, by its contents and the ending of its path; errors call it `name`.
+    DataError where it is empty, not a table, or unpacks to too much."""
+    from finetune.data import table_formats  # they are made of what is defined here
 
-    Args:
-        name: how errors call it; the name of `path` by default.
-
-    Raises:
-        DataError: when it is empty, not a table, or unpacks to too much.
-    """
     name = name or path.name
     ending = path.name.lower().removesuffix(".gz")
     try:
-        with table_files.open_bytes(path, name) as file:
+        with open_bytes(path, name) as file:
             head = file.read(2**16)
         if not head.strip(b"\0\r\n\t \xef\xbb\xbf"):
             raise DataError("{name} is empty.", "Upload a file with a header and rows.", name=name)
-        for magic, kind in _MAGIC.items():
-            if head.startswith(magic):
-                raise DataError(
-                    "{name} is {kind}, not a table of text.",
-                    "Save it as CSV and upload that.",
-                    name=name,
-                    kind=kind,
-                )
-        if ending.endswith(".parquet") and not head.startswith(b"PAR1"):
-            raise DataError(
-                "{name} is not a Parquet file.", "Write it again, or upload CSV.", name=name
-            )
-        table: Table
-        if head.startswith(b"PAR1"):
-            table = _ParquetTable(path, name)
-        else:
-            encoding, notes = table_files.detect_encoding(path, name)
-            if ending.endswith((".json", ".jsonl", ".ndjson")):
-                table = JsonTable(path, name, encoding, lines=not ending.endswith(".json"))
-            else:
-                table = CsvTable(path, name, encoding, tab=ending.endswith(".tsv"))
-            table.notes = notes + table.notes
+        if head.startswith(b"PAR1") or ending.endswith(".parquet"):
+            return table_formats.ParquetTable(path, name)
+        if ending.endswith((".json", ".jsonl", ".ndjson")):
+            return table_formats.JsonTable(path, name)
+        return table_formats.CsvTable(path, name, tab=ending.endswith(".tsv"))
     except (OSError, EOFError, pa.ArrowException) as error:
         raise DataError(
             "{name} cannot be read: {error}", "Upload it again.", name=name, error=error
         ) from error
-    if (count := len(table.columns)) > table_files.MAX_COLUMNS:
-        raise DataError(
-            "{name} has {count:,} columns; at most {max_columns:,} are read.",
-            "Keep the columns of the sentences and the label.",
-            name=name,
-            count=count,
-            max_columns=table_files.MAX_COLUMNS,
-        )
-    return table
 
 
 def usable_columns(path: str, name: str) -> list[str]:
@@ -85,86 +80,59 @@ def usable_columns(path: str, name: str) -> list[str]:
     return [column for column in table.columns if column not in table.unusable]
 
 
-class _ParquetTable(Table):
-    """Apache Parquet; nested columns and those of fixed binary values are not read.
+def open_bytes(path: Path, name: str) -> BinaryIO:
+    """Open a file for reading, unpacked where it is gzipped."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    raw = _BoundedGzip(path, name) if packed else io.FileIO(path)
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, raw), 2**16))
 
-    Its encodings store a value once for many rows, so a small file can need much memory: texts are
-    read as dictionaries, whose rows share their values.
-    """
+
+class _BoundedGzip(gzip.GzipFile):
+    """A gzip stream that raises DataError when it unpacks to far more than text does."""
 
     def __init__(self, path: Path, name: str) -> None:
-        super().__init__()
-        self._path, self._name = path, name
-        self._metadata = pq.read_metadata(path)
-        self._leaves = list(map(self._metadata.schema.column, range(self._metadata.num_columns)))
-        self._check_size(path.stat().st_size)
-        self.schema = pq.read_schema(path)
-        self.columns = list(self.schema.names)
-        for field in self.schema:
-            if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
-                self.unusable[field.name] = f"is nested or binary ({str(field.type)[:60]})"
-        if len(set(self.columns)) < len(self.columns):
-            raise DataError(
-                "{name} has two columns of the same name.", "Rename one of them.", name=name
-            )
+        super().__init__(path)
+        self._table_name, self._packed, self._unpacked = name, path.stat().st_size, 0
 
-    def _check_size(self, packed: int) -> None:
-        """Raise DataError where the file unpacks to far more than text does, or has an encoding
-        whose memory is not known before it is decoded."""
-        unpacked = 0
-        for group in map(self._metadata.row_group, range(self._metadata.num_row_groups)):
-            for column in map(group.column, range(len(self._leaves))):
-                unpacked += max(column.total_uncompressed_size, column.num_values)
-                if "DELTA_BYTE_ARRAY" in column.encodings:
-                    raise DataError(
-                        "{name} has the column {column!r} in the encoding DELTA_BYTE_ARRAY.",
-                        "Leave it out, or write it in another encoding.",
-                        name=self._name,
-                        column=column.path_in_schema[:60],
-                    )
-        table_files.check_unpacked_size(self._name, unpacked, packed)
-
-    def rows(
-        self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        if columns is None:
-            columns = [name for name in self.columns if name not in self.unusable]
-        for line, cells in enumerate(self._cells(columns), 1):
-            if any(map(table_files.is_too_long, cells)):
-                on_bad_row(
-                    line,
-                    _(
-                        "has more than {max_field:,} characters in a cell",
-                        max_field=table_files.MAX_FIELD,
-                    ),
-                )
-            else:
-                yield line, dict(zip(columns, cells, strict=True))
-
-    def _cells(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        texts = [leaf.path for leaf in self._leaves if leaf.physical_type == "BYTE_ARRAY"]
-        groups = list(map(self._metadata.row_group, range(self._metadata.num_row_groups)))
-        try:
-            with pq.ParquetFile(self._path, metadata=self._metadata, read_dictionary=texts) as file:
-                for index, group in enumerate(groups):
-                    row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
-                    size = max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
-                    for batch in file.iter_batches(size, row_groups=[index], columns=list(columns)):
-                        values = [_values(batch.column(name)) for name in columns]
-                        yield from zip(*values, strict=True)
-        except (OSError, OverflowError, ValueError, pa.ArrowException) as error:
-            raise DataError(
-                "{name} cannot be read to its end: {error}",
-                "Upload it again.",
-                name=self._name,
-                error=error,
-            ) from error
+    def read(self, size: int | None = -1) -> bytes:
+        block = super().read(size)
+        self._unpacked += len(block)
+        check_unpacked_size(self._table_name, self._unpacked, self._packed)
+        return block
 
 
-def _values(array: pa.Array) -> list[Any]:
-    """The values of a column; rows with the same text share one."""
-    if not pa.types.is_dictionary(array.type):
-        return list(array.to_pylist())
-    codes, positions = np.unique(array.indices.fill_null(-1).to_numpy(), return_inverse=True)
-    texts = array.dictionary.take(pa.array(codes, mask=codes < 0)).to_pylist()
-    return [texts[position] for position in positions]
+def check_unpacked_size(name: str, unpacked: int, packed: int) -> None:
+    """Raise DataError where a file's contents are far larger than those of text can be."""
+    if unpacked > min(MAX_UNPACKED, max(64 * 2**20, MAX_RATIO * packed)):
+        raise DataError(
+            "{name} unpacks to more than {unpacked} MiB from {packed:.1f} MiB, which no table of "
+            "text does.",
+            "Upload it unpacked, or in part.",
+            name=name,
+            unpacked=unpacked // 2**20,
+            packed=packed / 2**20,
+        )
+
+
+def to_plain_value(cell: Any) -> Any:
+    """A cell of a typed file as text or number; dates and decimals become text, None stays."""
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", "replace")
+    return cell if cell is None or isinstance(cell, (str, int, float)) else str(cell)
+
+
+def escape_formula(cell: object) -> object:
+    """A cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe.
+    Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection"""
+    if not isinstance(cell, str) or not cell.lstrip(" ").startswith(_FORMULA_STARTS):
+        return cell
+    return cell if _NUMBER.fullmatch(cell) else "'" + cell
+
+
+def to_csv(rows: Iterable[Sequence[object]]) -> str:
+    """Rows of a CSV file, with every cell escaped; every CSV the app writes goes through here."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([escape_formula(cell) for cell in row] for row in rows)
+    return out.getvalue()

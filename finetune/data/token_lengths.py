@@ -5,18 +5,17 @@ The estimate needs the tokenizer's file alone: no torch, no network, a second at
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 from numpy.typing import NDArray
 
 from finetune import hub_errors
 from finetune.config import RunConfig
-from finetune.data import checkpoints, tables
+from finetune.data import checkpoints
 from finetune.data.check_report import TokenLengths
 from finetune.messages import message as _
 
@@ -28,16 +27,12 @@ ESTIMATED_ROWS = 2000  # the share of rows that are cut is then known to 2 point
 CHARACTERS = 2_000_000  # of all rows of an estimate, half a second's work
 _LONGEST_CHECKED, _LONGEST_ESTIMATED = 100_000, 20_000  # characters of a sentence
 _LARGEST_TOKENIZER = 30 * 2**20  # bytes
-_estimates: dict[tuple[str, int, str, int], TokenLengths] = {}
+_estimates: dict[tuple[Path, Path], TokenLengths] = {}
 
 
 def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
     """Measure the training rows, or a random sample, with the checkpoint's own tokenizer; with only
-    a `note` where it cannot be loaded.
-
-    Raises:
-        ModelError: when the tokenizer is empty or does not know the text.
-    """
+    a `note` where it cannot be loaded. ModelError where it is empty or does not know the text."""
     from transformers import AutoTokenizer
 
     origin, rows = assigned.rows["train"]
@@ -49,14 +44,13 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
     except Exception as error:  # the libraries raise whatever their readers do
         explained = hub_errors.explained("checkpoint", config.checkpoint, error)
         reason = (explained.fact if explained else hub_errors.first_line(error))[:200].rstrip(".")
-        return TokenLengths(
-            note=_(
-                "The lengths are missing, for the tokenizer of {checkpoint} cannot be loaded "
-                "({reason}): choose another checkpoint under Train, and press Examine again.",
-                checkpoint=config.checkpoint,
-                reason=reason,
-            )
+        note = _(
+            "The lengths are missing, for the tokenizer of {checkpoint} cannot be loaded "
+            "({reason}): choose another checkpoint under Train, and press Examine again.",
+            checkpoint=config.checkpoint,
+            reason=reason,
         )
+        return TokenLengths(note=note)
     checkpoints.check_tokenizer(config.checkpoint, tokenizer)
     sample = rows
     if len(rows) > CHECKED_ROWS:
@@ -67,14 +61,18 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> TokenLengths:
         sentences = [[text[:_LONGEST_CHECKED] for text in column] for column in batch.values()]
         token_ids += tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]
     checkpoints.check_known(config.checkpoint, tokenizer, token_ids)
+    return _summarize(token_ids, len(rows), config.max_length)
+
+
+def _summarize(token_ids: list[list[int]], total: int, max_length: int = 0) -> TokenLengths:
     lengths = np.array(list(map(len, token_ids)))
     return TokenLengths(
         bins=length_histogram(lengths),
-        rows=len(sample),
-        of=len(rows),
+        rows=len(lengths),
+        of=total,
         longest=int(lengths.max()),
-        max_length=config.max_length,
-        cut=float((lengths > config.max_length).mean()),
+        max_length=max_length,
+        cut=float((lengths > max_length).mean()) if max_length else 0.0,
     )
 
 
@@ -98,68 +96,44 @@ def tokenizer_file(checkpoint: str) -> Path | None:
 
 def cached_lengths(pairs: Path, tokenizer: Path) -> TokenLengths | None:
     """The estimate that `measure_lengths` has made of these files; None before it was called."""
-    return _estimates.get(_key(pairs, tokenizer))
+    return _estimates.get((pairs, tokenizer))
 
 
 def measure_lengths(pairs: Path, tokenizer: Path) -> TokenLengths:
     """Estimate the lengths from a random sample of rows, once in this process; with only a `note`
-    where they cannot be measured.
-
-    Args:
-        pairs: an Arrow stream of a cached dataset, or the bundled CSV file.
-        tokenizer: `tokenizer.json`.
-    """
-    key = _key(pairs, tokenizer)
-    if key not in _estimates:
+    where they cannot be measured. `pairs` is a cached dataset's Arrow stream or the bundled CSV."""
+    if (pairs, tokenizer) not in _estimates:
         try:
-            _estimates[key] = _estimate(pairs, tokenizer)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # the library's panics are no Exceptions
-            _estimates[key] = TokenLengths(
-                note=_(
-                    "{tokenizer} cannot be used: {error}",
-                    tokenizer=tokenizer,
-                    error=str(error)[:200],
-                )
-            )
-    return _estimates[key]
-
-
-def _key(pairs: Path, tokenizer: Path) -> tuple[str, int, str, int]:
-    times = [path.stat().st_mtime_ns if path.exists() else 0 for path in (pairs, tokenizer)]
-    return str(pairs), times[0], str(tokenizer), times[1]
+            lengths = _estimate(pairs, tokenizer)
+        except Exception as error:  # the library's own
+            reason = str(error)[:200]
+            note = _("{tokenizer} cannot be used: {error}", tokenizer=tokenizer, error=reason)
+            lengths = TokenLengths(note=note)
+        _estimates[pairs, tokenizer] = lengths
+    return _estimates[pairs, tokenizer]
 
 
 def _estimate(pairs: Path, tokenizer_path: Path) -> TokenLengths:
     from tokenizers import Tokenizer
 
-    rows, total = _sample_rows(pairs)
-    complete = [
-        tuple(text[:_LONGEST_ESTIMATED] for text in row if text) for row in rows if all(row)
+    if pairs.suffix == ".csv":
+        table = pyarrow.csv.read_csv(pairs).select(["sentence1", "sentence2"])
+    else:
+        with pa.memory_map(str(pairs)) as file, pa.ipc.open_stream(file) as stream:
+            table = stream.read_all()
+    size = min(len(table), ESTIMATED_ROWS)
+    sample = table.take(np.random.default_rng(0).choice(len(table), size, replace=False))
+    texts = [
+        tuple(text[:_LONGEST_ESTIMATED] for text in row.values())
+        for row in sample.to_pylist()
+        if all(row.values())
     ]
-    if not complete:
+    if not texts:
         return TokenLengths(note=_("There is no row to measure."))
-    characters = np.cumsum([sum(map(len, row)) for row in complete])
-    texts: list[Any] = complete[: max(1, int(np.searchsorted(characters, CHARACTERS)))]
+    characters = np.cumsum([sum(map(len, row)) for row in texts])
+    texts = texts[: max(1, int(np.searchsorted(characters, CHARACTERS)))]
     tokenizer = Tokenizer.from_file(str(tokenizer_path))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     encodings = tokenizer.encode_batch([row if len(row) > 1 else row[0] for row in texts])
-    lengths = np.array([len(encoding.ids) for encoding in encodings])
-    return TokenLengths(
-        bins=length_histogram(lengths), rows=len(lengths), of=total, longest=int(lengths.max())
-    )
-
-
-def _sample_rows(path: Path) -> tuple[list[Sequence[Any]], int]:
-    """The sentences of some rows in random order, and the number of all rows."""
-    if path.suffix == ".arrow":
-        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-            table = stream.read_all()
-            size = min(len(table), ESTIMATED_ROWS)
-            sample = random.Random(0).sample(range(len(table)), size)
-            return list(zip(*table.take(sample).to_pydict().values(), strict=True)), len(table)
-    bundled = tables.open_table(path).rows(lambda *bad_row: None, ["sentence1", "sentence2"])
-    rows: list[Sequence[Any]] = [list(row.values()) for _, row in bundled]
-    return rows[:ESTIMATED_ROWS], len(rows)
+    return _summarize([encoding.ids for encoding in encodings], len(table))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
-from finetune.data import safe_csv
+from finetune.data.tables import to_csv
 from finetune.disk import write_atomically
 from finetune.errors import DataError
 from finetune.evaluation import saved_predictions
@@ -73,7 +73,7 @@ def corrections_csv(run: Run, labels: list[str]) -> str:
         label = corrections.get(row, before)
         texts = [example[name] for name in columns]
         lines.append([*texts, label, before if label != before else ""])
-    return safe_csv.to_csv([[*columns, "label", "label_before"], *lines])
+    return to_csv([[*columns, "label", "label_before"], *lines])
 
 
 def corrections_upload(store: RunStore, run: Run) -> RunConfig:
@@ -117,7 +117,7 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
 def _write_split(
     path: Path, table: pa.Table, names: list[str], corrections: dict[int, str]
 ) -> None:
-    """A split as plain CSV: `safe_csv` would change a text for a spreadsheet."""
+    """A split as plain CSV: `to_csv` would change a text for a spreadsheet."""
     labels = [names[index] for index in table.column("label").to_pylist()]
     for row, label in corrections.items():
         labels[row] = label

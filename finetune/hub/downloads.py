@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from finetune.data import safe_csv
+from finetune.data import tables
 from finetune.errors import StoreError
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -74,12 +74,12 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 
 def events_csv(run: Run) -> Iterator[str]:
     """All of the run's events, a row each, in pieces; times are seconds since the epoch."""
-    yield safe_csv.to_csv([_COLUMNS])
+    yield tables.to_csv([_COLUMNS])
     offset, end = -1, 0
     while end != offset:
         offset = end
         news, end = run.tail(offset, limit=_PIECE)
-        yield safe_csv.to_csv(map(_cells, news))
+        yield tables.to_csv(map(_cells, news))
 
 
 def _cells(event: events.Event) -> list[object]:

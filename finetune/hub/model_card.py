@@ -87,7 +87,7 @@ def check_findings(run: Run, summary: RunSummary) -> Sequence[Finding]:
     """What a check of the run's pairs found, if there was one of the very same rows."""
     with contextlib.suppress(FinetuneError):
         folder = check_report.folder_for(run.folder.parent, run.config())
-        checked = check_report.read_report(folder)
+        checked = check_report.read_report(folder / "report.json")
         trained = summary.prepared.fingerprint if summary.prepared else ""
         if checked is not None and trained and checked.fingerprint == trained:
             return [finding for finding in checked.findings if finding.severity != "notes"]

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
-from finetune.data import checkpoints, safe_csv, tables
-from finetune.data.table_files import Table, to_plain_value
+from finetune.data import checkpoints, tables
+from finetune.data.tables import Table, to_plain_value
 from finetune.inference import decision_rule
 from finetune.inference.file_request import PredictionRequest
 from finetune.metrics import classification, intervals
@@ -308,6 +308,6 @@ def _csv_cells(line: Line, added: list[str]) -> Line:
     person's own stay as they came."""
     cells = {name: line.get(name) for name in added}
     return {
-        name: str(cell).lower() if isinstance(cell, bool) else safe_csv.escape_formula(cell)
+        name: str(cell).lower() if isinstance(cell, bool) else tables.escape_formula(cell)
         for name, cell in cells.items()
     }

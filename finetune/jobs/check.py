@@ -1,7 +1,6 @@
 """Data checks: what is wrong with the pairs of a configuration, before training on them.
 
     <store>/checks/<id>/    the job's folder; its request is the configuration
-        first_rows.json     the first rows, of what lies here as a file
         partial.json        the report without token lengths
         report.json         the report
 
@@ -22,14 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
 
 from finetune import hub_errors, owners, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig, is_upload
-from finetune.data import catalog, check_report, hub_access, preview
-from finetune.data.check_report import CheckReport
-from finetune.data.preview import FirstRows
+from finetune.data import catalog, check_report, hub_access
+from finetune.data.check_report import CheckReport, read_report
 from finetune.disk import write_atomically
 from finetune.environment import caches
 from finetune.errors import ConfigError, DataError, FinetuneError
@@ -44,7 +41,6 @@ from finetune.runs.summary import JobState
 TIME_LIMIT = 1800  # seconds; a download that hangs must not hold a place for ever
 _KEPT = 100  # checks; of more, the oldest go
 _ID = re.compile(r"[0-9a-f]{24}")
-_File = TypeVar("_File", CheckReport, FirstRows)
 
 
 class CheckJob(JobFolder):
@@ -61,7 +57,6 @@ class CheckState(JobState):
 
     report: CheckReport | None = None  # None until it ends well
     partial: CheckReport | None = None  # what was found without a tokenizer; None until then
-    first_rows: FirstRows | None = None  # None where the rows themselves can be shown
 
     @property
     def latest(self) -> CheckReport | None:
@@ -150,26 +145,15 @@ def check_state(job: JobFolder) -> CheckState:
     """How far a check is."""
     state = CheckState(
         **vars(background.job_state(job)),
-        report=_read(job, "report.json", CheckReport),
-        partial=_read(job, "partial.json", CheckReport),
-        first_rows=_read(job, "first_rows.json", FirstRows),
+        report=read_report(job.folder / "report.json"),
+        partial=read_report(job.folder / "partial.json"),
     )
-    if state.latest and (state.report is None or state.latest.corpus):
-        state = replace(state, first_rows=None)
     return replace(state, status="finished") if state.report else state
 
 
 def latest_report(job: JobFolder) -> CheckReport | None:
     """What a check has found by now: rows are counted long before their lengths are."""
-    return _read(job, "report.json", CheckReport) or _read(job, "partial.json", CheckReport)
-
-
-def _read(job: JobFolder, name: str, kind: type[_File]) -> _File | None:
-    """What a check has written; None where it has not, or another version has."""
-    if values := job.read_json(job.folder / name):
-        with contextlib.suppress(ValueError):
-            return kind(**values)
-    return None
+    return read_report(job.folder / "report.json") or read_report(job.folder / "partial.json")
 
 
 def check_job(folder: JobFolder) -> int:
@@ -179,13 +163,11 @@ def check_job(folder: JobFolder) -> int:
     signal.signal(signal.SIGALRM, _on_time_limit)
     signal.alarm(TIME_LIMIT)
 
-    def write(name: str, content: CheckReport | FirstRows) -> None:
-        write_atomically(job.folder / name, content.to_json())
+    def write(name: str, report: CheckReport) -> None:
+        write_atomically(job.folder / name, report.to_json())
 
     def work() -> None:
         config = job.config()
-        if rows := preview.read_first_rows(config, root):
-            write("first_rows.json", rows)
         hub_access.count_dataset(root, job.owner, config)
         hub_access.count_checkpoint(root, job.owner, config.checkpoint, False)
         report = check_config(config, root, progress, lambda part: write("partial.json", part))

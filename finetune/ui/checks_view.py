@@ -5,7 +5,6 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from finetune.data.check_report import CheckReport
-from finetune.data.preview import FirstRows
 from finetune.messages import message
 from finetune.ui.html import macro
 
@@ -17,7 +16,7 @@ SEVERITIES = {
 CLASSES = 12  # shown in the chart
 
 
-def overview(report: CheckReport, first_rows: FirstRows | None = None) -> Markup:
+def overview(report: CheckReport) -> Markup:
     """Verdict, source, rows a split, classes, lengths; or, where the columns are not clear, the
     first rows to choose them by."""
     train = next((split for split in report.splits if split.name == "train"), None)
@@ -26,7 +25,7 @@ def overview(report: CheckReport, first_rows: FirstRows | None = None) -> Markup
         classes = list(zip(report.labels, train.classes, strict=True))
     if len(classes) > CLASSES:
         classes = sorted(classes, key=lambda item: -item[1])[:CLASSES]
-    return macro("checks.html", "overview")(report, first_rows, classes)
+    return macro("checks.html", "overview")(report, classes)
 
 
 def findings(report: CheckReport) -> Markup:

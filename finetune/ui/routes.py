@@ -23,7 +23,7 @@ from starlette.routing import Route
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
-from finetune.jobs import check, export, predict, service
+from finetune.jobs import export, predict, service
 from finetune.runs.store import RunStore
 from finetune.ui import auth, i18n, live_updates, upload_limits
 from finetune.ui.origins import AllowedHosts, OwnOrigin
@@ -43,7 +43,6 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
         "/finetune/watch/{run_id:path}": _watch,
         "/finetune/runs/{run_id}/{kind}": _run_download,
         "/finetune/batches/{batch_id}/result": _batch_result,
-        "/finetune/checks/{check_id}/findings.csv": _findings,
     }
     closed = [f"{prefix}/{path}" for prefix in ("/gradio_api", "") for path in _CLOSED]
     return {
@@ -115,16 +114,6 @@ def _run_download(store: RunStore, request: Request) -> Response:
             pairs = corrections.corrections_csv(run, prepared.labels if prepared else [])
             return _attachment([pairs], f"{run.id}-corrected.csv")
     raise StoreError("There is no such file.")
-
-
-def _findings(store: RunStore, request: Request) -> Response:
-    mine = auth.visitor_store(store, request)
-    job = check.get_check(mine, request.path_params["check_id"])
-    report = check.check_state(job).report
-    if report is None:
-        raise StoreError("There is no such check.", "Press Examine.")
-    # The mark at the beginning tells Excel that it is UTF-8.
-    return _attachment(["\ufeff" + report.as_csv()], "findings.csv")
 
 
 def _batch_result(store: RunStore, request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks
-from finetune.data.check_report import CheckReport, Finding
+from finetune.data.check_report import CheckReport, Example, Finding
 from tests.data.test_splits import Row, some, upload
 
 HEAD = "sentence1,sentence2,label"
@@ -117,8 +116,7 @@ def test_classes_out_of_balance_are_said_with_what_a_constant_answer_scores(
     assert f"accuracy {report.majority['accuracy']:.3f}" in finding.action
     assert f"F1 {report.majority['f1']:.3f} and MCC 0" in finding.action
     assert ("class_weights" in finding.action) == (severity == "warns")
-    rarer = f"F1 of '{1 - counts.index(share)}', which" if len(counts) == 2 else "Macro F1"
-    assert rarer in finding.action
+    assert "Macro F1 and MCC" in finding.action
 
 
 def test_what_blocks_stands_first(tmp_path: Path) -> None:
@@ -132,6 +130,7 @@ def test_what_blocks_stands_first(tmp_path: Path) -> None:
     unclear = checks.check_pairs(RunConfig(dataset=name), tmp_path)
     assert list(unclear.choices) == ["p", "q", "r", "s"]
     assert unclear.blocked[0].kind == "columns"
+    assert unclear.blocked[0].examples[0] == Example("train", 2, note="p: a; q: b; r: c; s: 1")
 
 
 def test_lengths_are_those_of_the_tokenizer(tmp_path: Path, toy_checkpoint: Path) -> None:
@@ -160,12 +159,3 @@ def test_without_a_tokenizer_all_else_is_found(
         note = report.lengths.note
         assert note.startswith(f"The lengths are missing, for the tokenizer of {checkpoint} ")
         assert "choose another checkpoint under Train, and press Examine again" in note
-
-
-def test_the_sheet_of_findings_holds_no_formula(tmp_path: Path) -> None:
-    rows: list[Row] = [("=cmd|' /C calc'!A0", "<b>+1</b>", 1), ("@x", " -2 &amp;", 0)]
-    text = check(tmp_path, [*some(120), *rows, *rows], held_out()).as_csv()
-    assert "'=cmd|' /C calc'!A0" in text
-    cells = [cell for line in csv.reader(text.splitlines()) for cell in line]
-    assert len(cells) > 20
-    assert not [cell for cell in cells if cell.lstrip(" ").startswith(("=", "+", "-", "@"))]

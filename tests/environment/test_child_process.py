@@ -78,7 +78,6 @@ def test_a_child_ends_with_the_app(processes: list[int]) -> None:
     [
         (b"", b"[[["),
         pytest.param(b'[{"sentence1": [', b"[],", marks=pytest.mark.long),
-        pytest.param(b'{"sentence1": [', b"[],", marks=pytest.mark.long),
     ],
 )
 def test_the_app_parses_no_file_and_its_memory_stays_flat(

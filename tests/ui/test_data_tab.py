@@ -11,8 +11,8 @@ import gradio as gr
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import preview
-from finetune.data.check_report import CheckReport, Example
+from finetune.data import dataset_cache
+from finetune.data.check_report import CheckReport, Example, Finding
 from finetune.jobs import check
 from finetune.runs import events
 from finetune.runs.events import Phase
@@ -23,7 +23,6 @@ from tests.support.tabs import data_tab, new_check
 from tests.ui.test_app import NOBODY
 
 POLL = gr.EventData(None, {"wait": "+this"})
-FIRST_ROWS = preview.FirstRows("<i>.csv", ["p"], [(2, ["<script>"])]).to_json()
 
 
 class Watched:
@@ -53,12 +52,9 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     tab = watched.tab
     watched.check.append(events.PhaseStarted(phase=Phase.READ_ROWS, detail="train"))
     watched.check.append(events.Progressed(done=50_000))
-    watched.write("first_rows.json", FIRST_ROWS)
     first = watched.tick()
     assert set(first) == {tab.progress}
     assert "reading train: 50,000 rows" in first[tab.progress]
-    assert "&lt;script&gt;" in first[tab.progress]
-    assert "<i>.csv" not in first[tab.progress]
     columns = {"sentence2": "q"}
     report = CheckReport("x", corpus="c", labels=["a", "b"], columns=columns, read={"train": 9})
     watched.write("partial.json", report.to_json())
@@ -76,16 +72,26 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     assert watched.tick() == {tab.poller: "-this"}
 
 
+def test_columns_that_are_not_clear_are_chosen_by_the_first_rows(watched: Watched) -> None:
+    unclear = Finding(
+        "columns", "blocks", "Unclear.", 0, "Choose.", [Example("train", 2, note="<i>")]
+    )
+    watched.write("report.json", CheckReport("<b>.csv", findings=[unclear]).to_json())
+    shown = watched.tick()[watched.tab.overview]
+    assert "&lt;i&gt;" in shown
+    assert "<b>.csv" not in shown
+
+
 def test_rows_come_in_the_requested_order(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
 
-    def preview_rows(folder: Path, *values: object, seed: int) -> list[Example]:
-        calls.append((folder.name, *values))
+    def preview_rows(folder: Path, split: str, query: str, seed: int | None) -> list[Example]:
+        calls.append((folder.name, split, query, seed is None))
         return [Example("train", 7, "an owl")]
 
-    monkeypatch.setattr(preview, "preview_rows", preview_rows)
+    monkeypatch.setattr(dataset_cache, "preview_rows", preview_rows)
     tab = watched.tab
     report = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
     watched.write("report.json", report.to_json())
@@ -94,9 +100,9 @@ def test_rows_come_in_the_requested_order(
         shown = tab.on_rows(NOBODY, watched.check.id, "test", words, order)
         assert "an owl" in shown[tab.rows]
     assert calls == [
-        ("c", "train", "search", "owl"),
-        ("c", "test", "first", ""),
-        ("c", "test", "random", "owl"),
+        ("c", "train", "owl", True),
+        ("c", "test", "", True),
+        ("c", "test", "owl", False),
     ]
 
 

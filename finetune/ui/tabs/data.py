@@ -109,7 +109,6 @@ class DataTab:
         with gr.Column(visible=False) as self.more:
             elements.heading(gettext("Findings"))
             self.findings = gr.HTML(elem_id="findings")
-            self.findings_csv = gr.HTML(elem_id="findings-csv")
             elements.heading(gettext("Rows"))
             with gr.Row(equal_height=True):
                 self.split = gr.Dropdown(
@@ -226,12 +225,10 @@ class DataTab:
     ) -> Updates:
         report = state.latest
         assert report is not None
-        link = macro(_TEMPLATE, "findings_link")(drawn.check_id)
         updates: Updates = {
-            self.overview: checks_view.overview(report, state.first_rows),
+            self.overview: checks_view.overview(report),
             self.more: gr.update(visible=bool(report.corpus)),
             self.findings: checks_view.findings(report),
-            self.findings_csv: link if state.report and report.findings else "",
         }
         if drawn.has_rows:  # somebody may have chosen others since
             return updates
@@ -253,7 +250,7 @@ class DataTab:
     def on_rows(
         self, store: RunStore, check_id: str, split: str, words: str, order: str = ""
     ) -> Updates:
-        """Other rows were chosen: those with the words, the first, or some drawn at random."""
+        """Other rows were chosen: the first or some drawn at random, of those with the words."""
         report = check.check_state(check.get_check(store, check_id)).latest
         return {self.rows: _rows(store, report, split, words, order) if report else ""}
 
@@ -261,12 +258,12 @@ class DataTab:
 def _rows(store: RunStore, report: CheckReport, split: str, words: str, order: str = "") -> str:
     if not report.corpus:
         return ""
-    from finetune.data import preview
+    from finetune.data import dataset_cache
 
-    order = order or ("search" if words else "first")
     try:
-        folder, seed = store.root / "data" / report.corpus, secrets.randbelow(2**31)
-        rows = preview.preview_rows(folder, split, order, words or "", seed=seed)
+        folder = store.root / "data" / report.corpus
+        seed = secrets.randbelow(2**31) if order == "random" else None
+        rows = dataset_cache.preview_rows(folder, split, words or "", seed)
     except FinetuneError as error:
         return feedback.show_errors(error)
     caption = gettext("Rows of {split}", split=split)
