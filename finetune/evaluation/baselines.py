@@ -155,9 +155,7 @@ def cosine_similarity(
         model = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
-    first_token = json_files.read(folder / "1_Pooling" / "config.json").get(
-        "pooling_mode_cls_token"
-    )
+    pooling = json_files.read(folder / "1_Pooling" / "config.json")
     texts = first + second
     order = np.argsort([len(text) for text in texts], kind="stable")
     batches = []
@@ -171,7 +169,8 @@ def cosine_similarity(
         with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
             states = model(**inputs).last_hidden_state.float()
         mask = inputs["attention_mask"].unsqueeze(-1)
-        pooled = states[:, 0] if first_token else (states * mask).sum(1) / mask.sum(1)
+        mean = (states * mask).sum(1) / mask.sum(1)
+        pooled = states[:, 0] if pooling.get("pooling_mode_cls_token") else mean
         batches.append(torch.nn.functional.normalize(pooled, dim=1).cpu())
     vectors = torch.cat(batches)[np.argsort(order)].chunk(2)
     return np.asarray((vectors[0] * vectors[1]).sum(dim=1))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions, slices
-from finetune.evaluation.saved_predictions import SavedLogits, SwappedLogits
+from finetune.evaluation.saved_predictions import Labels, SavedLogits
 from finetune.evaluation.slices import Slice, Traits
 from finetune.metrics import calibration, classification, intervals
 from finetune.metrics.calibration import Calibration, Reliability
-from finetune.metrics.classification import ClassScores, Curve, ThresholdSweep
+from finetune.metrics.classification import ClassScores, Counts, Curve, ThresholdSweep
 from finetune.metrics.intervals import Interval, McNemar
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
@@ -59,7 +59,7 @@ class Analysis:
     examples: int  # how many were scored
     broken: int  # examples of which a logit was not a number
     scores: dict[str, Interval]  # accuracy and F1
-    confusion: NDArray[np.int64]  # counts, a row a true class, a column an answer
+    confusion: Counts  # a row a true class, a column an answer
     classes: list[ClassScores]
     matthews: float  # Matthews' correlation, -1 to 1
     roc: Curve | None  # of the positive class of two; None too where one class is missing
@@ -83,8 +83,8 @@ class RunEvaluation:
     """An analysis, and the figures of every example in arrays of shape (examples,)."""
 
     analysis: Analysis
-    truth: NDArray[np.int64]  # class indices
-    answers: NDArray[np.int64]
+    truth: Labels  # class indices
+    answers: Labels
     confidence: NDArray[np.float32]  # probability of the answer
     doubt: NDArray[np.float32]  # 1 minus the label's mean probability over the evaluations
     history: NDArray[np.int8]  # index into `HISTORIES`
@@ -92,7 +92,7 @@ class RunEvaluation:
     table: pa.Table | None  # the examples; None where they were not kept
 
     @property
-    def suspects(self) -> NDArray[np.int64]:
+    def suspects(self) -> Labels:
         """Rows whose label is doubted, the most doubted first: no evaluation got them right, and
         the label's probability stayed below a tenth.
 
@@ -154,28 +154,30 @@ def _evaluate(
     if table is not None:
         names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
         traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
-    history, doubt, count = _histories(truth, _evaluations(run, scored, other_steps))
-    swapped = saved_predictions.read_swapped_logits(run) if split == "validation" else None
+    history, doubt, count = _histories(run, scored, other_steps)
     # 3. The curves, which only two classes have.
-    binary, scores, positives = len(labels) == 2, shares[:, positive], truth == positive
+    curves, sweep = None, None
+    if len(labels) == 2:
+        scores, positives = shares[:, positive], truth == positive
+        curves = classification.ranking_curves(scores, positives)
+        sweep = classification.threshold_sweep(scores, positives)
+    roc, precision_recall = curves or (None, None)
     analysis = Analysis(
         step=scored.step,
         labels=labels,
         positive=positive,
         examples=len(truth),
         broken=scored.broken,
-        scores=intervals.bootstrap_from_confusion(confusion, positive),
+        scores=intervals.bootstrap_intervals(confusion, positive),
         confusion=confusion,
         classes=classification.class_scores(confusion),
         matthews=classification.matthews_corrcoef(confusion),
-        roc=classification.roc_curve(scores, positives) if binary else None,
-        precision_recall=(
-            classification.precision_recall_curve(scores, positives) if binary else None
-        ),
-        sweep=classification.threshold_sweep(scores, positives) if binary else None,
+        roc=roc,
+        precision_recall=precision_recall,
+        sweep=sweep,
         reliability=calibration.reliability(confidence, answers == truth),
         calibration=calibration.calibrate(scored.logits, truth),
-        order=_order_consistency(swapped, scored, positive) if swapped else None,
+        order=_order_consistency(run, scored, positive) if split == "validation" else None,
         slices=slices.score_slices(traits, truth, answers, labels) if traits else [],
         histories={name: int((history == index).sum()) for index, name in enumerate(HISTORIES)},
         evaluations=count,
@@ -183,42 +185,44 @@ def _evaluate(
     return RunEvaluation(analysis, truth, answers, confidence, doubt, history, traits, table)
 
 
-def _evaluations(run: Run, kept: SavedLogits, other_steps: Sequence[int]) -> Iterator[SavedLogits]:
-    """All evaluations of the same examples by step, or evenly chosen ones where they are many or
-    large; the kept model's is always one of them."""
-    most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // kept.logits.size))
-    if len(other_steps) > most:
-        other_steps = [other_steps[round(n)] for n in np.linspace(0, len(other_steps) - 1, most)]
-    for step in sorted({*other_steps, kept.step}):
-        with contextlib.suppress(StoreError):
-            saved = kept if step == kept.step else saved_predictions.read_logits(run, step)
-            if np.array_equal(saved.labels, kept.labels):
-                yield saved
-
-
 def _histories(
-    truth: NDArray[np.int64], evaluations: Iterator[SavedLogits]
+    run: Run, kept: SavedLogits, other_steps: tuple[int, ...]
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], int]:
     """Each example's index into `HISTORIES` and the doubt of its label, and of how many
     evaluations."""
-    rows = np.arange(len(truth))
+    truth = kept.labels
     always, ever = np.ones(len(truth), bool), np.zeros(len(truth), bool)
     right, total, count = ever, np.zeros(len(truth)), 0
-    for saved in evaluations:
-        right = saved.logits.argmax(axis=1) == truth
+    for logits in _evaluations(run, kept, other_steps):
+        right = logits.argmax(axis=1) == truth
         always &= right
         ever |= right
-        total += calibration.probabilities(saved.logits)[rows, truth]
+        total += calibration.probabilities(logits)[np.arange(len(truth)), truth]
         count += 1
     history = np.select([always, right, ever], [0, 1, 2], 3).astype(np.int8)
     return history, (1 - total / count).astype(np.float32), count
 
 
-def _order_consistency(
-    swapped: SwappedLogits, scored: SavedLogits, positive: int
-) -> OrderConsistency | None:
-    """None where the logits are of a model that was replaced since."""
-    if swapped.step != scored.step:
+def _evaluations(
+    run: Run, kept: SavedLogits, other_steps: tuple[int, ...]
+) -> Iterator[saved_predictions.Logits]:
+    """The logits of all evaluations of the same examples by step, or of evenly chosen ones where
+    they are many or large; the kept model's are always among them."""
+    most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // kept.logits.size))
+    if len(other_steps) > most:
+        places = np.linspace(0, len(other_steps) - 1, most)
+        other_steps = tuple(other_steps[round(place)] for place in places)
+    for step in sorted({*other_steps, kept.step}):
+        with contextlib.suppress(StoreError):
+            saved = kept if step == kept.step else saved_predictions.read_logits(run, step)
+            if np.array_equal(saved.labels, kept.labels):
+                yield saved.logits
+
+
+def _order_consistency(run: Run, scored: SavedLogits, positive: int) -> OrderConsistency | None:
+    """None where it was not measured, or of a model that was replaced since."""
+    swapped = saved_predictions.read_swapped_logits(run)
+    if swapped is None or swapped.step != scored.step:
         return None
     labels, classes = scored.labels[swapped.rows], swapped.given.shape[1]
     given, other = map(calibration.probabilities, (swapped.given, swapped.swapped))

@@ -78,9 +78,9 @@ def read_logits(run: Run, step: int, split: str = "validation") -> SavedLogits:
     Raises:
         StoreError: when they were not kept or cannot be read.
     """
-    subject = _("The evaluation of step {step:,}", step=step)
-    if split == "test":
-        subject = _("The test set")
+    subject = (
+        _("The test set") if split == "test" else _("The evaluation of step {step:,}", step=step)
+    )
     try:
         with np.load(_logits_file(run, step, split)) as arrays:
             logits, broken = _finite(arrays["logits"])

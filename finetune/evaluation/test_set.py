@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from finetune.config import RunConfig
 from finetune.data import checkpoints
@@ -35,7 +36,8 @@ def measure_run_baselines(
     """
     from finetune.evaluation import baselines
 
-    pairs = _keep_examples(run)
+    pairs = _load_pairs(run)
+    _keep_examples(run, pairs, "validation")
     return baselines.measure_baselines(pairs, config.checkpoint, config.max_length, half, stop)
 
 
@@ -48,10 +50,10 @@ def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> Non
     """
     from finetune.inference.scorer import Scorer
 
-    if saved_predictions.read_examples(run) is None:
-        _keep_examples(run)
     table = saved_predictions.read_examples(run)
-    if table is None or "sentence2" not in table.column_names:
+    if table is None:
+        table = _keep_examples(run, _load_pairs(run), "validation")
+    if "sentence2" not in table.column_names:
         raise DataError("These are single sentences: they have no order.")
     rows = np.arange(table.num_rows)
     if len(rows) > MOST_SWAPPED:
@@ -78,13 +80,12 @@ def open_test_set(run: Run) -> None:
     pairs = _load_pairs(run)
     if "test" not in pairs.splits:
         raise DataError("These pairs have no test split.", "Bring a test file, or choose others.")
-    table = pairs.splits["test"].with_format("arrow")[:]
-    second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
+    table = _keep_examples(run, pairs, "test")
+    sentences = [name for name in ("sentence1", "sentence2") if name in table.column_names]
     scorer = Scorer(run.best, checkpoints.length_of(run.folder))
-    logits = scorer.scores(table.column("sentence1").to_pylist(), second)
+    logits = scorer.scores(*(table.column(name).to_pylist() for name in sentences))
     labels = np.asarray(table.column("label").to_numpy(), np.int64)
     step = run.summary().saved_step or 0
-    saved_predictions.save_examples(run, "test", table)
     saved_predictions.save_logits(run, step, logits, labels, "test")
     rule = decision_rule.read_rule(run.best)
 
@@ -114,9 +115,8 @@ def _load_pairs(run: Run) -> Pairs:
     return pairs
 
 
-def _keep_examples(run: Run) -> Pairs:
-    """The run's pairs, whose validation examples are kept beside their logits."""
-    pairs = _load_pairs(run)
-    table = pairs.splits["validation"].with_format("arrow")[:]
-    saved_predictions.save_examples(run, "validation", table)
-    return pairs
+def _keep_examples(run: Run, pairs: Pairs, split: str) -> pa.Table:
+    """The examples of a split, which are kept beside their logits."""
+    table = pairs.splits[split].with_format("arrow")[:]
+    saved_predictions.save_examples(run, split, table)
+    return table

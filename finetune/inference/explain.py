@@ -5,9 +5,8 @@ Integrated gradients: Sundararajan, Taly, Yan 2017, https://arxiv.org/abs/1703.0
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,24 +44,18 @@ class Explanation:
 
     The target is the log-odds of the explained class, ln(p / (1 - p)): of two classes the one logit
     minus the other. A lone logit can change while no probability does; this cannot.
-
-    Args:
-        target: of the input, in nats.
-        baseline_target: of the input with every word blanked out.
-        words: of both sentences in order. Their weights and `special` sum to
-            `target - baseline_target`, but for `error`.
-        special: weight of tokens that belong to no word.
-        steps: points at which the gradient was taken.
-        error: the gap between that sum and that difference, as a part of the difference (of
-            `SMALLEST_DIFFERENCE` where that is larger).
     """
 
     label_index: int
-    target: float
-    baseline_target: float
+    target: float  # of the input, in nats
+    baseline_target: float  # of the input with every word blanked out
+    # Of both sentences in order. Their weights and `special` sum to `target - baseline_target`,
+    # but for `error`.
     words: list[WordWeight]
-    special: float
-    steps: int
+    special: float  # weight of tokens that belong to no word
+    steps: int  # points at which the gradient was taken
+    # The gap between that sum and that difference, as a part of the difference (of
+    # `SMALLEST_DIFFERENCE` where that is larger).
     error: float
 
 
@@ -112,7 +105,8 @@ def explain_pair(
         if error <= TOLERANCE:
             break
     uncut = tokenizer(*texts, return_offsets_mapping=True, verbose=False)
-    words, special = _weigh_words(texts, inputs, uncut, weights)
+    words = _weigh_words(texts, inputs, uncut, weights)
+    special = sum(weights) - sum(word.weight or 0.0 for word in words)
     return Explanation(label, target, baseline_target, words, special, steps, error)
 
 
@@ -138,9 +132,7 @@ def _integrate(
 ) -> list[float]:
     """A weight for each token: the gradients along the path from the baseline, times the path.
 
-    At Gauss-Legendre points: for a function as smooth as this one they need far fewer than equal
-    steps do.
-    """
+    At Gauss-Legendre points: a function as smooth as this one needs far fewer than equal steps."""
     points, shares = (
         torch.tensor(values / 2, dtype=path.dtype, device=path.device)[:, None, None]
         for values in np.polynomial.legendre.leggauss(steps)
@@ -156,10 +148,9 @@ def _integrate(
 
 
 def _weigh_words(
-    texts: list[str], inputs: BatchEncoding, uncut: BatchEncoding, weights: Sequence[float]
-) -> tuple[list[WordWeight], float]:
-    """The weights of the tokens that were read, by word of the uncut texts, and what belongs to no
-    word."""
+    texts: list[str], inputs: BatchEncoding, uncut: BatchEncoding, weights: list[float]
+) -> list[WordWeight]:
+    """The words of the uncut texts, with the weights of the tokens of each that were read."""
     read: dict[tuple[int | None, int | None], float] = {}
     tokens = zip(inputs.sequence_ids(0), inputs.word_ids(0), weights, strict=True)
     for sentence, word, weight in tokens:
@@ -172,12 +163,9 @@ def _weigh_words(
             begins.setdefault((sentence, word), first)
     # A word ends where the next one begins, less the spaces between.
     words = []
-    spans = list(begins.items())
-    for (key, first), following in itertools.zip_longest(spans, spans[1:]):
-        same = following is not None and following[0][0] == key[0]
-        piece = texts[key[0]][first : following[1] if same else None]
-        text = piece.strip()
-        start = first + len(piece) - len(piece.lstrip())
-        if text:
+    for (key, first), (following, end) in pairwise([*begins.items(), ((-1, None), 0)]):
+        piece = texts[key[0]][first : end if following[0] == key[0] else None]
+        if text := piece.strip():
+            start = first + piece.index(text)
             words.append(WordWeight(key[0] + 1, start, start + len(text), text, read.get(key)))
-    return words, sum(weights) - sum(word.weight or 0.0 for word in words)
+    return words

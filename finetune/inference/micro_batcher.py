@@ -34,11 +34,7 @@ class MicroBatcher:
         self._thread.start()
 
     def submit(self, sentence1: str, sentence2: str | None = None) -> Future[ScoredPairs]:
-        """The future logits and lengths of one pair, each with one row.
-
-        Raises:
-            ModelError: when it was closed.
-        """
+        """The future logits and lengths of one pair; a ModelError after `close`."""
         answer: Future[ScoredPairs] = Future()
         with self._closing:
             if self._closed:
@@ -47,7 +43,7 @@ class MicroBatcher:
         return answer
 
     def close(self) -> None:
-        """Drains pending requests, then stops."""
+        """Answers what was asked before, then stops."""
         with self._closing:
             self._closed = True
             self._queue.put(None)
@@ -56,8 +52,7 @@ class MicroBatcher:
     def _serve(self) -> None:
         requests: list[_Request] = []
         while (request := self._queue.get()) is not None:
-            gather = _GATHER if len(requests) > 1 else 0.0
-            until = time.monotonic() + gather
+            until = time.monotonic() + (_GATHER if len(requests) > 1 else 0.0)
             requests = [request]
             with contextlib.suppress(Empty):
                 while len(requests) < _MOST:
@@ -71,9 +66,8 @@ class MicroBatcher:
 
     def _answer(self, requests: list[_Request]) -> None:
         """Answer each; where a batch fails each is tried alone, and has its own error."""
-        rows = [row for row, _ in requests]
         try:
-            blocks = zip(*self._scorer.stream(rows), strict=True)
+            blocks = zip(*self._scorer.stream(row for row, _ in requests), strict=True)
             logits, tokens, cut = (np.concatenate(block) for block in blocks)
         except Exception as error:
             if len(requests) == 1:

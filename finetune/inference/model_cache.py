@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,19 +21,12 @@ MODELS_KEPT = int(os.environ.get("FINETUNE_MODELS") or 3)
 _FETCHED = (".json", ".txt", ".model", ".safetensors")  # files of a model, in its first folder
 
 
-@dataclass
-class _Entry:
-    predictor: Predictor
-    users: int = 0
-    evicted: bool = False
-
-
 class ModelCache:
     """The `keep` models used last, loaded once each; one in use goes as soon as it is not."""
 
     def __init__(self, keep: int = MODELS_KEPT) -> None:
         self._keep = max(1, keep)
-        self._entries: dict[tuple[str, int, str], _Entry] = {}  # the least recently used first
+        self._predictors: dict[tuple[str, int, str], Predictor] = {}  # the last used at the end
         self._lock = threading.Lock()
         _caches.append(self)
 
@@ -47,36 +40,19 @@ class ModelCache:
         changed = weights.stat().st_mtime_ns if weights.exists() else 0
         key = (str(folder), changed, device)
         with self._lock:
-            entry = self._entries.pop(key, None)
-            if entry is None:
-                while len(self._entries) >= self._keep:  # first, for two may not fit
-                    idle = (name for name, entry in self._entries.items() if not entry.users)
-                    self._evict(next(idle, next(iter(self._entries))))
-                entry = _Entry(Predictor(folder, max_length, paired, device))
-            self._entries[key] = entry
-            entry.users += 1
-        try:
-            yield entry.predictor
-        finally:
-            with self._lock:
-                entry.users -= 1
-                _free_unused(entry)
-
-    def _evict(self, key: tuple[str, int, str]) -> None:
-        entry = self._entries.pop(key)
-        entry.evicted = True
-        _free_unused(entry)
+            predictor = self._predictors.pop(key, None)
+            if predictor is None:
+                while len(self._predictors) >= self._keep:  # first, for two may not fit
+                    del self._predictors[next(iter(self._predictors))]
+                predictor = Predictor(folder, max_length, paired, device)
+            self._predictors[key] = predictor
+        yield predictor
 
     def free(self) -> None:
         """Give all memory back, of a model in use as soon as it is not."""
         with self._lock:
-            for key in list(self._entries):
-                self._evict(key)
-
-
-def _free_unused(entry: _Entry) -> None:
-    if entry.evicted and not entry.users:
-        entry.predictor.free()
+            self._predictors.clear()
+        gc.collect()
 
 
 _caches: list[ModelCache] = []
@@ -106,9 +82,8 @@ def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
         )
         if anonymous and info.gated:  # its files may lie in the cache all the same
             raise hub_errors.Gated
-        _check_files(
-            name, {file.rfilename: file.size or 0 for file in info.siblings or []}, anonymous
-        )
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        _check_files(name, sizes, anonymous)
         patterns = [f"*{ending}" for ending in _FETCHED]
         folder = snapshot_download(
             name, revision=info.sha, token=token, allow_patterns=patterns, ignore_patterns=["*/*"]
@@ -137,20 +112,20 @@ def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
 
 def _check_files(name: str, sizes: dict[str, int], anonymous: bool) -> None:
     """Check a model's files, name -> bytes, before they are fetched."""
-    sizes = {file: sizes[file] for file in sizes if file.endswith(_FETCHED) and "/" not in file}
-    weights = [size for file, size in sizes.items() if file.endswith(".safetensors")]
+    fetched = {file: sizes[file] for file in sizes if file.endswith(_FETCHED) and "/" not in file}
+    weights = [size for file, size in fetched.items() if file.endswith(".safetensors")]
     if not weights:
         raise ModelError(
             "{name} has no safetensors weights.",
             "Choose a model that has: others can run code.",
             name=name,
         )
-    if anonymous and sum(sizes.values()) > MOST_OF_HUB:
+    if anonymous and sum(fetched.values()) > MOST_OF_HUB:
         raise ModelError(
             "{name} has {size:.1f} GB; a visitor may load up to {limit:.0f} GB.",
             "Choose a smaller model.",
             name=name,
-            size=sum(sizes.values()) / 2**30,
+            size=sum(fetched.values()) / 2**30,
             limit=MOST_OF_HUB / 2**30,
         )
     check_memory(sum(weights))

@@ -1,8 +1,7 @@
 """Small edits of a pair, to see what would change a model's mind.
 
-The edits follow plain rules of English. The idea, an input changed a little
-whose right answer may be known: Ribeiro et al. 2020, https://arxiv.org/abs/2005.04118; Gardner et
-al. 2020, https://arxiv.org/abs/2004.02709.
+The edits follow plain rules of English. The idea: Ribeiro et al. 2020,
+https://arxiv.org/abs/2005.04118; Gardner et al. 2020, https://arxiv.org/abs/2004.02709.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from decimal import Decimal
 
 MOST = 100
 LONGEST = 30  # words of a sentence up to which each is left out in turn
-_SHOWN = 40  # characters of a word in a description
-
 _TAKE_NOT = {
     "is", "are", "was", "were", "can", "could", "will", "would", "should", "must", "may", "might",
 }  # fmt: skip
@@ -31,6 +28,7 @@ _FUNCTION = _TAKE_NOT | _DETERMINERS | {
 _WORD = re.compile(r"\w+(?:(?:['’-]|(?<=\d)[.,](?=\d))\w+)*")
 # Fifteen digits at most: longer ones are codes, not amounts.
 _NUMBER = re.compile(r"(?<![\w.,])[0-9](?:,?[0-9]){0,14}(?:\.[0-9]{1,6})?(?!\w|[.,][0-9])")
+_Change = tuple[str, str]  # of one sentence: its description, and the new text
 
 
 @dataclass(frozen=True)
@@ -52,31 +50,29 @@ class Flip:
     probability: float
 
 
-_Change = tuple[str, str]  # of one sentence: its description, and the new text
-
-
 def small_edits(sentence1: str, sentence2: str | None) -> list[Edit]:
     """At most `MOST` edits of a pair: swapped, one sentence in place of the other, a negation put
     in or taken out, a number changed, a word left out."""
     edits: dict[tuple[str, str | None], Edit] = {}
+    for edit in _edits(sentence1, sentence2):
+        pair = edit.sentence1, edit.sentence2
+        if pair != (sentence1, sentence2) and all(text is None or text.strip() for text in pair):
+            edits.setdefault(pair, edit)
+    return list(edits.values())[:MOST]
 
-    def add(kind: str, description: str, first: str, second: str | None) -> None:
-        empty = not first.strip() or (second is not None and not second.strip())
-        if (first, second) != (sentence1, sentence2) and not empty and len(edits) < MOST:
-            edits.setdefault((first, second), Edit(kind, description, first, second))
 
+def _edits(sentence1: str, sentence2: str | None) -> Iterator[Edit]:
+    """Edits of a pair; some may change nothing, be the same or leave a sentence empty."""
     if sentence2 is not None:
-        add("swap", "The two sentences change places.", sentence2, sentence1)
-        add("same", "Sentence 2 becomes sentence 1, word for word.", sentence1, sentence1)
-        add("same", "Sentence 1 becomes sentence 2, word for word.", sentence2, sentence2)
-    rules = {"negation": _negations, "number": _numbers, "drop": _drops}
-    for kind, rule in rules.items():
+        yield Edit("swap", "The two sentences change places.", sentence2, sentence1)
+        yield Edit("same", "Sentence 2 becomes sentence 1, word for word.", sentence1, sentence1)
+        yield Edit("same", "Sentence 1 becomes sentence 2, word for word.", sentence2, sentence2)
+    where = "" if sentence2 is None else "In sentence 1, "
+    for kind, rule in (("negation", _negations), ("number", _numbers), ("drop", _drops)):
         for description, text in rule(sentence1):
-            where = "" if sentence2 is None else "In sentence 1, "
-            add(kind, f"{where}{description}.", text, sentence2)
+            yield Edit(kind, f"{where}{description}.", text, sentence2)
         for description, text in rule(sentence2 or ""):
-            add(kind, f"In sentence 2, {description}.", sentence1, text)
-    return list(edits.values())
+            yield Edit(kind, f"In sentence 2, {description}.", sentence1, text)
 
 
 def find_flips(
@@ -149,5 +145,4 @@ def _drops(text: str) -> Iterator[_Change]:
     if len(words) > LONGEST:
         words = [word for word in words if word[0].lower() not in _FUNCTION][:LONGEST]
     for word in words:
-        shown = word[0] if len(word[0]) <= _SHOWN else f"{word[0][:_SHOWN]}…"
-        yield f'"{shown}" is left out', _without(text, word)
+        yield f'"{word[0]}" is left out', _without(text, word)

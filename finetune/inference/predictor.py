@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch
@@ -14,17 +15,15 @@ import torch
 from finetune import text_hashes
 from finetune.data import checkpoints
 from finetune.errors import DataError, ModelError
-from finetune.inference import decision_rule
+from finetune.inference import decision_rule, perturbations
 from finetune.inference.decision_rule import DecisionRule, PredictOptions
+from finetune.inference.explain import Explanation, explain_pair
 from finetune.inference.micro_batcher import MicroBatcher
+from finetune.inference.perturbations import Flip
 from finetune.inference.scorer import Precision, Scorer, lower_priority, set_own_threads
 from finetune.runs.run import Run
 from finetune.runs.summary import fold_events
 from finetune.training import model
-
-if TYPE_CHECKING:
-    from finetune.inference.explain import Explanation
-    from finetune.inference.perturbations import Flip
 
 MAX_CHARACTERS = 20_000
 MAX_EXPLAINED = 160  # tokens, without a GPU: about ten seconds with BERT base
@@ -33,27 +32,18 @@ _MEMORY_FACTOR = 1.3  # memory a model takes, over the size of its weights
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to one pair.
-
-    Args:
-        probabilities: class -> probability, in the model's order.
-        logits: raw scores of the order given, in the same order.
-        tokens, cut: how many the model read, and how many beyond those it did not see.
-        seconds: from the question to the answer, waiting for others included.
-        other_label, other: label and probabilities of the sentences in the other order; empty for
-            single ones.
-    """
+    """The answer to one pair."""
 
     label: str
-    probabilities: dict[str, float]
-    logits: list[float]
-    tokens: int
-    cut: int
-    seconds: float
+    probabilities: dict[str, float]  # by class, in the model's order
+    logits: list[float]  # of the order given
+    tokens: int  # that the model read
+    cut: int  # tokens beyond those
+    seconds: float  # from the question to the answer, waiting for others included
     options: PredictOptions = field(default_factory=PredictOptions)
     rule: DecisionRule = field(default_factory=DecisionRule)
-    other_label: str = ""
-    other: dict[str, float] | None = None
+    other_label: str = ""  # of the sentences in the other order; empty for single ones
+    other: dict[str, float] | None = None  # probabilities in the other order
 
     @property
     def agrees(self) -> bool:
@@ -62,7 +52,7 @@ class Prediction:
 
 
 class Predictor:
-    """One loaded model; call it with one sentence or two.
+    """One loaded model, in memory while it is referred to; call it with one sentence or two.
 
     Args:
         max_length: the length in tokens it was trained with.
@@ -86,7 +76,8 @@ class Predictor:
         self._check_memory()
         self.scorer = Scorer(folder, max_length, precision, device, aside=True)
         self.labels = self.scorer.labels
-        self._batcher = MicroBatcher(self.scorer)
+        self._batcher = MicroBatcher(self.scorer)  # whose thread keeps the scorer alive
+        weakref.finalize(self, _free, self._batcher, self.scorer).atexit = False
         self._explained: tuple[Any, Any] | None = None  # tokenizer and model in fp32
 
     @classmethod
@@ -114,7 +105,7 @@ class Predictor:
         futures = [self._batcher.submit(*texts) for texts in orders]
         scored = [future.result() for future in futures]
         rule = decision_rule.read_rule(self.folder)
-        swapped = scored[-1].logits if second is not None else None
+        swapped = scored[1].logits if second is not None else None
         label, probabilities = self._answers(scored[0].logits, swapped, rule, options)[0]
         other_label, other = "", None
         if swapped is not None:
@@ -140,14 +131,11 @@ class Predictor:
     ) -> tuple[str, Explanation]:
         """The label of a pair, and how much each word speaks for it.
 
-        The words are weighed by the logits of the order given: `options` say which class is
-        explained, and weigh no word.
+        The words are weighed by the logits of the order given; `options` only choose the class.
 
         Raises:
             DataError: as a call, and when the input is too long to be explained here.
         """
-        from finetune.inference.explain import explain_pair
-
         first, second = self._texts(sentence1, sentence2)
         prediction = self(sentence1, sentence2, options)
         if prediction.tokens > MAX_EXPLAINED and not torch.cuda.is_available():
@@ -173,8 +161,6 @@ class Predictor:
         self, sentence1: str, sentence2: str = "", options: PredictOptions | None = None
     ) -> tuple[list[Flip], int]:
         """The small edits that change the label of a pair, and how many were tried."""
-        from finetune.inference import perturbations
-
         first, second = self._texts(sentence1, sentence2)
         edits = perturbations.small_edits(first, second)
         firsts = [first, *(edit.sentence1 for edit in edits)]
@@ -183,8 +169,10 @@ class Predictor:
         swapped = None
         if options.both_orders and seconds is not None:
             swapped = self.scorer.scores(seconds, firsts)
-        answers = self._answers(self.scorer.scores(firsts, seconds), swapped, rule, options)
-        return perturbations.find_flips(edits, answers[0][0], answers[1:]), len(edits)
+        original, *answers = self._answers(
+            self.scorer.scores(firsts, seconds), swapped, rule, options
+        )
+        return perturbations.find_flips(edits, original[0], answers), len(edits)
 
     def _texts(self, sentence1: str, sentence2: str) -> tuple[str, str | None]:
         first = _clean_text("sentence1", sentence1)
@@ -195,11 +183,10 @@ class Predictor:
     def _check_memory(self) -> None:
         check_memory(sum(path.stat().st_size for path in self.folder.glob("*.safetensors")))
 
-    def free(self) -> None:
-        """Give the memory back; the predictor is of no use afterwards."""
-        self._batcher.close()
-        self.scorer.free()
-        self._explained = None
+
+def _free(batcher: MicroBatcher, scorer: Scorer) -> None:
+    batcher.close()
+    scorer.free()
 
 
 def _set_one_thread() -> None:

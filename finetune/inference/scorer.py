@@ -34,7 +34,7 @@ _CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
 # Characters of a sentence that are read: at least these, and so many for each token of the
 # model's. No text of words has as few tokens as that, so the rest would be cut in any case.
 _READ, _READ_PER_TOKEN = 20_000, 64
-_BUDGET = {"cpu": 2048, "cuda": 16_384}  # tokens of a batch, beyond which it gains nothing
+_CPU_BUDGET, _GPU_BUDGET = 2048, 16_384  # tokens of a batch, beyond which it gains nothing
 _LEAST = 384  # tokens of a batch, below which a core computes slower
 _HEAVY = 2e9  # tokens times weights from which threads that share a batch gain more than they wait
 _SHARES = 4  # batches a thread has at least, so that all end together and little is padded
@@ -42,16 +42,11 @@ _NICE = 15  # of threads that stand aside
 
 
 class ScoredPairs(NamedTuple):
-    """Logits of shape (pairs, classes) and lengths of some pairs, in the order given.
+    """Logits and lengths of some pairs, in the order given."""
 
-    Args:
-        tokens: length of each input in tokens, as the model read it, of shape (pairs,).
-        cut: tokens of each pair beyond what the model reads, which it did not see.
-    """
-
-    logits: NDArray[np.float32]
-    tokens: NDArray[np.int64]
-    cut: NDArray[np.int64]
+    logits: NDArray[np.float32]  # of shape (pairs, classes)
+    tokens: NDArray[np.int64]  # of each input, as the model read it, of shape (pairs,)
+    cut: NDArray[np.int64]  # tokens of each pair that the model did not see
 
 
 class Scorer:
@@ -81,8 +76,8 @@ class Scorer:
     ) -> None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         self.device = torch.device(device or accelerator or "cpu")
-        on_cpu = self.device.type == "cpu"
-        self.threads = (threads or default_threads()) if on_cpu else 1
+        self._on_cpu = self.device.type == "cpu"
+        self.threads = (threads or default_threads()) if self._on_cpu else 1
         self._pool = ThreadPoolExecutor(self.threads, "score", lower_priority if aside else None)
         self._max_length = max_length
         self._tokenizing = threading.Lock()  # a tokenizer that is set anew while it reads refuses
@@ -95,7 +90,7 @@ class Scorer:
         half = precision == "bf16" or (precision == "auto" and devices.computes_bf16(self.device))
         self.precision = "bf16" if half else "fp32"
         self._dtype = torch.bfloat16 if half else torch.float32
-        self.quick = on_cpu and layers.optimize_layers(self._model, self._dtype)
+        self.quick = self._on_cpu and layers.optimize_layers(self._model, self._dtype)
         if not self.quick:
             self._model.to(self.device, self._dtype)
         self.scores(["a"], ["a"])  # the first time is slow, as kernels are chosen
@@ -143,9 +138,9 @@ class Scorer:
         """Batches that are being computed, and the lengths and cut tokens of a block's rows."""
         columns, tokens, cut = self._tokenize(block)
         total = int(tokens.sum())
-        budget = _BUDGET.get(self.device.type, _BUDGET["cuda"])
-        if self.device.type == "cpu":  # every thread has some
-            budget = min(budget, max(_LEAST, total // (_SHARES * self.threads)))
+        budget = _GPU_BUDGET
+        if self._on_cpu:  # every thread has some
+            budget = min(_CPU_BUDGET, max(_LEAST, total // (_SHARES * self.threads)))
         batches = _batches(tokens, budget)
         heavy = total * self._weights >= _HEAVY
         share = max(1, self.threads // len(batches)) if heavy else 1
@@ -183,15 +178,13 @@ class Scorer:
         return dict(columns), tokens, cut
 
     def _compute(self, rows: Columns, threads: int) -> NDArray[np.float32]:
-        if self.device.type == "cpu" and torch.get_num_threads() != threads:
+        if self._on_cpu and torch.get_num_threads() != threads:
             set_own_threads(threads)
         inputs, mask = self._padded(rows)
         with torch.inference_mode():
             if self.quick:
-                inputs["attention_mask"] = layers.attention_bias(mask, self._dtype)
-            else:
-                inputs["attention_mask"] = mask.to(self.device)
-            logits = self._model(**inputs).logits
+                mask = layers.attention_bias(mask, self._dtype)
+            logits = self._model(**inputs, attention_mask=mask.to(self.device)).logits
         return logits.float().cpu().numpy()  # type: ignore[no-any-return]
 
     def _padded(self, rows: Columns) -> tuple[dict[str, Any], torch.Tensor]:
@@ -219,6 +212,18 @@ class Scorer:
             padded[mask] = np.fromiter(itertools.chain.from_iterable(column), np.int64)
             inputs[name] = torch.from_numpy(padded).to(self.device)
         return inputs, torch.from_numpy(mask).long()
+
+
+def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
+    """Places of the inputs, the longest first, in batches of at most `budget` tokens, padded, or of
+    one longer input."""
+    order = np.argsort(-lengths, kind="stable").tolist()
+    batches = []
+    while order:
+        size = max(1, budget // max(1, int(lengths[order[0]])))
+        batches.append(order[:size])
+        order = order[size:]
+    return batches
 
 
 _changing_threads = threading.Lock()
@@ -251,15 +256,3 @@ def lower_priority() -> None:
     """Let other threads go first. Linux alone has priorities of threads, and inherits them."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-
-
-def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
-    """Places of the inputs, the longest first, in batches of at most `budget` tokens, padded, or of
-    one longer input."""
-    order = np.argsort(-lengths, kind="stable").tolist()
-    batches, start = [], 0
-    while start < len(order):
-        size = max(1, budget // max(1, int(lengths[order[start]])))
-        batches.append(order[start : start + size])
-        start += size
-    return batches

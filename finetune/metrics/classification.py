@@ -42,17 +42,6 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class ThresholdMetrics:
-    """The metrics at one threshold, each from 0 to 1."""
-
-    threshold: float
-    accuracy: float
-    precision: float
-    recall: float
-    f1: float
-
-
-@dataclass(frozen=True)
 class ThresholdSweep:
     """The metrics at thresholds from 0 to 1, all of shape (101,), and at the best of all."""
 
@@ -61,7 +50,7 @@ class ThresholdSweep:
     precision: Floats
     recall: Floats
     f1: Floats
-    best: ThresholdMetrics
+    best: dict[str, float]  # `threshold`, `accuracy`, `precision`, `recall` and `f1`
 
 
 def ratio(above: NDArray[Any], below: NDArray[Any]) -> Floats:
@@ -126,26 +115,21 @@ def matthews_corrcoef(confusion: Counts) -> float:
     return float(metrics.matthews_corrcoef(labels, predictions, sample_weight=counts))
 
 
-def roc_curve(scores: Scores, positives: Truths) -> Curve | None:
-    """The receiver operating characteristic of scores, higher for what is more likely positive;
-    None where there are no positives or no negatives."""
+def ranking_curves(scores: Scores, positives: Truths) -> tuple[Curve, Curve] | None:
+    """The receiver operating characteristic, and precision against recall, whose area is the
+    average precision; None where there are no positives or no negatives.
+
+    Args:
+        scores: higher for what is more likely positive, of shape (examples,).
+    """
     from sklearn import metrics
 
     if positives.all() or not positives.any():
         return None
     x, y, _ = metrics.roc_curve(positives, scores, drop_intermediate=False)
-    return Curve(x, y, float(metrics.auc(x, y)))
-
-
-def precision_recall_curve(scores: Scores, positives: Truths) -> Curve | None:
-    """Precision against recall, whose area is the average precision; as `roc_curve`."""
-    from sklearn import metrics
-
-    if positives.all() or not positives.any():
-        return None
     precision, recall, _ = metrics.precision_recall_curve(positives, scores)
     area = float(-(np.diff(recall) * precision[:-1]).sum())
-    return Curve(recall[::-1], precision[::-1], area)
+    return Curve(x, y, float(metrics.auc(x, y))), Curve(recall[::-1], precision[::-1], area)
 
 
 def thin_curve(curve: Curve, points: int = 200) -> Curve:
@@ -166,10 +150,9 @@ def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
     grid = np.arange(101) / 100
     best = _best_threshold(np.asarray(scores, np.float64), positives)
     at_best = _threshold_metrics(scores, positives, np.array([best]))
+    best_metrics = {name: float(value[0]) for name, value in at_best.items()}
     return ThresholdSweep(
-        thresholds=grid,
-        best=ThresholdMetrics(best, **{name: float(value[0]) for name, value in at_best.items()}),
-        **_threshold_metrics(scores, positives, grid),
+        grid, **_threshold_metrics(scores, positives, grid), best={"threshold": best} | best_metrics
     )
 
 

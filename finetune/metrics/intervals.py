@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -49,16 +48,7 @@ class McNemar:
     p: float
 
 
-def bootstrap_intervals(
-    labels: Indices, predictions: Indices, classes: int, positive: int = 1
-) -> dict[str, Interval]:
-    """As `bootstrap_from_confusion`, of class indices of shape (examples,)."""
-    return bootstrap_from_confusion(
-        classification.confusion_matrix(labels, predictions, classes), positive
-    )
-
-
-def bootstrap_from_confusion(confusion: Counts, positive: int = 1) -> dict[str, Interval]:
+def bootstrap_intervals(confusion: Counts, positive: int = 1) -> dict[str, Interval]:
     """Bootstrap intervals of accuracy and F1, bias-corrected and accelerated (BCa).
 
     At scores of 0 and 1 all resamples agree: there the interval is Wilson's. An F1 of two classes
@@ -76,8 +66,7 @@ def bootstrap_from_confusion(confusion: Counts, positive: int = 1) -> dict[str, 
     binary = len(confusion) == 2
     statistic = _scores_of(labels, predictions, positive if binary else None)
     intervals = _bootstrap(statistic, confusion[labels, predictions])
-    wilson = {"accuracy": wilson_interval(int(confusion.trace()), int(confusion.sum()))}
-    wilson["f1"] = wilson["accuracy"]
+    wilson = dict.fromkeys(NAMES, wilson_interval(int(confusion.trace()), int(confusion.sum())))
     if binary:
         hits, called = confusion[positive, positive], confusion[:, positive].sum()
         share = wilson_interval(int(hits), int(called + confusion[positive].sum() - hits))
@@ -108,17 +97,16 @@ def _scores_of(labels: Indices, predictions: Indices, positive: int | None) -> _
     """The statistic of cells of these labels and predictions; macro F1 where `positive` is None."""
     from scipy.sparse import csr_array
 
-    size = int(max(labels.max(), predictions.max(), positive or 0)) + 1
+    size, cells = int(max(labels.max(), predictions.max(), positive or 0)) + 1, len(labels)
     meant = slice(None) if positive is None else slice(positive, positive + 1)
     right = labels == predictions
-
-    def membership(classes: Indices) -> Any:
-        """Which cells count for which class, of shape (classes, cells)."""
-        cells = np.arange(len(classes))
-        return csr_array((np.ones(len(classes), np.int64), (classes, cells)), (size, len(classes)))
-
-    hits = membership(labels)[meant].multiply(right).tocsr()
-    sizes = (membership(labels) + membership(predictions))[meant]
+    # Which cells count for which class, of shape (classes, cells).
+    labelled, predicted = (
+        csr_array((np.ones(cells, np.int64), (classes, np.arange(cells))), (size, cells))
+        for classes in (labels, predictions)
+    )
+    hits = labelled[meant].multiply(right).tocsr()
+    sizes = (labelled + predicted)[meant]
 
     def scores(counts: Counts) -> Floats:
         accuracy = counts[right].sum(axis=0) / counts.sum(axis=0)
@@ -142,11 +130,10 @@ def _bootstrap(statistic: _Statistic, counts: Counts) -> dict[str, Interval]:
         square, cube = ((counts * away**power).sum(axis=1) for power in (2, 3))
         accelerations = classification.ratio(cube, np.where(square < 1e-24, 0, 6 * square**1.5))
     # 3. The ends of the intervals.
+    rows = zip(NAMES, measured[:, 0], draws, accelerations, strict=True)
     return {
         name: Interval(float(value), *_bca_ends(value, scores, acceleration), resamples)
-        for name, value, scores, acceleration in zip(
-            NAMES, measured[:, 0], draws, accelerations, strict=True
-        )
+        for name, value, scores, acceleration in rows
     }
 
 
