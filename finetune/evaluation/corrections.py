@@ -34,27 +34,11 @@ def read_corrections(run: Run) -> dict[int, str]:
 
 def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int, str]:
     """Give an example of the validation split another class, or its own again; all corrections
-    then.
-
-    Raises:
-        DataError: when there is no such example or class.
-        StoreError: when the folder cannot be written.
-    """
-    table = _examples(run)
-    if not 0 <= row < table.num_rows:
-        raise DataError(
-            "There is no validation example {row}.", "Choose one of the table.", row=row + 1
-        )
-    if label not in labels:
-        raise DataError(
-            "There is no class {label!r}.",
-            "The classes are {labels}.",
-            label=label,
-            labels=", ".join(labels),
-        )
+    then."""
+    example = _examples(run).column("label")[row].as_py()
     with _write_lock:
         corrections = read_corrections(run) | {row: label}
-        if labels.index(label) == table.column("label")[row].as_py():
+        if labels.index(label) == example:
             del corrections[row]
         text = json.dumps(corrections, ensure_ascii=False, sort_keys=True)
         write_atomically(run.folder / "corrections.json", text + "\n")

@@ -6,7 +6,6 @@ Everything is computed from the logits and examples in the run's `predictions/`.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,7 +32,6 @@ HISTORIES: tuple[History, ...] = ("always right", "learned", "forgotten", "never
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the histories; of more, evenly chosen ones
 _MOST_NUMBERS = 200_000_000  # of all evaluations read for the histories together
-_lock = threading.Lock()  # two tabs may ask for the same evaluation at once
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,6 @@ class Analysis:
     slices: list[Slice]  # empty where the texts were not kept
     histories: dict[History, int]  # how many examples went which way over the evaluations
     evaluations: int  # how many the histories are of
-
-    @property
-    def binary(self) -> bool:
-        """Whether there are two classes."""
-        return len(self.labels) == 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +115,9 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     positive = names.index(positive_label) if positive_label in names else min(1, len(names) - 1)
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
     version = saved_predictions.files_version(run)
-    with _lock:
-        return _evaluate(
-            run.folder, split, best.step, tuple(sorted(steps)), tuple(names), positive, version
-        )
+    return _evaluate(
+        run.folder, split, best.step, tuple(sorted(steps)), tuple(names), positive, version
+    )
 
 
 @lru_cache(maxsize=6)
@@ -146,11 +138,8 @@ def _evaluate(
     answers = shares.argmax(axis=1).astype(np.int64)
     confidence = shares[np.arange(len(truth)), answers]
     confusion = classification.confusion_matrix(truth, answers, len(labels))
-    # 2. The texts, if they are those of the logits, and how each example went.
-    table = saved_predictions.read_examples(run, split)
-    if table is not None and not np.array_equal(table.column("label").to_numpy(), truth):
-        table = None
-    traits = None
+    # 2. The texts, and how each example went.
+    table, traits = saved_predictions.read_examples(run, split), None
     if table is not None:
         names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
         traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
@@ -206,17 +195,15 @@ def _histories(
 def _evaluations(
     run: Run, kept: SavedLogits, other_steps: tuple[int, ...]
 ) -> Iterator[saved_predictions.Logits]:
-    """The logits of all evaluations of the same examples by step, or of evenly chosen ones where
-    they are many or large; the kept model's are always among them."""
+    """The logits of all evaluations by step, or of evenly chosen ones where they are many or
+    large; the kept model's are always among them."""
     most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // kept.logits.size))
     if len(other_steps) > most:
         places = np.linspace(0, len(other_steps) - 1, most)
         other_steps = tuple(other_steps[round(place)] for place in places)
     for step in sorted({*other_steps, kept.step}):
         with contextlib.suppress(StoreError):
-            saved = kept if step == kept.step else saved_predictions.read_logits(run, step)
-            if np.array_equal(saved.labels, kept.labels):
-                yield saved.logits
+            yield (kept if step == kept.step else saved_predictions.read_logits(run, step)).logits
 
 
 def _order_consistency(run: Run, scored: SavedLogits, positive: int) -> OrderConsistency | None:

@@ -55,11 +55,6 @@ class Slice:
     accuracy: Interval  # Wilson's
     weak: bool  # the accuracy is significantly below that of all other examples
 
-    @property
-    def judged(self) -> bool:
-        """Whether it holds enough examples to be tested."""
-        return self.count >= TESTED
-
 
 def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None) -> Traits:
     """Read the traits of texts."""

@@ -75,15 +75,10 @@ def decide(
 
 def read_rule(folder: Path) -> DecisionRule:
     """What was chosen for the model in a folder; nothing where it cannot be read."""
-    notes = json_files.read(folder / "config.json").get(NOTES)
-    if not isinstance(notes, dict):
-        return DecisionRule()
-    numbers = {
-        name: float(notes[name])
-        for name, limit in _LIMITS.items()
-        if isinstance(notes.get(name), int | float) and 0 < notes[name] < limit
-    }
-    return DecisionRule(**numbers, positive=str(notes.get("positive") or ""))
+    notes = json_files.read(folder / "config.json").get(NOTES, {})
+    return DecisionRule(
+        notes.get("threshold"), notes.get("temperature"), notes.get("positive") or ""
+    )
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
@@ -107,8 +102,7 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     if not config:
         raise StoreError("This run has no saved model.", "It is there after the first evaluation.")
     rule = replace(read_rule(folder), **values)
-    before = config.pop(NOTES, None)
-    notes = asdict(rule) | {"step": before.get("step") if isinstance(before, dict) else None}
+    notes = config.pop(NOTES, {}) | asdict(rule)
     if notes := {name: value for name, value in notes.items() if value not in (None, "")}:
         config[NOTES] = notes
     write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -31,8 +31,6 @@ class WordWeight:
     """One word, or one mark, of sentence 1 or 2, as the tokenizer divides them."""
 
     sentence: int
-    start: int  # characters of the sentence
-    end: int
     text: str
     # In nats: above zero for the decision, below zero against it; None where the input was cut.
     weight: float | None
@@ -166,6 +164,5 @@ def _weigh_words(
     for (key, first), (following, end) in pairwise([*begins.items(), ((-1, None), 0)]):
         piece = texts[key[0]][first : end if following[0] == key[0] else None]
         if text := piece.strip():
-            start = first + piece.index(text)
-            words.append(WordWeight(key[0] + 1, start, start + len(text), text, read.get(key)))
+            words.append(WordWeight(key[0] + 1, text, read.get(key)))
     return words

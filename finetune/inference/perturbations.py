@@ -12,19 +12,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 MOST = 100
-LONGEST = 30  # words of a sentence up to which each is left out in turn
 _TAKE_NOT = {
     "is", "are", "was", "were", "can", "could", "will", "would", "should", "must", "may", "might",
 }  # fmt: skip
-_IRREGULAR = {"cannot": "can", "can't": "can", "won't": "will"}
-_DETERMINERS = {"a", "an", "the", "this", "that", "my", "your", "his", "her", "its", "our", "no"}
-# Words that say little alone: not left out where a sentence is long. Two of them, or "the", and a
-# text is taken for English.
-_FUNCTION = _TAKE_NOT | _DETERMINERS | {
-    "be", "been", "do", "does", "did", "has", "have", "had", "he", "she", "it", "we", "they", "you",
-    "there", "these", "those", "their", "and", "or", "but", "of", "to", "in", "on", "at", "by",
-    "for", "from", "with", "as", "if", "than", "then", "so", "i", "who", "which", "what", "when",
-}  # fmt: skip
+# After these, such a word is a noun ("the can"); as the first one it asks.
+_TAKE_NONE = {"", "a", "an", "the", "this", "that", "my", "your", "his", "her", "its", "our", "no"}
+_NEGATION = re.compile(r"\b(?:not|never|cannot)\b|n['’]t\b", re.IGNORECASE)
 _WORD = re.compile(r"\w+(?:(?:['’-]|(?<=\d)[.,](?=\d))\w+)*")
 # Fifteen digits at most: longer ones are codes, not amounts.
 _NUMBER = re.compile(r"(?<![\w.,])[0-9](?:,?[0-9]){0,14}(?:\.[0-9]{1,6})?(?!\w|[.,][0-9])")
@@ -96,13 +89,8 @@ def find_flips(
 
 
 def _replaced(text: str, word: re.Match[str], new: str) -> _Change:
-    """The text with another word, in the capitals of the one that stood there."""
-    old = word[0]
-    if len(old) > 1 and old.isupper():
-        new = new.upper()
-    elif old[0].isupper():
-        new = new[0].upper() + new[1:]
-    return f'"{old}" becomes "{new}"', text[: word.start()] + new + text[word.end() :]
+    changed = text[: word.start()] + new + text[word.end() :]
+    return f'"{word[0]}" becomes "{new}"', changed
 
 
 def _without(text: str, word: re.Match[str]) -> str:
@@ -115,22 +103,17 @@ def _without(text: str, word: re.Match[str]) -> str:
 
 
 def _negations(text: str) -> Iterator[_Change]:
-    words = list(_WORD.finditer(text))
-    lowers = [word[0].lower().replace("’", "'") for word in words]
-    negated = any(lower in ("not", "never", "cannot") or lower.endswith("n't") for lower in lowers)
-    for before, word, lower in zip(["", *lowers], words, lowers, strict=False):
+    negated, before = _NEGATION.search(text), ""
+    for word in _WORD.finditer(text):
+        lower = word[0].lower().replace("’", "'")
         if lower in ("not", "n't", "never"):
             yield f'"{word[0]}" is taken out', _without(text, word)
-        elif lower in _IRREGULAR or lower.endswith("n't"):
-            yield _replaced(text, word, _IRREGULAR.get(lower, word[0][:-3]))
-        # A capital, or a word such as "the" before it, makes it a noun; first, it asks.
-        elif word[0] in _TAKE_NOT and before and before not in _DETERMINERS and not negated:
+        elif lower == "cannot" or lower.endswith("n't"):
+            irregular = {"can't": word[0][:-2], "won't": f"{word[0][0]}ill"}
+            yield _replaced(text, word, irregular.get(lower, word[0][:-3]))
+        elif word[0] in _TAKE_NOT and before not in _TAKE_NONE and not negated:
             yield _replaced(text, word, "cannot" if lower == "can" else f"{word[0]} not")
-    if "?" not in text and ("the" in lowers or len(_FUNCTION.intersection(lowers)) > 1):
-        rest = text.strip()
-        if lowers[0] in _FUNCTION - {"i"}:
-            rest = rest[0].lower() + rest[1:]
-        yield '"It is not true that" is put in front', f"It is not true that {rest}"
+        before = lower
 
 
 def _numbers(text: str) -> Iterator[_Change]:
@@ -141,8 +124,5 @@ def _numbers(text: str) -> Iterator[_Change]:
 
 
 def _drops(text: str) -> Iterator[_Change]:
-    words = list(_WORD.finditer(text))
-    if len(words) > LONGEST:
-        words = [word for word in words if word[0].lower() not in _FUNCTION][:LONGEST]
-    for word in words:
+    for word in _WORD.finditer(text):
         yield f'"{word[0]}" is left out', _without(text, word)

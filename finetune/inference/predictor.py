@@ -18,9 +18,14 @@ from finetune.errors import DataError, ModelError
 from finetune.inference import decision_rule, perturbations
 from finetune.inference.decision_rule import DecisionRule, PredictOptions
 from finetune.inference.explain import Explanation, explain_pair
-from finetune.inference.micro_batcher import MicroBatcher
 from finetune.inference.perturbations import Flip
-from finetune.inference.scorer import Precision, Scorer, lower_priority, set_own_threads
+from finetune.inference.scorer import (
+    MicroBatcher,
+    Precision,
+    Scorer,
+    lower_priority,
+    set_own_threads,
+)
 from finetune.runs.run import Run
 from finetune.runs.summary import fold_events
 from finetune.training import model
@@ -44,11 +49,6 @@ class Prediction:
     rule: DecisionRule = field(default_factory=DecisionRule)
     other_label: str = ""  # of the sentences in the other order; empty for single ones
     other: dict[str, float] | None = None  # probabilities in the other order
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the order of the sentences changes nothing about the answer."""
-        return not self.other_label or self.other_label == self.label
 
 
 class Predictor:

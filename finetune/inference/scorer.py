@@ -9,9 +9,11 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -39,6 +41,8 @@ _LEAST = 384  # tokens of a batch, below which a core computes slower
 _HEAVY = 2e9  # tokens times weights from which threads that share a batch gain more than they wait
 _SHARES = 4  # batches a thread has at least, so that all end together and little is padded
 _NICE = 15  # of threads that stand aside
+_GATHER = 0.002  # seconds in which a crowd may ask again
+_MOST = 256  # pairs of a crowd's batch
 
 
 class ScoredPairs(NamedTuple):
@@ -47,6 +51,9 @@ class ScoredPairs(NamedTuple):
     logits: NDArray[np.float32]  # of shape (pairs, classes)
     tokens: NDArray[np.int64]  # of each input, as the model read it, of shape (pairs,)
     cut: NDArray[np.int64]  # tokens of each pair that the model did not see
+
+
+_Request = tuple[Row, Future[ScoredPairs]]
 
 
 class Scorer:
@@ -224,6 +231,68 @@ def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
         batches.append(order[:size])
         order = order[size:]
     return batches
+
+
+class MicroBatcher:
+    """Scores together the pairs that many ask one by one at the same time.
+
+    While one batch is computed, what arrives meanwhile forms the next. Who asks alone waits for
+    nobody; in a crowd those who were just answered have two milliseconds to ask again, or one of
+    them would be a batch alone and all the others wait for it."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._queue: SimpleQueue[_Request | None] = SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="micro-batcher", daemon=True)
+        self._thread.start()
+
+    def submit(self, sentence1: str, sentence2: str | None = None) -> Future[ScoredPairs]:
+        """The future logits and lengths of one pair; a ModelError after `close`."""
+        answer: Future[ScoredPairs] = Future()
+        with self._closing:
+            if self._closed:
+                raise ModelError("This model is not loaded any more.", "Ask again.")
+            self._queue.put(((sentence1, sentence2), answer))
+        return answer
+
+    def close(self) -> None:
+        """Answers what was asked before, then stops."""
+        with self._closing:
+            self._closed = True
+            self._queue.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        requests: list[_Request] = []
+        while (request := self._queue.get()) is not None:
+            until = time.monotonic() + (_GATHER if len(requests) > 1 else 0.0)
+            requests = [request]
+            with contextlib.suppress(Empty):
+                while len(requests) < _MOST:
+                    left = until - time.monotonic()
+                    following = self._queue.get(left > 0, max(left, 0.0))
+                    if following is None:
+                        self._queue.put(None)  # ends the loop outside
+                        break
+                    requests.append(following)
+            self._answer(requests)
+
+    def _answer(self, requests: list[_Request]) -> None:
+        """Answer each; where a batch fails each is tried alone, and has its own error."""
+        try:
+            blocks = zip(*self._scorer.stream(row for row, _ in requests), strict=True)
+            logits, tokens, cut = (np.concatenate(block) for block in blocks)
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0][1].set_exception(error)
+                return
+            for request in requests:
+                self._answer([request])
+            return
+        for at, (_, answer) in enumerate(requests):
+            answer.set_result(ScoredPairs(logits[[at]], tokens[[at]], cut[[at]]))
 
 
 _changing_threads = threading.Lock()

@@ -116,7 +116,7 @@ def missed_sentences(analysis: Analysis) -> Markup:
 def weakness(analysis: Analysis) -> Markup:
     """Which kinds of pairs it is surely worse at, which were too few to tell, and which classes it
     misses whatever their size."""
-    small = [part for part in analysis.slices if not part.judged]
+    small = [part for part in analysis.slices if part.count < TESTED]
     return macro(_TEXT, "weakness")(
         missed=missed_sentences(analysis),
         weak=[_kind(part) for part in analysis.slices if part.weak],

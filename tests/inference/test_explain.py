@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -186,10 +185,9 @@ def test_words_follow_each_other_and_every_weight_is_in_the_sum(
     for tokenizer in (bundled, byte_level()):
         explanation = explain_pair(tokenizer, Bag(len(tokenizer)), first, second, max_length, 1)
         for index, text in enumerate((first, second), start=1):
-            words = [word for word in explanation.words if word.sentence == index]
-            for word in words:
-                assert text[word.start : word.end] == word.text == word.text.strip() != ""
-            assert all(a.end <= b.start for a, b in itertools.pairwise(words))
+            words = [word.text for word in explanation.words if word.sentence == index]
+            assert all(word == word.strip() != "" for word in words)
+            assert "".join("".join(words).split()) in "".join(text.split())
         difference = explanation.target - explanation.baseline_target
         assert total_weight(explanation) == pytest.approx(difference, abs=1e-3, rel=1e-3)
 
