@@ -46,7 +46,6 @@ def measure_baselines(
 
     Args:
         checkpoint: the model before any tuning; compared only where it is a sentence encoder.
-        max_length: the longest sentence in tokens.
         half: whether to encode in bf16.
         stop: asked between two batches; the baselines measured by then are returned.
     """
@@ -83,9 +82,8 @@ def _draw(split: Dataset, most: int) -> _Texts:
 def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
     """Classes that logistic regression gives the validation pairs.
 
-    A pair is what its two TF-IDF vectors have in common and in what they differ (elementwise
-    product and absolute difference, as InferSent joins sentence vectors: Conneau et al. 2017,
-    https://arxiv.org/abs/1705.02364), and their cosine.
+    A pair is the elementwise product and absolute difference of its two TF-IDF vectors, as
+    InferSent joins sentence vectors (https://arxiv.org/abs/1705.02364), and their cosine.
     """
     from scipy.sparse import csr_array, hstack
     from sklearn.feature_extraction.text import TfidfVectorizer

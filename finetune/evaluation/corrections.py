@@ -58,15 +58,8 @@ def corrections_csv(run: Run, labels: list[str]) -> str:
 
 
 def corrections_upload(store: RunStore, run: Run) -> RunConfig:
-    """The configuration of a run on the corrected pairs, which become the visitor's own files.
-
-    Reads the run's pairs again, which takes a moment.
-
-    Raises:
-        DataError: when nothing was corrected, the pairs have changed since the run, or the
-            visitor may not keep so much.
-        StoreError: when they cannot be written.
-    """
+    """The configuration of a run on the corrected pairs, which become the visitor's own files; a
+    DataError when nothing was corrected, the pairs have changed, or are more than may be kept."""
     from finetune.data import dataset_cache, splits
 
     corrections = read_corrections(run)

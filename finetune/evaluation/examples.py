@@ -42,9 +42,8 @@ def select_examples(
     """Rows of examples, in order; what is empty selects any.
 
     Args:
-        which: one of `SELECTIONS`.
+        which, history: one of `SELECTIONS`, and of `HISTORIES`.
         label: the true class by name.
-        history: one of `HISTORIES`.
         search: a text that stands in one of the sentences, in upper or lower case.
         by: `confidence`, `doubt`, `words` or `overlap`, the greatest first; or `row`. Suspected
             labels come by their doubt.

@@ -6,7 +6,6 @@ Everything is computed from the logits and examples in the run's `predictions/`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -89,9 +88,7 @@ class RunEvaluation:
         """Rows whose label is doubted, the most doubted first: no evaluation got them right, and
         the label's probability stayed below a tenth.
 
-        Sources: Swayamdipta et al. 2020, Dataset Cartography, https://arxiv.org/abs/2009.10795
-        (hard-to-learn examples are often mislabelled); Northcutt et al. 2021, Confident Learning,
-        https://arxiv.org/abs/1911.00068.
+        Source: Swayamdipta et al. 2020, Dataset Cartography, https://arxiv.org/abs/2009.10795.
         """
         never = self.history == HISTORIES.index("never learned")
         rows = np.flatnonzero(never & (self.doubt > 1 - SUSPECT))
@@ -99,14 +96,8 @@ class RunEvaluation:
 
 
 def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> RunEvaluation:
-    """The evaluation of the kept model; computed again only when a file has changed.
-
-    Args:
-        split: `validation`, or `test` once it was opened.
-
-    Raises:
-        StoreError: when nothing was evaluated yet, or it cannot be read.
-    """
+    """The evaluation of the kept model, on the `test` split once it was opened; computed again only
+    when a file has changed. A StoreError when nothing was evaluated yet, or was not kept."""
     best = summary.best
     if best is None or summary.prepared is None:
         raise StoreError("Nothing was evaluated yet.", "The first evaluation ends an epoch.")
@@ -177,33 +168,23 @@ def _evaluate(
 def _histories(
     run: Run, kept: SavedLogits, other_steps: tuple[int, ...]
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], int]:
-    """Each example's index into `HISTORIES` and the doubt of its label, and of how many
-    evaluations."""
+    """Each example's index into `HISTORIES`, the doubt of its label, and how many evaluations were
+    read: all by step, or evenly chosen ones where they are many."""
+    most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // kept.logits.size), len(other_steps))
+    places = np.linspace(0, len(other_steps) - 1, most)
     truth = kept.labels
     always, ever = np.ones(len(truth), bool), np.zeros(len(truth), bool)
     right, total, count = ever, np.zeros(len(truth)), 0
-    for logits in _evaluations(run, kept, other_steps):
-        right = logits.argmax(axis=1) == truth
-        always &= right
-        ever |= right
-        total += calibration.probabilities(logits)[np.arange(len(truth)), truth]
-        count += 1
+    for step in sorted({*(other_steps[round(place)] for place in places), kept.step}):
+        with contextlib.suppress(StoreError):
+            saved = kept if step == kept.step else saved_predictions.read_logits(run, step)
+            right = saved.logits.argmax(axis=1) == truth
+            always &= right
+            ever |= right
+            total += calibration.probabilities(saved.logits)[np.arange(len(truth)), truth]
+            count += 1
     history = np.select([always, right, ever], [0, 1, 2], 3).astype(np.int8)
     return history, (1 - total / count).astype(np.float32), count
-
-
-def _evaluations(
-    run: Run, kept: SavedLogits, other_steps: tuple[int, ...]
-) -> Iterator[saved_predictions.Logits]:
-    """The logits of all evaluations by step, or of evenly chosen ones where they are many or
-    large; the kept model's are always among them."""
-    most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // kept.logits.size))
-    if len(other_steps) > most:
-        places = np.linspace(0, len(other_steps) - 1, most)
-        other_steps = tuple(other_steps[round(place)] for place in places)
-    for step in sorted({*other_steps, kept.step}):
-        with contextlib.suppress(StoreError):
-            yield (kept if step == kept.step else saved_predictions.read_logits(run, step)).logits
 
 
 def _order_consistency(run: Run, scored: SavedLogits, positive: int) -> OrderConsistency | None:

@@ -73,8 +73,7 @@ def save_examples(run: Run, split: str, table: pa.Table) -> None:
 
 
 def read_logits(run: Run, step: int, split: str = "validation") -> SavedLogits:
-    """The logits of an evaluation; of the test split those kept last. A StoreError when they were
-    not kept."""
+    """The logits of an evaluation, of the test split those kept last; or a StoreError."""
     try:
         with np.load(_logits_file(run, step, split)) as arrays:
             logits, broken = _finite(arrays["logits"])
@@ -83,8 +82,6 @@ def read_logits(run: Run, step: int, split: str = "validation") -> SavedLogits:
             )
     except FileNotFoundError as error:
         subject = _("The evaluation of step {step:,}", step=step)
-        if split == "test":
-            subject = _("The test set")
         raise StoreError(
             "{subject} of run {id} was not kept.", subject=subject, id=run.id
         ) from error

@@ -1,7 +1,5 @@
-"""The accuracy of groups of examples that share a trait of their texts, and which groups are weak.
-
-Traits come from lists of English words and from digits: a first hint at what to look at.
-"""
+"""The accuracy of groups of examples that share a trait of their texts, read from lists of English
+words and from digits: a first hint at what to look at."""
 
 from __future__ import annotations
 
@@ -91,10 +89,8 @@ def score_slices(
 
     Groups are up to four bins of words and of overlap, each yes/no trait, and each of the 20 most
     frequent true classes. One of 10 examples or more is weak where its accuracy is below that of
-    all other examples by Fisher's exact test, one-sided, at 5% over all groups together after Holm.
-
-    Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure,
-    https://www.jstor.org/stable/4615733.
+    all other examples by Fisher's exact test, one-sided, at 5% over all groups together after Holm
+    (1979, https://www.jstor.org/stable/4615733).
     """
     from scipy.stats import hypergeom
 

@@ -29,11 +29,7 @@ MOST_SWAPPED = 10_000  # pairs, drawn with a seed; each is scored twice
 def measure_run_baselines(
     run: Run, config: RunConfig, half: bool, stop: Callable[[], bool]
 ) -> dict[str, dict[str, float]]:
-    """Keep the validation examples, and score the baselines on them, as `measure_baselines`.
-
-    Raises:
-        DataError: when the pairs cannot be read any more.
-    """
+    """Keep the validation examples, and score the baselines on them, as `measure_baselines`."""
     from finetune.evaluation import baselines
 
     pairs = _load_pairs(run)
@@ -42,12 +38,8 @@ def measure_run_baselines(
 
 
 def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> None:
-    """Score the kept model on the validation pairs in both orders, or on 10,000 of them.
-
-    Raises:
-        DataError: when they are single sentences, or cannot be read any more.
-        ModelError: when there is no model.
-    """
+    """Score the kept model on the validation pairs in both orders, or on 10,000 of them; a
+    DataError when they are single sentences."""
     from finetune.inference.scorer import Scorer
 
     table = saved_predictions.read_examples(run)
@@ -69,12 +61,8 @@ def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> Non
 
 
 def open_test_set(run: Run) -> None:
-    """Score the kept model on the test split, and write into the run that it was opened.
-
-    Raises:
-        DataError: when there is no test split, or the pairs are not those of the run.
-        ModelError: when there is no model.
-    """
+    """Score the kept model on the test split, and write into the run that it was opened; a
+    DataError when there is no test split, or the pairs are not those of the run."""
     from finetune.inference.scorer import Scorer
 
     pairs = _load_pairs(run)

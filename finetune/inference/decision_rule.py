@@ -82,12 +82,8 @@ def read_rule(folder: Path) -> DecisionRule:
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
-    """Change fields of the rule of the model in a folder; None, or "", takes a choice back.
-
-    Raises:
-        DataError: naming the value that cannot be used.
-        StoreError: when there is no model or its folder cannot be written.
-    """
+    """Change fields of the rule of the model in a folder; None, or "", takes a choice back. A
+    DataError names the value that cannot be used."""
     for name, limit in _LIMITS.items():
         value = values.get(name)
         if value is not None and not 0 < value < limit:

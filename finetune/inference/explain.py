@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-from finetune.errors import ModelError
-
 STEPS = (32, 64, 128, 256)
 TOLERANCE = 0.05
 # A difference smaller than this many nats counts as this one: 5% of it moves no probability by
@@ -38,11 +36,8 @@ class WordWeight:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a model decided as it did.
-
-    The target is the log-odds of the explained class, ln(p / (1 - p)): of two classes the one logit
-    minus the other. A lone logit can change while no probability does; this cannot.
-    """
+    """Why a model decided as it did. The target is the log-odds of the explained class,
+    ln(p / (1 - p)): of two classes the one logit minus the other."""
 
     label_index: int
     target: float  # of the input, in nats
@@ -73,26 +68,14 @@ def explain_pair(
 
     Args:
         model: an fp32 classifier in eval mode, not in use by another thread.
-
-    Raises:
-        ModelError: when the tokenizer is not a fast one or has no token to blank words with.
     """
-    tokens = (tokenizer.pad_token_id, tokenizer.mask_token_id, tokenizer.unk_token_id)
-    blank = next((token for token in tokens if token is not None), None)
-    if not tokenizer.is_fast or blank is None:
-        raise ModelError(
-            "The tokenizer {name} does not say which characters a token is, or has no token "
-            "to blank a word with.",
-            "Only a model with a fast tokenizer (tokenizer.json) and a pad_token can be explained.",
-            name=type(tokenizer).__name__,
-        )
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
     inputs = tokenizer(*texts, truncation=True, max_length=max_length, return_tensors="pt")
     inputs = inputs.to(model.device)
     in_text = torch.tensor([[sentence is not None for sentence in inputs.sequence_ids(0)]])
     ids, embedding = inputs["input_ids"], model.get_input_embeddings()
     with torch.no_grad():
-        baseline = embedding(ids.masked_fill(in_text.to(model.device), blank))
+        baseline = embedding(ids.masked_fill(in_text.to(model.device), tokenizer.pad_token_id or 0))
         path = embedding(ids) - baseline
         ends = _log_odds(model, inputs, torch.cat([baseline, baseline + path]), label)
     baseline_target, target = ends.tolist()
@@ -110,9 +93,8 @@ def explain_pair(
 
 def _log_odds(model: Any, inputs: BatchEncoding, embeddings: Tensor, label: int) -> Tensor:
     """Of one class against all others, shape (batch,), when the tokens of an input have other
-    embeddings, of shape (batch, length, width); of a single output, that output.
-
-    The ids stay: a model may read from them where padding begins or which position is whose."""
+    embeddings, of shape (batch, length, width); of a single output, that output. The ids stay: a
+    model may read from them where padding begins or which position is whose."""
     rows = {name: values.expand(len(embeddings), -1) for name, values in inputs.items()}
     hook = model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
     try:

@@ -41,11 +41,8 @@ def file_columns(path: Path, name: str) -> tuple[list[str], tuple[str, str, str]
 
 
 def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -> PredictionRequest:
-    """The request with its columns guessed where they were left open.
-
-    Raises:
-        DataError: naming a column that the file does not have, or a sentence that has no column.
-    """
+    """The request with its columns guessed where they were left open; a DataError names a column
+    that the file does not have, or a sentence that has no column."""
     usable, guesses = file_columns(path, request.file)
     columns = ", ".join(usable[:20])
     first, second, label = (

@@ -1,5 +1,5 @@
-"""Predicts every row of a file in bounded memory: the same rows are written with the prediction
-and every class's probability."""
+"""Predicts every row of a file in bounded memory: the same rows are written with the prediction,
+every class's probability and, where a row cannot be predicted, the reason in `error`."""
 
 from __future__ import annotations
 
@@ -49,8 +49,6 @@ def predict_file(
     on_head: Callable[[list[Line]], None] = lambda rows: None,
 ) -> tuple[dict[str, Any], bool]:
     """Predict every row of a file: the report, and whether all rows were predicted.
-
-    A row that cannot be read, or that has no sentence, has the reason in the column `error`.
 
     Args:
         path, out: the file and the result, of the same kind (JSON becomes JSONL).
@@ -271,17 +269,15 @@ def _open_writer(
                 texts = (json.dumps(line, ensure_ascii=False, default=str) for line in lines)
                 file.writelines(f"{text}\n" for text in texts)
             else:
-                rows.writerows({**line, **_csv_cells(line, added)} for line in lines)
+                rows.writerows(
+                    {**line, **{name: _csv_cell(line.get(name)) for name in added}}
+                    for line in lines
+                )
             file.flush()
 
         yield write
 
 
-def _csv_cells(line: Line, added: list[str]) -> Line:
-    """The added cells, safe for a spreadsheet, as the names of classes may be another's; the
-    person's own stay as they came."""
-    cells = {name: line.get(name) for name in added}
-    return {
-        name: str(cell).lower() if isinstance(cell, bool) else safe_csv.escape_formula(cell)
-        for name, cell in cells.items()
-    }
+def _csv_cell(cell: Any) -> object:
+    """An added cell, safe for a spreadsheet, as the names of classes may be another's."""
+    return str(cell).lower() if isinstance(cell, bool) else safe_csv.escape_formula(cell)

@@ -1,12 +1,9 @@
 """The layers of BERT and its kin, made anew to answer on a processor: the same numbers, sooner.
 
-What is saved: query, key and value are one product, of weights laid out beforehand. Attention is
-plain products with the keys padded to whole vectors, for a softmax over rows that end in a part of
-one takes twice as long. And where the head reads the first token alone, the last layer computes the
-others' keys and values and nothing else of them. Embeddings and head stay the model's own.
-
-A model is known by the names of its parts only; `optimize_layers` compares the answers, and leaves
-alone what differs.
+Query, key and value are one product, of weights laid out beforehand. Attention is plain products
+with the keys padded to whole vectors, for a softmax over rows that end in a part of one takes twice
+as long. And where the head reads the first token alone, the last layer computes the others' keys
+and values and nothing else of them. A model is known by the names of its parts.
 """
 
 from __future__ import annotations
@@ -47,10 +44,8 @@ def _parts(layer: nn.Module) -> list[Any] | None:
 
 
 class _Product(nn.Module):
-    """A product with fixed weights, laid out beforehand as the processor's kernel wants them.
-
-    The operators are those of `torch.compile`, none of PyTorch's public ones: where they are
-    missing, the ordinary one serves."""
+    """A product with fixed weights, laid out beforehand as the processor's kernel wants them, by
+    private operators of PyTorch; where they are missing, the ordinary one serves."""
 
     def __init__(self, linears: list[nn.Linear], dtype: torch.dtype) -> None:
         super().__init__()
@@ -71,11 +66,8 @@ class _Product(nn.Module):
 
 
 class Layer(nn.Module):
-    """One transformer layer with its normalisation after each sum, without dropout.
-
-    With `first_only` it returns the first token alone, of shape (batch, 1, width), in fp32.
-    Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, as in Devlin et al. 2018.
-    """
+    """One transformer layer (Vaswani et al. 2017) with its normalisation after each sum. With
+    `first_only` it returns the first token alone, of shape (batch, 1, width), in fp32."""
 
     def __init__(self, parts: list[Any], heads: int, first_only: bool, dtype: torch.dtype) -> None:
         super().__init__()
@@ -127,10 +119,8 @@ class Layer(nn.Module):
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to attention's scores: nothing for a token, the least number for padding.
-
-    Of shape (batch, 1, 1, keys), the keys a whole number of vectors, of a mask (batch, length). A
-    model passes a mask of four dimensions on to its layers as it is."""
+    """What is added to attention's scores, of shape (batch, 1, 1, keys), of a mask (batch, length).
+    A model passes a mask of four dimensions on to its layers as it is."""
     keys = -(-mask.shape[1] // _WHOLE) * _WHOLE
     bias = torch.full((len(mask), 1, 1, keys), torch.finfo(dtype).min, dtype=dtype)
     bias[:, 0, 0, : mask.shape[1]].masked_fill_(mask.bool(), 0.0)
@@ -138,10 +128,8 @@ def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def optimize_layers(model: Any, dtype: torch.dtype) -> bool:
-    """Put `Layer`s in the place of a classifier's layers, if it then answers as before.
-
-    Judged in fp32, on random tokens of several lengths. Where they are replaced, the model's
-    attention mask must be `attention_bias`'s; otherwise it is as it was."""
+    """Put `Layer`s in the place of a classifier's layers, if it then answers random tokens as
+    before; whether it does. Its attention mask must be `attention_bias`'s then."""
     depth, heads = (
         getattr(model.config, name, 0) for name in ("num_hidden_layers", "num_attention_heads")
     )

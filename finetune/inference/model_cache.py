@@ -14,7 +14,7 @@ import torch
 from finetune import hub_errors, json_files
 from finetune.data import checkpoints
 from finetune.errors import ModelError
-from finetune.inference.predictor import Predictor, check_memory
+from finetune.inference.predictor import Predictor
 
 MOST_OF_HUB = 2**30  # bytes of a model that a visitor of a shared app may fetch
 MODELS_KEPT = int(os.environ.get("FINETUNE_MODELS") or 3)
@@ -66,13 +66,8 @@ def release_models() -> None:
 
 
 def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
-    """The folder of a classifier of the Hub once it is fetched, and how many tokens it reads.
-
-    For a visitor `anonymous`: without any token of this machine's, and up to `MOST_OF_HUB`.
-
-    Raises:
-        ModelError: when it cannot be had, or is no such classifier.
-    """
+    """The folder of a classifier of the Hub once it is fetched, and how many tokens it reads. For a
+    visitor `anonymous`: without any token of this machine's, and up to `MOST_OF_HUB`."""
     from huggingface_hub import HfApi, snapshot_download
 
     token = False if anonymous else None
@@ -82,50 +77,22 @@ def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
         )
         if anonymous and info.gated:  # its files may lie in the cache all the same
             raise hub_errors.Gated
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
-        _check_files(name, sizes, anonymous)
+        files = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        size = sum(files[file] for file in files if file.endswith(_FETCHED) and "/" not in file)
+        if anonymous and size > MOST_OF_HUB:
+            raise ModelError(
+                "{name} has {size:.1f} GB; a visitor may load up to {limit:.0f} GB.",
+                "Choose a smaller model.",
+                name=name,
+                size=size / 2**30,
+                limit=MOST_OF_HUB / 2**30,
+            )
         patterns = [f"*{ending}" for ending in _FETCHED]
         folder = snapshot_download(
             name, revision=info.sha, token=token, allow_patterns=patterns, ignore_patterns=["*/*"]
         )
-    except ModelError:
-        raise
     except Exception as error:  # each library has errors of its own
-        raise hub_errors.explained("model", name, error) or ModelError(
-            "The model {name!r} cannot be had: {error}",
-            "Check its id, as owner/name, or choose a run.",
-            name=name,
-            error=hub_errors.first_line(error),
-        ) from error
+        raise hub_errors.explained("model", name, error) or error from None
     config = json_files.read(Path(folder) / "config.json")
-    architectures = ", ".join(map(str, config.get("architectures") or ["unknown"]))
-    if "ForSequenceClassification" not in architectures:
-        raise ModelError(
-            "{name} is no sequence classifier; its architecture is {architectures}.",
-            "Choose one for text-classification.",
-            name=name,
-            architectures=architectures,
-        )
     longest = checkpoints.most_tokens(config) or checkpoints.DEFAULT_LENGTH
     return Path(folder), min(checkpoints.DEFAULT_LENGTH, longest)
-
-
-def _check_files(name: str, sizes: dict[str, int], anonymous: bool) -> None:
-    """Check a model's files, name -> bytes, before they are fetched."""
-    fetched = {file: sizes[file] for file in sizes if file.endswith(_FETCHED) and "/" not in file}
-    weights = [size for file, size in fetched.items() if file.endswith(".safetensors")]
-    if not weights:
-        raise ModelError(
-            "{name} has no safetensors weights.",
-            "Choose a model that has: others can run code.",
-            name=name,
-        )
-    if anonymous and sum(fetched.values()) > MOST_OF_HUB:
-        raise ModelError(
-            "{name} has {size:.1f} GB; a visitor may load up to {limit:.0f} GB.",
-            "Choose a smaller model.",
-            name=name,
-            size=sum(fetched.values()) / 2**30,
-            limit=MOST_OF_HUB / 2**30,
-        )
-    check_memory(sum(weights))

@@ -72,12 +72,8 @@ def find_flips(
     edits: Sequence[Edit], original: str, answers: Sequence[tuple[str, Mapping[str, float]]]
 ) -> list[Flip]:
     """Those edits that change the decision: one of each kind, then the others; within both the one
-    of whose new class the model is surest first.
-
-    Args:
-        original: the class predicted for the unedited pair.
-        answers: of each edit: the class predicted, and class -> probability.
-    """
+    of whose new class the model is surest first. The answers are the class predicted for each edit,
+    and class -> probability; `original` is the unedited pair's."""
     flips = [
         Flip(edit, label, shares[label])
         for edit, (label, shares) in zip(edits, answers, strict=True)

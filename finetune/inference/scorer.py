@@ -1,7 +1,4 @@
-"""Scores many pairs fast: one model, batches of pairs of similar length, all of the processors.
-
-A scorer gives logits; `decision_rule` makes labels and probabilities of them.
-"""
+"""Logits of many pairs, fast: one model, batches of pairs of similar length, all processors."""
 
 from __future__ import annotations
 
@@ -67,9 +64,6 @@ class Scorer:
         precision: what it computes in; `auto` takes bf16 where the hardware computes in it.
         threads: of a CPU, that compute; 0 for as many as PyTorch would take.
         aside: let whatever else runs on these processors go first.
-
-    Raises:
-        ModelError: when the folder is gone or damaged; so does every score that is no number.
     """
 
     def __init__(
@@ -105,8 +99,7 @@ class Scorer:
     def scores(
         self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Logits of shape (pairs, classes), in the order given, of at least one pair or one
-        single sentence."""
+        """Logits of shape (pairs, classes), in the order given, of one row or more."""
         seconds = itertools.repeat(None, len(sentence1)) if sentence2 is None else sentence2
         rows = zip(sentence1, seconds, strict=True)
         return np.concatenate([block.logits for block in self.stream(rows)])
@@ -195,9 +188,8 @@ class Scorer:
         return logits.float().cpu().numpy()  # type: ignore[no-any-return]
 
     def _padded(self, rows: Columns) -> tuple[dict[str, Any], torch.Tensor]:
-        """Tensors of shape (batch, longest) on the device, and the mask on the CPU.
-
-        As `tokenizer.pad` makes them, in a twentieth of its time."""
+        """Tensors of shape (batch, longest) on the device, and the mask on the CPU, as
+        `tokenizer.pad` makes them in twenty times the time."""
         largest = max(itertools.chain.from_iterable(rows["input_ids"]), default=0)
         if largest >= self._vocabulary_size:  # a GPU would be of no use any more
             raise ModelError(
@@ -222,8 +214,7 @@ class Scorer:
 
 
 def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
-    """Places of the inputs, the longest first, in batches of at most `budget` tokens, padded, or of
-    one longer input."""
+    """Places of the inputs, the longest first, in batches of about `budget` tokens, padded."""
     order = np.argsort(-lengths, kind="stable").tolist()
     batches = []
     while order:
@@ -234,11 +225,9 @@ def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
 
 
 class MicroBatcher:
-    """Scores together the pairs that many ask one by one at the same time.
-
-    While one batch is computed, what arrives meanwhile forms the next. Who asks alone waits for
-    nobody; in a crowd those who were just answered have two milliseconds to ask again, or one of
-    them would be a batch alone and all the others wait for it."""
+    """Scores together the pairs that many ask one by one: what arrives while one batch is computed
+    forms the next. Who asks alone waits for nobody; in a crowd those who were just answered have
+    two milliseconds to ask again, or one of them would be a batch alone and the others wait."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer
@@ -299,10 +288,8 @@ _changing_threads = threading.Lock()
 
 
 def set_own_threads(threads: int) -> None:
-    """Let PyTorch compute with so many threads where the calling thread asks it to.
-
-    `torch.set_num_threads` sets that for all threads that are still to come, too: that is put back.
-    """
+    """Let PyTorch compute with so many threads where the calling thread asks it to. What
+    `torch.set_num_threads` sets for all threads that are still to come is put back."""
     with _changing_threads:
         default = _in_new_thread(torch.get_num_threads)
         torch.get_num_threads()  # the first question takes the default, also after a number was set
@@ -319,6 +306,12 @@ def default_threads() -> int:
 def _in_new_thread(function: Callable[[], T]) -> T:
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
+
+
+def take_one_thread() -> None:
+    """Compute with one thread, which lets others go first: several would wait for each other."""
+    set_own_threads(1)
+    lower_priority()
 
 
 def lower_priority() -> None:

@@ -54,12 +54,8 @@ def probabilities(
 
 
 def reliability(confidence: Floats | Logits, right: Truths) -> Reliability:
-    """Confidence against accuracy in bins. The expected error of few examples is too high: even a
-    perfect model shows some.
-
-    Args:
-        confidence: probability of the predicted class, of shape (examples,), at least one example.
-        right: of shape (examples,), True where the predicted class is the true one.
+    """Probabilities of the predicted classes against whether these are right, both of shape
+    (examples,), in bins. The error of few examples is too high: even a perfect model shows some.
 
     Source: Naeini, Cooper and Hauskrecht 2015, https://doi.org/10.1609/aaai.v29i1.9602.
     """

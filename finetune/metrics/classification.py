@@ -50,7 +50,7 @@ class ThresholdSweep:
     precision: Floats
     recall: Floats
     f1: Floats
-    best: dict[str, float]  # `threshold`, `accuracy`, `precision`, `recall` and `f1`
+    best: dict[str, float]  # `threshold` and the metrics there
 
 
 def ratio(above: NDArray[Any], below: NDArray[Any]) -> Floats:
@@ -102,10 +102,7 @@ def class_scores(confusion: Counts) -> list[ClassScores]:
 
 
 def matthews_corrcoef(confusion: Counts) -> float:
-    """Matthews' correlation coefficient: 1 is all right, 0 no better than chance.
-
-    Source: Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006.
-    """
+    """Matthews' correlation (Gorodkin 2004): 1 is all right, 0 no better than chance."""
     from sklearn import metrics
 
     labels, predictions = np.nonzero(confusion)
@@ -117,11 +114,7 @@ def matthews_corrcoef(confusion: Counts) -> float:
 
 def ranking_curves(scores: Scores, positives: Truths) -> tuple[Curve, Curve] | None:
     """The receiver operating characteristic, and precision against recall, whose area is the
-    average precision; None where there are no positives or no negatives.
-
-    Args:
-        scores: higher for what is more likely positive, of shape (examples,).
-    """
+    average precision; None where there are no positives or no negatives."""
     from sklearn import metrics
 
     if positives.all() or not positives.any():
@@ -147,25 +140,21 @@ def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
 
     The best threshold is fitted to these very examples, so the F1 there is better than what new
     examples will show."""
-    grid = np.arange(101) / 100
-    best = _best_threshold(np.asarray(scores, np.float64), positives)
-    at_best = _threshold_metrics(scores, positives, np.array([best]))
-    best_metrics = {name: float(value[0]) for name, value in at_best.items()}
-    return ThresholdSweep(
-        grid, **_threshold_metrics(scores, positives, grid), best={"threshold": best} | best_metrics
-    )
-
-
-def _threshold_metrics(scores: Scores, positives: Truths, thresholds: Floats) -> dict[str, Floats]:
-    called = np.asarray(scores, np.float64) >= thresholds[:, None]
+    exact: Floats = np.asarray(scores, np.float64)
+    thresholds = np.append(np.arange(101) / 100, _best_threshold(exact, positives))
+    called = exact >= thresholds[:, None]
     hits, predicted = called[:, positives].sum(axis=1), called.sum(axis=1)
     support, examples = positives.sum(), np.array(len(positives))
-    return {
+    metrics = {
         "accuracy": ratio(examples - predicted - support + 2 * hits, examples),
         "precision": ratio(hits, predicted),
         "recall": ratio(hits, support),
         "f1": ratio(2 * hits, predicted + support),
     }
+    best = {name: float(values[-1]) for name, values in metrics.items()}
+    best["threshold"] = float(thresholds[-1])
+    grid = {name: values[:-1] for name, values in metrics.items()}
+    return ThresholdSweep(thresholds[:-1], **grid, best=best)
 
 
 def _best_threshold(scores: Floats, positives: Truths) -> float:

@@ -1,8 +1,5 @@
 """95% confidence intervals of accuracy and F1, and tests of differences between classifiers.
 
-An interval covers the score on endlessly many examples of the same source; it says nothing of
-another seed (see `mean_interval`) or source.
-
 The bootstrap resamples the counts of the confusion matrix's cells, not the examples: examples of
 the same label and prediction are interchangeable. 10,000 resamples of 408 or 40,000 examples take
 6 ms; `scipy.stats.bootstrap(method="BCa")` takes 320 ms for 408.
@@ -55,10 +52,6 @@ def bootstrap_intervals(confusion: Counts, positive: int = 1) -> dict[str, Inter
     is 2 J / (1 + J), where J is the share of true positives among all that are positive or called
     so: its interval is that of J. For macro F1 accuracy's stands in.
 
-    Args:
-        confusion: of shape (classes, classes), of at least one example.
-        positive: the class whose F1 is meant of two; of more it is macro F1.
-
     Source: Efron 1987, Better Bootstrap Confidence Intervals,
     https://doi.org/10.1080/01621459.1987.10478410.
     """
@@ -81,11 +74,8 @@ def bootstrap_intervals(confusion: Counts, positive: int = 1) -> dict[str, Inter
 def paired_bootstrap(
     labels: Indices, first: Indices, second: Indices, classes: int, positive: int = 1
 ) -> dict[str, Interval]:
-    """Bootstrap intervals of the difference second - first on the same examples.
-
-    Each resample holds the same examples for both, so what is hard for both cancels out.
-
-    Source: Berg-Kirkpatrick, Burkett and Klein 2012, https://aclanthology.org/D12-1091/.
+    """Bootstrap intervals of the difference second - first on the same examples: what is hard for
+    both cancels out (Berg-Kirkpatrick, Burkett and Klein 2012, https://aclanthology.org/D12-1091/).
     """
     cells, counts = np.unique(np.stack([labels, first, second]), axis=1, return_counts=True)
     target = positive if classes == 2 else None
@@ -153,8 +143,7 @@ def _bca_ends(value: float, draws: Floats, acceleration: float) -> tuple[float, 
 def mcnemar_test(labels: Indices, first: Indices, second: Indices) -> McNemar:
     """The exact test whether one of two classifiers is right more often on the same examples.
 
-    Source: McNemar 1947, https://doi.org/10.1007/BF02295996; for classifiers, Dietterich 1998,
-    https://doi.org/10.1162/089976698300017197.
+    Source: Dietterich 1998, https://doi.org/10.1162/089976698300017197.
     """
     from scipy.stats import binomtest
 
@@ -167,10 +156,7 @@ def mcnemar_test(labels: Indices, first: Indices, second: Indices) -> McNemar:
 
 
 def wilson_interval(right: int, n: int) -> Interval:
-    """Wilson's score interval of a proportion, of use for few examples and near 0 and 1.
-
-    Source: Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953.
-    """
+    """Wilson's score interval (1927) of a proportion, of use for few examples and near 0 and 1."""
     from scipy.stats import binomtest
 
     if n == 0:
@@ -181,11 +167,8 @@ def wilson_interval(right: int, n: int) -> Interval:
 
 def newcombe_bound(score: Interval, other: float, examples: int) -> float:
     """How far two scores may be apart though both classifiers are as good: the 95% bound of their
-    difference. Both are taken as independent proportions, which makes it too wide, if anything.
-
-    Args:
-        other: the score that has no interval.
-        examples: that the other was measured on.
+    difference, `other` without an interval. Both are taken as independent proportions, which makes
+    it too wide, if anything.
 
     Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, square-and-add.
     """

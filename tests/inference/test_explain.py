@@ -20,7 +20,6 @@ from transformers import (
 )
 
 from finetune.data import checkpoints
-from finetune.errors import ModelError
 from finetune.inference import explain
 from finetune.inference.explain import Explanation, explain_pair
 from finetune.training import model
@@ -190,12 +189,3 @@ def test_words_follow_each_other_and_every_weight_is_in_the_sum(
             assert "".join("".join(words).split()) in "".join(text.split())
         difference = explanation.target - explanation.baseline_target
         assert total_weight(explanation) == pytest.approx(difference, abs=1e-3, rel=1e-3)
-
-
-def test_a_tokenizer_that_cannot_serve_is_refused() -> None:
-    nameless = byte_level()
-    nameless.pad_token = None
-    slow: Any = SimpleNamespace(is_fast=False, pad_token_id=0, mask_token_id=1, unk_token_id=2)
-    for tokenizer in (slow, nameless):
-        with pytest.raises(ModelError, match="does not say which characters a token is"):
-            explain_pair(tokenizer, Bag(300), "dogs", "cats", 32, 1)
