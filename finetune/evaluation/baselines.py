@@ -46,7 +46,6 @@ def measure_baselines(
 
     Args:
         checkpoint: the model before any tuning; compared only where it is a sentence encoder.
-        max_length: the longest sentence in tokens.
         half: whether to encode in bf16.
         stop: asked between two batches; the baselines measured by then are returned.
     """
@@ -83,9 +82,8 @@ def _draw(split: Dataset, most: int) -> _Texts:
 def predict_by_tfidf(train: _Texts, validation: _Texts) -> Labels:
     """Classes that logistic regression gives the validation pairs.
 
-    A pair is what its two TF-IDF vectors have in common and in what they differ (elementwise
-    product and absolute difference, as InferSent joins sentence vectors: Conneau et al. 2017,
-    https://arxiv.org/abs/1705.02364), and their cosine.
+    A pair is the elementwise product and absolute difference of its two TF-IDF vectors, as
+    InferSent joins sentence vectors (https://arxiv.org/abs/1705.02364), and their cosine.
     """
     from scipy.sparse import csr_array, hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -155,7 +153,7 @@ def cosine_similarity(
         model = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
-    first_token = disk.read_json(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token")
+    pooling = disk.read_json(folder / "1_Pooling" / "config.json")
     texts = first + second
     order = np.argsort([len(text) for text in texts], kind="stable")
     batches = []
@@ -169,7 +167,8 @@ def cosine_similarity(
         with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
             states = model(**inputs).last_hidden_state.float()
         mask = inputs["attention_mask"].unsqueeze(-1)
-        pooled = states[:, 0] if first_token else (states * mask).sum(1) / mask.sum(1)
+        mean = (states * mask).sum(1) / mask.sum(1)
+        pooled = states[:, 0] if pooling.get("pooling_mode_cls_token") else mean
         batches.append(torch.nn.functional.normalize(pooled, dim=1).cpu())
     vectors = torch.cat(batches)[np.argsort(order)].chunk(2)
     return np.asarray((vectors[0] * vectors[1]).sum(dim=1))

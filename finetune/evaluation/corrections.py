@@ -16,7 +16,6 @@ import pyarrow as pa
 from pyarrow import csv
 
 from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
-from finetune.data.tables import to_csv
 from finetune.disk import write_atomically
 from finetune.errors import DataError
 from finetune.evaluation import saved_predictions
@@ -34,28 +33,11 @@ def read_corrections(run: Run) -> dict[int, str]:
 
 def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int, str]:
     """Give an example of the validation split another class, or its own again; all corrections
-    then.
-
-    Raises:
-        DataError: when there is no such example or class.
-        StoreError: when the folder cannot be written.
-    """
-    table = _examples(run)
-    if not 0 <= row < table.num_rows:
-        raise DataError(
-            "There is no validation example {row}.", "Choose one of the table.", row=row + 1
-        )
-    if label not in labels:
-        raise DataError(
-            "There is no class {label!r}.",
-            "The classes are {labels}.",
-            label=label,
-            labels=", ".join(labels),
-        )
+    then."""
+    example = _examples(run).column("label")[row].as_py()
     with _write_lock:
-        corrections = read_corrections(run)
-        corrections[row] = label
-        if labels.index(label) == table.column("label")[row].as_py():
+        corrections = read_corrections(run) | {row: label}
+        if labels.index(label) == example:
             del corrections[row]
         text = json.dumps(corrections, ensure_ascii=False, sort_keys=True)
         write_atomically(run.folder / "corrections.json", text + "\n")
@@ -65,27 +47,18 @@ def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int
 def corrections_csv(run: Run, labels: list[str]) -> str:
     """The validation pairs with the corrected labels as CSV; `label_before` is the label that a
     corrected one had."""
-    table, corrections = _examples(run), read_corrections(run)
-    columns = [name for name in table.column_names if name != "label"]
-    lines = []
-    for row, example in enumerate(table.to_pylist()):
-        before = labels[example["label"]]
-        label = corrections.get(row, before)
-        texts = [example[name] for name in columns]
-        lines.append([*texts, label, before if label != before else ""])
-    return to_csv([[*columns, "label", "label_before"], *lines])
+    table = _examples(run)
+    before = _corrected_labels(table, labels, {})
+    after = _corrected_labels(table, labels, read_corrections(run))
+    changed = ["" if old == new else old for old, new in zip(before, after, strict=True)]
+    texts = table.drop_columns("label")
+    cells = zip(*texts.to_pydict().values(), after, changed, strict=True)
+    return safe_csv.to_csv([[*texts.column_names, "label", "label_before"], *cells])
 
 
 def corrections_upload(store: RunStore, run: Run) -> RunConfig:
-    """The configuration of a run on the corrected pairs, which become the visitor's own files.
-
-    Reads the run's pairs again, which takes a moment.
-
-    Raises:
-        DataError: when nothing was corrected, the pairs have changed since the run, or the
-            visitor may not keep so much.
-        StoreError: when they cannot be written.
-    """
+    """The configuration of a run on the corrected pairs, which become the visitor's own files; a
+    DataError when nothing was corrected, the pairs have changed, or are more than may be kept."""
     from finetune.data import dataset_cache, splits
 
     corrections = read_corrections(run)
@@ -101,7 +74,12 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
         files = {name: Path(folder) / f"{name}.csv" for name in tables}
         for name, table in tables.items():
             changed = corrections if name == "validation" else {}
-            _write_split(files[name], table, pairs.labels, changed)
+            labels = pa.array(_corrected_labels(table, pairs.labels, changed))
+            texts = table.select(
+                [name for name in ("sentence1", "sentence2") if name in table.column_names]
+            )
+            # Plain CSV: `safe_csv` would change a text for a spreadsheet.
+            csv.write_csv(texts.append_column("label", labels), files[name])
         dataset = store.uploads.add(files)
     paired = "sentence2" in tables["train"].column_names
     defaults = {field: getattr(RunConfig(), field) for field in (*DATA_FIELDS, "name")}
@@ -114,15 +92,9 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
     return config.changed(**defaults | columns | {"dataset": dataset})
 
 
-def _write_split(
-    path: Path, table: pa.Table, names: list[str], corrections: dict[int, str]
-) -> None:
-    """A split as plain CSV: `to_csv` would change a text for a spreadsheet."""
-    labels = [names[index] for index in table.column("label").to_pylist()]
-    for row, label in corrections.items():
-        labels[row] = label
-    columns = [name for name in ("sentence1", "sentence2") if name in table.column_names]
-    csv.write_csv(table.select(columns).append_column("label", pa.array(labels)), path)
+def _corrected_labels(table: pa.Table, labels: list[str], corrections: dict[int, str]) -> list[str]:
+    indices = table.column("label").to_pylist()
+    return [corrections.get(row, labels[index]) for row, index in enumerate(indices)]
 
 
 def _examples(run: Run) -> pa.Table:

@@ -42,12 +42,11 @@ def select_examples(
     """Rows of examples, in order; what is empty selects any.
 
     Args:
-        which: one of `SELECTIONS`.
+        which, history: one of `SELECTIONS`, and of `HISTORIES`.
         label: the true class by name.
-        history: one of `HISTORIES`.
         search: a text that stands in one of the sentences, in upper or lower case.
-        by: `confidence`, `words` or `overlap`, the greatest first; or `row`. Suspected labels come
-            by their doubt.
+        by: `confidence`, `doubt`, `words` or `overlap`, the greatest first; or `row`. Suspected
+            labels come by their doubt.
     """
     selected = np.ones(len(study.truth), bool)
     if which in ("wrong", "right"):
@@ -61,20 +60,11 @@ def select_examples(
     if which == "suspected labels":
         return study.suspects[selected[study.suspects]]
     rows = np.flatnonzero(selected)
-    values: dict[str, NDArray[Any]] = {"row": -np.arange(len(selected))}
+    values: dict[str, NDArray[Any]] = {"row": -np.arange(len(selected)), "doubt": study.doubt}
     if study.traits is not None:
         values |= {"words": study.traits.words, "overlap": study.traits.overlap}
     ranks = values.get(by, study.confidence)[rows]
     return rows[np.argsort(-ranks, kind="stable")]
-
-
-def most_doubted_errors(
-    study: RunEvaluation, label: str = "", history: str = "", search: str = "", most: int = 10
-) -> NDArray[np.int64]:
-    """Rows of wrong answers, those whose label is doubted most first: the nearest to a suspected
-    label where none is."""
-    rows = select_examples(study, "wrong", label, history, search, "row")
-    return rows[np.argsort(-study.doubt[rows], kind="stable")][:most]
 
 
 def _contains(table: pa.Table, text: str) -> NDArray[np.bool_]:

@@ -6,8 +6,6 @@ Everything is computed from the logits and examples in the run's `predictions/`.
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,11 +17,11 @@ from numpy.typing import NDArray
 
 from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions, slices
-from finetune.evaluation.saved_predictions import SavedLogits, SwappedLogits
+from finetune.evaluation.saved_predictions import Labels, SavedLogits
 from finetune.evaluation.slices import Slice, Traits
 from finetune.metrics import calibration, classification, intervals
 from finetune.metrics.calibration import Calibration, Reliability
-from finetune.metrics.classification import ClassScores, Curve, ThresholdSweep
+from finetune.metrics.classification import ClassScores, Counts, Curve, ThresholdSweep
 from finetune.metrics.intervals import Interval, McNemar
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
@@ -33,7 +31,6 @@ HISTORIES: tuple[History, ...] = ("always right", "learned", "forgotten", "never
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the histories; of more, evenly chosen ones
 _MOST_NUMBERS = 200_000_000  # of all evaluations read for the histories together
-_lock = threading.Lock()  # two tabs may ask for the same evaluation at once
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Analysis:
     examples: int  # how many were scored
     broken: int  # examples of which a logit was not a number
     scores: dict[str, Interval]  # accuracy and F1
-    confusion: NDArray[np.int64]  # counts, a row a true class, a column an answer
+    confusion: Counts  # a row a true class, a column an answer
     classes: list[ClassScores]
     matthews: float  # Matthews' correlation, -1 to 1
     roc: Curve | None  # of the positive class of two; None too where one class is missing
@@ -72,19 +69,14 @@ class Analysis:
     histories: dict[History, int]  # how many examples went which way over the evaluations
     evaluations: int  # how many the histories are of
 
-    @property
-    def binary(self) -> bool:
-        """Whether there are two classes."""
-        return len(self.labels) == 2
-
 
 @dataclass(frozen=True, eq=False)
 class RunEvaluation:
     """An analysis, and the figures of every example in arrays of shape (examples,)."""
 
     analysis: Analysis
-    truth: NDArray[np.int64]  # class indices
-    answers: NDArray[np.int64]
+    truth: Labels  # class indices
+    answers: Labels
     confidence: NDArray[np.float32]  # probability of the answer
     doubt: NDArray[np.float32]  # 1 minus the label's mean probability over the evaluations
     history: NDArray[np.int8]  # index into `HISTORIES`
@@ -92,13 +84,11 @@ class RunEvaluation:
     table: pa.Table | None  # the examples; None where they were not kept
 
     @property
-    def suspects(self) -> NDArray[np.int64]:
+    def suspects(self) -> Labels:
         """Rows whose label is doubted, the most doubted first: no evaluation got them right, and
         the label's probability stayed below a tenth.
 
-        Sources: Swayamdipta et al. 2020, Dataset Cartography, https://arxiv.org/abs/2009.10795
-        (hard-to-learn examples are often mislabelled); Northcutt et al. 2021, Confident Learning,
-        https://arxiv.org/abs/1911.00068.
+        Source: Swayamdipta et al. 2020, Dataset Cartography, https://arxiv.org/abs/2009.10795.
         """
         never = self.history == HISTORIES.index("never learned")
         rows = np.flatnonzero(never & (self.doubt > 1 - SUSPECT))
@@ -106,14 +96,8 @@ class RunEvaluation:
 
 
 def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> RunEvaluation:
-    """The evaluation of the kept model; computed again only when a file has changed.
-
-    Args:
-        split: `validation`, or `test` once it was opened.
-
-    Raises:
-        StoreError: when nothing was evaluated yet, or it cannot be read.
-    """
+    """The evaluation of the kept model, on the `test` split once it was opened; computed again only
+    when a file has changed. A StoreError when nothing was evaluated yet, or was not kept."""
     best = summary.best
     if best is None or summary.prepared is None:
         raise StoreError("Nothing was evaluated yet.", "The first evaluation ends an epoch.")
@@ -122,10 +106,9 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     positive = names.index(positive_label) if positive_label in names else min(1, len(names) - 1)
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
     version = saved_predictions.files_version(run)
-    with _lock:
-        return _evaluate(
-            run.folder, split, best.step, tuple(sorted(steps)), tuple(names), positive, version
-        )
+    return _evaluate(
+        run.folder, split, best.step, tuple(sorted(steps)), tuple(names), positive, version
+    )
 
 
 @lru_cache(maxsize=6)
@@ -146,36 +129,35 @@ def _evaluate(
     answers = shares.argmax(axis=1).astype(np.int64)
     confidence = shares[np.arange(len(truth)), answers]
     confusion = classification.confusion_matrix(truth, answers, len(labels))
-    # 2. The texts, if they are those of the logits, and how each example went.
-    table = saved_predictions.read_examples(run, split)
-    if table is not None and not np.array_equal(table.column("label").to_numpy(), truth):
-        table = None
-    traits = None
+    # 2. The texts, and how each example went.
+    table, traits = saved_predictions.read_examples(run, split), None
     if table is not None:
         names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
         traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
-    history, doubt, count = _histories(truth, _evaluations(run, scored, other_steps))
-    swapped = saved_predictions.read_swapped_logits(run) if split == "validation" else None
+    history, doubt, count = _histories(run, scored, other_steps)
     # 3. The curves, which only two classes have.
-    binary, scores, positives = len(labels) == 2, shares[:, positive], truth == positive
+    curves, sweep = None, None
+    if len(labels) == 2:
+        scores, positives = shares[:, positive], truth == positive
+        curves = classification.ranking_curves(scores, positives)
+        sweep = classification.threshold_sweep(scores, positives)
+    roc, precision_recall = curves or (None, None)
     analysis = Analysis(
         step=scored.step,
         labels=labels,
         positive=positive,
         examples=len(truth),
         broken=scored.broken,
-        scores=intervals.bootstrap_from_confusion(confusion, positive),
+        scores=intervals.bootstrap_intervals(confusion, positive),
         confusion=confusion,
         classes=classification.class_scores(confusion),
         matthews=classification.matthews_corrcoef(confusion),
-        roc=classification.roc_curve(scores, positives) if binary else None,
-        precision_recall=(
-            classification.precision_recall_curve(scores, positives) if binary else None
-        ),
-        sweep=classification.threshold_sweep(scores, positives) if binary else None,
+        roc=roc,
+        precision_recall=precision_recall,
+        sweep=sweep,
         reliability=calibration.reliability(confidence, answers == truth),
         calibration=calibration.calibrate(scored.logits, truth),
-        order=_order_consistency(swapped, scored, positive) if swapped else None,
+        order=_order_consistency(run, scored, positive) if split == "validation" else None,
         slices=slices.score_slices(traits, truth, answers, labels) if traits else [],
         histories={name: int((history == index).sum()) for index, name in enumerate(HISTORIES)},
         evaluations=count,
@@ -183,42 +165,32 @@ def _evaluate(
     return RunEvaluation(analysis, truth, answers, confidence, doubt, history, traits, table)
 
 
-def _evaluations(run: Run, kept: SavedLogits, other_steps: Sequence[int]) -> Iterator[SavedLogits]:
-    """All evaluations of the same examples by step, or evenly chosen ones where they are many or
-    large; the kept model's is always one of them."""
-    most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // kept.logits.size))
-    if len(other_steps) > most:
-        other_steps = [other_steps[round(n)] for n in np.linspace(0, len(other_steps) - 1, most)]
-    for step in sorted({*other_steps, kept.step}):
-        with contextlib.suppress(StoreError):
-            saved = kept if step == kept.step else saved_predictions.read_logits(run, step)
-            if np.array_equal(saved.labels, kept.labels):
-                yield saved
-
-
 def _histories(
-    truth: NDArray[np.int64], evaluations: Iterator[SavedLogits]
+    run: Run, kept: SavedLogits, other_steps: tuple[int, ...]
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], int]:
-    """Each example's index into `HISTORIES` and the doubt of its label, and of how many
-    evaluations."""
-    rows = np.arange(len(truth))
+    """Each example's index into `HISTORIES`, the doubt of its label, and how many evaluations were
+    read: all by step, or evenly chosen ones where they are many."""
+    most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // kept.logits.size), len(other_steps))
+    places = np.linspace(0, len(other_steps) - 1, most)
+    truth = kept.labels
     always, ever = np.ones(len(truth), bool), np.zeros(len(truth), bool)
     right, total, count = ever, np.zeros(len(truth)), 0
-    for saved in evaluations:
-        right = saved.logits.argmax(axis=1) == truth
-        always &= right
-        ever |= right
-        total += calibration.probabilities(saved.logits)[rows, truth]
-        count += 1
+    for step in sorted({*(other_steps[round(place)] for place in places), kept.step}):
+        with contextlib.suppress(StoreError):
+            saved = kept if step == kept.step else saved_predictions.read_logits(run, step)
+            right = saved.logits.argmax(axis=1) == truth
+            always &= right
+            ever |= right
+            total += calibration.probabilities(saved.logits)[np.arange(len(truth)), truth]
+            count += 1
     history = np.select([always, right, ever], [0, 1, 2], 3).astype(np.int8)
     return history, (1 - total / count).astype(np.float32), count
 
 
-def _order_consistency(
-    swapped: SwappedLogits, scored: SavedLogits, positive: int
-) -> OrderConsistency | None:
-    """None where the logits are of a model that was replaced since."""
-    if swapped.step != scored.step:
+def _order_consistency(run: Run, scored: SavedLogits, positive: int) -> OrderConsistency | None:
+    """None where it was not measured, or of a model that was replaced since."""
+    swapped = saved_predictions.read_swapped_logits(run)
+    if swapped is None or swapped.step != scored.step:
         return None
     labels, classes = scored.labels[swapped.rows], swapped.given.shape[1]
     given, other = map(calibration.probabilities, (swapped.given, swapped.swapped))

@@ -73,51 +73,34 @@ def save_examples(run: Run, split: str, table: pa.Table) -> None:
 
 
 def read_logits(run: Run, step: int, split: str = "validation") -> SavedLogits:
-    """The logits of an evaluation; of the test split those kept last.
-
-    Raises:
-        StoreError: when they were not kept or cannot be read.
-    """
-    subject = _("The evaluation of step {step:,}", step=step)
-    if split == "test":
-        subject = _("The test set")
+    """The logits of an evaluation, of the test split those kept last; or a StoreError."""
     try:
         with np.load(_logits_file(run, step, split)) as arrays:
             logits, broken = _finite(arrays["logits"])
-            labels = arrays["labels"].astype(np.int64)
-            if labels.shape != logits.shape[:1] or not len(labels):
-                raise ValueError(f"shapes {logits.shape} and {labels.shape}")
-            return SavedLogits(int(arrays["step"]), logits, labels, broken)
+            return SavedLogits(
+                int(arrays["step"]), logits, arrays["labels"].astype(np.int64), broken
+            )
     except FileNotFoundError as error:
+        subject = _("The evaluation of step {step:,}", step=step)
         raise StoreError(
             "{subject} of run {id} was not kept.", subject=subject, id=run.id
-        ) from error
-    except Exception as error:  # a damaged zip raises whatever its bytes lead to
-        raise StoreError(
-            "{subject} of run {id} cannot be read: {error}.",
-            "Its file in predictions/ is damaged.",
-            subject=subject,
-            id=run.id,
-            error=error,
         ) from error
 
 
 def read_swapped_logits(run: Run) -> SwappedLogits | None:
-    """The logits of both orders; None where they were not measured or cannot be read."""
-    try:
-        with np.load(run.predictions / "swapped.npz") as arrays:
-            given, swapped = (_finite(arrays[name])[0] for name in ("given", "swapped"))
-            return SwappedLogits(int(arrays["step"]), arrays["rows"], given, swapped)
-    except Exception:  # a damaged zip raises whatever its bytes lead to
+    """The logits of both orders; None where they were not measured."""
+    path = run.predictions / "swapped.npz"
+    if not path.exists():
         return None
+    with np.load(path) as arrays:
+        given, swapped = (_finite(arrays[name])[0] for name in ("given", "swapped"))
+        return SwappedLogits(int(arrays["step"]), arrays["rows"], given, swapped)
 
 
 def read_examples(run: Run, split: str = "validation") -> pa.Table | None:
     """The examples of a split, in the order of its logits; None where they were not kept."""
-    try:
-        return pq.read_table(run.predictions / f"{split}.parquet")
-    except (OSError, pa.ArrowException):
-        return None
+    path = run.predictions / f"{split}.parquet"
+    return pq.read_table(path) if path.exists() else None
 
 
 def files_version(run: Run) -> tuple[tuple[str, int], ...]:

@@ -1,7 +1,5 @@
-"""The accuracy of groups of examples that share a trait of their texts, and which groups are weak.
-
-Traits come from lists of English words and from digits: a first hint at what to look at.
-"""
+"""The accuracy of groups of examples that share a trait of their texts, read from lists of English
+words and from digits: a first hint at what to look at."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,45 +53,32 @@ class Slice:
     accuracy: Interval  # Wilson's
     weak: bool  # the accuracy is significantly below that of all other examples
 
-    @property
-    def judged(self) -> bool:
-        """Whether it holds enough examples to be tested."""
-        return self.count >= TESTED
-
-
-class _Text(NamedTuple):
-    length: int
-    words: frozenset[str]
-    digits: frozenset[str]
-    number: bool
-    negation: bool
-
 
 def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None) -> Traits:
     """Read the traits of texts."""
-    first = [_read(text) for text in sentence1]
-    second = [_read(text) for text in sentence2 or [""] * len(first)]
-    pairs = list(zip(first, second, strict=True))
-    overlap = [len(a.words & b.words) / max(1, len(a.words | b.words)) for a, b in pairs]
-    return Traits(
-        words=np.array([a.length + b.length for a, b in pairs], np.int64),
-        overlap=np.array(overlap) if sentence2 else np.full(len(pairs), np.nan),
-        number=np.array([a.number or b.number for a, b in pairs], np.bool_),
-        number_differs=np.array([a.digits != b.digits for a, b in pairs], np.bool_),
-        negation=np.array([a.negation or b.negation for a, b in pairs], np.bool_),
-        negation_differs=np.array([a.negation != b.negation for a, b in pairs], np.bool_),
-    )
+    seconds = sentence2 or [""] * len(sentence1)
+    rows = [_read_pair(*texts) for texts in zip(sentence1, seconds, strict=True)]
+    words, overlap, *others = np.array(rows, np.float64).reshape(-1, 6).T
+    if not sentence2:
+        overlap = np.full_like(overlap, np.nan)
+    return Traits(words.astype(np.int64), overlap, *(trait.astype(np.bool_) for trait in others))
 
 
-def _read(text: str) -> _Text:
-    lower = text.lower()
-    words = _WORD.findall(lower)
-    return _Text(
-        length=len(words),
-        words=frozenset(words),
-        digits=frozenset(number.replace(",", "") for number in _DIGITS.findall(lower)),
-        number=_NUMBER.search(lower) is not None,
-        negation=_NEGATION.search(lower) is not None,
+def _read_pair(*sentences: str) -> tuple[float, ...]:
+    """The traits of one pair, in the order of `Traits`."""
+    texts = [text.lower() for text in sentences]
+    words = [_WORD.findall(text) for text in texts]
+    first, second = map(set, words)
+    digits = [{number.replace(",", "") for number in _DIGITS.findall(text)} for text in texts]
+    numbers = [_NUMBER.search(text) is not None for text in texts]
+    negations = [_NEGATION.search(text) is not None for text in texts]
+    return (
+        sum(map(len, words)),
+        len(first & second) / max(1, len(first | second)),
+        any(numbers),
+        digits[0] != digits[1],
+        any(negations),
+        negations[0] != negations[1],
     )
 
 
@@ -104,10 +89,8 @@ def score_slices(
 
     Groups are up to four bins of words and of overlap, each yes/no trait, and each of the 20 most
     frequent true classes. One of 10 examples or more is weak where its accuracy is below that of
-    all other examples by Fisher's exact test, one-sided, at 5% over all groups together after Holm.
-
-    Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure,
-    https://www.jstor.org/stable/4615733.
+    all other examples by Fisher's exact test, one-sided, at 5% over all groups together after Holm
+    (1979, https://www.jstor.org/stable/4615733).
     """
     from scipy.stats import hypergeom
 
@@ -122,15 +105,12 @@ def score_slices(
     ranked = tested[np.argsort(p_values[tested], kind="stable")]
     rejected = p_values[ranked] <= ALPHA / np.arange(len(ranked), 0, -1)
     weak = ranked[np.logical_and.accumulate(rejected)]
+    accuracies = map(intervals.wilson_interval, hits.tolist(), counts.tolist())
     return [
-        Slice(
-            trait,
-            value,
-            int(counts[index]),
-            intervals.wilson_interval(int(hits[index]), int(counts[index])),
-            index in weak,
+        Slice(trait, value, int(members.sum()), accuracy, index in weak)
+        for index, ((trait, value, members), accuracy) in enumerate(
+            zip(groups, accuracies, strict=True)
         )
-        for index, (trait, value, members) in enumerate(groups)
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from finetune.config import RunConfig
 from finetune.data import checkpoints
@@ -27,30 +28,23 @@ MOST_SWAPPED = 10_000  # pairs, drawn with a seed; each is scored twice
 def measure_run_baselines(
     run: Run, config: RunConfig, half: bool, stop: Callable[[], bool]
 ) -> dict[str, dict[str, float]]:
-    """Keep the validation examples, and score the baselines on them, as `measure_baselines`.
-
-    Raises:
-        DataError: when the pairs cannot be read any more.
-    """
+    """Keep the validation examples, and score the baselines on them, as `measure_baselines`."""
     from finetune.evaluation import baselines
 
-    pairs = _keep_examples(run)
+    pairs = _load_pairs(run)
+    _keep_examples(run, pairs, "validation")
     return baselines.measure_baselines(pairs, config.checkpoint, config.max_length, half, stop)
 
 
 def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> None:
-    """Score the kept model on the validation pairs in both orders, or on 10,000 of them.
-
-    Raises:
-        DataError: when they are single sentences, or cannot be read any more.
-        ModelError: when there is no model.
-    """
+    """Score the kept model on the validation pairs in both orders, or on 10,000 of them; a
+    DataError when they are single sentences."""
     from finetune.inference.scorer import Scorer
 
-    if saved_predictions.read_examples(run) is None:
-        _keep_examples(run)
     table = saved_predictions.read_examples(run)
-    if table is None or "sentence2" not in table.column_names:
+    if table is None:
+        table = _keep_examples(run, _load_pairs(run), "validation")
+    if "sentence2" not in table.column_names:
         raise DataError("These are single sentences: they have no order.")
     rows = np.arange(table.num_rows)
     if len(rows) > MOST_SWAPPED:
@@ -66,24 +60,19 @@ def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> Non
 
 
 def open_test_set(run: Run) -> None:
-    """Score the kept model on the test split, and write into the run that it was opened.
-
-    Raises:
-        DataError: when there is no test split, or the pairs are not those of the run.
-        ModelError: when there is no model.
-    """
+    """Score the kept model on the test split, and write into the run that it was opened; a
+    DataError when there is no test split, or the pairs are not those of the run."""
     from finetune.inference.scorer import Scorer
 
     pairs = _load_pairs(run)
     if "test" not in pairs.splits:
         raise DataError("These pairs have no test split.", "Bring a test file, or choose others.")
-    table = pairs.splits["test"].with_format("arrow")[:]
-    second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
+    table = _keep_examples(run, pairs, "test")
+    sentences = [name for name in ("sentence1", "sentence2") if name in table.column_names]
     scorer = Scorer(run.best, checkpoints.length_of(run.folder))
-    logits = scorer.scores(table.column("sentence1").to_pylist(), second)
+    logits = scorer.scores(*(table.column(name).to_pylist() for name in sentences))
     labels = np.asarray(table.column("label").to_numpy(), np.int64)
     step = run.summary().saved_step or 0
-    saved_predictions.save_examples(run, "test", table)
     saved_predictions.save_logits(run, step, logits, labels, "test")
     rule = decision_rule.read_rule(run.best)
 
@@ -113,9 +102,8 @@ def _load_pairs(run: Run) -> Pairs:
     return pairs
 
 
-def _keep_examples(run: Run) -> Pairs:
-    """The run's pairs, whose validation examples are kept beside their logits."""
-    pairs = _load_pairs(run)
-    table = pairs.splits["validation"].with_format("arrow")[:]
-    saved_predictions.save_examples(run, "validation", table)
-    return pairs
+def _keep_examples(run: Run, pairs: Pairs, split: str) -> pa.Table:
+    """The examples of a split, which are kept beside their logits."""
+    table = pairs.splits[split].with_format("arrow")[:]
+    saved_predictions.save_examples(run, split, table)
+    return table

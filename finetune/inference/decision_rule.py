@@ -30,18 +30,11 @@ _LIMITS = {"threshold": 1, "temperature": 1000}  # above 0 and below these
 
 @dataclass(frozen=True)
 class DecisionRule:
-    """What a person chose for one model; None where nothing.
+    """What a person chose for one model; None where nothing."""
 
-    Args:
-        threshold: of two classes the positive one is the answer when its plain probability reaches
-            it.
-        temperature: calibrated probabilities are softmax(logits / temperature).
-        positive: name of the class that the threshold is about.
-    """
-
-    threshold: float | None = None
-    temperature: float | None = None
-    positive: str = ""
+    threshold: float | None = None  # plain probability from which `positive` is the answer
+    temperature: float | None = None  # calibrated probabilities are softmax(logits / temperature)
+    positive: str = ""  # name of a class, of two
 
 
 @dataclass(frozen=True)
@@ -82,27 +75,17 @@ def decide(
 
 def read_rule(folder: Path) -> DecisionRule:
     """What was chosen for the model in a folder; nothing where it cannot be read."""
-    notes = disk.read_json(folder / "config.json").get(NOTES)
-    if not isinstance(notes, dict):
-        return DecisionRule()
-    values: dict[str, Any] = {}
-    for name, limit in _LIMITS.items():
-        value = notes.get(name)
-        if isinstance(value, int | float) and 0 < value < limit:
-            values[name] = float(value)
-    return DecisionRule(**values, positive=str(notes.get("positive") or ""))
+    notes = disk.read_json(folder / "config.json").get(NOTES, {})
+    return DecisionRule(
+        notes.get("threshold"), notes.get("temperature"), notes.get("positive") or ""
+    )
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
-    """Change fields of the rule of the model in a folder; None, or "", takes a choice back.
-
-    Raises:
-        DataError: naming the value that cannot be used.
-        StoreError: when there is no model or its folder cannot be written.
-    """
-    rule = replace(read_rule(folder), **values)
+    """Change fields of the rule of the model in a folder; None, or "", takes a choice back. A
+    DataError names the value that cannot be used."""
     for name, limit in _LIMITS.items():
-        value = getattr(rule, name)
+        value = values.get(name)
         if value is not None and not 0 < value < limit:
             raise DataError(
                 "The {name} is {threshold:g}.",
@@ -114,9 +97,9 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     config = disk.read_json(folder / "config.json")
     if not config:
         raise StoreError("This run has no saved model.", "It is there after the first evaluation.")
-    before = config.pop(NOTES, None)
-    values = asdict(rule) | {"step": before.get("step") if isinstance(before, dict) else None}
-    if notes := {name: value for name, value in values.items() if value not in (None, "")}:
+    rule = replace(read_rule(folder), **values)
+    notes = config.pop(NOTES, {}) | asdict(rule)
+    if notes := {name: value for name, value in notes.items() if value not in (None, "")}:
         config[NOTES] = notes
     write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
     return rule

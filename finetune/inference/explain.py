@@ -5,17 +5,14 @@ Integrated gradients: Sundararajan, Taly, Yan 2017, https://arxiv.org/abs/1703.0
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
-
-from finetune.errors import ModelError
 
 STEPS = (32, 64, 128, 256)
 TOLERANCE = 0.05
@@ -32,8 +29,6 @@ class WordWeight:
     """One word, or one mark, of sentence 1 or 2, as the tokenizer divides them."""
 
     sentence: int
-    start: int  # characters of the sentence
-    end: int
     text: str
     # In nats: above zero for the decision, below zero against it; None where the input was cut.
     weight: float | None
@@ -41,28 +36,19 @@ class WordWeight:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a model decided as it did.
-
-    The target is the log-odds of the explained class, ln(p / (1 - p)): of two classes the one logit
-    minus the other. A lone logit can change while no probability does; this cannot.
-
-    Args:
-        target: of the input, in nats.
-        baseline_target: of the input with every word blanked out.
-        words: of both sentences in order. Their weights and `special` sum to
-            `target - baseline_target`, but for `error`.
-        special: weight of tokens that belong to no word.
-        steps: points at which the gradient was taken.
-        error: the gap between that sum and that difference, as a part of the difference (of
-            `SMALLEST_DIFFERENCE` where that is larger).
-    """
+    """Why a model decided as it did. The target is the log-odds of the explained class,
+    ln(p / (1 - p)): of two classes the one logit minus the other."""
 
     label_index: int
-    target: float
-    baseline_target: float
+    target: float  # of the input, in nats
+    baseline_target: float  # of the input with every word blanked out
+    # Of both sentences in order. Their weights and `special` sum to `target - baseline_target`,
+    # but for `error`.
     words: list[WordWeight]
-    special: float
-    steps: int
+    special: float  # weight of tokens that belong to no word
+    steps: int  # points at which the gradient was taken
+    # The gap between that sum and that difference, as a part of the difference (of
+    # `SMALLEST_DIFFERENCE` where that is larger).
     error: float
 
 
@@ -82,26 +68,14 @@ def explain_pair(
 
     Args:
         model: an fp32 classifier in eval mode, not in use by another thread.
-
-    Raises:
-        ModelError: when the tokenizer is not a fast one or has no token to blank words with.
     """
-    tokens = (tokenizer.pad_token_id, tokenizer.mask_token_id, tokenizer.unk_token_id)
-    blank = next((token for token in tokens if token is not None), None)
-    if not tokenizer.is_fast or blank is None:
-        raise ModelError(
-            "The tokenizer {name} does not say which characters a token is, or has no token "
-            "to blank a word with.",
-            "Only a model with a fast tokenizer (tokenizer.json) and a pad_token can be explained.",
-            name=type(tokenizer).__name__,
-        )
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
     inputs = tokenizer(*texts, truncation=True, max_length=max_length, return_tensors="pt")
     inputs = inputs.to(model.device)
     in_text = torch.tensor([[sentence is not None for sentence in inputs.sequence_ids(0)]])
     ids, embedding = inputs["input_ids"], model.get_input_embeddings()
     with torch.no_grad():
-        baseline = embedding(ids.masked_fill(in_text.to(model.device), blank))
+        baseline = embedding(ids.masked_fill(in_text.to(model.device), tokenizer.pad_token_id or 0))
         path = embedding(ids) - baseline
         ends = _log_odds(model, inputs, torch.cat([baseline, baseline + path]), label)
     baseline_target, target = ends.tolist()
@@ -112,15 +86,15 @@ def explain_pair(
         if error <= TOLERANCE:
             break
     uncut = tokenizer(*texts, return_offsets_mapping=True, verbose=False)
-    words, special = _weigh_words(texts, inputs, uncut, weights)
+    words = _weigh_words(texts, inputs, uncut, weights)
+    special = sum(weights) - sum(word.weight or 0.0 for word in words)
     return Explanation(label, target, baseline_target, words, special, steps, error)
 
 
 def _log_odds(model: Any, inputs: BatchEncoding, embeddings: Tensor, label: int) -> Tensor:
     """Of one class against all others, shape (batch,), when the tokens of an input have other
-    embeddings, of shape (batch, length, width); of a single output, that output.
-
-    The ids stay: a model may read from them where padding begins or which position is whose."""
+    embeddings, of shape (batch, length, width); of a single output, that output. The ids stay: a
+    model may read from them where padding begins or which position is whose."""
     rows = {name: values.expand(len(embeddings), -1) for name, values in inputs.items()}
     hook = model.get_input_embeddings().register_forward_hook(lambda *_: embeddings)
     try:
@@ -138,9 +112,7 @@ def _integrate(
 ) -> list[float]:
     """A weight for each token: the gradients along the path from the baseline, times the path.
 
-    At Gauss-Legendre points: for a function as smooth as this one they need far fewer than equal
-    steps do.
-    """
+    At Gauss-Legendre points: a function as smooth as this one needs far fewer than equal steps."""
     points, shares = (
         torch.tensor(values / 2, dtype=path.dtype, device=path.device)[:, None, None]
         for values in np.polynomial.legendre.leggauss(steps)
@@ -156,10 +128,9 @@ def _integrate(
 
 
 def _weigh_words(
-    texts: list[str], inputs: BatchEncoding, uncut: BatchEncoding, weights: Sequence[float]
-) -> tuple[list[WordWeight], float]:
-    """The weights of the tokens that were read, by word of the uncut texts, and what belongs to no
-    word."""
+    texts: list[str], inputs: BatchEncoding, uncut: BatchEncoding, weights: list[float]
+) -> list[WordWeight]:
+    """The words of the uncut texts, with the weights of the tokens of each that were read."""
     read: dict[tuple[int | None, int | None], float] = {}
     tokens = zip(inputs.sequence_ids(0), inputs.word_ids(0), weights, strict=True)
     for sentence, word, weight in tokens:
@@ -172,12 +143,8 @@ def _weigh_words(
             begins.setdefault((sentence, word), first)
     # A word ends where the next one begins, less the spaces between.
     words = []
-    spans = list(begins.items())
-    for (key, first), following in itertools.zip_longest(spans, spans[1:]):
-        same = following is not None and following[0][0] == key[0]
-        piece = texts[key[0]][first : following[1] if same else None]
-        text = piece.strip()
-        start = first + len(piece) - len(piece.lstrip())
-        if text:
-            words.append(WordWeight(key[0] + 1, start, start + len(text), text, read.get(key)))
-    return words, sum(weights) - sum(word.weight or 0.0 for word in words)
+    for (key, first), (following, end) in pairwise([*begins.items(), ((-1, None), 0)]):
+        piece = texts[key[0]][first : end if following[0] == key[0] else None]
+        if text := piece.strip():
+            words.append(WordWeight(key[0] + 1, text, read.get(key)))
+    return words

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from finetune.data import columns as column_names
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.inference.decision_rule import PredictOptions
@@ -34,19 +35,14 @@ class PredictionRequest:
 def file_columns(path: Path, name: str) -> tuple[list[str], tuple[str, str, str]]:
     """The columns of a file that can be used, and the guess which are sentence1, sentence2 and
     label; "" for what is not clear."""
-    from finetune.data import columns
-
     read = "finetune.data.tables:usable_columns"
     usable: list[str] = child_process.call(read, str(path), name, about=name)
-    return usable, columns.guess_columns(usable)
+    return usable, column_names.guess_columns(usable)
 
 
 def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -> PredictionRequest:
-    """The request with its columns guessed where they were left open.
-
-    Raises:
-        DataError: naming a column that the file does not have, or a sentence that has no column.
-    """
+    """The request with its columns guessed where they were left open; a DataError names a column
+    that the file does not have, or a sentence that has no column."""
     usable, guesses = file_columns(path, request.file)
     columns = ", ".join(usable[:20])
     first, second, label = (
@@ -64,12 +60,11 @@ def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -
                 columns=columns,
             )
     if not first or (paired and not second):
-        missing = "sentence2" if first else "sentence1"
         raise DataError(
             "No column of {file} is clearly {missing}: it has {columns}.",
             "Choose it, or a model of single sentences." if first else "Choose it.",
             file=request.file,
-            missing=missing,
+            missing="sentence2" if first else "sentence1",
             columns=columns,
         )
     return replace(request, sentence1=first, sentence2=second, label=label)

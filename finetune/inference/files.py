@@ -1,5 +1,5 @@
-"""Predicts every row of a file in bounded memory: the same rows are written with the prediction
-and every class's probability."""
+"""Predicts every row of a file in bounded memory: the same rows are written with the prediction,
+every class's probability and, where a row cannot be predicted, the reason in `error`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from finetune.data import checkpoints, tables
 from finetune.data.tables import Table, to_plain_value
 from finetune.inference import decision_rule
 from finetune.inference.file_request import PredictionRequest
+from finetune.inference.scorer import Scorer
 from finetune.metrics import classification, intervals
 from finetune.runs import pair_index
 from finetune.runs.run import Run
@@ -39,21 +39,6 @@ class Cancelled(BaseException):
     """The prediction of a file is to end; what is written is kept."""
 
 
-@dataclass
-class RunningTotals:
-    """Counts over the rows so far."""
-
-    rows: int = 0
-    errors: int = 0  # rows that could not be predicted
-    examples: list[str] = field(default_factory=list)  # why some could not
-    counts: NDArray[np.int64] | None = None  # confusion matrix, where there are labels
-    new: NDArray[np.int64] | None = None  # the same of rows that the run was not trained on
-    unknown: int = 0  # labels that are no class of the model
-    # How many rows are among the run's training pairs, and of the others among its validation
-    # pairs; empty where it did not write them down.
-    overlap: dict[str, int] = field(default_factory=dict)
-
-
 def predict_file(
     run: Run,
     request: PredictionRequest,
@@ -64,26 +49,17 @@ def predict_file(
 ) -> tuple[dict[str, Any], bool]:
     """Predict every row of a file: the report, and whether all rows were predicted.
 
-    A row that cannot be read, or that has no sentence, is written with the reason in the column
-    `error`.
-
     Args:
         path, out: the file and the result, of the same kind (JSON becomes JSONL).
         on_progress: called with rows done and rows in all, 0 while unknown; it may raise
             `Cancelled`.
         on_head: called with the first rows of the result.
-
-    Raises:
-        DataError: when the file cannot be read.
-        ModelError: when there is no model.
     """
     table = tables.open_table(path, request.file)
-    totals = RunningTotals()
-    predictor = _RowPredictor(run, request, totals)
+    predictor = _RowPredictor(run, request)
     row_count = _count_rows(path, table)
     head: list[Line] = []
-    complete = True
-    with disk.writing(out), open_writer(out, table, predictor.columns) as write:
+    with disk.writing(out), _open_writer(out, table, predictor.columns) as write:
         try:
             for window in _windows(_read_rows(table, request)):
                 lines = predictor.predict(window)
@@ -91,10 +67,10 @@ def predict_file(
                 if len(head) < HEAD:
                     head += map(_shorten, lines[: HEAD - len(head)])
                     on_head(head)
-                on_progress(totals.rows, max(row_count, totals.rows) if row_count else 0)
+                on_progress(predictor.rows, max(row_count, predictor.rows) if row_count else 0)
         except Cancelled:
-            complete = False
-    return predictor.report(), complete
+            return predictor.report(), False
+    return predictor.report(), True
 
 
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
@@ -123,7 +99,7 @@ def _sentence(cell: Any) -> str:
 def _windows(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:
     """Rows to be predicted together: few at first, so that the first are soon there."""
     window: list[InputRow] = []
-    most, size = min(FIRST, WINDOW), 0
+    most, size = FIRST, 0
     for row in rows:
         window.append(row)
         size += sum(len(str(cell)) for cell in row[0].values())
@@ -142,44 +118,43 @@ def _shorten(line: Line) -> Line:
 
 
 class _RowPredictor:
-    """Adds predictions to rows, and counts them in `totals`."""
+    """Adds predictions to rows, and counts them."""
 
-    def __init__(self, run: Run, request: PredictionRequest, totals: RunningTotals) -> None:
-        from finetune.inference.scorer import Scorer
-
+    def __init__(self, run: Run, request: PredictionRequest) -> None:
         self._scorer = Scorer(run.best, checkpoints.length_of(run.folder))
-        self._labels = self._scorer.labels
-        self._request, self._totals = request, totals
+        self._labels = labels = self._scorer.labels
+        self._request = request
         self._rule = decision_rule.read_rule(run.best)
         prepared = run.events_summary().prepared
-        name = self._rule.positive or (prepared and prepared.data.get("positive_label"))
-        default = min(1, len(self._labels) - 1)
-        self._positive = self._labels.index(name) if name in self._labels else default
-        names = {name.lower(): number for number, name in enumerate(self._labels)}
-        self._number_of = {str(number): number for number in range(len(self._labels))} | names
+        positive = self._rule.positive or (prepared and prepared.data.get("positive_label"))
+        default = min(1, len(labels) - 1)
+        self._positive = labels.index(positive) if positive in labels else default
+        names = {name.lower(): number for number, name in enumerate(labels)}
+        self._number_of = {str(number): number for number in range(len(labels))} | names
         self._pair_index = pair_index.read_pair_index(run)
-        self.columns = ["prediction", *(f"probability_{label}" for label in self._labels)]
-        if self._pair_index is not None:
-            self.columns.append(TRAINED_ON)
-            totals.overlap = {TRAINED_ON: 0, "validated_on": 0}
-        self.columns.append("error")
-        if request.label:
-            totals.counts = np.zeros((len(self._labels), len(self._labels)), np.int64)
-            totals.new = totals.counts.copy()
+        # How many rows are among the run's training pairs, and of the others among its validation
+        # pairs.
+        self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}
+        self.columns = ["prediction", *(f"probability_{label}" for label in labels)]
+        self.columns += [*([TRAINED_ON] if self._pair_index else []), "error"]
+        self.rows = self._errors = self._unknown_labels = 0
+        self._examples: list[str] = []  # of errors
+        # Confusion matrices of the rows that the run was not trained on, and of the others.
+        self._counts = np.zeros((2, len(labels), len(labels)), np.int64)
 
     def predict(self, window: list[InputRow]) -> list[Line]:
         """The rows of the result."""
         records = [record for record, error in window if not error]
         predictions = iter(self._predictions(records) if records else ())
-        lines = []
-        for record, error in window:
-            added = dict.fromkeys(self.columns) if error else next(predictions)
-            lines.append({**record, **added, "error": error})
-        totals, errors = self._totals, [error for _, error in window if error]
-        totals.rows += len(window)
-        totals.errors += len(errors)
-        totals.examples += errors[: 10 - len(totals.examples)]
-        return lines
+        nothing = dict.fromkeys(self.columns)
+        self.rows += len(window)
+        self._errors += len(window) - len(records)
+        errors = [error for _, error in window if error]
+        self._examples += errors[: 10 - len(self._examples)]
+        return [
+            {**record, **(nothing if error else next(predictions)), "error": error}
+            for record, error in window
+        ]
 
     def _predictions(self, records: list[Line]) -> Iterator[Line]:
         """The added columns of rows that can be predicted."""
@@ -194,13 +169,12 @@ class _RowPredictor:
             logits, self._labels, self._rule, request.options, swapped
         )
         trained_on = self._trained_on(records)
-        self._count_labels(records, answers, trained_on)
+        if request.label:
+            self._count_labels(records, answers, trained_on)
         rounded = shares.astype(float).round(6).tolist()
         for answer, values, trained in zip(answers, rounded, trained_on.tolist(), strict=True):
-            cells = [self._labels[answer], *values]
-            if self._pair_index is not None:
-                cells.append(trained)
-            yield dict(zip(self.columns, cells, strict=False))
+            cells = [self._labels[answer], *values, trained]
+            yield dict(zip(self.columns[:-1], cells, strict=False))
 
     def _trained_on(self, records: list[Line]) -> NDArray[np.bool_]:
         """Which rows stand among the run's training pairs, of shape (rows,); they are counted."""
@@ -213,44 +187,40 @@ class _RowPredictor:
         numbers = pair_index.pair_hashes(first or [], second)
         trained = self._pair_index.among("train", numbers)
         validated = self._pair_index.among("validation", numbers) & ~trained
-        self._totals.overlap[TRAINED_ON] += int(trained.sum())
-        self._totals.overlap["validated_on"] += int(validated.sum())
+        self._overlap[TRAINED_ON] += int(trained.sum())
+        self._overlap["validated_on"] += int(validated.sum())
         return trained
 
     def _count_labels(self, records: list[Line], answers: Any, trained_on: Any) -> None:
-        totals, classes = self._totals, len(self._labels)
-        if totals.counts is None or totals.new is None:
-            return
         cells = (_sentence(record.get(self._request.label)) for record in records)
         texts = (" ".join(cell.split()).lower().removesuffix(".0") for cell in cells)
         labels = np.array([self._number_of.get(text, -1) for text in texts])
-        totals.unknown += int((labels < 0).sum())
-        known, new = labels >= 0, (labels >= 0) & ~trained_on
-        totals.counts += classification.confusion_matrix(labels[known], answers[known], classes)
-        totals.new += classification.confusion_matrix(labels[new], answers[new], classes)
+        self._unknown_labels += int((labels < 0).sum())
+        for counts, of_these in zip(self._counts, (~trained_on, trained_on), strict=True):
+            rows = (labels >= 0) & of_these
+            counts += classification.confusion_matrix(labels[rows], answers[rows], len(counts))
 
     def report(self) -> dict[str, Any]:
         """The figures of all rows so far."""
-        totals = self._totals
         report: dict[str, Any] = {
-            "rows": totals.rows, "errors": totals.errors, "examples": totals.examples,
-            "labels": self._labels, "positive": self._positive, **totals.overlap,
+            "rows": self.rows, "errors": self._errors, "examples": self._examples,
+            "labels": self._labels, "positive": self._positive, **self._overlap,
         }  # fmt: skip
-        if totals.counts is None or totals.new is None:
-            return report
-        report |= {"labelled": int(totals.counts.sum()), "unknown_labels": totals.unknown}
-        if totals.counts.any():
-            report |= self._scores(totals.counts)
-        if totals.overlap.get(TRAINED_ON):
-            labelled = int(totals.new.sum())
-            enough = self._scores(totals.new) if labelled >= ENOUGH else {}
-            report["not_trained_on"] = {"labelled": labelled, **enough}
+        if self._request.label:
+            report |= self._scores(self._counts.sum(axis=0), 1)
+            report["unknown_labels"] = self._unknown_labels
+            if self._overlap.get(TRAINED_ON):
+                report["not_trained_on"] = self._scores(self._counts[0], ENOUGH)
         return report
 
-    def _scores(self, counts: NDArray[np.int64]) -> dict[str, Any]:
-        scores = intervals.bootstrap_from_confusion(counts, self._positive)
+    def _scores(self, counts: NDArray[np.int64], enough: int) -> dict[str, Any]:
+        """The number of labelled rows and, of `enough` of them, their scores with intervals."""
+        labelled = int(counts.sum())
+        if labelled < enough:
+            return {"labelled": labelled}
+        scores = intervals.bootstrap_intervals(counts, self._positive)
         rows = {name: [score.value, score.low, score.high] for name, score in scores.items()}
-        return {"scores": rows, "confusion": counts.tolist()}
+        return {"labelled": labelled, "scores": rows, "confusion": counts.tolist()}
 
 
 def _count_rows(path: Path, table: Table) -> int:
@@ -271,7 +241,7 @@ def result_suffix(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def open_writer(
+def _open_writer(
     out: Path, table: Table, added: list[str]
 ) -> Iterator[Callable[[list[Line]], None]]:
     """A function that writes rows to the result: the columns of the table that is read, and those
@@ -287,8 +257,9 @@ def open_writer(
             yield lambda lines: parquet.write_table(pa.Table.from_pylist(lines, schema))
         return
     with out.open("w", encoding="utf-8", errors="replace", newline="") as file:
-        delimiter = table.delimiter or ","
-        rows = csv.DictWriter(file, [*own, *added], extrasaction="ignore", delimiter=delimiter)
+        rows = csv.DictWriter(
+            file, [*own, *added], extrasaction="ignore", delimiter=table.delimiter or ","
+        )
         if out.suffix != ".jsonl":
             rows.writeheader()
 
@@ -297,17 +268,15 @@ def open_writer(
                 texts = (json.dumps(line, ensure_ascii=False, default=str) for line in lines)
                 file.writelines(f"{text}\n" for text in texts)
             else:
-                rows.writerows({**line, **_csv_cells(line, added)} for line in lines)
+                rows.writerows(
+                    {**line, **{name: _csv_cell(line.get(name)) for name in added}}
+                    for line in lines
+                )
             file.flush()
 
         yield write
 
 
-def _csv_cells(line: Line, added: list[str]) -> Line:
-    """The added cells, safe for a spreadsheet, as the names of classes may be another's; the
-    person's own stay as they came."""
-    cells = {name: line.get(name) for name in added}
-    return {
-        name: str(cell).lower() if isinstance(cell, bool) else tables.escape_formula(cell)
-        for name, cell in cells.items()
-    }
+def _csv_cell(cell: Any) -> object:
+    """An added cell, safe for a spreadsheet, as the names of classes may be another's."""
+    return str(cell).lower() if isinstance(cell, bool) else safe_csv.escape_formula(cell)

@@ -1,12 +1,9 @@
 """The layers of BERT and its kin, made anew to answer on a processor: the same numbers, sooner.
 
-What is saved: query, key and value are one product, of weights laid out beforehand. Attention is
-plain products with the keys padded to whole vectors, for a softmax over rows that end in a part of
-one takes twice as long. And where the head reads the first token alone, the last layer computes the
-others' keys and values and nothing else of them. Embeddings and head stay the model's own.
-
-A model is known by the names of its parts only; `optimize_layers` compares the answers, and leaves
-alone what differs.
+Query, key and value are one product, of weights laid out beforehand. Attention is plain products
+with the keys padded to whole vectors, for a softmax over rows that end in a part of one takes twice
+as long. And where the head reads the first token alone, the last layer computes the others' keys
+and values and nothing else of them. A model is known by the names of its parts.
 """
 
 from __future__ import annotations
@@ -42,24 +39,18 @@ def _parts(layer: nn.Module) -> list[Any] | None:
     except AttributeError:
         return None
     plain = all(type(part) in (nn.Linear, nn.LayerNorm) for part in parts)
-    return [*parts, activation] if plain else None
+    biased = all(part.bias is not None for part in parts)
+    return [*parts, activation] if plain and biased else None
 
 
 class _Product(nn.Module):
-    """A product with fixed weights, laid out beforehand as the processor's kernel wants them.
-
-    The operators are those of `torch.compile`, none of PyTorch's public ones: where they are
-    missing, the ordinary one serves."""
+    """A product with fixed weights, laid out beforehand as the processor's kernel wants them, by
+    private operators of PyTorch; where they are missing, the ordinary one serves."""
 
     def __init__(self, linears: list[nn.Linear], dtype: torch.dtype) -> None:
         super().__init__()
-        biases: list[Tensor] = [
-            linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
-            for linear in linears
-        ]
-        self.bias = torch.cat(biases).detach().to(dtype)
-        weights: list[Tensor] = [linear.weight for linear in linears]
-        weight = torch.cat(weights).detach().to(dtype)
+        self.bias = torch.cat([linear.bias for linear in linears]).detach().to(dtype)
+        weight = torch.cat([linear.weight for linear in linears]).detach().to(dtype)
         self.packed = True
         try:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
@@ -75,11 +66,8 @@ class _Product(nn.Module):
 
 
 class Layer(nn.Module):
-    """One transformer layer with its normalisation after each sum, without dropout.
-
-    With `first_only` it returns the first token alone, of shape (batch, 1, width), in fp32.
-    Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, as in Devlin et al. 2018.
-    """
+    """One transformer layer (Vaswani et al. 2017) with its normalisation after each sum. With
+    `first_only` it returns the first token alone, of shape (batch, 1, width), in fp32."""
 
     def __init__(self, parts: list[Any], heads: int, first_only: bool, dtype: torch.dtype) -> None:
         super().__init__()
@@ -108,8 +96,8 @@ class Layer(nn.Module):
     def _attend(self, rows: Tensor, hidden: Tensor, mask: Tensor) -> Tensor:
         """What the `rows` gather from all of `hidden`, of the shape of `rows`."""
         if self.first_only:
-            query = self.inward[0](rows)
-            key, value = self.inward[1](hidden).split(self.width, dim=-1)
+            query, key_value = self.inward[0](rows), self.inward[1](hidden)
+            key, value = key_value.split(self.width, dim=-1)
         else:
             query, key, value = self.inward[0](hidden).split(self.width, dim=-1)
         keys = mask.shape[-1]
@@ -131,10 +119,8 @@ class Layer(nn.Module):
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to attention's scores: nothing for a token, the least number for padding.
-
-    Of shape (batch, 1, 1, keys), the keys a whole number of vectors, of a mask (batch, length). A
-    model passes a mask of four dimensions on to its layers as it is."""
+    """What is added to attention's scores, of shape (batch, 1, 1, keys), of a mask (batch, length).
+    A model passes a mask of four dimensions on to its layers as it is."""
     keys = -(-mask.shape[1] // _WHOLE) * _WHOLE
     bias = torch.full((len(mask), 1, 1, keys), torch.finfo(dtype).min, dtype=dtype)
     bias[:, 0, 0, : mask.shape[1]].masked_fill_(mask.bool(), 0.0)
@@ -142,10 +128,8 @@ def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def optimize_layers(model: Any, dtype: torch.dtype) -> bool:
-    """Put `Layer`s in the place of a classifier's layers, if it then answers as before.
-
-    Judged in fp32, on random tokens of several lengths. Where they are replaced, the model's
-    attention mask must be `attention_bias`'s; otherwise it is as it was."""
+    """Put `Layer`s in the place of a classifier's layers, if it then answers random tokens as
+    before; whether it does. Its attention mask must be `attention_bias`'s then."""
     depth, heads = (
         getattr(model.config, name, 0) for name in ("num_hidden_layers", "num_attention_heads")
     )
@@ -154,8 +138,10 @@ def optimize_layers(model: Any, dtype: torch.dtype) -> bool:
     before, parts = list(stack), [_parts(layer) for layer in stack]
     if not parts or None in parts:
         return False
-
-    tokens, mask = _random_tokens(model.config)
+    lengths = torch.tensor([[3], [7], [11], [16], [19], [24]])
+    mask = (torch.arange(24) < lengths).long()
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, model.config.vocab_size, mask.shape, generator=draw)
     with torch.inference_mode():
         expected = model(input_ids=tokens, attention_mask=mask).logits
         for judged in (torch.float32, dtype):
@@ -172,19 +158,7 @@ def optimize_layers(model: Any, dtype: torch.dtype) -> bool:
 def _agrees(model: Any, tokens: Tensor, mask: Tensor, expected: Tensor) -> bool:
     try:
         logits = model(input_ids=tokens, attention_mask=attention_bias(mask, torch.float32)).logits
+        largest = expected.abs().max().clamp(min=1e-2)
+        return bool((logits - expected).abs().max() <= _SAME * largest)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
         return False  # a model that does something else with its layers' results
-    if logits.shape != expected.shape:
-        return False
-    return bool((logits - expected).abs().max() <= _SAME * expected.abs().max().clamp(min=1e-2))
-
-
-def _random_tokens(config: Any) -> tuple[Tensor, Tensor]:
-    """Random tokens of several lengths in one batch, and their mask."""
-    lengths = torch.tensor([3, 7, 11, 16, 19, 24])
-    padding = getattr(config, "pad_token_id", None) or 0
-    draw = torch.Generator().manual_seed(0)
-    tokens = torch.randint(0, config.vocab_size, (len(lengths), 24), generator=draw)
-    tokens[tokens == padding] = (padding + 1) % config.vocab_size
-    mask = (torch.arange(24)[None] < lengths[:, None]).long()
-    return tokens.where(mask.bool(), padding), mask

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,18 +14,11 @@ import torch
 from finetune import disk, hub_errors
 from finetune.data import checkpoints
 from finetune.errors import ModelError
-from finetune.inference.predictor import Predictor, check_memory
+from finetune.inference.predictor import Predictor
 
 MOST_OF_HUB = 2**30  # bytes of a model that a visitor of a shared app may fetch
 MODELS_KEPT = int(os.environ.get("FINETUNE_MODELS") or 3)
 _FETCHED = (".json", ".txt", ".model", ".safetensors")  # files of a model, in its first folder
-
-
-@dataclass
-class _Entry:
-    predictor: Predictor
-    users: int = 0
-    evicted: bool = False
 
 
 class ModelCache:
@@ -33,7 +26,7 @@ class ModelCache:
 
     def __init__(self, keep: int = MODELS_KEPT) -> None:
         self._keep = max(1, keep)
-        self._entries: dict[tuple[str, int, str], _Entry] = {}  # the least recently used first
+        self._predictors: dict[tuple[str, int, str], Predictor] = {}  # the last used at the end
         self._lock = threading.Lock()
         _caches.append(self)
 
@@ -47,36 +40,19 @@ class ModelCache:
         changed = weights.stat().st_mtime_ns if weights.exists() else 0
         key = (str(folder), changed, device)
         with self._lock:
-            entry = self._entries.pop(key, None)
-            if entry is None:
-                while len(self._entries) >= self._keep:  # first, for two may not fit
-                    idle = (name for name, entry in self._entries.items() if not entry.users)
-                    self._evict(next(idle, next(iter(self._entries))))
-                entry = _Entry(Predictor(folder, max_length, paired, device))
-            self._entries[key] = entry
-            entry.users += 1
-        try:
-            yield entry.predictor
-        finally:
-            with self._lock:
-                entry.users -= 1
-                _free_unused(entry)
-
-    def _evict(self, key: tuple[str, int, str]) -> None:
-        entry = self._entries.pop(key)
-        entry.evicted = True
-        _free_unused(entry)
+            predictor = self._predictors.pop(key, None)
+            if predictor is None:
+                while len(self._predictors) >= self._keep:  # first, for two may not fit
+                    del self._predictors[next(iter(self._predictors))]
+                predictor = Predictor(folder, max_length, paired, device)
+            self._predictors[key] = predictor
+        yield predictor
 
     def free(self) -> None:
         """Give all memory back, of a model in use as soon as it is not."""
         with self._lock:
-            for key in list(self._entries):
-                self._evict(key)
-
-
-def _free_unused(entry: _Entry) -> None:
-    if entry.evicted and not entry.users:
-        entry.predictor.free()
+            self._predictors.clear()
+        gc.collect()
 
 
 _caches: list[ModelCache] = []
@@ -90,13 +66,8 @@ def release_models() -> None:
 
 
 def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
-    """The folder of a classifier of the Hub once it is fetched, and how many tokens it reads.
-
-    For a visitor `anonymous`: without any token of this machine's, and up to `MOST_OF_HUB`.
-
-    Raises:
-        ModelError: when it cannot be had, or is no such classifier.
-    """
+    """The folder of a classifier of the Hub once it is fetched, and how many tokens it reads. For a
+    visitor `anonymous`: without any token of this machine's, and up to `MOST_OF_HUB`."""
     from huggingface_hub import HfApi, snapshot_download
 
     token = False if anonymous else None
@@ -106,51 +77,22 @@ def fetch_hub_model(name: str, anonymous: bool) -> tuple[Path, int]:
         )
         if anonymous and info.gated:  # its files may lie in the cache all the same
             raise hub_errors.Gated
-        _check_files(
-            name, {file.rfilename: file.size or 0 for file in info.siblings or []}, anonymous
-        )
+        files = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        size = sum(files[file] for file in files if file.endswith(_FETCHED) and "/" not in file)
+        if anonymous and size > MOST_OF_HUB:
+            raise ModelError(
+                "{name} has {size:.1f} GB; a visitor may load up to {limit:.0f} GB.",
+                "Choose a smaller model.",
+                name=name,
+                size=size / 2**30,
+                limit=MOST_OF_HUB / 2**30,
+            )
         patterns = [f"*{ending}" for ending in _FETCHED]
         folder = snapshot_download(
             name, revision=info.sha, token=token, allow_patterns=patterns, ignore_patterns=["*/*"]
         )
-    except ModelError:
-        raise
     except Exception as error:  # each library has errors of its own
-        raise hub_errors.explained("model", name, error) or ModelError(
-            "The model {name!r} cannot be had: {error}",
-            "Check its id, as owner/name, or choose a run.",
-            name=name,
-            error=hub_errors.first_line(error),
-        ) from error
+        raise hub_errors.explained("model", name, error) or error from None
     config = disk.read_json(Path(folder) / "config.json")
-    architectures = ", ".join(map(str, config.get("architectures") or ["unknown"]))
-    if "ForSequenceClassification" not in architectures:
-        raise ModelError(
-            "{name} is no sequence classifier; its architecture is {architectures}.",
-            "Choose one for text-classification.",
-            name=name,
-            architectures=architectures,
-        )
     longest = checkpoints.most_tokens(config) or checkpoints.DEFAULT_LENGTH
     return Path(folder), min(checkpoints.DEFAULT_LENGTH, longest)
-
-
-def _check_files(name: str, sizes: dict[str, int], anonymous: bool) -> None:
-    """Check a model's files, name -> bytes, before they are fetched."""
-    sizes = {file: sizes[file] for file in sizes if file.endswith(_FETCHED) and "/" not in file}
-    weights = [size for file, size in sizes.items() if file.endswith(".safetensors")]
-    if not weights:
-        raise ModelError(
-            "{name} has no safetensors weights.",
-            "Choose a model that has: others can run code.",
-            name=name,
-        )
-    if anonymous and sum(sizes.values()) > MOST_OF_HUB:
-        raise ModelError(
-            "{name} has {size:.1f} GB; a visitor may load up to {limit:.0f} GB.",
-            "Choose a smaller model.",
-            name=name,
-            size=sum(sizes.values()) / 2**30,
-            limit=MOST_OF_HUB / 2**30,
-        )
-    check_memory(sum(weights))

@@ -1,8 +1,7 @@
 """Small edits of a pair, to see what would change a model's mind.
 
-The edits follow plain rules of English. The idea, an input changed a little
-whose right answer may be known: Ribeiro et al. 2020, https://arxiv.org/abs/2005.04118; Gardner et
-al. 2020, https://arxiv.org/abs/2004.02709.
+The edits follow plain rules of English. The idea: Ribeiro et al. 2020,
+https://arxiv.org/abs/2005.04118; Gardner et al. 2020, https://arxiv.org/abs/2004.02709.
 """
 
 from __future__ import annotations
@@ -13,24 +12,16 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 MOST = 100
-LONGEST = 30  # words of a sentence up to which each is left out in turn
-_SHOWN = 40  # characters of a word in a description
-
 _TAKE_NOT = {
     "is", "are", "was", "were", "can", "could", "will", "would", "should", "must", "may", "might",
 }  # fmt: skip
-_IRREGULAR = {"cannot": "can", "can't": "can", "won't": "will"}
-_DETERMINERS = {"a", "an", "the", "this", "that", "my", "your", "his", "her", "its", "our", "no"}
-# Words that say little alone: not left out where a sentence is long. Two of them, or "the", and a
-# text is taken for English.
-_FUNCTION = _TAKE_NOT | _DETERMINERS | {
-    "be", "been", "do", "does", "did", "has", "have", "had", "he", "she", "it", "we", "they", "you",
-    "there", "these", "those", "their", "and", "or", "but", "of", "to", "in", "on", "at", "by",
-    "for", "from", "with", "as", "if", "than", "then", "so", "i", "who", "which", "what", "when",
-}  # fmt: skip
+# After these, such a word is a noun ("the can"); as the first one it asks.
+_TAKE_NONE = {"", "a", "an", "the", "this", "that", "my", "your", "his", "her", "its", "our", "no"}
+_NEGATION = re.compile(r"\b(?:not|never|cannot)\b|n['’]t\b", re.IGNORECASE)
 _WORD = re.compile(r"\w+(?:(?:['’-]|(?<=\d)[.,](?=\d))\w+)*")
 # Fifteen digits at most: longer ones are codes, not amounts.
 _NUMBER = re.compile(r"(?<![\w.,])[0-9](?:,?[0-9]){0,14}(?:\.[0-9]{1,6})?(?!\w|[.,][0-9])")
+_Change = tuple[str, str]  # of one sentence: its description, and the new text
 
 
 @dataclass(frozen=True)
@@ -52,43 +43,37 @@ class Flip:
     probability: float
 
 
-_Change = tuple[str, str]  # of one sentence: its description, and the new text
-
-
 def small_edits(sentence1: str, sentence2: str | None) -> list[Edit]:
     """At most `MOST` edits of a pair: swapped, one sentence in place of the other, a negation put
     in or taken out, a number changed, a word left out."""
     edits: dict[tuple[str, str | None], Edit] = {}
+    for edit in _edits(sentence1, sentence2):
+        pair = edit.sentence1, edit.sentence2
+        if pair != (sentence1, sentence2) and all(text is None or text.strip() for text in pair):
+            edits.setdefault(pair, edit)
+    return list(edits.values())[:MOST]
 
-    def add(kind: str, description: str, first: str, second: str | None) -> None:
-        empty = not first.strip() or (second is not None and not second.strip())
-        if (first, second) != (sentence1, sentence2) and not empty and len(edits) < MOST:
-            edits.setdefault((first, second), Edit(kind, description, first, second))
 
+def _edits(sentence1: str, sentence2: str | None) -> Iterator[Edit]:
+    """Edits of a pair; some may change nothing, be the same or leave a sentence empty."""
     if sentence2 is not None:
-        add("swap", "The two sentences change places.", sentence2, sentence1)
-        add("same", "Sentence 2 becomes sentence 1, word for word.", sentence1, sentence1)
-        add("same", "Sentence 1 becomes sentence 2, word for word.", sentence2, sentence2)
-    rules = {"negation": _negations, "number": _numbers, "drop": _drops}
-    for kind, rule in rules.items():
+        yield Edit("swap", "The two sentences change places.", sentence2, sentence1)
+        yield Edit("same", "Sentence 2 becomes sentence 1, word for word.", sentence1, sentence1)
+        yield Edit("same", "Sentence 1 becomes sentence 2, word for word.", sentence2, sentence2)
+    where = "" if sentence2 is None else "In sentence 1, "
+    for kind, rule in (("negation", _negations), ("number", _numbers), ("drop", _drops)):
         for description, text in rule(sentence1):
-            where = "" if sentence2 is None else "In sentence 1, "
-            add(kind, f"{where}{description}.", text, sentence2)
+            yield Edit(kind, f"{where}{description}.", text, sentence2)
         for description, text in rule(sentence2 or ""):
-            add(kind, f"In sentence 2, {description}.", sentence1, text)
-    return list(edits.values())
+            yield Edit(kind, f"In sentence 2, {description}.", sentence1, text)
 
 
 def find_flips(
     edits: Sequence[Edit], original: str, answers: Sequence[tuple[str, Mapping[str, float]]]
 ) -> list[Flip]:
     """Those edits that change the decision: one of each kind, then the others; within both the one
-    of whose new class the model is surest first.
-
-    Args:
-        original: the class predicted for the unedited pair.
-        answers: of each edit: the class predicted, and class -> probability.
-    """
+    of whose new class the model is surest first. The answers are the class predicted for each edit,
+    and class -> probability; `original` is the unedited pair's."""
     flips = [
         Flip(edit, label, shares[label])
         for edit, (label, shares) in zip(edits, answers, strict=True)
@@ -100,13 +85,8 @@ def find_flips(
 
 
 def _replaced(text: str, word: re.Match[str], new: str) -> _Change:
-    """The text with another word, in the capitals of the one that stood there."""
-    old = word[0]
-    if len(old) > 1 and old.isupper():
-        new = new.upper()
-    elif old[0].isupper():
-        new = new[0].upper() + new[1:]
-    return f'"{old}" becomes "{new}"', text[: word.start()] + new + text[word.end() :]
+    changed = text[: word.start()] + new + text[word.end() :]
+    return f'"{word[0]}" becomes "{new}"', changed
 
 
 def _without(text: str, word: re.Match[str]) -> str:
@@ -119,22 +99,17 @@ def _without(text: str, word: re.Match[str]) -> str:
 
 
 def _negations(text: str) -> Iterator[_Change]:
-    words = list(_WORD.finditer(text))
-    lowers = [word[0].lower().replace("’", "'") for word in words]
-    negated = any(lower in ("not", "never", "cannot") or lower.endswith("n't") for lower in lowers)
-    for before, word, lower in zip(["", *lowers], words, lowers, strict=False):
+    negated, before = _NEGATION.search(text), ""
+    for word in _WORD.finditer(text):
+        lower = word[0].lower().replace("’", "'")
         if lower in ("not", "n't", "never"):
             yield f'"{word[0]}" is taken out', _without(text, word)
-        elif lower in _IRREGULAR or lower.endswith("n't"):
-            yield _replaced(text, word, _IRREGULAR.get(lower, word[0][:-3]))
-        # A capital, or a word such as "the" before it, makes it a noun; first, it asks.
-        elif word[0] in _TAKE_NOT and before and before not in _DETERMINERS and not negated:
+        elif lower == "cannot" or lower.endswith("n't"):
+            irregular = {"can't": word[0][:-2], "won't": f"{word[0][0]}ill"}
+            yield _replaced(text, word, irregular.get(lower, word[0][:-3]))
+        elif word[0] in _TAKE_NOT and before not in _TAKE_NONE and not negated:
             yield _replaced(text, word, "cannot" if lower == "can" else f"{word[0]} not")
-    if "?" not in text and ("the" in lowers or len(_FUNCTION.intersection(lowers)) > 1):
-        rest = text.strip()
-        if lowers[0] in _FUNCTION - {"i"}:
-            rest = rest[0].lower() + rest[1:]
-        yield '"It is not true that" is put in front', f"It is not true that {rest}"
+        before = lower
 
 
 def _numbers(text: str) -> Iterator[_Change]:
@@ -145,9 +120,5 @@ def _numbers(text: str) -> Iterator[_Change]:
 
 
 def _drops(text: str) -> Iterator[_Change]:
-    words = list(_WORD.finditer(text))
-    if len(words) > LONGEST:
-        words = [word for word in words if word[0].lower() not in _FUNCTION][:LONGEST]
-    for word in words:
-        shown = word[0] if len(word[0]) <= _SHOWN else f"{word[0][:_SHOWN]}…"
-        yield f'"{shown}" is left out', _without(text, word)
+    for word in _WORD.finditer(text):
+        yield f'"{word[0]}" is left out', _without(text, word)

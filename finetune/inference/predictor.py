@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import torch
@@ -14,63 +15,44 @@ import torch
 from finetune import text_hashes
 from finetune.data import checkpoints
 from finetune.errors import DataError, ModelError
-from finetune.inference import decision_rule
+from finetune.inference import decision_rule, perturbations
 from finetune.inference.decision_rule import DecisionRule, PredictOptions
-from finetune.inference.micro_batcher import MicroBatcher
-from finetune.inference.scorer import Precision, Scorer, lower_priority, set_own_threads
+from finetune.inference.explain import Explanation, explain_pair
+from finetune.inference.perturbations import Flip
+from finetune.inference.scorer import MicroBatcher, Precision, Scorer, take_one_thread
 from finetune.runs.run import Run
 from finetune.training import model
-
-if TYPE_CHECKING:
-    from finetune.inference.explain import Explanation
-    from finetune.inference.perturbations import Flip
 
 MAX_CHARACTERS = 20_000
 MAX_EXPLAINED = 160  # tokens, without a GPU: about ten seconds with BERT base
 _MEMORY_FACTOR = 1.3  # memory a model takes, over the size of its weights
+_PLAIN, _NO_RULE = PredictOptions(), DecisionRule()
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to one pair.
-
-    Args:
-        probabilities: class -> probability, in the model's order.
-        logits: raw scores of the order given, in the same order.
-        tokens, cut: how many the model read, and how many beyond those it did not see.
-        seconds: from the question to the answer, waiting for others included.
-        other_label, other: label and probabilities of the sentences in the other order; empty for
-            single ones.
-    """
+    """The answer to one pair."""
 
     label: str
-    probabilities: dict[str, float]
-    logits: list[float]
-    tokens: int
-    cut: int
-    seconds: float
-    options: PredictOptions = field(default_factory=PredictOptions)
-    rule: DecisionRule = field(default_factory=DecisionRule)
-    other_label: str = ""
-    other: dict[str, float] | None = None
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the order of the sentences changes nothing about the answer."""
-        return not self.other_label or self.other_label == self.label
+    probabilities: dict[str, float]  # by class, in the model's order
+    logits: list[float]  # of the order given
+    tokens: int  # that the model read
+    cut: int  # tokens beyond those
+    seconds: float  # from the question to the answer, waiting for others included
+    options: PredictOptions = _PLAIN
+    rule: DecisionRule = _NO_RULE
+    other_label: str = ""  # of the sentences in the other order; empty for single ones
+    other: dict[str, float] | None = None  # probabilities in the other order
 
 
 class Predictor:
-    """One loaded model; call it with one sentence or two.
+    """One loaded model, in memory while it is referred to; call it with one sentence or two.
 
     Args:
         max_length: the length in tokens it was trained with.
         paired: whether it was trained on pairs rather than single sentences; None where nobody
             knows, and the second sentence may be left out.
         device, precision: where and in what it computes; by default what serves best.
-
-    Raises:
-        ModelError: when the folder is gone or damaged, or the model does not fit into memory.
     """
 
     def __init__(
@@ -82,10 +64,11 @@ class Predictor:
         precision: Precision = "auto",
     ) -> None:
         self.folder, self.max_length, self.paired = folder, max_length, paired
-        self._check_memory()
+        _check_memory(folder)
         self.scorer = Scorer(folder, max_length, precision, device, aside=True)
         self.labels = self.scorer.labels
-        self._batcher = MicroBatcher(self.scorer)
+        self._batcher = MicroBatcher(self.scorer)  # whose thread keeps the scorer alive
+        weakref.finalize(self, _free, self._batcher, self.scorer).atexit = False
         self._explained: tuple[Any, Any] | None = None  # tokenizer and model in fp32
 
     @classmethod
@@ -99,21 +82,17 @@ class Predictor:
         return cls(run.best, checkpoints.length_of(run.folder), paired)
 
     def __call__(
-        self, sentence1: str, sentence2: str = "", options: PredictOptions | None = None
+        self, sentence1: str, sentence2: str = "", options: PredictOptions = _PLAIN
     ) -> Prediction:
-        """Label and probabilities of one pair; of `sentence1` alone where it learned from such.
-
-        Raises:
-            DataError: when a sentence is empty or longer than `MAX_CHARACTERS`.
-        """
-        options = options or PredictOptions()
+        """Label and probabilities of one pair; of `sentence1` alone where it learned from such. A
+        DataError when a sentence is empty or longer than `MAX_CHARACTERS`."""
         first, second = self._texts(sentence1, sentence2)
         began = time.perf_counter()
         orders = [(first, second)] if second is None else [(first, second), (second, first)]
         futures = [self._batcher.submit(*texts) for texts in orders]
         scored = [future.result() for future in futures]
         rule = decision_rule.read_rule(self.folder)
-        swapped = scored[-1].logits if second is not None else None
+        swapped = scored[1].logits if second is not None else None
         label, probabilities = self._answers(scored[0].logits, swapped, rule, options)[0]
         other_label, other = "", None
         if swapped is not None:
@@ -135,18 +114,10 @@ class Predictor:
         ]
 
     def explain(
-        self, sentence1: str, sentence2: str = "", options: PredictOptions | None = None
+        self, sentence1: str, sentence2: str = "", options: PredictOptions = _PLAIN
     ) -> tuple[str, Explanation]:
-        """The label of a pair, and how much each word speaks for it.
-
-        The words are weighed by the logits of the order given: `options` say which class is
-        explained, and weigh no word.
-
-        Raises:
-            DataError: as a call, and when the input is too long to be explained here.
-        """
-        from finetune.inference.explain import explain_pair
-
+        """The label of a pair, and how much each word speaks for it by the logits of the order
+        given; a DataError also when the input is too long to be explained here."""
         first, second = self._texts(sentence1, sentence2)
         prediction = self(sentence1, sentence2, options)
         if prediction.tokens > MAX_EXPLAINED and not torch.cuda.is_available():
@@ -160,7 +131,7 @@ class Predictor:
 
         def explanation() -> Explanation:
             if self._explained is None:  # in fp32 and with gradients, unlike the scorer's
-                self._check_memory()
+                _check_memory(self.folder)
                 tokenizer, classifier = model.load_saved_model(self.folder)
                 self._explained = tokenizer, classifier.float().requires_grad_(False)
             label = self.labels.index(prediction.label)
@@ -169,21 +140,20 @@ class Predictor:
         return prediction.label, _explaining.submit(explanation).result()
 
     def flips(
-        self, sentence1: str, sentence2: str = "", options: PredictOptions | None = None
+        self, sentence1: str, sentence2: str = "", options: PredictOptions = _PLAIN
     ) -> tuple[list[Flip], int]:
         """The small edits that change the label of a pair, and how many were tried."""
-        from finetune.inference import perturbations
-
         first, second = self._texts(sentence1, sentence2)
         edits = perturbations.small_edits(first, second)
         firsts = [first, *(edit.sentence1 for edit in edits)]
         seconds = None if second is None else [second, *(edit.sentence2 or "" for edit in edits)]
-        options, rule = options or PredictOptions(), decision_rule.read_rule(self.folder)
+        rule = decision_rule.read_rule(self.folder)
         swapped = None
         if options.both_orders and seconds is not None:
             swapped = self.scorer.scores(seconds, firsts)
-        answers = self._answers(self.scorer.scores(firsts, seconds), swapped, rule, options)
-        return perturbations.find_flips(edits, answers[0][0], answers[1:]), len(edits)
+        logits = self.scorer.scores(firsts, seconds)
+        original, *answers = self._answers(logits, swapped, rule, options)
+        return perturbations.find_flips(edits, original[0], answers), len(edits)
 
     def _texts(self, sentence1: str, sentence2: str) -> tuple[str, str | None]:
         first = _clean_text("sentence1", sentence1)
@@ -191,28 +161,18 @@ class Predictor:
             return first, _clean_text("sentence2", sentence2)
         return first, None
 
-    def _check_memory(self) -> None:
-        check_memory(sum(path.stat().st_size for path in self.folder.glob("*.safetensors")))
 
-    def free(self) -> None:
-        """Give the memory back; the predictor is of no use afterwards."""
-        self._batcher.close()
-        self.scorer.free()
-        self._explained = None
-
-
-def _set_one_thread() -> None:
-    """Several threads would wait for each other on busy cores."""
-    set_own_threads(1)
-    lower_priority()
+def _free(batcher: MicroBatcher, scorer: Scorer) -> None:
+    batcher.close()
+    scorer.free()
 
 
 # One explanation at a time: it sets hooks on the model.
-_explaining = ThreadPoolExecutor(1, "explain", _set_one_thread)
+_explaining = ThreadPoolExecutor(1, "explain", take_one_thread)
 
 
 def _clean_text(name: str, text: object) -> str:
-    """Text as a tokenizer can take it: no lone surrogates, no NUL."""
+    """Text as a tokenizer can take it: without lone surrogates and NUL."""
     if not isinstance(text, str) or not text.replace("\0", " ").strip():
         raise DataError("{name} is empty.", "Write a sentence in every box.", name=name)
     if len(text) > MAX_CHARACTERS:
@@ -226,8 +186,9 @@ def _clean_text(name: str, text: object) -> str:
     return text_hashes.replace_surrogates(text).replace("\0", " ")
 
 
-def check_memory(size: int) -> None:
-    """Raise a ModelError where weights of `size` bytes do not fit into what is free."""
+def _check_memory(folder: Path) -> None:
+    """Raise a ModelError where a folder's weights do not fit into what is free."""
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     free = psutil.virtual_memory().available
     if size * _MEMORY_FACTOR > free:
         raise ModelError(

@@ -1,7 +1,4 @@
-"""Scores many pairs fast: one model, batches of pairs of similar length, all of the processors.
-
-A scorer gives logits; `decision_rule` makes labels and probabilities of them.
-"""
+"""Logits of many pairs, fast: one model, batches of pairs of similar length, all processors."""
 
 from __future__ import annotations
 
@@ -9,9 +6,11 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -34,24 +33,24 @@ _CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
 # Characters of a sentence that are read: at least these, and so many for each token of the
 # model's. No text of words has as few tokens as that, so the rest would be cut in any case.
 _READ, _READ_PER_TOKEN = 20_000, 64
-_BUDGET = {"cpu": 2048, "cuda": 16_384}  # tokens of a batch, beyond which it gains nothing
+_CPU_BUDGET, _GPU_BUDGET = 2048, 16_384  # tokens of a batch, beyond which it gains nothing
 _LEAST = 384  # tokens of a batch, below which a core computes slower
 _HEAVY = 2e9  # tokens times weights from which threads that share a batch gain more than they wait
 _SHARES = 4  # batches a thread has at least, so that all end together and little is padded
 _NICE = 15  # of threads that stand aside
+_GATHER = 0.002  # seconds in which a crowd may ask again
+_MOST = 256  # pairs of a crowd's batch
 
 
 class ScoredPairs(NamedTuple):
-    """Logits of shape (pairs, classes) and lengths of some pairs, in the order given.
+    """Logits and lengths of some pairs, in the order given."""
 
-    Args:
-        tokens: length of each input in tokens, as the model read it, of shape (pairs,).
-        cut: tokens of each pair beyond what the model reads, which it did not see.
-    """
+    logits: NDArray[np.float32]  # of shape (pairs, classes)
+    tokens: NDArray[np.int64]  # of each input, as the model read it, of shape (pairs,)
+    cut: NDArray[np.int64]  # tokens of each pair that the model did not see
 
-    logits: NDArray[np.float32]
-    tokens: NDArray[np.int64]
-    cut: NDArray[np.int64]
+
+_Request = tuple[Row, Future[ScoredPairs]]
 
 
 class Scorer:
@@ -65,9 +64,6 @@ class Scorer:
         precision: what it computes in; `auto` takes bf16 where the hardware computes in it.
         threads: of a CPU, that compute; 0 for as many as PyTorch would take.
         aside: let whatever else runs on these processors go first.
-
-    Raises:
-        ModelError: when the folder is gone or damaged; so does every score that is no number.
     """
 
     def __init__(
@@ -81,8 +77,8 @@ class Scorer:
     ) -> None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         self.device = torch.device(device or accelerator or "cpu")
-        on_cpu = self.device.type == "cpu"
-        self.threads = (threads or default_threads()) if on_cpu else 1
+        self._on_cpu = self.device.type == "cpu"
+        self.threads = (threads or default_threads()) if self._on_cpu else 1
         self._pool = ThreadPoolExecutor(self.threads, "score", lower_priority if aside else None)
         self._max_length = max_length
         self._tokenizing = threading.Lock()  # a tokenizer that is set anew while it reads refuses
@@ -95,7 +91,7 @@ class Scorer:
         half = precision == "bf16" or (precision == "auto" and devices.computes_bf16(self.device))
         self.precision = "bf16" if half else "fp32"
         self._dtype = torch.bfloat16 if half else torch.float32
-        self.quick = on_cpu and layers.optimize_layers(self._model, self._dtype)
+        self.quick = self._on_cpu and layers.optimize_layers(self._model, self._dtype)
         if not self.quick:
             self._model.to(self.device, self._dtype)
         self.scores(["a"], ["a"])  # the first time is slow, as kernels are chosen
@@ -103,8 +99,7 @@ class Scorer:
     def scores(
         self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Logits of shape (pairs, classes), in the order given, of at least one pair or one
-        single sentence."""
+        """Logits of shape (pairs, classes), in the order given, of one row or more."""
         seconds = itertools.repeat(None, len(sentence1)) if sentence2 is None else sentence2
         rows = zip(sentence1, seconds, strict=True)
         return np.concatenate([block.logits for block in self.stream(rows)])
@@ -143,9 +138,9 @@ class Scorer:
         """Batches that are being computed, and the lengths and cut tokens of a block's rows."""
         columns, tokens, cut = self._tokenize(block)
         total = int(tokens.sum())
-        budget = _BUDGET.get(self.device.type, _BUDGET["cuda"])
-        if self.device.type == "cpu":  # every thread has some
-            budget = min(budget, max(_LEAST, total // (_SHARES * self.threads)))
+        budget = _GPU_BUDGET
+        if self._on_cpu:  # every thread has some
+            budget = min(_CPU_BUDGET, max(_LEAST, total // (_SHARES * self.threads)))
         batches = _batches(tokens, budget)
         heavy = total * self._weights >= _HEAVY
         share = max(1, self.threads // len(batches)) if heavy else 1
@@ -183,21 +178,18 @@ class Scorer:
         return dict(columns), tokens, cut
 
     def _compute(self, rows: Columns, threads: int) -> NDArray[np.float32]:
-        if self.device.type == "cpu" and torch.get_num_threads() != threads:
+        if self._on_cpu and torch.get_num_threads() != threads:
             set_own_threads(threads)
         inputs, mask = self._padded(rows)
         with torch.inference_mode():
             if self.quick:
-                inputs["attention_mask"] = layers.attention_bias(mask, self._dtype)
-            else:
-                inputs["attention_mask"] = mask.to(self.device)
-            logits = self._model(**inputs).logits
+                mask = layers.attention_bias(mask, self._dtype)
+            logits = self._model(**inputs, attention_mask=mask.to(self.device)).logits
         return logits.float().cpu().numpy()  # type: ignore[no-any-return]
 
     def _padded(self, rows: Columns) -> tuple[dict[str, Any], torch.Tensor]:
-        """Tensors of shape (batch, longest) on the device, and the mask on the CPU.
-
-        As `tokenizer.pad` makes them, in a twentieth of its time."""
+        """Tensors of shape (batch, longest) on the device, and the mask on the CPU, as
+        `tokenizer.pad` makes them in twenty times the time."""
         largest = max(itertools.chain.from_iterable(rows["input_ids"]), default=0)
         if largest >= self._vocabulary_size:  # a GPU would be of no use any more
             raise ModelError(
@@ -221,14 +213,83 @@ class Scorer:
         return inputs, torch.from_numpy(mask).long()
 
 
+def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
+    """Places of the inputs, the longest first, in batches of about `budget` tokens, padded."""
+    order = np.argsort(-lengths, kind="stable").tolist()
+    batches = []
+    while order:
+        size = max(1, budget // max(1, int(lengths[order[0]])))
+        batches.append(order[:size])
+        order = order[size:]
+    return batches
+
+
+class MicroBatcher:
+    """Scores together the pairs that many ask one by one: what arrives while one batch is computed
+    forms the next. Who asks alone waits for nobody; in a crowd those who were just answered have
+    two milliseconds to ask again, or one of them would be a batch alone and the others wait."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._queue: SimpleQueue[_Request | None] = SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="micro-batcher", daemon=True)
+        self._thread.start()
+
+    def submit(self, sentence1: str, sentence2: str | None = None) -> Future[ScoredPairs]:
+        """The future logits and lengths of one pair; a ModelError after `close`."""
+        answer: Future[ScoredPairs] = Future()
+        with self._closing:
+            if self._closed:
+                raise ModelError("This model is not loaded any more.", "Ask again.")
+            self._queue.put(((sentence1, sentence2), answer))
+        return answer
+
+    def close(self) -> None:
+        """Answers what was asked before, then stops."""
+        with self._closing:
+            self._closed = True
+            self._queue.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        requests: list[_Request] = []
+        while (request := self._queue.get()) is not None:
+            until = time.monotonic() + (_GATHER if len(requests) > 1 else 0.0)
+            requests = [request]
+            with contextlib.suppress(Empty):
+                while len(requests) < _MOST:
+                    left = until - time.monotonic()
+                    following = self._queue.get(left > 0, max(left, 0.0))
+                    if following is None:
+                        self._queue.put(None)  # ends the loop outside
+                        break
+                    requests.append(following)
+            self._answer(requests)
+
+    def _answer(self, requests: list[_Request]) -> None:
+        """Answer each; where a batch fails each is tried alone, and has its own error."""
+        try:
+            blocks = zip(*self._scorer.stream(row for row, _ in requests), strict=True)
+            logits, tokens, cut = (np.concatenate(block) for block in blocks)
+        except Exception as error:
+            if len(requests) == 1:
+                requests[0][1].set_exception(error)
+                return
+            for request in requests:
+                self._answer([request])
+            return
+        for at, (_, answer) in enumerate(requests):
+            answer.set_result(ScoredPairs(logits[[at]], tokens[[at]], cut[[at]]))
+
+
 _changing_threads = threading.Lock()
 
 
 def set_own_threads(threads: int) -> None:
-    """Let PyTorch compute with so many threads where the calling thread asks it to.
-
-    `torch.set_num_threads` sets that for all threads that are still to come, too: that is put back.
-    """
+    """Let PyTorch compute with so many threads where the calling thread asks it to. What
+    `torch.set_num_threads` sets for all threads that are still to come is put back."""
     with _changing_threads:
         default = _in_new_thread(torch.get_num_threads)
         torch.get_num_threads()  # the first question takes the default, also after a number was set
@@ -247,19 +308,13 @@ def _in_new_thread(function: Callable[[], T]) -> T:
         return pool.submit(function).result()
 
 
+def take_one_thread() -> None:
+    """Compute with one thread, which lets others go first: several would wait for each other."""
+    set_own_threads(1)
+    lower_priority()
+
+
 def lower_priority() -> None:
     """Let other threads go first. Linux alone has priorities of threads, and inherits them."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-
-
-def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
-    """Places of the inputs, the longest first, in batches of at most `budget` tokens, padded, or of
-    one longer input."""
-    order = np.argsort(-lengths, kind="stable").tolist()
-    batches, start = [], 0
-    while start < len(order):
-        size = max(1, budget // max(1, int(lengths[order[start]])))
-        batches.append(order[start : start + size])
-        start += size
-    return batches

@@ -264,6 +264,7 @@ def _hooks(
     """What is done with the loop's results: the main process writes them into the run folder."""
     from finetune.evaluation import saved_predictions
     from finetune.metrics import intervals
+    from finetune.metrics.classification import confusion_matrix
     from finetune.training import first_batch, loop, model
 
     def describe_batch(batch: dict[str, Any]) -> Generator[Event, None, None]:
@@ -277,9 +278,8 @@ def _hooks(
     ) -> dict[str, list[float]]:
         with disk.writing(_("The predictions"), StoreError, RESUME):
             saved_predictions.save_logits(run, step, logits, labels)
-        scores = intervals.bootstrap_intervals(
-            labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
-        )
+        confusion = confusion_matrix(labels, logits.argmax(axis=1), len(pairs.labels))
+        scores = intervals.bootstrap_intervals(confusion, pairs.positive)
         return {name: [score.low, score.high] for name, score in scores.items()}
 
     def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:

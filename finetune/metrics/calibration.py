@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.metrics.classification import Floats, Indices, Truths
+from finetune.metrics.classification import Floats, Indices, Truths, ratio
 
 Logits = NDArray[np.floating[Any]]
 
@@ -54,25 +54,15 @@ def probabilities(
 
 
 def reliability(confidence: Floats | Logits, right: Truths) -> Reliability:
-    """Confidence against accuracy in bins.
-
-    The expected error of few examples is too high: even a perfect model shows some.
-
-    Args:
-        confidence: probability of the predicted class, of shape (examples,), at least one example.
-        right: of shape (examples,), True where the predicted class is the true one.
+    """Probabilities of the predicted classes against whether these are right, both of shape
+    (examples,), in bins. The error of few examples is too high: even a perfect model shows some.
 
     Source: Naeini, Cooper and Hauskrecht 2015, https://doi.org/10.1609/aaai.v29i1.9602.
     """
     bins = np.searchsorted(np.arange(1, BINS) / BINS, confidence, side="left")
     counts = np.bincount(bins, minlength=BINS)
     mean_confidence, accuracy = (
-        np.divide(
-            np.bincount(bins, values, minlength=BINS),
-            counts,
-            out=np.full(BINS, np.nan),
-            where=counts > 0,
-        )
+        np.where(counts, ratio(np.bincount(bins, values, minlength=BINS), counts), np.nan)
         for values in (confidence, right)
     )
     gaps = np.nan_to_num(np.abs(accuracy - mean_confidence))

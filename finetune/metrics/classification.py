@@ -42,17 +42,6 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class ThresholdMetrics:
-    """The metrics at one threshold, each from 0 to 1."""
-
-    threshold: float
-    accuracy: float
-    precision: float
-    recall: float
-    f1: float
-
-
-@dataclass(frozen=True)
 class ThresholdSweep:
     """The metrics at thresholds from 0 to 1, all of shape (101,), and at the best of all."""
 
@@ -61,7 +50,7 @@ class ThresholdSweep:
     precision: Floats
     recall: Floats
     f1: Floats
-    best: ThresholdMetrics
+    best: dict[str, float]  # `threshold` and the metrics there
 
 
 def ratio(above: NDArray[Any], below: NDArray[Any]) -> Floats:
@@ -113,10 +102,7 @@ def class_scores(confusion: Counts) -> list[ClassScores]:
 
 
 def matthews_corrcoef(confusion: Counts) -> float:
-    """Matthews' correlation coefficient: 1 is all right, 0 no better than chance.
-
-    Source: Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006.
-    """
+    """Matthews' correlation (Gorodkin 2004): 1 is all right, 0 no better than chance."""
     from sklearn import metrics
 
     labels, predictions = np.nonzero(confusion)
@@ -126,26 +112,17 @@ def matthews_corrcoef(confusion: Counts) -> float:
     return float(metrics.matthews_corrcoef(labels, predictions, sample_weight=counts))
 
 
-def roc_curve(scores: Scores, positives: Truths) -> Curve | None:
-    """The receiver operating characteristic of scores, higher for what is more likely positive;
-    None where there are no positives or no negatives."""
+def ranking_curves(scores: Scores, positives: Truths) -> tuple[Curve, Curve] | None:
+    """The receiver operating characteristic, and precision against recall, whose area is the
+    average precision; None where there are no positives or no negatives."""
     from sklearn import metrics
 
     if positives.all() or not positives.any():
         return None
     x, y, _ = metrics.roc_curve(positives, scores, drop_intermediate=False)
-    return Curve(x, y, float(metrics.auc(x, y)))
-
-
-def precision_recall_curve(scores: Scores, positives: Truths) -> Curve | None:
-    """Precision against recall, whose area is the average precision; as `roc_curve`."""
-    from sklearn import metrics
-
-    if positives.all() or not positives.any():
-        return None
     precision, recall, _ = metrics.precision_recall_curve(positives, scores)
     area = float(-(np.diff(recall) * precision[:-1]).sum())
-    return Curve(recall[::-1], precision[::-1], area)
+    return Curve(x, y, float(metrics.auc(x, y))), Curve(recall[::-1], precision[::-1], area)
 
 
 def thin_curve(curve: Curve, points: int = 200) -> Curve:
@@ -163,26 +140,21 @@ def threshold_sweep(scores: Scores, positives: Truths) -> ThresholdSweep:
 
     The best threshold is fitted to these very examples, so the F1 there is better than what new
     examples will show."""
-    grid = np.arange(101) / 100
-    best = _best_threshold(np.asarray(scores, np.float64), positives)
-    at_best = _threshold_metrics(scores, positives, np.array([best]))
-    return ThresholdSweep(
-        thresholds=grid,
-        best=ThresholdMetrics(best, **{name: float(value[0]) for name, value in at_best.items()}),
-        **_threshold_metrics(scores, positives, grid),
-    )
-
-
-def _threshold_metrics(scores: Scores, positives: Truths, thresholds: Floats) -> dict[str, Floats]:
-    called = np.asarray(scores, np.float64) >= thresholds[:, None]
+    exact: Floats = np.asarray(scores, np.float64)
+    thresholds = np.append(np.arange(101) / 100, _best_threshold(exact, positives))
+    called = exact >= thresholds[:, None]
     hits, predicted = called[:, positives].sum(axis=1), called.sum(axis=1)
     support, examples = positives.sum(), np.array(len(positives))
-    return {
+    metrics = {
         "accuracy": ratio(examples - predicted - support + 2 * hits, examples),
         "precision": ratio(hits, predicted),
         "recall": ratio(hits, support),
         "f1": ratio(2 * hits, predicted + support),
     }
+    best = {name: float(values[-1]) for name, values in metrics.items()}
+    best["threshold"] = float(thresholds[-1])
+    grid = {name: values[:-1] for name, values in metrics.items()}
+    return ThresholdSweep(thresholds[:-1], **grid, best=best)
 
 
 def _best_threshold(scores: Floats, positives: Truths) -> float:

@@ -116,7 +116,7 @@ def missed_sentences(analysis: Analysis) -> Markup:
 def weakness(analysis: Analysis) -> Markup:
     """Which kinds of pairs it is surely worse at, which were too few to tell, and which classes it
     misses whatever their size."""
-    small = [part for part in analysis.slices if not part.judged]
+    small = [part for part in analysis.slices if part.count < TESTED]
     return macro(_TEXT, "weakness")(
         missed=missed_sentences(analysis),
         weak=[_kind(part) for part in analysis.slices if part.weak],
@@ -208,14 +208,14 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
         return {}
     metrics = ("f1", "accuracy", "precision", "recall")
     values = {name: [round(float(y), 4) for y in getattr(sweep, name)] for name in metrics}
-    best = {name: round(float(getattr(sweep.best, name)), 4) for name in metrics}
+    best = {name: round(sweep.best[name], 4) for name in metrics}
     thresholds = sweep.thresholds.tolist()
     now = decision.threshold if decision.threshold is not None else 0.5
     nearest = int(np.abs(sweep.thresholds - now).argmin())
     data = {
         "thresholds": thresholds,
         "values": values,
-        "best": {"threshold": sweep.best.threshold, "values": best},
+        "best": {"threshold": sweep.best["threshold"], "values": best},
         "now": now,
     }
     lines = []

@@ -142,7 +142,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 def _crowd(sides: Sides, rounds: int, seconds: float) -> None:
     """Print answers a second: fifty clients of a `MicroBatcher`, and the pipeline one by one."""
-    from finetune.inference.micro_batcher import MicroBatcher
+    from finetune.inference.scorer import MicroBatcher
 
     batcher, threads = MicroBatcher(sides.scorer), sides.scorer.threads
     asks: dict[str, tuple[Callable[[int], Any], int]] = {

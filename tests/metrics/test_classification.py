@@ -53,12 +53,10 @@ def test_figures_of_a_confusion_matrix_equal_scikit_learns(n: int, classes: int)
 @pytest.mark.parametrize(("share", "ties"), [(0.01, False), (0.95, True)])
 def test_curves_have_the_areas_of_scikit_learn_thinned_too(share: float, ties: bool) -> None:
     scores, positives = scored(20_000, share, ties)
-    curves = {
-        metrics.roc_auc_score: classification.roc_curve(scores, positives),
-        metrics.average_precision_score: classification.precision_recall_curve(scores, positives),
-    }
-    for area, curve in curves.items():
-        assert curve is not None
+    curves = classification.ranking_curves(scores, positives)
+    assert curves is not None
+    areas = metrics.roc_auc_score, metrics.average_precision_score
+    for area, curve in zip(areas, curves, strict=True):
         assert curve.area == pytest.approx(area(positives, scores))
         thinned = classification.thin_curve(curve)
         assert len(thinned.x) == len(thinned.y) <= 200
@@ -80,8 +78,7 @@ def test_a_sweep_equals_scikit_learn_at_each_threshold(share: float, ties: bool)
         row = [getattr(sweep, name)[index] for name in ("accuracy", "precision", "recall", "f1")]
         assert row == pytest.approx([metrics.accuracy_score(positives, called), *expected[:3]])
     if share == 1.0:
-        assert classification.roc_curve(scores, positives) is None
-        assert classification.precision_recall_curve(scores, positives) is None
+        assert classification.ranking_curves(scores, positives) is None
 
 
 @settings(max_examples=30, deadline=None)
@@ -97,7 +94,7 @@ def test_no_threshold_has_a_better_f1_than_the_best(
     best = classification.threshold_sweep(scores, positives).best
     reached, *others = (
         metrics.f1_score(positives, scores.astype(float) >= threshold, zero_division=0)
-        for threshold in (best.threshold, *scores.astype(float))
+        for threshold in (best["threshold"], *scores.astype(float))
     )
-    assert best.f1 == pytest.approx(reached)
-    assert best.f1 == pytest.approx(max(others))
+    assert best["f1"] == pytest.approx(reached)
+    assert best["f1"] == pytest.approx(max(others))

@@ -11,6 +11,8 @@ from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.proportion import proportion_confint
 
 from finetune.metrics import intervals
+from finetune.metrics.classification import confusion_matrix
+from finetune.metrics.intervals import Interval
 
 Array = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -35,6 +37,10 @@ def drawn(n: int, classes: int, right: float = 0.7, seed: int = 0) -> tuple[Arra
     return labels, first, second
 
 
+def bootstrap(labels: Array, predictions: Array, classes: int) -> dict[str, Interval]:
+    return intervals.bootstrap_intervals(confusion_matrix(labels, predictions, classes))
+
+
 def scores(labels: Array, predictions: Array, classes: int) -> Floats:
     """Accuracy and F1 over the last axis."""
     f1, occurring = np.zeros(labels.shape[:-1]), np.zeros(labels.shape[:-1])
@@ -49,7 +55,7 @@ def scores(labels: Array, predictions: Array, classes: int) -> Floats:
 @pytest.mark.parametrize(("n", "classes"), [(60, 2), (90, 4)])
 def test_the_interval_equals_scipys_bca(n: int, classes: int) -> None:
     labels, predictions, _ = drawn(n, classes)
-    computed = intervals.bootstrap_intervals(labels, predictions, classes)
+    computed = bootstrap(labels, predictions, classes)
     average = "binary" if classes == 2 else "macro"
     assert computed["accuracy"].value == accuracy_score(labels, predictions)
     assert computed["f1"].value == pytest.approx(f1_score(labels, predictions, average=average))
@@ -75,7 +81,7 @@ def test_the_interval_of_a_difference_is_that_of_resampled_examples() -> None:
         assert computed[name].value == pytest.approx(value[column])
         ends = np.quantile(draws[column], [0.025, 0.975])
         assert [computed[name].low, computed[name].high] == pytest.approx(ends, abs=0.015)
-    alone, both = intervals.bootstrap_intervals(labels, second, 2)["f1"], computed["f1"]
+    alone, both = bootstrap(labels, second, 2)["f1"], computed["f1"]
     assert both.high - both.low < (alone.high - alone.low) / 2
 
 
@@ -84,7 +90,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(few_resamples: None) -> N
     truth = {"accuracy": 0.85, "f1": 2 * 0.675 / (2 * 0.675 + 0.15)}
     above, below = dict.fromkeys(truth, 0), dict.fromkeys(truth, 0)
     for cells in random.multinomial(408, MRPC, size=sets):
-        computed = intervals.bootstrap_from_confusion(cells.reshape(2, 2))
+        computed = intervals.bootstrap_intervals(cells.reshape(2, 2))
         for name, value in truth.items():
             above[name] += computed[name].low - 1e-9 > value
             below[name] += computed[name].high + 1e-9 < value
@@ -98,7 +104,7 @@ def test_equals_differ_by_more_than_chance_as_seldom_as_it_says(few_resamples: N
     wrongly, sets = 0, 400
     for seed in range(sets):
         labels, first, second = drawn(408, 2, seed=seed)
-        f1 = intervals.bootstrap_intervals(labels, first, 2)["f1"]
+        f1 = bootstrap(labels, first, 2)["f1"]
         other = float(scores(labels[:300], second[:300], 2)[1])
         wrongly += abs(f1.value - other) > intervals.newcombe_bound(f1, other, 300)
     assert wrongly / sets < 0.08
@@ -109,7 +115,7 @@ def test_equals_differ_by_more_than_chance_as_seldom_as_it_says(few_resamples: N
 def test_few_examples_and_a_single_class_are_no_trouble(n: int, classes: int) -> None:
     labels = np.full(n, classes - 1)
     for predictions in (labels, np.zeros(n, dtype=np.int64)):
-        for score in intervals.bootstrap_intervals(labels, predictions, classes).values():
+        for score in bootstrap(labels, predictions, classes).values():
             assert 0 <= score.low <= score.value <= score.high <= 1
             assert score.high - score.low > 0.1  # so few examples are never sure
         for score in intervals.paired_bootstrap(labels, labels, predictions, classes).values():
@@ -118,11 +124,11 @@ def test_few_examples_and_a_single_class_are_no_trouble(n: int, classes: int) ->
 
 def test_where_all_are_right_the_interval_is_wilsons() -> None:
     labels = np.array([1] * 6 + [0] * 4)
-    all_right = intervals.bootstrap_intervals(labels, labels, 2)
+    all_right = bootstrap(labels, labels, 2)
     assert all_right["accuracy"] == intervals.wilson_interval(10, 10)
     share = intervals.wilson_interval(6, 6).low  # of the six that are positive or called so
     assert (all_right["f1"].low, all_right["f1"].high) == (2 * share / (1 + share), 1.0)
-    never = intervals.bootstrap_intervals(labels, np.zeros(10, np.int64), 2)["f1"]
+    never = bootstrap(labels, np.zeros(10, np.int64), 2)["f1"]
     share = intervals.wilson_interval(0, 6).high
     assert (never.low, never.high) == (0.0, 2 * share / (1 + share))
 

@@ -253,7 +253,9 @@ class Evaluation:
         rows = run_examples.select_examples(study, which, label, history, search, sort)
         nearest = which == "suspected labels" and not len(rows)
         if nearest:
-            rows = run_examples.most_doubted_errors(study, label, history, search)
+            rows = run_examples.select_examples(study, "wrong", label, history, search, "doubt")[
+                :10
+            ]
         first = page if 0 <= page < max(1, len(rows)) else 0
         corrected = corrections.read_corrections(run)
         has_texts = study.table is not None
