@@ -41,17 +41,18 @@ class _Pipe(io.RawIOBase):
         return piece
 
 
-def model_zip(run: Run) -> Iterator[bytes]:
-    """The best model as a zip of a `from_pretrained` folder, in pieces.
-
-    Raises:
-        StoreError: when there is no model.
-    """
+def saved_model(run: Run) -> Path:
+    """The folder of a run's best model; StoreError where there is none."""
     if not run.has_model():
         raise StoreError(
             "Run {id} has no model.", "It is there after the first evaluation.", id=run.id
         )
-    return folder_zip(run.best, run.id)
+    return run.best
+
+
+def model_zip(run: Run) -> Iterator[bytes]:
+    """The best model as a zip of a `from_pretrained` folder, in pieces."""
+    return folder_zip(saved_model(run), run.id)
 
 
 def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
