@@ -48,15 +48,6 @@ class Account:
             )
 
 
-class HubRefused(PublishError):
-    """The Hub answered with an error status."""
-
-    def __init__(self, action: str, remedy: str, status: int) -> None:
-        fact = _("{action} was refused with status {status}.", action=action, status=status)
-        super().__init__(fact, remedy)
-        self.status = status
-
-
 def stored_token() -> str | None:
     """The token of `hf auth login` or HF_TOKEN on this machine, if any."""
     return get_token()
@@ -86,21 +77,16 @@ class HubClient:
     """The Hub as one person sees it, until `stopped` says that they want the end."""
 
     def __init__(self, token: str | None, stopped: Callable[[], bool] = lambda: False) -> None:
-        if not token:
+        if not token or not re.fullmatch(
+            r"[\x21-\x7e]+", token
+        ):  # other characters are in no token
             raise PublishError(
                 "You are not signed in.", "Run `hf auth login`, or paste a token with write access."
-            )
-        if not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise PublishError(
-                "The token has spaces or characters no token has.", "Copy it again, whole."
             )
         self.api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token)
         # A value that changes while a long call gets on; the patience counts anew when it does.
         self.beat: Callable[[], object] = lambda: 0
         self._token, self._stopped = token, stopped
-
-    def __repr__(self) -> str:
-        return "HubClient()"  # the api's holds the token
 
     def account(self) -> Account:
         """Whose token it is; one that may only read is refused."""
@@ -118,20 +104,20 @@ class HubClient:
     def hardware(self, name: str) -> str:
         """The name and the price of a Space's hardware."""
         offered = self.call(_("Asking which hardware there is"), self.api.list_spaces_hardware)
-        hardware = next((kind for kind in offered if kind.name == name), None)
-        if hardware is None:
-            names = ", ".join(str(kind.name) for kind in offered)
+        kinds = {str(kind.name): kind for kind in offered}
+        if name not in kinds:
             raise PublishError(
                 "There is no hardware {name!r} for Spaces.",
                 "Choose one of: {names}.",
                 name=name,
-                names=names,
+                names=", ".join(kinds),
             )
-        hours = {"minute": 60, "hour": 1}.get(hardware.unit_label, 0)
-        if cost := (hardware.unit_cost_usd or 0) * hours:
-            return f"{hardware.pretty_name}, {cost:.2f} USD an hour while it is awake"
+        kind = kinds[name]
+        hours = {"minute": 60, "hour": 1}.get(kind.unit_label, 0)
+        if cost := (kind.unit_cost_usd or 0) * hours:
+            return f"{kind.pretty_name}, {cost:.2f} USD an hour while it is awake"
         return (
-            f"{hardware.pretty_name}, no price an hour; for a Gradio Space the Hub asks for a "
+            f"{kind.pretty_name}, no price an hour; for a Gradio Space the Hub asks for a "
             "subscription (PRO, Team or Enterprise)"
         )
 
@@ -141,11 +127,10 @@ class HubClient:
             return None
         return set(self.api.list_repo_files(name, repo_type="space")) - {".gitattributes"}
 
-    def create_space(
-        self, name: str, hardware: Any, sleep_time: int | None, private: bool = False
-    ) -> None:
+    def create_space(self, name: str, hardware: Any, private: bool = False) -> None:
         """Make a Gradio Space, with its hardware at once: on the free one the Hub refuses it to
-        free accounts."""
+        free accounts. What is billed sleeps when nobody is there."""
+        sleep_time = default_sleep_time(hardware)
         self.call(
             _("Creating the Space {name}", name=name),
             lambda: self.api.create_repo(
@@ -170,10 +155,17 @@ class HubClient:
             action: for the error, "The sign-in".
             stoppable: whether a cancel leaves it behind; False for what cannot be undone.
         """
+        future: Future[T] = Future()
+
+        def carry_out() -> None:
+            try:
+                future.set_result(ask())
+            except BaseException as error:
+                future.set_exception(error)
+
         if stoppable:
             self.check_stopped()
-        future: Future[T] = Future()
-        threading.Thread(target=_carry_out, args=(ask, future), daemon=True).start()
+        threading.Thread(target=carry_out, daemon=True).start()
         beat, since = self.beat(), time.monotonic()
         while not future.done():
             wait([future], _POLL)
@@ -189,17 +181,29 @@ class HubClient:
                     action=action,
                     patience=PATIENCE,
                 )
-        if (error := future.exception()) is None:
+        try:
             return future.result()
-        for cause in (error, error.__cause__):
-            if isinstance(cause, PublishError):
-                raise cause from None
-        raise self._explained(error, action) from None
+        except PublishError:
+            raise
+        except Exception as error:
+            raise self._explained(error, action) from None
 
-    def _explained(self, error: BaseException, action: str) -> PublishError:
+    def _explained(self, error: Exception, action: str) -> PublishError:
         """The Hub's refusal in our words, never with a header or a token."""
         cause = hub_errors.cause(error)
         remedy = hub_errors.sender_remedy(cause)
+        if cause.status == 403 and self._token.startswith("hf_oauth"):
+            remedy = _(
+                "This sign-in may write to new repositories and to those made here. Choose a "
+                "new name, or paste a token with write access."
+            )
+        if cause.status:
+            return PublishError(
+                "{action} was refused with status {status}.",
+                remedy,
+                action=action,
+                status=cause.status,
+            )
         if cause.name == "silent":
             return PublishError(
                 "{action}: the Hub at {endpoint} does not answer.",
@@ -207,25 +211,11 @@ class HubClient:
                 action=action,
                 endpoint=self.api.endpoint,
             )
-        if not cause.status:
-            reason = cause.reason or self._without_secrets(hub_errors.chain(error)[-1])
-            return PublishError("{action} failed: {reason}.", remedy, action=action, reason=reason)
-        if cause.status == 403 and self._token.startswith("hf_oauth"):
-            remedy = _(
-                "This sign-in may write to new repositories and to those made here. Choose a "
-                "new name, or paste a token with write access."
-            )
-        return HubRefused(action, remedy, cause.status)
+        reason = cause.reason or self._without_secrets(hub_errors.chain(error)[-1])
+        return PublishError("{action} failed: {reason}.", remedy, action=action, reason=reason)
 
     def _without_secrets(self, error: BaseException) -> str:
         """What a client's error says, without tokens and the queries of signed addresses."""
         text = " ".join(str(error).replace(self._token, "\u2026").split())
         text = re.sub(r"hf_\w+|(?<=[?&])[^\s'\"]+", "\u2026", text)[:200].rstrip(". ")
         return f"{text} ({type(error).__name__})" if text else type(error).__name__
-
-
-def _carry_out(ask: Callable[[], T], future: Future[T]) -> None:
-    try:
-        future.set_result(ask())
-    except BaseException as error:
-        future.set_exception(error)

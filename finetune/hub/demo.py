@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from huggingface_hub import CommitOperationAdd, SpaceCardData
 
 from finetune.errors import PublishError
-from finetune.hub.client import HubClient, HubRefused, default_sleep_time
+from finetune.hub.client import HubClient, default_sleep_time
 from finetune.hub.model_card import EXAMPLES
 from finetune.hub.script_bundle import pinned
 from finetune.messages import message as _
@@ -53,26 +53,19 @@ def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
     return replace(plan, demo=space, demo_exists=True)
 
 
-def push_demo(
-    plan: PushPlan, hardware: str, files: dict[str, str], hub: HubClient
-) -> tuple[str, str]:
-    """Make or update the Space of a plan: its address, and why there is none; one is empty."""
-    try:
-        if not plan.demo_exists:
-            hub.create_space(plan.demo, hardware, default_sleep_time(hardware))
-        additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
-        hub.call(
-            _("Sending the demo to {demo}", demo=plan.demo),
-            lambda: hub.api.create_commit(
-                plan.demo, additions, commit_message=f"A demo of {plan.full}", repo_type="space"
-            ),
-            stoppable=False,
-        )
-    except PublishError as error:
-        if isinstance(error, HubRefused) and error.status == 402:
-            return "", f"{error.fact} {hardware} takes an account that pays; choose other hardware."
-        return "", str(error)
-    return f"{hub.api.endpoint}/spaces/{plan.demo}", ""
+def push_demo(plan: PushPlan, hardware: str, files: dict[str, str], hub: HubClient) -> str:
+    """Make or update the Space of a plan; its address."""
+    if not plan.demo_exists:
+        hub.create_space(plan.demo, hardware)
+    additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
+    hub.call(
+        _("Sending the demo to {demo}", demo=plan.demo),
+        lambda: hub.api.create_commit(
+            plan.demo, additions, commit_message=f"A demo of {plan.full}", repo_type="space"
+        ),
+        stoppable=False,
+    )
+    return f"{hub.api.endpoint}/spaces/{plan.demo}"
 
 
 def demo_files(model: str, paired: bool, max_length: int, licence: str = "") -> dict[str, str]:
@@ -87,13 +80,12 @@ def demo_files(model: str, paired: bool, max_length: int, licence: str = "") -> 
     name = model.split("/")[-1]
     card = SpaceCardData(
         title=f"{name} demo", emoji="🎛️", colorFrom="indigo", colorTo="gray", sdk="gradio",
-        sdk_version=pinned("gradio").partition("==")[2] or None, python_version="3.12",
+        sdk_version=pinned("gradio").partition("==")[2], python_version="3.12",
         app_file="app.py", license=licence or None, models=[model],
     )  # fmt: skip
     readme = (
         f"---\n{card.to_yaml()}\n---\n\n# `{name}` demo\n\n"
-        f"Try [`{model}`](https://huggingface.co/{model}), a text classifier tuned with Finetune: "
-        f"{'two sentences' if paired else 'a sentence'} in,\nthe probability of each class out.\n"
+        f"Try [`{model}`](https://huggingface.co/{model}), a text classifier tuned with Finetune.\n"
     )
     return {
         "app.py": APP.read_text(encoding="utf-8"),

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from finetune.data import safe_csv
 from finetune.errors import StoreError
@@ -23,22 +22,15 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class _Pipe(io.RawIOBase):
-    """A file that a zip is written to and taken from, a piece at a time."""
+class _Buffer(bytearray):
+    """What a zip is written to, and taken from a piece at a time."""
 
-    def __init__(self) -> None:
-        self._pieces = bytearray()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._pieces += data
+    def write(self, data: bytes) -> int:
+        self.extend(data)
         return len(data)
 
-    def take(self) -> bytes:
-        piece, self._pieces = bytes(self._pieces), bytearray()
-        return piece
+    def flush(self) -> None:
+        pass
 
 
 def saved_model(run: Run) -> Path:
@@ -60,8 +52,8 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 
     Every file is opened before the first piece: a better model saved meanwhile does not mix in.
     """
-    pipe = _Pipe()
-    with contextlib.ExitStack() as stack, zipfile.ZipFile(pipe, "w", zipfile.ZIP_STORED) as archive:
+    buffer = _Buffer()
+    with contextlib.ExitStack() as stack, zipfile.ZipFile(cast(IO[bytes], buffer), "w") as archive:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = [(path, stack.enter_context(path.open("rb"))) for path in paths]
         for path, file in files:
@@ -69,9 +61,9 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
             with archive.open(info, "w", force_zip64=True) as entry:
                 while piece := file.read(_PIECE):
                     entry.write(piece)
-                    yield pipe.take()
-        archive.close()
-        yield pipe.take()
+                    yield bytes(buffer)
+                    buffer.clear()
+    yield bytes(buffer)
 
 
 def events_csv(run: Run) -> Iterator[str]:
@@ -85,7 +77,7 @@ def events_csv(run: Run) -> Iterator[str]:
 
 
 def _cells(event: events.Event) -> list[object]:
-    values = dataclasses.asdict(event) | {"event": getattr(event, "event", "")}
+    values: dict[str, Any] = dataclasses.asdict(event)
     if isinstance(event, events.Evaluated):
         values |= {**event.metrics, "validation_loss": event.metrics.get("loss"), "loss": None}
     texts = (values.get(name) for name in ("phase", "detail", "error", "remedy"))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import HfApi, ModelCard, ModelInfo
+from huggingface_hub import ModelCard, ModelInfo
 from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.utils import filter_repo_objects
 
 from finetune.config import is_upload
 from finetune.data import catalog
@@ -23,11 +22,11 @@ from finetune.runs.summary import ENDED, RunSummary
 
 # What `from_pretrained` may read beside the card, never in a folder: of an earlier model, it would
 # be mixed with this one.
-_OF_A_MODEL = (
+_OF_A_MODEL = [
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*.h5", "*.msgpack",
     "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
     "special_tokens_map.json", "added_tokens.json", "*.model", "sentencepiece*",
-)  # fmt: skip
+]  # fmt: skip
 Files = dict[str, bytes | Path]  # path in the repository -> content, or the file that has it
 
 
@@ -41,7 +40,6 @@ class PushRequest:
     demo: bool = False  # whether to make a Space too, `<name>-demo`, to try the model in
     hardware: str = "cpu-basic"  # of that Space, as the Hub names it; some is billed
     update: bool = False  # whether a repository that holds something gets a new commit
-    pays: bool = False  # whether a new Space may be on hardware that is billed
 
 
 @dataclass(frozen=True)
@@ -68,6 +66,16 @@ class PushPlan:
         """Bytes of all files."""
         return sum(self.files.values())
 
+    @property
+    def price(self) -> str:
+        """What the demo Space would be billed; empty where it is not."""
+        return f"{self.demo}: {self.hardware}" if self.billed else ""
+
+    @property
+    def to_approve(self) -> set[str]:
+        """What a person must have seen before the push: a repository that it changes, a price."""
+        return {self.full if self.held else "", self.price} - {""}
+
 
 def suggested_name(run: Run) -> str:
     """A repository name made from the run's checkpoint and dataset."""
@@ -80,11 +88,6 @@ def suggested_name(run: Run) -> str:
 
 def plan_push(run: Run, summary: RunSummary, request: PushRequest, token: str | None) -> PushPlan:
     """What a push would do; changes nothing.
-
-    Args:
-        run: the run whose `best/` is sent.
-        summary: the fold over its events.
-        token: used for these calls only.
 
     Raises:
         PublishError: when the run has no model or has not ended, or something is wrong with the
@@ -116,7 +119,8 @@ def prepare_push(
         )
     findings = model_card.check_findings(run, summary)
     card = model_card.card_text(run, summary, full, licence, findings)
-    files = _model_files(run, summary) | {"README.md": card.encode()}
+    hub.call(_("The card of {full}", full=full), ModelCard(card).validate)
+    files = _files(run, summary, card)
     sizes = {
         path: len(content) if isinstance(content, bytes) else content.stat().st_size
         for path, content in files.items()
@@ -124,19 +128,16 @@ def prepare_push(
     plan = PushPlan(
         account, full, False, "", request.private, sizes, licence=licence, base_licence=base
     )
-    if (
-        info := hub.call(_("Looking for {full}", full=full), lambda: _repository(hub.api, full))
-    ) is not None:
+    if (info := _repository(hub, full)) is not None:
         plan = _with_repository(plan, info)
-    hub.call(_("The card of {full}", full=full), lambda: _validate_card(card))
     if request.demo:
         plan = demo.with_demo(plan, request.hardware, hub)
     return plan, files
 
 
-def _model_files(run: Run, summary: RunSummary) -> Files:
-    """All that is sent but the card."""
+def _files(run: Run, summary: RunSummary, card: str) -> Files:
     files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
+    files["README.md"] = card.encode()
     files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
     if (picture := curves_picture.curves_png(summary)) is not None:
         files[model_card.PICTURE] = picture
@@ -146,20 +147,21 @@ def _model_files(run: Run, summary: RunSummary) -> Files:
 def _licence_on_hub(run: Run, hub: HubClient) -> str:
     """What the Hub knows of the base model's licence; empty where that is nothing."""
     checkpoint = run.config().checkpoint
-    if catalog.is_local_path(checkpoint):
-        return ""
-    with contextlib.suppress(PublishError):
-        info = hub.call(_("Looking for the base model"), lambda: hub.api.model_info(checkpoint))
-        licence: Any = info.card_data.get("license") if info.card_data else ""
-        return licence if isinstance(licence, str) else ""
-    return ""
+    licence: object = ""
+    if not catalog.is_local_path(checkpoint):
+        with contextlib.suppress(PublishError):
+            info = hub.call(_("Looking for the base model"), lambda: hub.api.model_info(checkpoint))
+            licence = info.card_data.get("license") if info.card_data else ""
+    return licence if isinstance(licence, str) else ""
 
 
-def _repository(api: HfApi, full: str) -> ModelInfo | None:
-    try:
-        return api.model_info(full)
-    except RepositoryNotFoundError:
+def _repository(hub: HubClient, full: str) -> ModelInfo | None:
+    def ask() -> ModelInfo | None:
+        with contextlib.suppress(RepositoryNotFoundError):
+            return hub.api.model_info(full)
         return None
+
+    return hub.call(_("Looking for {full}", full=full), ask)
 
 
 def _with_repository(plan: PushPlan, info: ModelInfo) -> PushPlan:
@@ -172,24 +174,11 @@ def _with_repository(plan: PushPlan, info: ModelInfo) -> PushPlan:
         )
     held = {file.rfilename for file in info.siblings or []}
     earlier = [path for path in held - set(plan.files) if "/" not in path]
-    removed = [path for path in earlier if any(fnmatch.fnmatch(path, kind) for kind in _OF_A_MODEL)]
     return replace(
         plan,
         exists=True,
         head=info.sha or "",
         private=bool(info.private),
         held=len(held - {".gitattributes"}),
-        removed=sorted(removed),
+        removed=sorted(filter_repo_objects(earlier, allow_patterns=_OF_A_MODEL)),
     )
-
-
-def _validate_card(card: str) -> None:
-    try:
-        ModelCard(card).validate()
-    except ValueError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise PublishError(
-            "The Hub does not take the card: {reason}",
-            "Change the licence or the name.",
-            reason=reason,
-        ) from None
