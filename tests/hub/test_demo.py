@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,16 @@ def run(store: RunStore, toy_checkpoint: Path, hub: LoopbackHub) -> Run:
     return toys.finished_run(store, toy_checkpoint)
 
 
-def push(run: Run, token: str = PRO, **options: Any) -> publish.Pushed:
+def push(
+    run: Run, token: str = PRO, approved: Collection[str] = (), **options: Any
+) -> publish.Pushed:
     request = PushRequest("pairs", demo=True, **options)
-    return publish.push_run(run, run.summary(), request, token, verified=False)
+    return publish.push_run(run, run.summary(), request, token, approved=approved)
 
 
-def plan(run: Run) -> push_plan.PushPlan:
-    return push_plan.plan_push(run, run.summary(), PushRequest("pairs", demo=True), PRO)
+def plan(run: Run, **options: Any) -> push_plan.PushPlan:
+    request = PushRequest("pairs", demo=True, **options)
+    return push_plan.plan_push(run, run.summary(), request, PRO)
 
 
 @pytest.mark.parametrize(("model", "paired"), [("ada/__init__", True), ("ada/1e5", False)])
@@ -94,12 +98,13 @@ def test_a_billed_one_has_its_price_told_before_and_sleeps(run: Run, hub: Loopba
     free = plan(run)
     assert free.hardware.startswith("CPU Basic, no price an hour; for a Gradio Space the Hub asks")
     assert not free.billed
-    with pytest.raises(publish.Billed, match=r"would be billed: Nvidia T4 - small") as caught:
-        push(run, hardware="t4-small")
     price = "0.40 USD an hour while it is awake; it sleeps after 60 minutes without a visitor"
-    assert caught.value.plan.hardware == f"Nvidia T4 - small, {price}"
+    approved = plan(run, hardware="t4-small").to_approve
+    assert approved == {f"ada/pairs-demo: Nvidia T4 - small, {price}"}
+    with pytest.raises(PublishError, match=r"would be billed: Nvidia T4 - small"):
+        push(run, hardware="t4-small")
     assert hub.repos == {}
-    push(run, hardware="t4-small", pays=True)
+    push(run, hardware="t4-small", approved=approved)
     space = hub.repos["space", "ada/pairs-demo"].space
     assert space == Space("gradio", "t4-small", sleep_time=3600)
 
@@ -107,7 +112,7 @@ def test_a_billed_one_has_its_price_told_before_and_sleeps(run: Run, hub: Loopba
 def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(run: Run, hub: LoopbackHub) -> None:
     hub.add_user("free", "ada")
     pushed = push(run, "free")
-    assert "status 402. cpu-basic takes an account that pays" in pushed.demo_problem
+    assert "status 402. It has to be paid for" in pushed.demo_problem
     assert hub.repos["model", "ada/pairs"].head == pushed.commit
     assert ("space", "ada/pairs-demo") not in hub.repos
 
