@@ -27,7 +27,7 @@ Kind = Literal["dataset", "checkpoint", "model"]
 _LONGEST_PAUSE = 60  # seconds the Hub may ask for that are waited; beyond, the person is told
 _TRIES = 4
 
-# Cause -> the fact and the remedy for who reads a dataset or a checkpoint.
+# Cause -> the fact and the remedy for who reads a dataset or a checkpoint; else that of `refused`.
 _READING = {
     "gated": (
         _("{what} is gated."),
@@ -50,10 +50,6 @@ _READING = {
         _("Give the token read access to it in your Hub settings."),
     ),
     "pause": (_("{what} cannot be read now: the Hub asks for {pause}."), _("Try again after it.")),
-    "fault": (
-        _("{what} cannot be read: the Hub has a fault (status {status})."),
-        _("Try again later."),
-    ),
     "refused": (
         _("{what} cannot be read: the Hub refused with status {status}."),
         _("Try again later."),
@@ -61,10 +57,6 @@ _READING = {
     "silent": (
         _("{what} could not be read: the Hub at {endpoint} does not answer."),
         _("Check the network and try again, or use what lies on this machine."),
-    ),
-    "cut": (
-        _("{what} could not be fetched: the download broke off."),
-        _("Check the network and try again: what has come is kept."),
     ),
     "disk": (
         _("{what} cannot be kept: {reason}."),
@@ -102,8 +94,8 @@ NO_RIGHT = frozenset({"gated", "missing", "token", "forbidden"})
 _SILENT = {
     "ConnectError", "ConnectTimeout", "ReadTimeout", "PoolTimeout", "ProxyError",
     "ConnectionError", "OfflineModeIsEnabled", "LocalEntryNotFoundError",
+    "RemoteProtocolError", "ReadError", "IncompleteRead", "ChunkedEncodingError",
 }  # fmt: skip
-_CUT = {"RemoteProtocolError", "ReadError", "IncompleteRead", "ChunkedEncodingError"}
 
 
 class Gated(Exception):
@@ -134,7 +126,6 @@ def chain(error: BaseException) -> list[BaseException]:
 def cause(error: BaseException) -> Cause:
     """What an error of a client of the Hub comes from."""
     errors, text = chain(error), str(error)
-    names = {type(link).__name__ for link in errors}
     if "safetensors" in text and ("file named" in text or "use_safetensors" in text):
         return Cause("pickle")
     for link in errors:
@@ -142,12 +133,11 @@ def cause(error: BaseException) -> Cause:
             return Cause("gated")
         if isinstance(link, HfHubHTTPError) and link.response.status_code >= 400:
             return _cause_of_answer(link)
-    if names & _CUT or any("Consistency check failed" in str(link) for link in errors):
-        return Cause("cut")
     for link in errors:
         if isinstance(link, OSError) and disk.cause(link) is not None:
             return Cause("disk", reason=link.strerror or str(link))
-    return Cause("silent" if names & _SILENT else "")
+    silent = any(type(link).__name__ in _SILENT for link in errors)
+    return Cause("silent" if silent else "")
 
 
 def _cause_of_answer(error: HfHubHTTPError) -> Cause:
@@ -166,16 +156,8 @@ def _pause(response: Any) -> int:
     return int(seconds) if re.fullmatch(r"[0-9]{1,9}", seconds) else 0
 
 
-def _duration(seconds: int) -> str:
-    if seconds >= 120:
-        return _("a pause of {n} minutes", n=-(-seconds // 60))
-    return _("a pause of {n} seconds", n=seconds) if seconds else _("a pause")
-
-
 def sender_remedy(cause: Cause) -> str:
     """What to do about a cause, for who sends."""
-    if cause.name == "pause" and cause.pause:
-        return _("The Hub asks for {pause}; try again after it.", pause=_duration(cause.pause))
     return _SENDING.get(cause.name, _("Check the network and try again."))
 
 
@@ -195,7 +177,7 @@ def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> Finetune
         "revision": revision,
         "page": f"{endpoint}/{'datasets/' * (kind == 'dataset')}{name}",
         "endpoint": endpoint,
-        "pause": _duration(cause.pause),
+        "pause": _("a pause of {n} seconds", n=cause.pause) if cause.pause else _("a pause"),
         "status": cause.status,
         "reason": cause.reason,
     }
@@ -227,5 +209,5 @@ def retried(read: Callable[[], T]) -> T:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, without what only signed addresses hold."""
+    """What an error says first, without the queries of signed addresses."""
     return logs.unsigned((str(error).strip() or type(error).__name__).splitlines()[0])[:300]
