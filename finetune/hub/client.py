@@ -33,7 +33,7 @@ class Account:
     """Whom a token belongs to."""
 
     name: str
-    namespaces: list[str]  # where it may create repositories: the user, then organisations
+    namespaces: list[str]  # where it may create repositories, the user's own first
 
     def check_may_write(self, full: str) -> None:
         """Raise where `namespace/name` is somebody else's."""
@@ -113,13 +113,8 @@ class HubClient:
                 names=", ".join(kinds),
             )
         kind = kinds[name]
-        hours = {"minute": 60, "hour": 1}.get(kind.unit_label, 0)
-        if cost := (kind.unit_cost_usd or 0) * hours:
-            return f"{kind.pretty_name}, {cost:.2f} USD an hour while it is awake"
-        return (
-            f"{kind.pretty_name}, no price an hour; for a Gradio Space the Hub asks for a "
-            "subscription (PRO, Team or Enterprise)"
-        )
+        price = (kind.unit_cost_usd or 0) * (60 if kind.unit_label == "minute" else 1)
+        return f"{kind.pretty_name}, {price:.2f} USD an hour while it is awake"
 
     def space_files(self, name: str) -> set[str] | None:
         """The files of a Space, without those that the Hub makes; None where there is no Space."""
@@ -146,14 +141,10 @@ class HubClient:
             raise Cancelled("Cancelled; nothing was committed.", "Push again whenever you like.")
 
     def call(self, action: str, ask: Callable[[], T], stoppable: bool = True) -> T:
-        """The value of one call to the Hub.
+        """The value of one call to the Hub; `action` names it in an error: "The sign-in".
 
-        It runs in a thread of its own that is left behind when it is cancelled or takes too long:
-        the client library waits without limit, and sleeps between its own tries.
-
-        Args:
-            action: for the error, "The sign-in".
-            stoppable: whether a cancel leaves it behind; False for what cannot be undone.
+        It runs in a thread of its own that is left behind when it takes too long, or when it is
+        `stoppable` and cancelled: the client library waits without limit.
         """
         future: Future[T] = Future()
 
@@ -163,14 +154,12 @@ class HubClient:
             except BaseException as error:
                 future.set_exception(error)
 
-        if stoppable:
-            self.check_stopped()
         threading.Thread(target=carry_out, daemon=True).start()
         beat, since = self.beat(), time.monotonic()
         while not future.done():
-            wait([future], _POLL)
             if stoppable:
                 self.check_stopped()
+            wait([future], _POLL)
             if (now := self.beat()) != beat:
                 beat, since = now, time.monotonic()
             if time.monotonic() - since > PATIENCE:
@@ -197,20 +186,9 @@ class HubClient:
                 "This sign-in may write to new repositories and to those made here. Choose a "
                 "new name, or paste a token with write access."
             )
-        if cause.status:
-            return PublishError(
-                "{action} was refused with status {status}.",
-                remedy,
-                action=action,
-                status=cause.status,
-            )
-        if cause.name == "silent":
-            return PublishError(
-                "{action}: the Hub at {endpoint} does not answer.",
-                remedy,
-                action=action,
-                endpoint=self.api.endpoint,
-            )
+        if status := cause.status:
+            fact = _("{action} was refused with status {status}.", action=action, status=status)
+            return PublishError(fact, remedy)
         reason = cause.reason or self._without_secrets(hub_errors.chain(error)[-1])
         return PublishError("{action} failed: {reason}.", remedy, action=action, reason=reason)
 

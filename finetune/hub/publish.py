@@ -95,16 +95,14 @@ def push_run(
     Everything is checked before the first byte. Blocks until it is done, so call it from a thread.
 
     Args:
-        token: used for these calls only.
-        report: called with every progress.
         stopped: whether the person wants the end; asked often until the commit is made.
         approved: what the person has seen and agreed to, as in `PushPlan.to_approve`.
 
     Raises:
         Cancelled: when the end was wanted, and nothing was committed.
         RepositoryExists: when the repository holds something and is not to be updated.
-        PublishError: when something is wrong with the run, the token, the name or the Hub's
-            answer, or a demo Space would be billed and that was not agreed to.
+        ModelError: when the saved model is damaged.
+        PublishError: for any other reason.
     """
     disable_progress_bars()  # they would go to the app's log, and the page has its own
     hub = HubClient(token, stopped)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelInfo
 from huggingface_hub.errors import RepositoryNotFoundError
-from huggingface_hub.utils import filter_repo_objects
 
 from finetune.config import is_upload
 from finetune.data import catalog
@@ -22,11 +22,11 @@ from finetune.runs.summary import ENDED, RunSummary
 
 # What `from_pretrained` may read beside the card, never in a folder: of an earlier model, it would
 # be mixed with this one.
-_OF_A_MODEL = [
+_OF_A_MODEL = (
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*.h5", "*.msgpack",
     "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
     "special_tokens_map.json", "added_tokens.json", "*.model", "sentencepiece*",
-]  # fmt: skip
+)  # fmt: skip
 Files = dict[str, bytes | Path]  # path in the repository -> content, or the file that has it
 
 
@@ -109,7 +109,54 @@ def prepare_push(
     account = hub.account()
     full = full_repo_id(request.name, account.name)
     account.check_may_write(full)
-    base = model_card.base_licence(run.config()) or _licence_on_hub(run, hub)
+    info = hub.call(_("Looking for {full}", full=full), lambda: _repository(hub, full))
+    if request.private and info is not None and not info.private:
+        raise PublishError(
+            "{full} exists and is public: anybody can read what is pushed there.",
+            "Push without Private, or choose another name.",
+            full=full,
+        )
+    base, licence = _licences(run, request, hub)
+    card = model_card.card_text(
+        run, summary, full, licence, model_card.check_findings(run, summary)
+    )
+    hub.call(_("The card of {full}", full=full), ModelCard(card).validate)
+    files = _files(run, summary, card)
+    held = {file.rfilename for file in info.siblings or []} if info else set()
+    earlier = [path for path in held - set(files) if "/" not in path]
+    plan = PushPlan(
+        account,
+        full,
+        exists=info is not None,
+        head=(info.sha if info else "") or "",
+        private=bool(info.private) if info else request.private,
+        files={
+            path: len(content) if isinstance(content, bytes) else content.stat().st_size
+            for path, content in files.items()
+        },
+        held=len(held - {".gitattributes"}),
+        removed=sorted({name for kind in _OF_A_MODEL for name in fnmatch.filter(earlier, kind)}),
+        licence=licence,
+        base_licence=base,
+    )
+    return demo.with_demo(plan, request.hardware, hub) if request.demo else plan, files
+
+
+def _repository(hub: HubClient, full: str) -> ModelInfo | None:
+    with contextlib.suppress(RepositoryNotFoundError):
+        return hub.api.model_info(full)
+    return None
+
+
+def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]:
+    """Of the base model, as far as it is known, and of the card."""
+    checkpoint = run.config().checkpoint
+    base: object = model_card.base_licence(run.config())
+    if not base and not catalog.is_local_path(checkpoint):
+        with contextlib.suppress(PublishError):
+            info = hub.call(_("Looking for the base model"), lambda: hub.api.model_info(checkpoint))
+            base = info.card_data.get("license") if info.card_data else ""
+    base = base if isinstance(base, str) else ""
     licence = base if request.licence is None else request.licence.strip().lower()
     if not re.fullmatch(r"[a-z0-9.+-]{0,60}", licence):
         raise PublishError(
@@ -117,22 +164,7 @@ def prepare_push(
             "Write it as in apache-2.0.",
             licence=licence,
         )
-    findings = model_card.check_findings(run, summary)
-    card = model_card.card_text(run, summary, full, licence, findings)
-    hub.call(_("The card of {full}", full=full), ModelCard(card).validate)
-    files = _files(run, summary, card)
-    sizes = {
-        path: len(content) if isinstance(content, bytes) else content.stat().st_size
-        for path, content in files.items()
-    }
-    plan = PushPlan(
-        account, full, False, "", request.private, sizes, licence=licence, base_licence=base
-    )
-    if (info := _repository(hub, full)) is not None:
-        plan = _with_repository(plan, info)
-    if request.demo:
-        plan = demo.with_demo(plan, request.hardware, hub)
-    return plan, files
+    return base, licence
 
 
 def _files(run: Run, summary: RunSummary, card: str) -> Files:
@@ -142,43 +174,3 @@ def _files(run: Run, summary: RunSummary, card: str) -> Files:
     if (picture := curves_picture.curves_png(summary)) is not None:
         files[model_card.PICTURE] = picture
     return files
-
-
-def _licence_on_hub(run: Run, hub: HubClient) -> str:
-    """What the Hub knows of the base model's licence; empty where that is nothing."""
-    checkpoint = run.config().checkpoint
-    licence: object = ""
-    if not catalog.is_local_path(checkpoint):
-        with contextlib.suppress(PublishError):
-            info = hub.call(_("Looking for the base model"), lambda: hub.api.model_info(checkpoint))
-            licence = info.card_data.get("license") if info.card_data else ""
-    return licence if isinstance(licence, str) else ""
-
-
-def _repository(hub: HubClient, full: str) -> ModelInfo | None:
-    def ask() -> ModelInfo | None:
-        with contextlib.suppress(RepositoryNotFoundError):
-            return hub.api.model_info(full)
-        return None
-
-    return hub.call(_("Looking for {full}", full=full), ask)
-
-
-def _with_repository(plan: PushPlan, info: ModelInfo) -> PushPlan:
-    """The plan with what the repository holds already."""
-    if plan.private and not info.private:
-        raise PublishError(
-            "{full} exists and is public: anybody can read what is pushed there.",
-            "Push without Private, or choose another name.",
-            full=plan.full,
-        )
-    held = {file.rfilename for file in info.siblings or []}
-    earlier = [path for path in held - set(plan.files) if "/" not in path]
-    return replace(
-        plan,
-        exists=True,
-        head=info.sha or "",
-        private=bool(info.private),
-        held=len(held - {".gitattributes"}),
-        removed=sorted(filter_repo_objects(earlier, allow_patterns=_OF_A_MODEL)),
-    )

@@ -116,13 +116,9 @@ def _script_config(
 
     config, total = run.config(), prepared.total_steps
     length, multiple = checkpoints.length_of(run.folder), config.pad_to_multiple_of
-    device = "cpu" if started.device.startswith("CPU") else "cuda"
-    attention = model.choose_attention(
-        config.attn_implementation,
-        torch.device(device),
-        prepared.precision == "bf16",
-        config.max_length,
-    )
+    device = torch.device("cpu" if started.device.startswith("CPU") else "cuda")
+    half, attention = prepared.precision == "bf16", config.attn_implementation
+    attention = model.choose_attention(attention, device, half, config.max_length)
     values = config.to_dict() | {"num_processes": started.processes}
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
     positive = prepared.labels.index(prepared.data["positive_label"])
@@ -135,7 +131,7 @@ def _script_config(
         "gradient_accumulation_steps": prepared.gradient_accumulation_steps,
         "max_length": length,
         "pad_to_multiple_of": multiple if multiple and length % multiple == 0 else None,
-        "cpu": device == "cpu",
+        "cpu": device.type == "cpu",
         "mixed_precision": prepared.precision,
         "attn_implementation": None if attention == "auto" else attention,
         "steps": summary.step if summary.early else total,
@@ -157,11 +153,8 @@ def _readme(run: Run, summary: RunSummary, started: Started, prepared: Prepared)
     pip install -r requirements.txt
     python train.py
 
-Trained on: {prepared.data["source"]}
-Hardware: {started.device}, {prepared.precision.replace("no", "fp32")}
-Python: {started.versions.get("python")}
-Steps: {summary.step} of {summary.total_steps}
-Best model: step {summary.saved_step}, {scores}
+It was trained on {prepared.data["source"]}, {started.device} ({prepared.precision}), by
+Python {started.versions.get("python")}; the same machine and libraries give the same losses.
+Steps: {summary.step} of {summary.total_steps}; best model: step {summary.saved_step}, {scores}.
 
-The same machine and libraries give the same losses. Change a value in config.json to train
-otherwise. A checkpoint of the Hub is fetched as it now is; one on a disk is needed here."""
+A checkpoint of the Hub is fetched as it now is; one on a disk is needed here."""

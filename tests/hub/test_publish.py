@@ -198,9 +198,7 @@ def test_a_connection_that_stays_cut_or_a_cancel_loses_nothing_that_was_sent(
     (run.best / "weights.bin").write_bytes(random.Random(0).randbytes(3 * 2**20))
     hub.fail("PUT", "^/lfs/", 0, 1)  # the first one arrives
     hub.fail("PUT", "^/lfs/", 0, ALWAYS, cut=True, after=200_000)
-    with pytest.raises(
-        PublishError, match=r"the files to ada/pairs: the Hub at .* does not answer"
-    ):
+    with pytest.raises(PublishError, match=r"the files to ada/pairs failed: .* Check the network"):
         push(run)
     hub.faults.clear()
     before = set(hub.uploads)
@@ -226,7 +224,7 @@ def test_a_hub_that_falls_silent_is_given_up(
         push(run)
     gate.set()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(PublishError, match="does not answer"):
+    with pytest.raises(PublishError, match=r"The sign-in failed: .* Check the network"):
         push(run)
 
 
