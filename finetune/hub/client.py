@@ -101,8 +101,8 @@ class HubClient:
         organisations = [org for org in user.get("orgs") or [] if org.get("roleInOrg") != "read"]
         return Account(user["name"], [user["name"], *(org["name"] for org in organisations)])
 
-    def hardware(self, name: str) -> str:
-        """The name and the price of a Space's hardware."""
+    def price(self, name: str) -> str:
+        """What a Space on some hardware costs."""
         offered = self.call(_("Asking which hardware there is"), self.api.list_spaces_hardware)
         kinds = {str(kind.name): kind for kind in offered}
         if name not in kinds:
@@ -114,13 +114,27 @@ class HubClient:
             )
         kind = kinds[name]
         price = (kind.unit_cost_usd or 0) * (60 if kind.unit_label == "minute" else 1)
-        return f"{kind.pretty_name}, {price:.2f} USD an hour while it is awake"
+        text = f"{kind.pretty_name}, {price:.2f} USD an hour while it is awake"
+        if sleep_time := default_sleep_time(name):
+            text += f"; it sleeps after {sleep_time // 60} minutes without a visitor"
+        return text
 
-    def space_files(self, name: str) -> set[str] | None:
-        """The files of a Space, without those that the Hub makes; None where there is no Space."""
-        if not self.api.repo_exists(name, repo_type="space"):
-            return None
-        return set(self.api.list_repo_files(name, repo_type="space")) - {".gitattributes"}
+    def space_files(self, name: str, mark: str) -> set[str] | None:
+        """The files of a Space, which has one called `mark`; None where there is no Space."""
+
+        def ask() -> set[str] | None:
+            if not self.api.repo_exists(name, repo_type="space"):
+                return None
+            return set(self.api.list_repo_files(name, repo_type="space")) - {".gitattributes"}
+
+        files = self.call(_("Looking for the Space {space}", space=name), ask)
+        if files and files != {"README.md"} and mark not in files:
+            raise PublishError(
+                "The Space {name} exists and holds something else.",
+                "Choose another name.",
+                name=name,
+            )
+        return files
 
     def create_space(self, name: str, hardware: Any, private: bool = False) -> None:
         """Make a Gradio Space, with its hardware at once: on the free one the Hub refuses it to

@@ -36,21 +36,10 @@ def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
             full=plan.full,
         )
     space = f"{plan.full[:91]}-demo"
-    files = hub.call(
-        _("Looking for the Space {space}", space=space), lambda: hub.space_files(space)
-    )
-    if files is None:
-        price, sleep_time = hub.hardware(hardware), default_sleep_time(hardware)
-        if sleep_time is not None:
-            price += f"; it sleeps after {sleep_time // 60} minutes without a visitor"
-        return replace(plan, demo=space, hardware=price, billed=sleep_time is not None)
-    if files - {"README.md"} and CONFIG not in files:
-        raise PublishError(
-            "The Space {space} exists and is something else.",
-            "Choose another repository name.",
-            space=space,
-        )
-    return replace(plan, demo=space, demo_exists=True)
+    if hub.space_files(space, CONFIG) is not None:
+        return replace(plan, demo=space, demo_exists=True)
+    billed = default_sleep_time(hardware) is not None
+    return replace(plan, demo=space, hardware=hub.price(hardware), billed=billed)
 
 
 def push_demo(plan: PushPlan, hardware: str, files: dict[str, str], hub: HubClient) -> str:

@@ -67,10 +67,10 @@ def deploy_space(
                 "{name!r} does not say whose it is.", "Give it as user/name.", name=repository
             )
         account.check_may_write(full_repo_id(repository, ""))
-    present = _present_files(hub, name)
+    present = hub.space_files(name, _MARK)
     former, former_sleep_time = _former_hardware(hub, name) if present is not None else ("", None)
     hardware = hardware or former or _FREE
-    price = f"{hardware}: {hub.hardware(hardware)}"
+    price = f"{hardware}: {hub.price(hardware)}"
     print(f"Signed in as {account.name}. {price}.")
     sleep_time = default_sleep_time(hardware)
     if sleep_time and not agrees(price):
@@ -97,16 +97,6 @@ def deploy_space(
             lambda: hub.api.request_space_hardware(name, kind, sleep_time=sleep_time),
         )
     return f"{hub.api.endpoint}/spaces/{name}"
-
-
-def _present_files(hub: HubClient, name: str) -> set[str] | None:
-    """Those of the Space; None where there is none."""
-    present = hub.call(f"Looking for {name}", lambda: hub.space_files(name))
-    if present and present != {"README.md"} and _MARK not in present:
-        raise PublishError(
-            "The Space {name} exists and holds something else.", "Choose another name.", name=name
-        )
-    return present
 
 
 def _former_hardware(hub: HubClient, name: str) -> tuple[str, int | None]:
@@ -153,22 +143,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m finetune deploy",
         description="Make or update a Space with this project. Signs in with `hf auth login`'s "
-        "token or HF_TOKEN. Hardware other than cpu-basic is billed by the minute while the Space "
-        "is awake; you are told its price and asked first. Such a Space sleeps after an hour "
-        f"without visitors. Prices stand at {_PRICES}.",
+        f"token or HF_TOKEN. Hardware other than {_FREE} is billed while the Space is awake; you "
+        "are told its price and asked first. Such a Space sleeps after an hour without visitors.",
     )
     parser.add_argument("name", help="the Space, as user/name")
-    parser.add_argument(
-        "--hardware",
-        default="",
-        help="the Hub's name for it, such as t4-small, billed while the Space is awake (default: "
-        f"{_FREE}, which is free, for a new Space, else what it has)",
-    )
+    hardware_help = f"such as t4-small (default: what the Space has, {_FREE} for a new one)"
+    parser.add_argument("--hardware", default="", help=hardware_help)
     parser.add_argument("--yes", action="store_true", help="agree to the price; for scripts")
     parser.add_argument("--private", action="store_true", help="make a new Space private")
-    parser.add_argument(
-        "--bucket", default="", help="keep runs in this bucket, as user/name; made if need be"
-    )
+    bucket_help = "keep runs in this bucket, as user/name; made if need be"
+    parser.add_argument("--bucket", default="", help=bucket_help)
     args = parser.parse_args(arguments)
     agrees = (lambda price: True) if args.yes else _agrees
     try:

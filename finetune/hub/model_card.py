@@ -40,19 +40,12 @@ TITLES = {"accuracy": "Accuracy", "f1": "F1"}
 _MARKUP = re.compile(r"[\\`*_~$<>\[\]|#&@]|://|www\.", re.IGNORECASE)
 
 
-def card_text(
-    run: Run,
-    summary: RunSummary,
-    full: str,
-    licence: str | None = None,
-    findings: Sequence[Finding] = (),
-) -> str:
+def card_text(run: Run, summary: RunSummary, full: str, licence: str | None = None) -> str:
     """The card as Markdown with its metadata in front.
 
     Args:
         full: the repository, `namespace/name`.
         licence: as the Hub spells it; None for that of the base model, as far as it is known.
-        findings: of the check of the run's pairs; no row of them is shown.
 
     Raises:
         StoreError: when the run has read no pairs yet.
@@ -60,6 +53,7 @@ def card_text(
     if summary.prepared is None:
         raise StoreError("This run has read no pairs yet.", "Its card is there when it trains.")
     card = _Card(run, summary, summary.prepared, full)
+    findings = check_findings(run, summary)
     body = _template().render(card=card, summary=summary, findings=findings).strip()
     licence = base_licence(run.config()) if licence is None else licence
     return str(ModelCard(f"---\n{_metadata(card, licence).to_yaml()}\n---\n\n{body}\n"))

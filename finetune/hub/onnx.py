@@ -28,14 +28,11 @@ from finetune.training import model
 TOLERANCE = 1e-4  # of a logit
 
 
-def export_onnx(folder: Path, to: Path, max_length: int) -> float:
+def export_onnx(folder: Path, to: Path) -> float:
     """Write a saved model as ONNX; the file is there whole and verified, or not at all.
 
-    Its inputs are int64 of shape (batch, length), both free. The classes' names and `max_length`
-    are in its metadata, as JSON.
-
-    Args:
-        max_length: the longest input in tokens that it is verified with.
+    Its inputs are int64 of shape (batch, length), both free. The classes' names and the longest
+    input in tokens are in its metadata, as JSON.
 
     Returns:
         The largest difference of a logit from PyTorch's, at most 1e-4.
@@ -44,14 +41,8 @@ def export_onnx(folder: Path, to: Path, max_length: int) -> float:
         ModelError: when it cannot be loaded, exported or written, or answers otherwise.
     """
     tokenizer, classifier = model.load_saved_model(folder)
-    limit = checkpoints.most_tokens(classifier.config.to_dict())
-    if max_length < 2 or (limit and max_length > limit):
-        raise ModelError(
-            "max_length is {max_length} but the model reads from 2 to {limit} tokens.",
-            "Give another one.",
-            max_length=max_length,
-            limit=limit or "any",
-        )
+    longest = checkpoints.most_tokens(classifier.config.to_dict()) or checkpoints.DEFAULT_LENGTH
+    max_length = min(tokenizer.model_max_length, longest)
     with disk.writing(to, ModelError, ""):
         to.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=to.parent, prefix=".onnx-") as temporary:
@@ -136,12 +127,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--model", type=Path, required=True, help="a from_pretrained folder")
     parser.add_argument("--to", type=Path, required=True, help="the file to make")
-    length_help = "the longest input it is verified with (default: 128)"
-    parser.add_argument("--max_length", type=int, default=128, help=length_help)
     args = parser.parse_args(arguments)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names every package it lacks
     try:
-        difference = export_onnx(args.model, args.to, args.max_length)
+        difference = export_onnx(args.model, args.to)
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1

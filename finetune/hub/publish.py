@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 
 from finetune.data import checkpoints
 from finetune.errors import FinetuneError, PublishError
-from finetune.evaluation import saved_predictions
 from finetune.hub import demo, model_card
 from finetune.hub.client import HubClient
 from finetune.hub.push_plan import Files, PushPlan, PushRequest, prepare_push
@@ -32,8 +32,7 @@ from finetune.phases import Phase
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
-PAIRS = 20  # validation pairs that the model here and the one from the Hub are asked
-TOLERANCE = 1e-4  # of a logit, between the two
+TOLERANCE = 1e-4  # of a logit, between the model here and the one from the Hub
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ ProgressCallback = Callable[[PushProgress], None]
 class Verification:
     """The model from the Hub beside the one here."""
 
-    pairs: int  # how many both were asked
+    pairs: int  # how many examples both were asked
     difference: float  # the largest of a logit
     problem: str = ""  # what differs, or why it could not be compared; empty where all is well
 
@@ -114,19 +113,19 @@ def push_run(
         )
     if plan.held and not request.update and plan.full not in approved:
         raise RepositoryExists(plan.full)
-    logits = score_model(run, summary, run.best)  # a damaged model is not sent
+    length = checkpoints.length_of(run.folder)
+    score = partial(score_model, paired=summary.paired, max_length=length)
+    logits = score(run.best)  # a damaged model is not sent
     commit = _upload(hub, plan, files, report)
     progress = PushProgress(Phase.VERIFY, plan.size, plan.size, plan.full)
     report(progress)
-    verification = verify_push(run, summary, plan.full, commit, logits, hub)
-    url = f"{hub.api.endpoint}/{plan.full}"
-    pushed = Pushed(url, commit, not plan.exists, verification)
+    verification = verify_push(plan, commit, hub, score, logits)
+    pushed = Pushed(f"{hub.api.endpoint}/{plan.full}", commit, not plan.exists, verification)
     if not plan.demo:
         return pushed
     if stopped():
         return replace(pushed, demo_problem="You cancelled before it was made.")
     report(replace(progress, phase=Phase.CREATE_DEMO))
-    length = checkpoints.length_of(run.folder)
     texts = demo.demo_files(plan.full, summary.paired, length, plan.licence)
     try:
         return replace(pushed, demo=demo.push_demo(plan, request.hardware, texts, hub))
@@ -208,52 +207,46 @@ def _upload(hub: HubClient, plan: PushPlan, files: Files, report: ProgressCallba
     return str(commit.oid)
 
 
-def score_model(run: Run, summary: RunSummary, folder: Path) -> NDArray[np.float32]:
-    """The logits, of shape (pairs, classes), that a saved model gives to the run's first
-    validation pairs, or to sentences of the project's own where those were not kept."""
+def score_model(folder: Path, paired: bool, max_length: int) -> NDArray[np.float32]:
+    """The logits, of shape (examples, classes), that a saved model gives to sentences of ours."""
     from finetune.inference.scorer import Scorer
 
-    sentences = [list(column) for column in zip(*model_card.EXAMPLES, strict=True)]
-    table = saved_predictions.read_examples(run)
-    if table is not None and table.num_rows:
-        names = ["sentence1", "sentence2"][: 1 + summary.paired]
-        sentences = [table.column(name).slice(0, PAIRS).to_pylist() for name in names]
-    length = checkpoints.length_of(run.folder)
-    scorer = Scorer(folder, length, "fp32", "cpu", threads=1, aside=True)
+    first, second = ([pair[at] for pair in model_card.EXAMPLES] for at in (0, 1))
+    scorer = Scorer(folder, max_length, "fp32", "cpu", threads=1, aside=True)
     try:
-        return scorer.scores(sentences[0], sentences[1] if summary.paired else None)
+        return scorer.scores(first, second if paired else None)
     finally:
         scorer.free()
 
 
 def verify_push(
-    run: Run, summary: RunSummary, full: str, commit: str, local: NDArray[np.float32],
-    hub: HubClient,
+    plan: PushPlan, commit: str, hub: HubClient, score: Callable[[Path], NDArray[np.float32]],
+    expected: NDArray[np.float32],
 ) -> Verification:  # fmt: skip
-    """Load a pushed model from the Hub and ask it what the one here was asked.
+    """Load a pushed model from the Hub and compare its logits with the expected.
 
     It comes into a temporary folder rather than into the Hub's cache, which visitors share.
     """
+    hub.beat = time.monotonic  # a download has the client's own time limits
     try:
         with tempfile.TemporaryDirectory(prefix="finetune-verify-") as folder:
-            hub.beat = time.monotonic  # a download has the client's own time limits
             hub.call(
-                _("Loading {full} back", full=full),
+                _("Loading {full} back", full=plan.full),
                 lambda: snapshot_download(
-                    full, revision=commit, local_dir=folder, token=hub.api.token, max_workers=2,
-                    endpoint=hub.api.endpoint,
+                    plan.full, revision=commit, local_dir=folder, token=hub.api.token,
+                    max_workers=2, endpoint=hub.api.endpoint,
                 ),
                 stoppable=False,
             )  # fmt: skip
-            pushed = score_model(run, summary, Path(folder))
+            logits = score(Path(folder))
     except FinetuneError as error:
         return Verification(0, 0.0, _("It could not be loaded back. {error}", error=error))
-    difference = float(np.abs(local - pushed).max(initial=0.0))
+    difference = float(np.abs(logits - expected).max(initial=0.0))
     problem = ""
-    if not difference <= TOLERANCE:
+    if difference > TOLERANCE:
         problem = _(
             "A logit differs by {difference:.3g}; {tolerance:g} is allowed.",
             difference=difference,
             tolerance=TOLERANCE,
         )
-    return Verification(len(local), difference, problem)
+    return Verification(len(logits), difference, problem)

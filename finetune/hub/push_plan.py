@@ -117,9 +117,7 @@ def prepare_push(
             full=full,
         )
     base, licence = _licences(run, request, hub)
-    card = model_card.card_text(
-        run, summary, full, licence, model_card.check_findings(run, summary)
-    )
+    card = model_card.card_text(run, summary, full, licence)
     hub.call(_("The card of {full}", full=full), ModelCard(card).validate)
     files = _files(run, summary, card)
     held = {file.rfilename for file in info.siblings or []} if info else set()

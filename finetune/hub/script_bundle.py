@@ -67,12 +67,12 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
     for name, text in texts.items():
         (folder / name).write_text(text + "\n", encoding="utf-8")
     shutil.copytree(best, folder / "model", ignore=shutil.ignore_patterns("*.safetensors*"))
-    return _pieces(temporary, run.id)
 
+    def pieces() -> Iterator[bytes]:
+        with temporary:
+            yield from folder_zip(folder, run.id)
 
-def _pieces(temporary: tempfile.TemporaryDirectory[str], name: str) -> Iterator[bytes]:
-    with temporary:
-        yield from folder_zip(Path(temporary.name), name)
+    return pieces()
 
 
 def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) -> list[float]:

@@ -79,7 +79,7 @@ def test_it_is_pushed_beside_the_model_and_updated(run: Run, hub: LoopbackHub) -
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("other", {}, "ada/other-demo exists and is something else"),
+        ("other", {}, "ada/other-demo exists and holds something else"),
         ("pairs", {"private": True}, "could not read it: the repository is private"),
         ("pairs", {"hardware": "t9"}, r"no hardware 't9'.*cpu-basic, t4-small"),
     ],

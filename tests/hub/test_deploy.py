@@ -69,7 +69,8 @@ def test_a_new_space_is_one_commit_on_its_hardware(
 ) -> None:
     assert send(NAME, GPU, private=True) == f"{hub.url}/spaces/{NAME}"
     assert capsys.readouterr().out.splitlines() == [
-        "Signed in as ada. t4-small: Nvidia T4 - small, 0.40 USD an hour while it is awake.",
+        "Signed in as ada. t4-small: Nvidia T4 - small, 0.40 USD an hour while it is awake; "
+        "it sleeps after 60 minutes without a visitor.",
         f"Made the private Space {NAME}.",
         "Sent 6 files.",
     ]

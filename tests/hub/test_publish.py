@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import safetensors.numpy
 
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, ModelError, PublishError
-from finetune.evaluation import saved_predictions
 from finetune.hub import client, model_card, publish, push_plan
 from finetune.hub.publish import PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
@@ -237,11 +235,8 @@ def test_a_sign_in_of_a_space_names_what_it_may(run: Run, hub: LoopbackHub) -> N
 
 
 def test_a_pushed_model_is_loaded_back_and_compared(run: Run, hub: LoopbackHub) -> None:
-    columns = [list(column) for column in zip(*toys.rows(30), strict=True)]
-    table = pa.table(columns, names=["sentence1", "sentence2", "label"])
-    saved_predictions.save_examples(run, "validation", table)
     private = PushRequest("pairs", private=True)
-    assert push(run, private).verified == Verification(20, 0.0)
+    assert push(run, private).verified == Verification(3, 0.0)
 
     def report(progress: PushProgress) -> None:
         if progress.phase == Phase.VERIFY:
