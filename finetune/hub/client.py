@@ -35,8 +35,18 @@ class Account:
     name: str
     namespaces: list[str]  # where it may create repositories, the user's own first
 
-    def check_may_write(self, full: str) -> None:
-        """Raise where `namespace/name` is somebody else's."""
+    def repo_id(self, name: str) -> str:
+        """`namespace/name` from what was typed, which may carry its namespace already."""
+        name = name.strip()
+        full = name if "/" in name else f"{self.name}/{name}"
+        try:
+            validate_repo_id(full)
+        except HFValidationError:
+            raise PublishError(
+                "{name!r} is not a repository name.",
+                "Use letters, digits, '-', '_' and '.', at most 96, as in my-paraphrase-model.",
+                name=name,
+            ) from None
         namespace = full.split("/")[0]
         if namespace not in self.namespaces:
             raise PublishError(
@@ -46,26 +56,12 @@ class Account:
                 namespace=namespace,
                 namespaces=", ".join(self.namespaces),
             )
+        return full
 
 
 def stored_token() -> str | None:
     """The token of `hf auth login` or HF_TOKEN on this machine, if any."""
     return get_token()
-
-
-def full_repo_id(name: str, user: str) -> str:
-    """`user/name` from what was typed, which may carry its namespace already."""
-    name = name.strip()
-    full = name if "/" in name else f"{user}/{name}"
-    try:
-        validate_repo_id(full)
-    except HFValidationError:
-        raise PublishError(
-            "{name!r} is not a repository name.",
-            "Use letters, digits, '-', '_' and '.', at most 96, as in my-paraphrase-model.",
-            name=name,
-        ) from None
-    return full
 
 
 def default_sleep_time(hardware: str) -> int | None:

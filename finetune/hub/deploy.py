@@ -17,7 +17,7 @@ from typing import Any
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, Volume
 
 from finetune.errors import FinetuneError, PublishError
-from finetune.hub.client import HubClient, default_sleep_time, full_repo_id, stored_token
+from finetune.hub.client import HubClient, default_sleep_time, stored_token
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MOUNT = "/data"
@@ -61,12 +61,7 @@ def deploy_space(
     # 1. What is asked for, what is there, and what it costs.
     files, hub = project_files(root), HubClient(token)
     account = hub.account()
-    for repository in filter(None, (name, bucket)):
-        if repository.count("/") != 1:
-            raise PublishError(
-                "{name!r} does not say whose it is.", "Give it as user/name.", name=repository
-            )
-        account.check_may_write(full_repo_id(repository, ""))
+    name, bucket = account.repo_id(name), bucket and account.repo_id(bucket)
     present = hub.space_files(name, _MARK)
     former, former_sleep_time = _former_hardware(hub, name) if present is not None else ("", None)
     hardware = hardware or former or _FREE
@@ -90,7 +85,7 @@ def deploy_space(
     hub.call(f"Sending the files to {name}", lambda: _send(hub, name, files, gone))
     print(f"Sent {len(files)} files.")
     sleep_time = sleep_time and (former_sleep_time or sleep_time)
-    if former and (hardware != former or sleep_time not in (None, former_sleep_time)):
+    if former:
         kind: Any = hardware
         hub.call(
             f"Asking for {hardware}",

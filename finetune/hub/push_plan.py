@@ -15,7 +15,7 @@ from finetune.config import is_upload
 from finetune.data import catalog
 from finetune.errors import PublishError
 from finetune.hub import curves_picture, demo, model_card
-from finetune.hub.client import Account, HubClient, full_repo_id
+from finetune.hub.client import Account, HubClient
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.summary import ENDED, RunSummary
@@ -107,8 +107,7 @@ def prepare_push(
             "This run is still training.", "Wait for its end or stop it; then push its best model."
         )
     account = hub.account()
-    full = full_repo_id(request.name, account.name)
-    account.check_may_write(full)
+    full = account.repo_id(request.name)
     info = hub.call(_("Looking for {full}", full=full), lambda: _repository(hub, full))
     if request.private and info is not None and not info.private:
         raise PublishError(

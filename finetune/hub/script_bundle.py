@@ -17,7 +17,7 @@ from typing import Any
 
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import checkpoints
-from finetune.errors import DataError, StoreError
+from finetune.errors import DataError
 from finetune.hub.downloads import folder_zip, saved_model
 from finetune.runs.events import Prepared, Started
 from finetune.runs.run import Run
@@ -47,10 +47,8 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
     """
     best, summary = saved_model(run), run.summary()
     started, prepared = summary.started, summary.prepared
-    if started is None or prepared is None:
-        raise StoreError(
-            "Run {id} has not read its pairs yet.", "The script is there when it trains.", id=run.id
-        )
+    assert started is not None, "a run with a model has started"
+    assert prepared is not None
     temporary = tempfile.TemporaryDirectory(prefix="finetune-script-")
     folder = Path(temporary.name)
     class_weights = _write_pairs(run, store, prepared, folder / "pairs")

@@ -22,7 +22,6 @@ from finetune.hub.push_plan import PushRequest
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui.html import macro
-from tests.environment.test_space import with_spaces
 from tests.support import toys
 from tests.support.hub import LoopbackHub, Space
 
@@ -115,16 +114,6 @@ def test_a_demo_that_must_be_paid_for_does_not_undo_the_push(run: Run, hub: Loop
     assert "status 402. It has to be paid for" in pushed.demo_problem
     assert hub.repos["model", "ada/pairs"].head == pushed.commit
     assert ("space", "ada/pairs-demo") not in hub.repos
-
-
-def test_zerogpu_finds_a_function_in_it(tmp_path: Path) -> None:
-    """Such a Space ends an app that has none; nothing else of the app is run here."""
-    first = demo.APP.read_text().split("\n\n\nimport json")[0]
-    done = subprocess.run(
-        [sys.executable, "-c", first], env=with_spaces(tmp_path), capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout) == (0, "lends to lent\n")
-    exec(first, {})  # elsewhere there is no such package
 
 
 @pytest.mark.long

@@ -140,8 +140,7 @@ def test_a_bucket_keeps_the_runs_before_the_first_start(hub: LoopbackHub, send: 
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        ({"name": "finetune"}, "'finetune' does not say whose it is"),
-        ({"bucket": "runs"}, "'runs' does not say whose it is"),
+        ({"name": "my Space"}, "'my Space' is not a repository name"),
         ({"bucket": "eve/runs"}, r"ada may not write to 'eve'"),
         ({"hardware": "t9-huge"}, r"no hardware 't9-huge'.* cpu-basic, t4-small"),
         ({"token": "nobodys-token"}, "sign-in was refused with status 401"),

@@ -174,8 +174,6 @@ def test_what_the_script_does_not_repeat_is_refused_by_name(
     with pytest.raises(StoreError, match="has no model"):
         script_bundle.script_zip(run, store)
     toys.copy_model(toy_checkpoint, run.best)
-    with pytest.raises(StoreError, match="has not read its pairs yet"):
-        script_bundle.script_zip(run, store)
     run.append(events.Started(device="CPU (2 threads)", processes=2))
     prepared = events.Prepared(
         train_examples=64, validation_examples=24, steps_per_epoch=8, total_steps=24,

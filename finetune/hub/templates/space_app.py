@@ -1,15 +1,4 @@
 # A demo made by Finetune: it reads which model it shows, and how, from finetune.json.
-try:
-    import spaces  # a Space's own; where the hardware is ZeroGPU, before anything loads torch
-except ImportError:
-    pass
-else:
-    # ZeroGPU ends an app that has no function to lend its GPU to. This one answers on the CPU.
-    @spaces.GPU
-    def lent() -> None:
-        """Nothing."""
-
-
 import json
 from pathlib import Path
 
