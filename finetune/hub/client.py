@@ -73,16 +73,14 @@ class HubClient:
     """The Hub as one person sees it, until `stopped` says that they want the end."""
 
     def __init__(self, token: str | None, stopped: Callable[[], bool] = lambda: False) -> None:
-        if not token or not re.fullmatch(
-            r"[\x21-\x7e]+", token
-        ):  # other characters are in no token
+        self._token, self._stopped = token or "", stopped
+        if not re.fullmatch(r"[\x21-\x7e]+", self._token):  # others are in no token
             raise PublishError(
                 "You are not signed in.", "Run `hf auth login`, or paste a token with write access."
             )
         self.api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token)
         # A value that changes while a long call gets on; the patience counts anew when it does.
         self.beat: Callable[[], object] = lambda: 0
-        self._token, self._stopped = token, stopped
 
     def account(self) -> Account:
         """Whose token it is; one that may only read is refused."""

@@ -57,12 +57,11 @@ def push_demo(plan: PushPlan, hardware: str, files: dict[str, str], hub: HubClie
     return f"{hub.api.endpoint}/spaces/{plan.demo}"
 
 
-def demo_files(model: str, paired: bool, max_length: int, licence: str = "") -> dict[str, str]:
+def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:
     """Path in the Space -> text of the file; everybody may read the model's repository."""
     sentences = ["sentence1", "sentence2"][: 1 + paired]
     config = {
         "model": model,
-        "max_length": max_length,
         "sentences": sentences,
         "examples": [list(pair[: len(sentences)]) for pair in EXAMPLES],
     }

@@ -1,5 +1,5 @@
-"""A run's model as a zip and its events as CSV, written piece by piece: a model of gigabytes takes
-no memory and no second place on disk."""
+"""A run's model as a zip, piece by piece: gigabytes take no memory and no second place on disk; and
+its events as CSV."""
 
 from __future__ import annotations
 
@@ -67,13 +67,8 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 
 
 def events_csv(run: Run) -> Iterator[str]:
-    """All of the run's events, a row each, in pieces; times are seconds since the epoch."""
-    yield safe_csv.to_csv([_COLUMNS])
-    offset, end = -1, 0
-    while end != offset:
-        offset = end
-        news, end = run.tail(offset, limit=_PIECE)
-        yield safe_csv.to_csv(map(_cells, news))
+    """All of the run's events, a row each; times are seconds since the epoch."""
+    yield safe_csv.to_csv([_COLUMNS, *map(_cells, run.tail()[0])])
 
 
 def _cells(event: events.Event) -> list[object]:

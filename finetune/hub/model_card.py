@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -80,9 +79,8 @@ def check_findings(run: Run, summary: RunSummary) -> Sequence[Finding]:
     """What a check of the run's pairs found, if there was one of the very same rows."""
     with contextlib.suppress(FinetuneError):
         folder = check_report.folder_for(run.folder.parent, run.config())
-        checked = check_report.read_report(folder)
-        trained = summary.prepared.fingerprint if summary.prepared else ""
-        if checked is not None and trained and checked.fingerprint == trained:
+        checked, prepared = check_report.read_report(folder), summary.prepared
+        if checked and prepared and checked.fingerprint == prepared.fingerprint:
             return [finding for finding in checked.findings if finding.severity != "notes"]
     return ()
 
@@ -138,8 +136,8 @@ class _Card:
         self.positive = self.rule.positive or self.data["positive_label"] or "the positive class"
         # Names on the Hub; empty for what is none of the Hub's.
         base, self.offered = config.checkpoint, catalog.find_dataset(config.dataset)
-        known = catalog.find_checkpoint(base)
-        self.base_model = known.repo if known else "" if catalog.is_local_path(base) else base
+        listed = catalog.find_checkpoint(base)
+        self.base_model = listed.repo if listed else "" if catalog.is_local_path(base) else base
         own = is_upload(config.dataset) or catalog.is_local_path(config.dataset)
         self.hub_dataset = "" if own else config.dataset
         self.source = str((self.hub_dataset and self.data["source"]) or f"own {self.noun}")
@@ -166,7 +164,6 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
     scores = {"validation": summary.best.metrics} if summary.best else {}
     if summary.opened and summary.best and summary.opened[-1].step == summary.best.step:
         scores["test"] = summary.opened[-1].metrics
-    fields: dict[str, Any] = {"base_model_relation": "finetune"} if card.base_model else {}
     return ModelCardData(
         license=licence or None,
         base_model=card.base_model or None,
@@ -180,7 +177,6 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
             result for split, metrics in scores.items() for result in _results(card, split, metrics)
         ]
         or None,
-        **fields,
     )
 
 

@@ -70,13 +70,7 @@ class Pushed:
 
 
 class RepositoryExists(PublishError):
-    """The repository `full` holds something, and nobody has said that it shall be updated."""
-
-    def __init__(self, full: str) -> None:
-        super().__init__(
-            f"{full} exists already.",
-            "Press Check to see what a push changes in it, and push then; or choose another name.",
-        )
+    """The repository holds something, and nobody has said that it shall be updated."""
 
 
 def push_run(
@@ -88,10 +82,8 @@ def push_run(
     stopped: Callable[[], bool] = lambda: False,
     approved: Collection[str] = (),
 ) -> Pushed:
-    """Send the best model, its tokenizer, the card and the configuration as one commit, and load
-    them back.
-
-    Everything is checked before the first byte. Blocks until it is done, so call it from a thread.
+    """Send the best model, its tokenizer, the card and the configuration as one commit, once all
+    is checked, and load them back. Blocks until it is done, so call it from a thread.
 
     Args:
         stopped: whether the person wants the end; asked often until the commit is made.
@@ -112,7 +104,10 @@ def push_run(
             "Press Check to see the price, and push then; or choose cpu-basic, which is free.",
         )
     if plan.held and not request.update and plan.full not in approved:
-        raise RepositoryExists(plan.full)
+        raise RepositoryExists(
+            f"{plan.full} exists already.",
+            "Press Check to see what a push changes in it, and push then; or choose another name.",
+        )
     length = checkpoints.length_of(run.folder)
     score = partial(score_model, paired=summary.paired, max_length=length)
     logits = score(run.best)  # a damaged model is not sent
@@ -126,7 +121,7 @@ def push_run(
     if stopped():
         return replace(pushed, demo_problem="You cancelled before it was made.")
     report(replace(progress, phase=Phase.CREATE_DEMO))
-    texts = demo.demo_files(plan.full, summary.paired, length, plan.licence)
+    texts = demo.demo_files(plan.full, summary.paired, plan.licence)
     try:
         return replace(pushed, demo=demo.push_demo(plan, request.hardware, texts, hub))
     except PublishError as error:

@@ -90,8 +90,7 @@ def plan_push(run: Run, summary: RunSummary, request: PushRequest, token: str | 
     """What a push would do; changes nothing.
 
     Raises:
-        PublishError: when the run has no model or has not ended, or something is wrong with the
-            token, the name, the licence or the Hub's answer.
+        PublishError: when it cannot be done.
     """
     return prepare_push(run, summary, request, HubClient(token))[0]
 

@@ -151,8 +151,6 @@ def _readme(run: Run, summary: RunSummary, started: Started, prepared: Prepared)
     pip install -r requirements.txt
     python train.py
 
-It was trained on {prepared.data["source"]}, {started.device} ({prepared.precision}), by
-Python {started.versions.get("python")}; the same machine and libraries give the same losses.
-Steps: {summary.step} of {summary.total_steps}; best model: step {summary.saved_step}, {scores}.
-
-A checkpoint of the Hub is fetched as it now is; one on a disk is needed here."""
+Trained on {prepared.data["source"]}, {started.device}, Python {started.versions.get("python")}.
+The same machine and libraries give the same losses; a checkpoint of the Hub is fetched as it is.
+Steps: {summary.step} of {summary.total_steps}; best model: step {summary.saved_step}, {scores}."""

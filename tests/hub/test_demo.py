@@ -49,7 +49,7 @@ def plan(run: Run, **options: Any) -> push_plan.PushPlan:
 @pytest.mark.parametrize(("model", "paired"), [("ada/__init__", True), ("ada/1e5", False)])
 def test_its_files_are_a_space(model: str, paired: bool) -> None:
     """Whatever the model is called, its name is no markup and no other YAML."""
-    files = demo.demo_files(model, paired, 64, "no")
+    files = demo.demo_files(model, paired, "no")
     _, front, body = files["README.md"].split("---\n")
     card = yaml.safe_load(front)
     assert (card["sdk"], card["app_file"], card["license"]) == ("gradio", "app.py", "no")

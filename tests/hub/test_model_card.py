@@ -103,7 +103,6 @@ def test_the_metadata_is_readable_by_the_hub(
     values = metadata(text)
     assert values["license"] == "mit"
     assert values["base_model"] == "sentence-transformers/all-MiniLM-L6-v2"
-    assert values["base_model_relation"] == "finetune"
     index = values["model-index"][0]
     assert index["name"] == "pairs"
     assert [metric["value"] for metric in index["results"][0]["metrics"]] == [0.75, 0.7]

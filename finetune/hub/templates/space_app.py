@@ -14,9 +14,7 @@ model = AutoModelForSequenceClassification.from_pretrained(name).eval()
 
 def classify(*sentences: str) -> dict[str, float]:
     """The probability of every class."""
-    inputs = tokenizer(
-        *sentences, truncation=True, max_length=config["max_length"], return_tensors="pt"
-    )
+    inputs = tokenizer(*sentences, truncation=True, return_tensors="pt")
     with torch.no_grad():
         probabilities = model(**inputs).logits.softmax(dim=-1)[0]
     return {label: probabilities[index].item() for index, label in model.config.id2label.items()}
