@@ -25,57 +25,34 @@ from finetune.messages import message as _
 T = TypeVar("T")
 Kind = Literal["dataset", "checkpoint", "model"]
 _LONGEST_PAUSE = 60  # seconds the Hub may ask for that are waited; beyond, the person is told
-_TRIES = 4
 
-# Cause -> the fact and the remedy for who reads a dataset or a checkpoint.
-_READING = {
-    "gated": (
-        _("{what} is gated."),
-        _("Accept its terms at {page} and sign in with `hf auth login`."),
-    ),
-    "missing": (
-        _("{what} is not on the Hub, or it is private."),
-        _("Check its name; for a private one sign in with `hf auth login`."),
-    ),
-    "revision": (
-        _("{what} has no revision {revision!r}."),
-        _("Leave dataset_revision empty for the newest, or give a branch, tag or commit."),
-    ),
-    "token": (
-        _("{what} cannot be read: the Hub does not accept this machine's token."),
-        _("Sign in anew with `hf auth login`, or remove HF_TOKEN: what is public needs none."),
-    ),
-    "forbidden": (
-        _("{what} cannot be read: this machine's token may not."),
-        _("Give the token read access to it in your Hub settings."),
-    ),
-    "pause": (_("{what} cannot be read now: the Hub asks for {pause}."), _("Try again after it.")),
-    "fault": (
-        _("{what} cannot be read: the Hub has a fault (status {status})."),
-        _("Try again later."),
-    ),
-    "refused": (
-        _("{what} cannot be read: the Hub refused with status {status}."),
-        _("Try again later."),
-    ),
-    "silent": (
-        _("{what} could not be read: the Hub at {endpoint} does not answer."),
-        _("Check the network and try again, or use what lies on this machine."),
-    ),
-    "cut": (
-        _("{what} could not be fetched: the download broke off."),
-        _("Check the network and try again: what has come is kept."),
-    ),
-    "disk": (
-        _("{what} cannot be kept: {reason}."),
-        _("Free some space, or choose a folder that can be written with HF_HOME."),
-    ),
-    "pickle": (
-        _("{what} has no safetensors weights, and others can run code when they are opened."),
-        _("Choose one that has them, or save it as safetensors where you trust it."),
-    ),
+# By cause: why a dataset or a checkpoint cannot be read; else that of `refused`.
+_FACTS = {
+    "gated": _("{what} is gated."),
+    "missing": _("{what} is not on the Hub, or it is private."),
+    "revision": _("{what} has no revision {revision!r}."),
+    "token": _("{what} cannot be read: the Hub does not accept this machine's token."),
+    "forbidden": _("{what} cannot be read: this machine's token may not."),
+    "pause": _("{what} cannot be read now: the Hub asks for {pause}."),
+    "refused": _("{what} cannot be read: the Hub refused with status {status}."),
+    "silent": _("{what} could not be read: the Hub at {endpoint} does not answer."),
+    "disk": _("{what} cannot be kept: {reason}."),
+    "pickle": _("{what} has no safetensors weights, and others can run code when they are opened."),
 }
-# Cause -> the remedy for who sends; others are of the network.
+# By cause: the remedy for who reads.
+_READING = {
+    "gated": _("Accept its terms at {page} and sign in with `hf auth login`."),
+    "missing": _("Check its name; for a private one sign in with `hf auth login`."),
+    "revision": _("Leave dataset_revision empty for the newest, or give a branch, tag or commit."),
+    "token": _("Sign in anew with `hf auth login`, or remove HF_TOKEN: what is public needs none."),
+    "forbidden": _("Give the token read access to it in your Hub settings."),
+    "pause": _("Try again after it."),
+    "refused": _("Try again later."),
+    "silent": _("Check the network and try again, or use what lies on this machine."),
+    "disk": _("Free some space, or choose a folder that can be written with HF_HOME."),
+    "pickle": _("Choose one that has them, or save it as safetensors where you trust it."),
+}
+# By cause: the remedy for who sends; others are of the network.
 _SENDING = {
     "missing": _("There is no such repository, or the token may not see it."),
     "token": _("The token is wrong or has expired; make a new one in your Hub settings."),
@@ -102,8 +79,8 @@ NO_RIGHT = frozenset({"gated", "missing", "token", "forbidden"})
 _SILENT = {
     "ConnectError", "ConnectTimeout", "ReadTimeout", "PoolTimeout", "ProxyError",
     "ConnectionError", "OfflineModeIsEnabled", "LocalEntryNotFoundError",
+    "RemoteProtocolError", "ReadError", "IncompleteRead", "ChunkedEncodingError",
 }  # fmt: skip
-_CUT = {"RemoteProtocolError", "ReadError", "IncompleteRead", "ChunkedEncodingError"}
 
 
 class Gated(Exception):
@@ -134,27 +111,20 @@ def chain(error: BaseException) -> list[BaseException]:
 def cause(error: BaseException) -> Cause:
     """What an error of a client of the Hub comes from."""
     errors, text = chain(error), str(error)
-    names = {type(link).__name__ for link in errors}
     if "safetensors" in text and ("file named" in text or "use_safetensors" in text):
         return Cause("pickle")
     for link in errors:
         if isinstance(link, Gated):
             return Cause("gated")
-        if isinstance(link, HfHubHTTPError) and link.response.status_code >= 400:
-            return _cause_of_answer(link)
-    if names & _CUT or any("Consistency check failed" in str(link) for link in errors):
-        return Cause("cut")
+        if isinstance(link, HfHubHTTPError) and (status := link.response.status_code) >= 400:
+            default = _OF_STATUS.get(status, "fault" if status >= 500 else "refused")
+            names = (name for kind, name in _OF_ERROR.items() if isinstance(link, kind))
+            return Cause(next(names, default), status, _pause(link.response))
     for link in errors:
         if isinstance(link, OSError) and disk.cause(link) is not None:
             return Cause("disk", reason=link.strerror or str(link))
-    return Cause("silent" if names & _SILENT else "")
-
-
-def _cause_of_answer(error: HfHubHTTPError) -> Cause:
-    status = error.response.status_code
-    default = _OF_STATUS.get(status, "fault" if status >= 500 else "refused")
-    names = (name for kind, name in _OF_ERROR.items() if isinstance(error, kind))
-    return Cause(next(names, default), status, _pause(error.response))
+    silent = any(type(link).__name__ in _SILENT for link in errors)
+    return Cause("silent" if silent else "")
 
 
 def _pause(response: Any) -> int:
@@ -166,23 +136,16 @@ def _pause(response: Any) -> int:
     return int(seconds) if re.fullmatch(r"[0-9]{1,9}", seconds) else 0
 
 
-def _duration(seconds: int) -> str:
-    if seconds >= 120:
-        return _("a pause of {n} minutes", n=-(-seconds // 60))
-    return _("a pause of {n} seconds", n=seconds) if seconds else _("a pause")
-
-
 def sender_remedy(cause: Cause) -> str:
     """What to do about a cause, for who sends."""
-    if cause.name == "pause" and cause.pause:
-        return _("The Hub asks for {pause}; try again after it.", pause=_duration(cause.pause))
     return _SENDING.get(cause.name, _("Check the network and try again."))
 
 
 def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> FinetuneError:
     """The error that says why a dataset or a checkpoint cannot be read."""
     endpoint = hub_connection.hub_endpoint()
-    fact, remedy = _READING.get(cause.name, _READING["refused"])
+    fact = _FACTS.get(cause.name, _FACTS["refused"])
+    remedy = _READING.get(cause.name, _READING["refused"])
     if owners.is_shared() and cause.name in NO_RIGHT:
         remedy = _("Choose one that everybody may read: visitors' runs have no token here.")
     names = {
@@ -195,7 +158,7 @@ def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> Finetune
         "revision": revision,
         "page": f"{endpoint}/{'datasets/' * (kind == 'dataset')}{name}",
         "endpoint": endpoint,
-        "pause": _duration(cause.pause),
+        "pause": _("a pause of {n} seconds", n=cause.pause) if cause.pause else _("a pause"),
         "status": cause.status,
         "reason": cause.reason,
     }
@@ -213,19 +176,18 @@ def explained(
 
 def retried(read: Callable[[], T]) -> T:
     """The value of a call that reads, made again where the Hub asks for a pause or has a fault."""
-    for tries in range(1, _TRIES):
+    for seconds in (1, 2, 4):
         try:
             return read()
         except Exception as error:
             reason = cause(error)
-            seconds = reason.pause or 2 ** (tries - 1)
-            if reason.name not in ("pause", "fault") or seconds > _LONGEST_PAUSE:
+            if reason.name not in ("pause", "fault") or reason.pause > _LONGEST_PAUSE:
                 raise
-        print(f"the Hub answered {reason.status}; asking again in {seconds} s", flush=True)
-        time.sleep(seconds)
+        print(f"the Hub answered {reason.status}; asking again", flush=True)
+        time.sleep(reason.pause or seconds)
     return read()
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, without what only signed addresses hold."""
+    """What an error says first, without the queries of signed addresses."""
     return logs.unsigned((str(error).strip() or type(error).__name__).splitlines()[0])[:300]

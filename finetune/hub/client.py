@@ -33,10 +33,20 @@ class Account:
     """Whom a token belongs to."""
 
     name: str
-    namespaces: list[str]  # where it may create repositories: the user, then organisations
+    namespaces: list[str]  # where it may create repositories, the user's own first
 
-    def check_may_write(self, full: str) -> None:
-        """Raise where `namespace/name` is somebody else's."""
+    def repo_id(self, name: str) -> str:
+        """`namespace/name` from what was typed, which may carry its namespace already."""
+        name = name.strip()
+        full = name if "/" in name else f"{self.name}/{name}"
+        try:
+            validate_repo_id(full)
+        except HFValidationError:
+            raise PublishError(
+                "{name!r} is not a repository name.",
+                "Use letters, digits, '-', '_' and '.', at most 96, as in my-paraphrase-model.",
+                name=name,
+            ) from None
         namespace = full.split("/")[0]
         if namespace not in self.namespaces:
             raise PublishError(
@@ -46,35 +56,12 @@ class Account:
                 namespace=namespace,
                 namespaces=", ".join(self.namespaces),
             )
-
-
-class HubRefused(PublishError):
-    """The Hub answered with an error status."""
-
-    def __init__(self, action: str, remedy: str, status: int) -> None:
-        fact = _("{action} was refused with status {status}.", action=action, status=status)
-        super().__init__(fact, remedy)
-        self.status = status
+        return full
 
 
 def stored_token() -> str | None:
     """The token of `hf auth login` or HF_TOKEN on this machine, if any."""
     return get_token()
-
-
-def full_repo_id(name: str, user: str) -> str:
-    """`user/name` from what was typed, which may carry its namespace already."""
-    name = name.strip()
-    full = name if "/" in name else f"{user}/{name}"
-    try:
-        validate_repo_id(full)
-    except HFValidationError:
-        raise PublishError(
-            "{name!r} is not a repository name.",
-            "Use letters, digits, '-', '_' and '.', at most 96, as in my-paraphrase-model.",
-            name=name,
-        ) from None
-    return full
 
 
 def default_sleep_time(hardware: str) -> int | None:
@@ -86,21 +73,14 @@ class HubClient:
     """The Hub as one person sees it, until `stopped` says that they want the end."""
 
     def __init__(self, token: str | None, stopped: Callable[[], bool] = lambda: False) -> None:
-        if not token:
+        self._token, self._stopped = token or "", stopped
+        if not re.fullmatch(r"[\x21-\x7e]+", self._token):  # others are in no token
             raise PublishError(
                 "You are not signed in.", "Run `hf auth login`, or paste a token with write access."
-            )
-        if not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise PublishError(
-                "The token has spaces or characters no token has.", "Copy it again, whole."
             )
         self.api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token)
         # A value that changes while a long call gets on; the patience counts anew when it does.
         self.beat: Callable[[], object] = lambda: 0
-        self._token, self._stopped = token, stopped
-
-    def __repr__(self) -> str:
-        return "HubClient()"  # the api's holds the token
 
     def account(self) -> Account:
         """Whose token it is; one that may only read is refused."""
@@ -115,37 +95,45 @@ class HubClient:
         organisations = [org for org in user.get("orgs") or [] if org.get("roleInOrg") != "read"]
         return Account(user["name"], [user["name"], *(org["name"] for org in organisations)])
 
-    def hardware(self, name: str) -> str:
-        """The name and the price of a Space's hardware."""
+    def price(self, name: str) -> str:
+        """What a Space on some hardware costs."""
         offered = self.call(_("Asking which hardware there is"), self.api.list_spaces_hardware)
-        hardware = next((kind for kind in offered if kind.name == name), None)
-        if hardware is None:
-            names = ", ".join(str(kind.name) for kind in offered)
+        kinds = {str(kind.name): kind for kind in offered}
+        if name not in kinds:
             raise PublishError(
                 "There is no hardware {name!r} for Spaces.",
                 "Choose one of: {names}.",
                 name=name,
-                names=names,
+                names=", ".join(kinds),
             )
-        hours = {"minute": 60, "hour": 1}.get(hardware.unit_label, 0)
-        if cost := (hardware.unit_cost_usd or 0) * hours:
-            return f"{hardware.pretty_name}, {cost:.2f} USD an hour while it is awake"
-        return (
-            f"{hardware.pretty_name}, no price an hour; for a Gradio Space the Hub asks for a "
-            "subscription (PRO, Team or Enterprise)"
-        )
+        kind = kinds[name]
+        price = (kind.unit_cost_usd or 0) * (60 if kind.unit_label == "minute" else 1)
+        text = f"{kind.pretty_name}, {price:.2f} USD an hour while it is awake"
+        if sleep_time := default_sleep_time(name):
+            text += f"; it sleeps after {sleep_time // 60} minutes without a visitor"
+        return text
 
-    def space_files(self, name: str) -> set[str] | None:
-        """The files of a Space, without those that the Hub makes; None where there is no Space."""
-        if not self.api.repo_exists(name, repo_type="space"):
-            return None
-        return set(self.api.list_repo_files(name, repo_type="space")) - {".gitattributes"}
+    def space_files(self, name: str, mark: str) -> set[str] | None:
+        """The files of a Space, which has one called `mark`; None where there is no Space."""
 
-    def create_space(
-        self, name: str, hardware: Any, sleep_time: int | None, private: bool = False
-    ) -> None:
+        def ask() -> set[str] | None:
+            if not self.api.repo_exists(name, repo_type="space"):
+                return None
+            return set(self.api.list_repo_files(name, repo_type="space")) - {".gitattributes"}
+
+        files = self.call(_("Looking for the Space {space}", space=name), ask)
+        if files and files != {"README.md"} and mark not in files:
+            raise PublishError(
+                "The Space {name} exists and holds something else.",
+                "Choose another name.",
+                name=name,
+            )
+        return files
+
+    def create_space(self, name: str, hardware: Any, private: bool = False) -> None:
         """Make a Gradio Space, with its hardware at once: on the free one the Hub refuses it to
-        free accounts."""
+        free accounts. What is billed sleeps when nobody is there."""
+        sleep_time = default_sleep_time(hardware)
         self.call(
             _("Creating the Space {name}", name=name),
             lambda: self.api.create_repo(
@@ -161,24 +149,25 @@ class HubClient:
             raise Cancelled("Cancelled; nothing was committed.", "Push again whenever you like.")
 
     def call(self, action: str, ask: Callable[[], T], stoppable: bool = True) -> T:
-        """The value of one call to the Hub.
+        """The value of one call to the Hub; `action` names it in an error: "The sign-in".
 
-        It runs in a thread of its own that is left behind when it is cancelled or takes too long:
-        the client library waits without limit, and sleeps between its own tries.
-
-        Args:
-            action: for the error, "The sign-in".
-            stoppable: whether a cancel leaves it behind; False for what cannot be undone.
+        It runs in a thread of its own that is left behind when it takes too long, or when it is
+        `stoppable` and cancelled: the client library waits without limit.
         """
-        if stoppable:
-            self.check_stopped()
         future: Future[T] = Future()
-        threading.Thread(target=_carry_out, args=(ask, future), daemon=True).start()
+
+        def carry_out() -> None:
+            try:
+                future.set_result(ask())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=carry_out, daemon=True).start()
         beat, since = self.beat(), time.monotonic()
         while not future.done():
-            wait([future], _POLL)
             if stoppable:
                 self.check_stopped()
+            wait([future], _POLL)
             if (now := self.beat()) != beat:
                 beat, since = now, time.monotonic()
             if time.monotonic() - since > PATIENCE:
@@ -189,43 +178,30 @@ class HubClient:
                     action=action,
                     patience=PATIENCE,
                 )
-        if (error := future.exception()) is None:
+        try:
             return future.result()
-        for cause in (error, error.__cause__):
-            if isinstance(cause, PublishError):
-                raise cause from None
-        raise self._explained(error, action) from None
+        except PublishError:
+            raise
+        except Exception as error:
+            raise self._explained(error, action) from None
 
-    def _explained(self, error: BaseException, action: str) -> PublishError:
+    def _explained(self, error: Exception, action: str) -> PublishError:
         """The Hub's refusal in our words, never with a header or a token."""
         cause = hub_errors.cause(error)
         remedy = hub_errors.sender_remedy(cause)
-        if cause.name == "silent":
-            return PublishError(
-                "{action}: the Hub at {endpoint} does not answer.",
-                remedy,
-                action=action,
-                endpoint=self.api.endpoint,
-            )
-        if not cause.status:
-            reason = cause.reason or self._without_secrets(hub_errors.chain(error)[-1])
-            return PublishError("{action} failed: {reason}.", remedy, action=action, reason=reason)
         if cause.status == 403 and self._token.startswith("hf_oauth"):
             remedy = _(
                 "This sign-in may write to new repositories and to those made here. Choose a "
                 "new name, or paste a token with write access."
             )
-        return HubRefused(action, remedy, cause.status)
+        if status := cause.status:
+            fact = _("{action} was refused with status {status}.", action=action, status=status)
+            return PublishError(fact, remedy)
+        reason = cause.reason or self._without_secrets(hub_errors.chain(error)[-1])
+        return PublishError("{action} failed: {reason}.", remedy, action=action, reason=reason)
 
     def _without_secrets(self, error: BaseException) -> str:
         """What a client's error says, without tokens and the queries of signed addresses."""
         text = " ".join(str(error).replace(self._token, "\u2026").split())
         text = re.sub(r"hf_\w+|(?<=[?&])[^\s'\"]+", "\u2026", text)[:200].rstrip(". ")
         return f"{text} ({type(error).__name__})" if text else type(error).__name__
-
-
-def _carry_out(ask: Callable[[], T], future: Future[T]) -> None:
-    try:
-        future.set_result(ask())
-    except BaseException as error:
-        future.set_exception(error)

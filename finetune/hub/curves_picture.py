@@ -19,21 +19,18 @@ def curves_png(summary: RunSummary) -> bytes | None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.2), dpi=120, layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.set_title("Training loss", loc="left")
-    steps = [event.step for event in summary.train]
-    left.plot(steps, [event.loss for event in summary.train], color="#0072b2")
-    left.set_ylim(bottom=0)
-    right.set_title("Validation", loc="left")
-    for score, label, colour, marker in _SCORES:
-        events = [event for event in summary.validation if score in event.metrics]
-        values = [event.metrics[score] for event in events]
-        steps = [event.step for event in events]
-        right.plot(steps, values, label=label, color=colour, marker=marker)
+    loss, scores = figure.subplots(1, 2)
+    loss.set_title("Training loss", loc="left")
+    loss.plot([e.step for e in summary.train], [e.loss for e in summary.train], color="#0072b2")
+    loss.set_ylim(bottom=0)
+    scores.set_title("Validation", loc="left")
+    for name, label, colour, marker in _SCORES:
+        points = [(e.step, e.metrics[name]) for e in summary.validation if name in e.metrics]
+        scores.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker)
     if summary.best is not None:
-        right.axvline(summary.best.step, color="#64748b", linestyle=":", label="kept")
-    right.legend()
-    for axes in (left, right):
+        scores.axvline(summary.best.step, color="#64748b", linestyle=":", label="kept")
+    scores.legend()
+    for axes in (loss, scores):
         axes.set_xlabel("step")
         axes.grid(color="#e2e8f0")
     file = io.BytesIO()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from huggingface_hub import CommitOperationAdd, SpaceCardData
 
 from finetune.errors import PublishError
-from finetune.hub.client import HubClient, HubRefused, default_sleep_time
+from finetune.hub.client import HubClient, default_sleep_time
 from finetune.hub.model_card import EXAMPLES
 from finetune.hub.script_bundle import pinned
 from finetune.messages import message as _
@@ -36,64 +36,44 @@ def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
             full=plan.full,
         )
     space = f"{plan.full[:91]}-demo"
-    files = hub.call(
-        _("Looking for the Space {space}", space=space), lambda: hub.space_files(space)
+    if hub.space_files(space, CONFIG) is not None:
+        return replace(plan, demo=space, demo_exists=True)
+    billed = default_sleep_time(hardware) is not None
+    return replace(plan, demo=space, hardware=hub.price(hardware), billed=billed)
+
+
+def push_demo(plan: PushPlan, hardware: str, files: dict[str, str], hub: HubClient) -> str:
+    """Make or update the Space of a plan; its address."""
+    if not plan.demo_exists:
+        hub.create_space(plan.demo, hardware)
+    additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
+    hub.call(
+        _("Sending the demo to {demo}", demo=plan.demo),
+        lambda: hub.api.create_commit(
+            plan.demo, additions, commit_message=f"A demo of {plan.full}", repo_type="space"
+        ),
+        stoppable=False,
     )
-    if files is None:
-        price, sleep_time = hub.hardware(hardware), default_sleep_time(hardware)
-        if sleep_time is not None:
-            price += f"; it sleeps after {sleep_time // 60} minutes without a visitor"
-        return replace(plan, demo=space, hardware=price, billed=sleep_time is not None)
-    if files - {"README.md"} and CONFIG not in files:
-        raise PublishError(
-            "The Space {space} exists and is something else.",
-            "Choose another repository name.",
-            space=space,
-        )
-    return replace(plan, demo=space, demo_exists=True)
+    return f"{hub.api.endpoint}/spaces/{plan.demo}"
 
 
-def push_demo(
-    plan: PushPlan, hardware: str, files: dict[str, str], hub: HubClient
-) -> tuple[str, str]:
-    """Make or update the Space of a plan: its address, and why there is none; one is empty."""
-    try:
-        if not plan.demo_exists:
-            hub.create_space(plan.demo, hardware, default_sleep_time(hardware))
-        additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
-        hub.call(
-            _("Sending the demo to {demo}", demo=plan.demo),
-            lambda: hub.api.create_commit(
-                plan.demo, additions, commit_message=f"A demo of {plan.full}", repo_type="space"
-            ),
-            stoppable=False,
-        )
-    except PublishError as error:
-        if isinstance(error, HubRefused) and error.status == 402:
-            return "", f"{error.fact} {hardware} takes an account that pays; choose other hardware."
-        return "", str(error)
-    return f"{hub.api.endpoint}/spaces/{plan.demo}", ""
-
-
-def demo_files(model: str, paired: bool, max_length: int, licence: str = "") -> dict[str, str]:
+def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:
     """Path in the Space -> text of the file; everybody may read the model's repository."""
     sentences = ["sentence1", "sentence2"][: 1 + paired]
     config = {
         "model": model,
-        "max_length": max_length,
         "sentences": sentences,
         "examples": [list(pair[: len(sentences)]) for pair in EXAMPLES],
     }
     name = model.split("/")[-1]
     card = SpaceCardData(
         title=f"{name} demo", emoji="🎛️", colorFrom="indigo", colorTo="gray", sdk="gradio",
-        sdk_version=pinned("gradio").partition("==")[2] or None, python_version="3.12",
+        sdk_version=pinned("gradio").partition("==")[2], python_version="3.12",
         app_file="app.py", license=licence or None, models=[model],
     )  # fmt: skip
     readme = (
         f"---\n{card.to_yaml()}\n---\n\n# `{name}` demo\n\n"
-        f"Try [`{model}`](https://huggingface.co/{model}), a text classifier tuned with Finetune: "
-        f"{'two sentences' if paired else 'a sentence'} in,\nthe probability of each class out.\n"
+        f"Try [`{model}`](https://huggingface.co/{model}), a text classifier tuned with Finetune.\n"
     )
     return {
         "app.py": APP.read_text(encoding="utf-8"),

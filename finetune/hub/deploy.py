@@ -11,31 +11,19 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, Volume
 
 from finetune.errors import FinetuneError, PublishError
-from finetune.hub.client import HubClient, default_sleep_time, full_repo_id, stored_token
+from finetune.hub.client import HubClient, default_sleep_time, stored_token
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MOUNT = "/data"
 _PRICES = "https://huggingface.co/docs/hub/spaces-gpus"
 _FREE = "cpu-basic"  # hardware
 _MARK = "finetune/__init__.py"  # a Space that has it is one of ours
-
-
-@dataclass(frozen=True)
-class SpaceRequest:
-    """The Space to make; the help of `main` says more."""
-
-    name: str  # `user/name` or `organisation/name`
-    hardware: str = ""  # as the Hub names it; empty for what it has, or the free
-    private: bool = False  # of a new Space; one that exists stays as it is
-    bucket: str = ""  # `user/name`; empty for the Space's own disk
-    sleep_time: int | None = None  # seconds without a visitor; None for what it has, or an hour
 
 
 def project_files(root: Path = ROOT) -> dict[str, Path]:
@@ -56,115 +44,85 @@ def project_files(root: Path = ROOT) -> dict[str, Path]:
 
 
 def deploy_space(
-    request: SpaceRequest,
+    name: str,
     token: str | None,
+    agrees: Callable[[str], bool],
+    hardware: str = "",
+    private: bool = False,
+    bucket: str = "",
     root: Path = ROOT,
-    say: Callable[[str], None] = lambda line: None,
-    agrees: Callable[[str], bool] = lambda price: False,
 ) -> str:
-    """Make or update the Space; its address.
+    """Make or update a Space and print what is done; its address.
 
     Everything is checked, and `agrees` asked with the price of what is billed, before anything is
     made. Doing it again changes what differs; what is no longer among the project's files is
-    removed from the Space.
+    removed from the Space. The help of `main` says more of the arguments.
     """
     # 1. What is asked for, what is there, and what it costs.
-    names = [name for name in (request.name, request.bucket) if name]
-    for name in names:
-        if name.count("/") != 1:
-            raise PublishError(
-                "{name!r} does not say whose it is.", "Give it as user/name.", name=name
-            )
-        full_repo_id(name, "")
-    files = project_files(root)
-    hub = HubClient(token)
+    files, hub = project_files(root), HubClient(token)
     account = hub.account()
-    for name in names:
-        account.check_may_write(name)
-    present = hub.call(f"Looking for {request.name}", lambda: hub.space_files(request.name))
-    if present and present != {"README.md"} and _MARK not in present:
-        raise PublishError(
-            "The Space {name} exists and holds something else.",
-            "Choose another name.",
-            name=request.name,
-        )
-    request = _with_hardware(hub, request, present is not None)
-    price = f"{request.hardware}: {hub.hardware(request.hardware)}"
-    say(f"Signed in as {account.name}. {price}.")
-    if request.sleep_time is not None and not agrees(price):
+    name, bucket = account.repo_id(name), bucket and account.repo_id(bucket)
+    present = hub.space_files(name, _MARK)
+    former, former_sleep_time = _former_hardware(hub, name) if present is not None else ("", None)
+    hardware = hardware or former or _FREE
+    price = f"{hardware}: {hub.price(hardware)}"
+    print(f"Signed in as {account.name}. {price}.")
+    sleep_time = default_sleep_time(hardware)
+    if sleep_time and not agrees(price):
         raise PublishError(
             "{hardware} is billed, and nobody has agreed to that; nothing was done.",
             "Answer the question in a terminal with yes, or add --yes; cpu-basic is free.",
-            hardware=request.hardware,
+            hardware=hardware,
         )
     # 2. The Space, its files and its hardware.
     if present is None:
-        hub.create_space(request.name, request.hardware, request.sleep_time, request.private)
-        say(f"Made the {'private ' * request.private}Space {request.name}.")
-    if request.bucket:
-        hub.call(f"Mounting {request.bucket}", lambda: _mount(hub, request))
-        say(f"Runs are kept in the bucket {request.bucket}, mounted at {MOUNT}.")
-    hub.call(f"Sending the files to {request.name}", lambda: _send(hub, request.name, files))
-    say(f"Sent {_size(files)}.")
-    if present is not None:
-        hub.call(f"Asking for {request.hardware}", lambda: _set_hardware(hub, request))
-    if request.sleep_time is not None:
-        minutes = request.sleep_time / 60
-        say(f"It sleeps after {minutes:,.0f} minutes without a visitor, and costs nothing then.")
-    return f"{hub.api.endpoint}/spaces/{request.name}"
-
-
-def _with_hardware(hub: HubClient, request: SpaceRequest, exists: bool) -> SpaceRequest:
-    """With the hardware that it shall have, and when that sleeps; None where it is free."""
-    hardware, sleep_time = _FREE, None
-    if exists:
-        runtime = hub.call(
-            f"Asking how {request.name} is", lambda: hub.api.get_space_runtime(request.name)
+        hub.create_space(name, hardware, private)
+        print(f"Made the {'private ' * private}Space {name}.")
+    if bucket:
+        hub.call(f"Mounting {bucket}", lambda: _mount(hub, name, bucket))
+        print(f"Runs are kept in the bucket {bucket}, mounted at {MOUNT}.")
+    gone = sorted((present or set()) - set(files))
+    hub.call(f"Sending the files to {name}", lambda: _send(hub, name, files, gone))
+    print(f"Sent {len(files)} files.")
+    sleep_time = sleep_time and (former_sleep_time or sleep_time)
+    if former:
+        kind: Any = hardware
+        hub.call(
+            f"Asking for {hardware}",
+            lambda: hub.api.request_space_hardware(name, kind, sleep_time=sleep_time),
         )
-        hardware = runtime.requested_hardware or runtime.hardware or _FREE
-        sleep_time = runtime.sleep_time if (runtime.sleep_time or 0) > 0 else None
-    hardware = request.hardware or hardware
-    usual = default_sleep_time(hardware)
-    sleep_time = usual and (request.sleep_time or sleep_time or usual)
-    return replace(request, hardware=hardware, sleep_time=sleep_time)
+    return f"{hub.api.endpoint}/spaces/{name}"
 
 
-def _mount(hub: HubClient, request: SpaceRequest) -> None:
+def _former_hardware(hub: HubClient, name: str) -> tuple[str, int | None]:
+    """What a Space is on, and the seconds after which it sleeps; None where it never does."""
+    runtime = hub.call(f"Asking how {name} is", lambda: hub.api.get_space_runtime(name))
+    sleep_time = runtime.sleep_time or 0
+    hardware = runtime.requested_hardware or runtime.hardware or _FREE
+    return str(hardware), sleep_time if sleep_time > 0 else None
+
+
+def _mount(hub: HubClient, name: str, bucket: str) -> None:
     """Mount the bucket where runs are kept; other volumes of the Space stay."""
     api = hub.api
-    api.create_bucket(request.bucket, private=True, exist_ok=True)
-    volumes = api.get_space_runtime(request.name).volumes or []
+    api.create_bucket(bucket, private=True, exist_ok=True)
+    volumes = api.get_space_runtime(name).volumes or []
     others = [volume for volume in volumes if volume.mount_path != MOUNT]
-    ours = Volume(type="bucket", source=request.bucket, mount_path=MOUNT)
-    api.set_space_volumes(request.name, [*others, ours])
-    api.add_space_variable(request.name, "FINETUNE_RUNS", f"{MOUNT}/runs")
+    ours = Volume(type="bucket", source=bucket, mount_path=MOUNT)
+    api.set_space_volumes(name, [*others, ours])
+    api.add_space_variable(name, "FINETUNE_RUNS", f"{MOUNT}/runs")
 
 
-def _send(hub: HubClient, name: str, files: dict[str, Path]) -> None:
+def _send(hub: HubClient, name: str, files: dict[str, Path], gone: list[str]) -> None:
     """All files as one commit, which names the one before it: of two, only one arrives."""
-    head = hub.api.repo_info(name, repo_type="space").sha
-    gone = sorted((hub.space_files(name) or set()) - set(files))
     additions = [CommitOperationAdd(path, file) for path, file in files.items()]
     hub.api.create_commit(
         name,
         [*additions, *map(CommitOperationDelete, gone)],
         commit_message="Finetune, by python -m finetune deploy",
         repo_type="space",
-        parent_commit=head,
+        parent_commit=hub.api.repo_info(name, repo_type="space").sha,
     )
-
-
-def _set_hardware(hub: HubClient, request: SpaceRequest) -> None:
-    runtime = hub.api.get_space_runtime(request.name)
-    present = runtime.requested_hardware or runtime.hardware
-    if present != request.hardware or request.sleep_time not in (None, runtime.sleep_time):
-        hardware: Any = request.hardware
-        hub.api.request_space_hardware(request.name, hardware, sleep_time=request.sleep_time)
-
-
-def _size(files: dict[str, Path]) -> str:
-    size = sum(path.stat().st_size for path in files.values())
-    return f"{len(files)} files, {size / 1e6:.1f} MB"
 
 
 def _agrees(price: str) -> bool:
@@ -175,53 +133,27 @@ def _agrees(price: str) -> bool:
     return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _seconds(text: str) -> int:
-    if (seconds := int(text)) < 1:
-        raise argparse.ArgumentTypeError("give 1 or more: what is billed sleeps")
-    return seconds
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 done, 1 with the reason on stderr."""
     parser = argparse.ArgumentParser(
         prog="python -m finetune deploy",
         description="Make or update a Space with this project. Signs in with `hf auth login`'s "
-        "token or HF_TOKEN. Hardware other than cpu-basic is billed by the minute while the Space "
-        f"is awake; you are told its price and asked first. Prices stand at {_PRICES}.",
+        f"token or HF_TOKEN. Hardware other than {_FREE} is billed while the Space is awake; you "
+        "are told its price and asked first. Such a Space sleeps after an hour without visitors.",
     )
     parser.add_argument("name", help="the Space, as user/name")
-    parser.add_argument(
-        "--hardware",
-        default="",
-        help="the Hub's name for it, such as t4-small, billed while the Space is awake (default: "
-        f"{_FREE}, which is free, for a new Space, else what it has)",
-    )
+    hardware_help = f"such as t4-small (default: what the Space has, {_FREE} for a new one)"
+    parser.add_argument("--hardware", default="", help=hardware_help)
     parser.add_argument("--yes", action="store_true", help="agree to the price; for scripts")
     parser.add_argument("--private", action="store_true", help="make a new Space private")
-    parser.add_argument(
-        "--bucket", default="", help="keep runs in this bucket, as user/name; made if need be"
-    )
-    parser.add_argument(
-        "--sleep_time",
-        type=_seconds,
-        help="seconds without visitors until it sleeps, on hardware that is billed (default: as it "
-        "is, or an hour where it would never sleep)",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="list the files and their size, and ask nobody"
-    )
+    bucket_help = "keep runs in this bucket, as user/name; made if need be"
+    parser.add_argument("--bucket", default="", help=bucket_help)
     args = parser.parse_args(arguments)
-    request = SpaceRequest(args.name, args.hardware, args.private, args.bucket, args.sleep_time)
     agrees = (lambda price: True) if args.yes else _agrees
     try:
-        if args.dry_run:
-            files = project_files()
-            print(
-                *(f"{path.stat().st_size:>10,}  {name}" for name, path in files.items()), sep="\n"
-            )
-            print(f"{_size(files)} would go to {request.name}. What that costs: {_PRICES}")
-            return 0
-        address = deploy_space(request, stored_token(), say=print, agrees=agrees)
+        address = deploy_space(
+            args.name, stored_token(), agrees, args.hardware, args.private, args.bucket
+        )
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1

@@ -1,16 +1,15 @@
-"""A run's model as a zip and its events as CSV, written piece by piece: a model of gigabytes takes
-no memory and no second place on disk."""
+"""A run's model as a zip, piece by piece: gigabytes take no memory and no second place on disk; and
+its events as CSV."""
 
 from __future__ import annotations
 
 import contextlib
-import io
+import dataclasses
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from finetune.data import tables
 from finetune.errors import StoreError
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -22,35 +21,29 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class _Pipe(io.RawIOBase):
-    """A file that a zip is written to and taken from, a piece at a time."""
+class _Buffer(bytearray):
+    """What a zip is written to, and taken from a piece at a time."""
 
-    def __init__(self) -> None:
-        self._pieces = bytearray()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._pieces += data
+    def write(self, data: bytes) -> int:
+        self.extend(data)
         return len(data)
 
-    def take(self) -> bytes:
-        piece, self._pieces = bytes(self._pieces), bytearray()
-        return piece
+    def flush(self) -> None:
+        pass
 
 
-def model_zip(run: Run) -> Iterator[bytes]:
-    """The best model as a zip of a `from_pretrained` folder, in pieces.
-
-    Raises:
-        StoreError: when there is no model.
-    """
+def saved_model(run: Run) -> Path:
+    """The folder of a run's best model; StoreError where there is none."""
     if not run.has_model():
         raise StoreError(
             "Run {id} has no model.", "It is there after the first evaluation.", id=run.id
         )
-    return folder_zip(run.best, run.id)
+    return run.best
+
+
+def model_zip(run: Run) -> Iterator[bytes]:
+    """The best model as a zip of a `from_pretrained` folder, in pieces."""
+    return folder_zip(saved_model(run), run.id)
 
 
 def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
@@ -58,8 +51,8 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 
     Every file is opened before the first piece: a better model saved meanwhile does not mix in.
     """
-    pipe = _Pipe()
-    with contextlib.ExitStack() as stack, zipfile.ZipFile(pipe, "w", zipfile.ZIP_STORED) as archive:
+    buffer = _Buffer()
+    with contextlib.ExitStack() as stack, zipfile.ZipFile(cast(IO[bytes], buffer), "w") as archive:
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         files = [(path, stack.enter_context(path.open("rb"))) for path in paths]
         for path, file in files:
@@ -67,23 +60,18 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
             with archive.open(info, "w", force_zip64=True) as entry:
                 while piece := file.read(_PIECE):
                     entry.write(piece)
-                    yield pipe.take()
-        archive.close()
-        yield pipe.take()
+                    yield bytes(buffer)
+                    buffer.clear()
+    yield bytes(buffer)
 
 
 def events_csv(run: Run) -> Iterator[str]:
-    """All of the run's events, a row each, in pieces; times are seconds since the epoch."""
-    yield tables.to_csv([_COLUMNS])
-    offset, end = -1, 0
-    while end != offset:
-        offset = end
-        news, end = run.tail(offset, limit=_PIECE)
-        yield tables.to_csv(map(_cells, news))
+    """All of the run's events, a row each; times are seconds since the epoch."""
+    yield safe_csv.to_csv([_COLUMNS, *map(_cells, run.tail()[0])])
 
 
 def _cells(event: events.Event) -> list[object]:
-    values = {**vars(event)}
+    values: dict[str, Any] = dataclasses.asdict(event)
     if isinstance(event, events.Evaluated):
         values |= {**event.metrics, "validation_loss": event.metrics.get("loss"), "loss": None}
     texts = (values.get(name) for name in ("phase", "detail", "error", "remedy"))

@@ -9,12 +9,11 @@ Source of the metadata: https://huggingface.co/docs/hub/model-cards
 from __future__ import annotations
 
 import contextlib
-import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -26,8 +25,7 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import report
 from finetune.evaluation.report import Analysis
 from finetune.inference import decision_rule
-from finetune.inference.decision_rule import DecisionRule
-from finetune.metrics.classification import ClassScores
+from finetune.runs.events import Prepared
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
@@ -41,26 +39,20 @@ TITLES = {"accuracy": "Accuracy", "f1": "F1"}
 _MARKUP = re.compile(r"[\\`*_~$<>\[\]|#&@]|://|www\.", re.IGNORECASE)
 
 
-def card_text(
-    run: Run,
-    summary: RunSummary,
-    full: str,
-    licence: str | None = None,
-    findings: Sequence[Finding] = (),
-) -> str:
+def card_text(run: Run, summary: RunSummary, full: str, licence: str | None = None) -> str:
     """The card as Markdown with its metadata in front.
 
     Args:
-        run: whose model it is.
-        summary: the fold over its events.
         full: the repository, `namespace/name`.
         licence: as the Hub spells it; None for that of the base model, as far as it is known.
-        findings: of the check of the run's pairs; no row of them is shown.
 
     Raises:
         StoreError: when the run has read no pairs yet.
     """
-    card = _Card(run, summary, full)
+    if summary.prepared is None:
+        raise StoreError("This run has read no pairs yet.", "Its card is there when it trains.")
+    card = _Card(run, summary, summary.prepared, full)
+    findings = check_findings(run, summary)
     body = _template().render(card=card, summary=summary, findings=findings).strip()
     licence = base_licence(run.config()) if licence is None else licence
     return str(ModelCard(f"---\n{_metadata(card, licence).to_yaml()}\n---\n\n{body}\n"))
@@ -80,16 +72,15 @@ def public_config(config: RunConfig) -> RunConfig:
             values[name] = f"local-{name}"
     if values["accelerate_config"]:
         values["accelerate_config"] = "accelerate_config.yaml"
-    return config.changed(**values)
+    return RunConfig(**values)
 
 
 def check_findings(run: Run, summary: RunSummary) -> Sequence[Finding]:
     """What a check of the run's pairs found, if there was one of the very same rows."""
     with contextlib.suppress(FinetuneError):
         folder = check_report.folder_for(run.folder.parent, run.config())
-        checked = check_report.read_report(folder / "report.json")
-        trained = summary.prepared.fingerprint if summary.prepared else ""
-        if checked is not None and trained and checked.fingerprint == trained:
+        checked, prepared = check_report.read_report(folder), summary.prepared
+        if checked and prepared and checked.fingerprint == prepared.fingerprint:
             return [finding for finding in checked.findings if finding.severity != "notes"]
     return ()
 
@@ -102,13 +93,13 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.globals |= {"titles": TITLES, "picture": PICTURE, "zip": zip}
     environment.filters |= {
         "plain": _plain,
         "code": _code,
         "cell": _cell,
         "number": "{:,}".format,
         "counted": lambda count, noun: f"{count:,} {noun}" + "s" * (count != 1),
-        "quoted": json.dumps,
     }
     return environment.get_template("model_card.md.jinja")
 
@@ -133,29 +124,20 @@ def _plain(value: str) -> str:
 class _Card:
     """What the template reads of a run beside its summary."""
 
-    def __init__(self, run: Run, summary: RunSummary, full: str) -> None:
-        if summary.prepared is None:
-            raise StoreError("This run has read no pairs yet.", "Its card is there when it trains.")
+    def __init__(self, run: Run, summary: RunSummary, prepared: Prepared, full: str) -> None:
         config = run.config()
-        self._run, self.summary = run, summary
-        self.full, self.name = full, full.split("/")[-1]
-        self.config = public_config(config)
-        self.titles, self.picture = TITLES, PICTURE
+        self._run, self.summary, self.prepared = run, summary, prepared
+        self.full, self.name, self.config = full, full.split("/")[-1], public_config(config)
         self.example = EXAMPLES[0][: 1 + summary.paired]
-        self.prepared = summary.prepared
-        texts = {"source": "", "revision": "", "positive_label": ""}
-        self.data = {**texts, "rows": {}, "left_out": {}, "splits": {}, **self.prepared.data}
         self.noun = "pairs" if summary.paired else "sentences"
+        self.data = defaultdict(dict, prepared.data)
         self.max_length = checkpoints.length_of(run.folder)
-        self.rule: DecisionRule = decision_rule.read_rule(run.best)
-        majority = self.prepared.majority
-        self.baselines = summary.baselines or ({"majority class": majority} if majority else {})
+        self.rule = decision_rule.read_rule(run.best)
         self.positive = self.rule.positive or self.data["positive_label"] or "the positive class"
-        checkpoint, self.offered = config.checkpoint, catalog.find_dataset(config.dataset)
         # Names on the Hub; empty for what is none of the Hub's.
-        self.base_model = "" if catalog.is_local_path(checkpoint) else checkpoint
-        if (offered := catalog.find_checkpoint(checkpoint)) is not None:
-            self.base_model = offered.repo
+        base, self.offered = config.checkpoint, catalog.find_dataset(config.dataset)
+        listed = catalog.find_checkpoint(base)
+        self.base_model = listed.repo if listed else "" if catalog.is_local_path(base) else base
         own = is_upload(config.dataset) or catalog.is_local_path(config.dataset)
         self.hub_dataset = "" if own else config.dataset
         self.source = str((self.hub_dataset and self.data["source"]) or f"own {self.noun}")
@@ -163,13 +145,10 @@ class _Card:
             self.hub_dataset = self.offered.repo
             self.source = self.offered.label.split(" (")[0]
 
-    def columns(self, scores: dict[str, float]) -> list[str]:
-        return [score for score in TITLES if score in scores]
-
     def source_split(self, split: str) -> tuple[str, bool]:
         """The source's split that rows are of, and whether they were cut from its training rows;
         an empty name where the run did not note it."""
-        names = self.data["splits"] or {}
+        names = self.data["splits"]
         cut = bool(names) and split not in names
         return str(names.get("train" if cut else split, "")), cut
 
@@ -179,24 +158,12 @@ class _Card:
             return report.evaluate_run(self._run, self.summary, split).analysis
         return None
 
-    def classes(self, analysis: Analysis) -> list[tuple[str, list[int], ClassScores]]:
-        """The name of each class, how often each was answered for it, and its scores."""
-        counts = analysis.confusion.tolist()
-        return list(zip(analysis.labels, counts, analysis.classes, strict=True))
-
-    def better_baseline(self, analysis: Analysis) -> dict[str, Any]:
-        """The best baseline and its level, where the model's score is not above it; else empty."""
-        score = "f1" if "f1" in analysis.scores else "accuracy"
-        baselines = self.summary.baselines
-        levels = {scores[score]: name for name, scores in baselines.items() if score in scores}
-        value, level = analysis.scores[score].value, max(levels, default=-1.0)
-        if value > level:
-            return {}
-        return {"measure": TITLES[score], "score": value, "name": levels[level], "level": level}
-
 
 def _metadata(card: _Card, licence: str) -> ModelCardData:
-    fields: dict[str, Any] = {"base_model_relation": "finetune"} if card.base_model else {}
+    summary = card.summary
+    scores = {"validation": summary.best.metrics} if summary.best else {}
+    if summary.opened and summary.best and summary.opened[-1].step == summary.best.step:
+        scores["test"] = summary.opened[-1].metrics
     return ModelCardData(
         license=licence or None,
         base_model=card.base_model or None,
@@ -206,31 +173,29 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
         library_name="transformers",
         tags=["sentence-pairs" if card.noun == "pairs" else "sentences", "finetune"],
         model_name=card.name,
-        eval_results=_eval_results(card) or None,
-        **fields,
+        eval_results=[
+            result for split, metrics in scores.items() for result in _results(card, split, metrics)
+        ]
+        or None,
     )
 
 
-def _eval_results(card: _Card) -> list[EvalResult]:
-    summary = card.summary
-    scores = {"validation": summary.best.metrics} if summary.best else {}
-    if summary.opened and summary.best and summary.opened[-1].step == summary.best.step:
-        scores["test"] = summary.opened[-1].metrics
+def _results(card: _Card, split: str, metrics: dict[str, float]) -> list[EvalResult]:
     config = card.config.dataset_config_name or (card.offered.config if card.offered else "")
-    origins = {split: card.source_split(split) for split in scores}
+    origin, cut = card.source_split(split)
     return [
         EvalResult(
             task_type="text-classification",
             task_name="Text classification",
             dataset_type=card.hub_dataset or "custom",
-            dataset_name=card.source + f" (cut from {origins[split][0]})" * origins[split][1],
+            dataset_name=card.source + f" (cut from {origin})" * cut,
             dataset_config=config or None,
-            dataset_split=origins[split][0] or None,
+            dataset_split=origin or None,
             dataset_revision=card.data["revision"] or None,
             metric_type=score,
-            metric_name=TITLES[score],
+            metric_name=title,
             metric_value=round(metrics[score], 4),
         )
-        for split, metrics in scores.items()
-        for score in card.columns(metrics)
+        for score, title in TITLES.items()
+        if score in metrics
     ]

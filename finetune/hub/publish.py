@@ -1,8 +1,8 @@
 """Pushes a finished run to the Hub as one commit, loads it back, and makes its demo Space.
 
-A push that fails or is cancelled has changed no repository, except that a new one may be there and
-empty, and that a commit which the Hub did not confirm may arrive late; what was uploaded is not
-sent again. Source: https://huggingface.co/docs/huggingface_hub/guides/upload
+A push that fails or is cancelled has changed no repository, but a new one may be there and empty;
+what was uploaded is not sent again.
+Source: https://huggingface.co/docs/huggingface_hub/guides/upload
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import contextlib
 import io
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,16 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from numpy.typing import NDArray
 
 from finetune.data import checkpoints
-from finetune.errors import Cancelled, FinetuneError, ModelError, PublishError
-from finetune.evaluation import saved_predictions
+from finetune.errors import FinetuneError, PublishError
 from finetune.hub import demo, model_card
-from finetune.hub.client import HubClient, HubRefused
+from finetune.hub.client import HubClient
 from finetune.hub.push_plan import Files, PushPlan, PushRequest, prepare_push
 from finetune.messages import message as _
 from finetune.runs.events import Phase
-from finetune.runs.run import Run, default_title
+from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
-PAIRS = 20  # validation pairs that the model here and the one from the Hub are asked
-TOLERANCE = 1e-4  # of a logit, between the two
+TOLERANCE = 1e-4  # of a logit, between the model here and the one from the Hub
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ ProgressCallback = Callable[[PushProgress], None]
 class Verification:
     """The model from the Hub beside the one here."""
 
-    pairs: int  # how many both were asked
+    pairs: int  # how many examples both were asked
     difference: float  # the largest of a logit
     problem: str = ""  # what differs, or why it could not be compared; empty where all is well
 
@@ -65,31 +64,13 @@ class Pushed:
     url: str  # of the repository's page
     commit: str  # its sha
     created: bool  # whether the repository is new
-    verified: Verification | None = None  # what loading it back has shown, where that was asked for
+    verified: Verification | None = None  # what loading it back has shown
     demo: str = ""  # the address of the Space, where there is one
     demo_problem: str = ""  # why there is none although it was wanted
 
 
 class RepositoryExists(PublishError):
-    """The repository `full` holds something, and nobody has said that it shall be updated."""
-
-    def __init__(self, full: str) -> None:
-        super().__init__(
-            f"{full} exists already.",
-            "Press Check to see what a push changes in it, and push then; or choose another name.",
-        )
-        self.full = full
-
-
-class Billed(PublishError):
-    """The demo Space of a plan would be billed, and nobody has agreed to its price."""
-
-    def __init__(self, plan: PushPlan) -> None:
-        super().__init__(
-            f"The demo Space would be billed: {plan.hardware}. Nothing was sent.",
-            "Press Check to see the price, and push then; or choose cpu-basic, which is free.",
-        )
-        self.plan = plan
+    """The repository holds something, and nobody has said that it shall be updated."""
 
 
 def push_run(
@@ -99,226 +80,168 @@ def push_run(
     token: str | None,
     report: ProgressCallback = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
-    verified: bool = True,
+    approved: Collection[str] = (),
 ) -> Pushed:
-    """Send the best model, its tokenizer, the card and the configuration as one commit, and load
-    them back.
-
-    Everything is checked before the first byte. Blocks until it is done, so call it from a thread.
+    """Send the best model, its tokenizer, the card and the configuration as one commit, once all
+    is checked, and load them back. Blocks until it is done, so call it from a thread.
 
     Args:
-        run: the run whose `best/` is sent.
-        summary: the fold over its events, for the card.
-        token: used for these calls only.
-        report: called with every progress.
         stopped: whether the person wants the end; asked often until the commit is made.
-        verified: whether to load the model back and compare.
+        approved: what the person has seen and agreed to, as in `PushPlan.to_approve`.
 
     Raises:
         Cancelled: when the end was wanted, and nothing was committed.
         RepositoryExists: when the repository holds something and is not to be updated.
-        Billed: when a demo Space would be, and that was not agreed to.
-        PublishError: when something is wrong with the run, the token, the name or the Hub's
-            answer. It says whether a repository was left behind empty.
+        ModelError: when the saved model is damaged.
+        PublishError: for any other reason.
     """
     disable_progress_bars()  # they would go to the app's log, and the page has its own
     hub = HubClient(token, stopped)
     plan, files = prepare_push(run, summary, request, hub)
-    if plan.billed and not request.pays:
-        raise Billed(plan)
-    if plan.held and not request.update:
-        raise RepositoryExists(plan.full)
-    upload = Upload(hub, plan, report)
-    logits = score_saved_model(run, summary)
-    title = run.about().name or default_title(model_card.public_config(run.config()))
-    commit = upload.send(files, f"Fine-tuned with Finetune: {title}"[:200])
-    report(progress := replace(upload.progress, phase=Phase.VERIFY))
-    pushed = Pushed(f"{hub.api.endpoint}/{plan.full}", commit, upload.created)
-    if verified:
-        comparison = verify_push(run, summary, plan.full, commit, logits, hub)
-        pushed = replace(pushed, verified=comparison)
-    if plan.demo and stopped():
+    if plan.billed and plan.price not in approved:
+        raise PublishError(
+            f"The demo Space would be billed: {plan.hardware}. Nothing was sent.",
+            "Press Check to see the price, and push then; or choose cpu-basic, which is free.",
+        )
+    if plan.held and not request.update and plan.full not in approved:
+        raise RepositoryExists(
+            f"{plan.full} exists already.",
+            "Press Check to see what a push changes in it, and push then; or choose another name.",
+        )
+    length = checkpoints.length_of(run.folder)
+    score = partial(score_model, paired=summary.paired, max_length=length)
+    logits = score(run.best)  # a damaged model is not sent
+    commit = _upload(hub, plan, files, report)
+    progress = PushProgress(Phase.VERIFY, plan.size, plan.size, plan.full)
+    report(progress)
+    verification = verify_push(plan, commit, hub, score, logits)
+    pushed = Pushed(f"{hub.api.endpoint}/{plan.full}", commit, not plan.exists, verification)
+    if not plan.demo:
+        return pushed
+    if stopped():
         return replace(pushed, demo_problem="You cancelled before it was made.")
-    if plan.demo:
-        report(replace(progress, phase=Phase.CREATE_DEMO))
-        length = checkpoints.length_of(run.folder)
-        texts = demo.demo_files(plan.full, summary.paired, length, plan.licence)
-        url, problem = demo.push_demo(plan, request.hardware, texts, hub)
-        pushed = replace(pushed, demo=url, demo_problem=problem)
-    return pushed
+    report(replace(progress, phase=Phase.CREATE_DEMO))
+    texts = demo.demo_files(plan.full, summary.paired, plan.licence)
+    try:
+        return replace(pushed, demo=demo.push_demo(plan, request.hardware, texts, hub))
+    except PublishError as error:
+        return replace(pushed, demo_problem=str(error))
 
 
 class _CountedFile(io.BufferedReader):
-    """A file whose bytes are counted as they are sent, and which ends when the end is wanted.
+    """A file that counts what was read of it.
 
     The client sends what it reads from an object, rather than from a path, as plain files over
-    HTTP and not as Xet's chunks: only so is a push counted in bytes and soon cancelled.
+    HTTP and not as Xet's chunks: only so is a push counted in bytes.
     """
 
-    def __init__(self, path: Path, check_stopped: Callable[[], None]) -> None:
-        super().__init__(io.FileIO(path))
-        self._check_stopped = check_stopped
-        self.sent = 0
+    sent = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
-        self._check_stopped()
         piece = super().read(size)
         self.sent = self.tell()
         return piece
 
 
-class Upload:
-    """One push under way: how far it is, and whether it has made the repository."""
+def _upload(hub: HubClient, plan: PushPlan, files: Files, report: ProgressCallback) -> str:
+    """Make the repository, send what the Hub does not have, make one commit of all; its sha."""
+    progress = PushProgress(total=plan.size, full=plan.full)
+    opened: list[_CountedFile] = []
 
-    def __init__(self, hub: HubClient, plan: PushPlan, report: ProgressCallback) -> None:
-        self._hub, self._plan, self._report = hub, plan, report
-        self._files: list[_CountedFile] = []
-        self.created = False
-        self.progress = PushProgress(Phase.READ_FILES, 0, plan.size, plan.full)
-        report(self.progress)
+    def tell(phase: Phase, sent: int) -> None:
+        nonlocal progress
+        progress = replace(progress, phase=phase, sent=sent)
+        report(progress)
 
-    def send(self, files: Files, message: str) -> str:
-        """Make the repository, send what the Hub does not have, then make one commit of all; its
-        sha."""
-        with contextlib.ExitStack() as open_files:
-            additions = []
-            for path, content in files.items():
-                source: Any = content
-                if isinstance(content, Path):
-                    source = _CountedFile(content, self._hub.check_stopped)
-                    self._files.append(open_files.enter_context(source))
-                additions.append(CommitOperationAdd(path, source))  # reads it, for its hash
-            for file in self._files:
-                file.sent = 0
-            self._hub.beat = self._bytes_sent
-            try:
-                return self._commit(additions, message)
-            except PublishError as error:
-                if not self.created:
-                    raise
-                fact = f"{error.fact} The repository {self._plan.full} was made, without a model."
-                kind = Cancelled if isinstance(error, Cancelled) else PublishError
-                raise kind(fact, error.remedy) from None
-
-    def _commit(self, additions: list[CommitOperationAdd], message: str) -> str:
-        hub, full = self._hub, self._plan.full
-        parent = self._plan.head
-        if not self._plan.exists:
-            self._tell(Phase.CREATE_REPOSITORY)
-            hub.call(
-                _("Creating {full}", full=full),
-                lambda: hub.api.create_repo(full, private=self._plan.private),
-                stoppable=False,
-            )
-            self.created = True
-            # What the new repository holds: of two commits on it, one of them late, one arrives.
-            parent = (
-                hub.call(_("Looking into {full}", full=full), lambda: hub.api.model_info(full)).sha
-                or ""
-            )
-        self._tell(Phase.UPLOAD)
-        hub.call(
-            _("Sending the files to {full}", full=full),
-            lambda: hub.api.preupload_lfs_files(full, additions, free_memory=False, num_threads=1),
-        )
-        self.progress = replace(self.progress, sent=self._plan.size)
-        self._tell(Phase.COMMIT)
-        hub.check_stopped()  # the last moment: a commit cannot be taken back
-        operations: list[Any] = [*additions, *map(CommitOperationDelete, self._plan.removed)]
-        try:
-            commit = hub.call(
-                _("The push to {full}", full=full),
-                lambda: hub.api.create_commit(
-                    full, operations, commit_message=message, parent_commit=parent or None
-                ),
-                stoppable=False,
-            )
-        except PublishError as error:
-            if isinstance(error, HubRefused) and error.status < 500:
-                raise
-            raise PublishError(
-                "{fact} The commit may still arrive.",
-                "Look into the repository in a minute, and push again if it has not arrived.",
-                fact=error.fact,
-            ) from None
-        self._tell(Phase.COMMITTED)
-        return str(commit.oid)
-
-    def _tell(self, phase: Phase) -> None:
-        self.progress = replace(self.progress, phase=phase)
-        self._report(self.progress)
-
-    def _bytes_sent(self) -> int:
-        """Bytes sent so far; reports them where they are more."""
-        sent = sum(file.sent for file in self._files)
-        if sent > self.progress.sent:
-            self.progress = replace(self.progress, sent=sent)
-            self._report(self.progress)
+    def bytes_sent() -> int:
+        sent = sum(file.sent for file in opened)
+        if sent > progress.sent:
+            tell(progress.phase, sent)
         return sent
 
+    tell(Phase.READ_FILES, 0)
+    with contextlib.ExitStack() as stack:
+        operations: list[Any] = []
+        for path, content in files.items():
+            source: Any = content
+            if isinstance(content, Path):
+                source = stack.enter_context(_CountedFile(io.FileIO(content)))
+                opened.append(source)
+            operations.append(CommitOperationAdd(path, source))  # reads it, for its hash
+        for file in opened:
+            file.sent = 0
+        hub.beat = bytes_sent
+        if not plan.exists:
+            tell(Phase.CREATE_REPOSITORY, 0)
+            hub.call(
+                _("Creating {full}", full=plan.full),
+                lambda: hub.api.create_repo(plan.full, private=plan.private),
+                stoppable=False,
+            )
+        tell(Phase.UPLOAD, 0)
+        hub.call(
+            _("Sending the files to {full}", full=plan.full),
+            lambda: hub.api.preupload_lfs_files(
+                plan.full, operations, free_memory=False, num_threads=1
+            ),
+        )
+        tell(Phase.COMMIT, plan.size)
+        hub.check_stopped()  # the last moment: a commit cannot be taken back
+        removals = map(CommitOperationDelete, plan.removed)
+        commit = hub.call(
+            _("The push to {full}", full=plan.full),
+            lambda: hub.api.create_commit(
+                plan.full,
+                [*operations, *removals],
+                commit_message="Fine-tuned with Finetune",
+                parent_commit=plan.head or None,
+            ),
+            stoppable=False,
+        )
+    tell(Phase.COMMITTED, plan.size)
+    return str(commit.oid)
 
-def score_model(run: Run, summary: RunSummary, folder: Path) -> NDArray[np.float32]:
-    """The logits, of shape (pairs, classes), that a saved model gives to the run's first
-    validation pairs, or to sentences of the project's own where those were not kept."""
+
+def score_model(folder: Path, paired: bool, max_length: int) -> NDArray[np.float32]:
+    """The logits, of shape (examples, classes), that a saved model gives to sentences of ours."""
     from finetune.inference.scorer import Scorer
 
-    sentences = [list(column) for column in zip(*model_card.EXAMPLES, strict=True)]
-    table = saved_predictions.read_examples(run)
-    if table is not None and table.num_rows:
-        names = ["sentence1", "sentence2"][: 1 + summary.paired]
-        sentences = [table.column(name).slice(0, PAIRS).to_pylist() for name in names]
-    length = checkpoints.length_of(run.folder)
-    scorer = Scorer(folder, length, "fp32", "cpu", threads=1, aside=True)
+    first, second = ([pair[at] for pair in model_card.EXAMPLES] for at in (0, 1))
+    scorer = Scorer(folder, max_length, "fp32", "cpu", threads=1, aside=True)
     try:
-        return scorer.scores(sentences[0], sentences[1] if summary.paired else None)
+        return scorer.scores(first, second if paired else None)
     finally:
         scorer.free()
 
 
-def score_saved_model(run: Run, summary: RunSummary) -> NDArray[np.float32]:
-    """As `score_model`, of the model in `best/`, after which it may be pushed."""
-    try:
-        return score_model(run, summary, run.best)
-    except ModelError as error:
-        raise PublishError("{fact} Nothing was sent.", error.remedy, fact=error.fact) from None
-    except Exception as error:  # damage raises whatever its bytes lead to
-        reason = " ".join(str(error).split())[:300].rstrip(". ") or type(error).__name__
-        raise PublishError(
-            "The saved model cannot be scored: {reason}. Nothing was sent.",
-            "Train it again.",
-            reason=reason,
-        ) from None
-
-
 def verify_push(
-    run: Run, summary: RunSummary, full: str, commit: str, local: NDArray[np.float32],
-    hub: HubClient,
+    plan: PushPlan, commit: str, hub: HubClient, score: Callable[[Path], NDArray[np.float32]],
+    expected: NDArray[np.float32],
 ) -> Verification:  # fmt: skip
-    """Load a pushed model from the Hub and ask it what the one here was asked.
+    """Load a pushed model from the Hub and compare its logits with the expected.
 
     It comes into a temporary folder rather than into the Hub's cache, which visitors share.
     """
+    hub.beat = time.monotonic  # a download has the client's own time limits
     try:
         with tempfile.TemporaryDirectory(prefix="finetune-verify-") as folder:
-            hub.beat = time.monotonic  # a download has the client's own time limits
             hub.call(
-                _("Loading {full} back", full=full),
+                _("Loading {full} back", full=plan.full),
                 lambda: snapshot_download(
-                    full, revision=commit, local_dir=folder, token=hub.api.token, max_workers=2,
-                    endpoint=hub.api.endpoint,
+                    plan.full, revision=commit, local_dir=folder, token=hub.api.token,
+                    max_workers=2, endpoint=hub.api.endpoint,
                 ),
+                stoppable=False,
             )  # fmt: skip
-            pushed = score_model(run, summary, Path(folder))
-    except Cancelled:
-        return Verification(0, 0.0, "It was not loaded back: you cancelled that.")
+            logits = score(Path(folder))
     except FinetuneError as error:
         return Verification(0, 0.0, _("It could not be loaded back. {error}", error=error))
-    difference = float(np.abs(local - pushed).max(initial=0.0))
+    difference = float(np.abs(logits - expected).max(initial=0.0))
     problem = ""
-    if not difference <= TOLERANCE:
+    if difference > TOLERANCE:
         problem = _(
             "A logit differs by {difference:.3g}; {tolerance:g} is allowed.",
             difference=difference,
             tolerance=TOLERANCE,
         )
-    return Verification(len(local), difference, problem)
+    return Verification(len(logits), difference, problem)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import HfApi, ModelCard, ModelInfo
+from huggingface_hub import ModelCard, ModelInfo
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from finetune.config import is_upload
 from finetune.data import catalog
 from finetune.errors import PublishError
 from finetune.hub import curves_picture, demo, model_card
-from finetune.hub.client import Account, HubClient, full_repo_id
+from finetune.hub.client import Account, HubClient
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.summary import ENDED, RunSummary
@@ -41,7 +40,6 @@ class PushRequest:
     demo: bool = False  # whether to make a Space too, `<name>-demo`, to try the model in
     hardware: str = "cpu-basic"  # of that Space, as the Hub names it; some is billed
     update: bool = False  # whether a repository that holds something gets a new commit
-    pays: bool = False  # whether a new Space may be on hardware that is billed
 
 
 @dataclass(frozen=True)
@@ -68,6 +66,16 @@ class PushPlan:
         """Bytes of all files."""
         return sum(self.files.values())
 
+    @property
+    def price(self) -> str:
+        """What the demo Space would be billed; empty where it is not."""
+        return f"{self.demo}: {self.hardware}" if self.billed else ""
+
+    @property
+    def to_approve(self) -> set[str]:
+        """What a person must have seen before the push: a repository that it changes, a price."""
+        return {self.full if self.held else "", self.price} - {""}
+
 
 def suggested_name(run: Run) -> str:
     """A repository name made from the run's checkpoint and dataset."""
@@ -81,14 +89,8 @@ def suggested_name(run: Run) -> str:
 def plan_push(run: Run, summary: RunSummary, request: PushRequest, token: str | None) -> PushPlan:
     """What a push would do; changes nothing.
 
-    Args:
-        run: the run whose `best/` is sent.
-        summary: the fold over its events.
-        token: used for these calls only.
-
     Raises:
-        PublishError: when the run has no model or has not ended, or something is wrong with the
-            token, the name, the licence or the Hub's answer.
+        PublishError: when it cannot be done.
     """
     return prepare_push(run, summary, request, HubClient(token))[0]
 
@@ -104,9 +106,53 @@ def prepare_push(
             "This run is still training.", "Wait for its end or stop it; then push its best model."
         )
     account = hub.account()
-    full = full_repo_id(request.name, account.name)
-    account.check_may_write(full)
-    base = model_card.base_licence(run.config()) or _licence_on_hub(run, hub)
+    full = account.repo_id(request.name)
+    info = hub.call(_("Looking for {full}", full=full), lambda: _repository(hub, full))
+    if request.private and info is not None and not info.private:
+        raise PublishError(
+            "{full} exists and is public: anybody can read what is pushed there.",
+            "Push without Private, or choose another name.",
+            full=full,
+        )
+    base, licence = _licences(run, request, hub)
+    card = model_card.card_text(run, summary, full, licence)
+    hub.call(_("The card of {full}", full=full), ModelCard(card).validate)
+    files = _files(run, summary, card)
+    held = {file.rfilename for file in info.siblings or []} if info else set()
+    earlier = [path for path in held - set(files) if "/" not in path]
+    plan = PushPlan(
+        account,
+        full,
+        exists=info is not None,
+        head=(info.sha if info else "") or "",
+        private=bool(info.private) if info else request.private,
+        files={
+            path: len(content) if isinstance(content, bytes) else content.stat().st_size
+            for path, content in files.items()
+        },
+        held=len(held - {".gitattributes"}),
+        removed=sorted({name for kind in _OF_A_MODEL for name in fnmatch.filter(earlier, kind)}),
+        licence=licence,
+        base_licence=base,
+    )
+    return demo.with_demo(plan, request.hardware, hub) if request.demo else plan, files
+
+
+def _repository(hub: HubClient, full: str) -> ModelInfo | None:
+    with contextlib.suppress(RepositoryNotFoundError):
+        return hub.api.model_info(full)
+    return None
+
+
+def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]:
+    """Of the base model, as far as it is known, and of the card."""
+    checkpoint = run.config().checkpoint
+    base: object = model_card.base_licence(run.config())
+    if not base and not catalog.is_local_path(checkpoint):
+        with contextlib.suppress(PublishError):
+            info = hub.call(_("Looking for the base model"), lambda: hub.api.model_info(checkpoint))
+            base = info.card_data.get("license") if info.card_data else ""
+    base = base if isinstance(base, str) else ""
     licence = base if request.licence is None else request.licence.strip().lower()
     if not re.fullmatch(r"[a-z0-9.+-]{0,60}", licence):
         raise PublishError(
@@ -114,82 +160,13 @@ def prepare_push(
             "Write it as in apache-2.0.",
             licence=licence,
         )
-    findings = model_card.check_findings(run, summary)
-    card = model_card.card_text(run, summary, full, licence, findings)
-    files = _model_files(run, summary) | {"README.md": card.encode()}
-    sizes = {
-        path: len(content) if isinstance(content, bytes) else content.stat().st_size
-        for path, content in files.items()
-    }
-    plan = PushPlan(
-        account, full, False, "", request.private, sizes, licence=licence, base_licence=base
-    )
-    if (
-        info := hub.call(_("Looking for {full}", full=full), lambda: _repository(hub.api, full))
-    ) is not None:
-        plan = _with_repository(plan, info)
-    hub.call(_("The card of {full}", full=full), lambda: _validate_card(card))
-    if request.demo:
-        plan = demo.with_demo(plan, request.hardware, hub)
-    return plan, files
+    return base, licence
 
 
-def _model_files(run: Run, summary: RunSummary) -> Files:
-    """All that is sent but the card."""
+def _files(run: Run, summary: RunSummary, card: str) -> Files:
     files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
+    files["README.md"] = card.encode()
     files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
     if (picture := curves_picture.curves_png(summary)) is not None:
         files[model_card.PICTURE] = picture
     return files
-
-
-def _licence_on_hub(run: Run, hub: HubClient) -> str:
-    """What the Hub knows of the base model's licence; empty where that is nothing."""
-    checkpoint = run.config().checkpoint
-    if catalog.is_local_path(checkpoint):
-        return ""
-    with contextlib.suppress(PublishError):
-        info = hub.call(_("Looking for the base model"), lambda: hub.api.model_info(checkpoint))
-        licence: Any = info.card_data.get("license") if info.card_data else ""
-        return licence if isinstance(licence, str) else ""
-    return ""
-
-
-def _repository(api: HfApi, full: str) -> ModelInfo | None:
-    try:
-        return api.model_info(full)
-    except RepositoryNotFoundError:
-        return None
-
-
-def _with_repository(plan: PushPlan, info: ModelInfo) -> PushPlan:
-    """The plan with what the repository holds already."""
-    if plan.private and not info.private:
-        raise PublishError(
-            "{full} exists and is public: anybody can read what is pushed there.",
-            "Push without Private, or choose another name.",
-            full=plan.full,
-        )
-    held = {file.rfilename for file in info.siblings or []}
-    earlier = [path for path in held - set(plan.files) if "/" not in path]
-    removed = [path for path in earlier if any(fnmatch.fnmatch(path, kind) for kind in _OF_A_MODEL)]
-    return replace(
-        plan,
-        exists=True,
-        head=info.sha or "",
-        private=bool(info.private),
-        held=len(held - {".gitattributes"}),
-        removed=sorted(removed),
-    )
-
-
-def _validate_card(card: str) -> None:
-    try:
-        ModelCard(card).validate()
-    except ValueError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise PublishError(
-            "The Hub does not take the card: {reason}",
-            "Change the licence or the name.",
-            reason=reason,
-        ) from None

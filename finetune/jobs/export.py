@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetune.data import checkpoints
 from finetune.errors import StoreError
 from finetune.hub import downloads
 from finetune.jobs import background
@@ -73,7 +72,7 @@ def export_job(job: JobFolder) -> int:
         from finetune.hub import onnx
 
         file.parent.mkdir(exist_ok=True)
-        onnx.export_onnx(run.best, file, checkpoints.length_of(run.folder))
+        onnx.export_onnx(run.best, file)
         for path in run.best.iterdir():  # the tokenizer and the classes
             if path.suffix in (".json", ".txt", ".model"):
                 shutil.copy2(path, file.parent / path.name)

@@ -21,14 +21,7 @@ from dataclasses import dataclass, field, replace
 from finetune.disk import write_atomically
 from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import publish
-from finetune.hub.publish import (
-    Billed,
-    ProgressCallback,
-    Pushed,
-    PushProgress,
-    RepositoryExists,
-    Verification,
-)
+from finetune.hub.publish import Pushed, PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
 from finetune.jobs import background
 from finetune.runs import events
@@ -61,17 +54,12 @@ class Approvals:
     def add(self, store: RunStore, run: Run, plan: PushPlan) -> None:
         """A check has shown what a push changes, which may be done from now on; not what it found
         empty or missing, which another may have filled by then."""
-        texts = [plan.full] * bool(plan.held) + [_price(plan)] * bool(plan.billed)
-        self._shown |= {(store.visitor.name, run.id, text) for text in texts}
+        self._shown |= {(store.visitor.name, run.id, text) for text in plan.to_approve}
 
     def of(self, store: RunStore, run: Run) -> list[str]:
         """What was shown to a visitor by any of their names, of one run."""
         names = store.visitor.names or ("",)
         return [text for name, run_id, text in self._shown if name in names and run_id == run.id]
-
-
-def _price(plan: PushPlan) -> str:
-    return f"{plan.demo}: {plan.hardware}"
 
 
 def start_push(
@@ -141,7 +129,12 @@ def push_job(job: JobFolder) -> int:
 
     def work() -> events.Event | None:
         try:
-            write("result.json", _push(job, token, on_progress))
+            run, request = Run(job.folder.parent.parent), PushRequest(**job.request["push"])
+            summary, approved = RunStore(run.folder.parent).summary(run), job.request["approved"]
+            pushed = publish.push_run(
+                run, summary, request, token, on_progress, job.stop_requested, approved
+            )
+            write("result.json", pushed)
         except Cancelled as error:
             return events.Stopped(step=0, seconds=0.0, reason=f"{error.fact} {error.remedy}")
         except FinetuneError:
@@ -156,23 +149,3 @@ def push_job(job: JobFolder) -> int:
         return None
 
     return background.carry_out(job, Phase.CHECK_HUB, work)
-
-
-def _push(job: JobFolder, token: str | None, on_progress: ProgressCallback) -> Pushed:
-    """Push; again where the Hub's answer shows that it was approved: the name may have been given
-    without its namespace, and the price is the Hub's."""
-    run, approved = Run(job.folder.parent.parent), job.request["approved"]
-    summary = RunStore(run.folder.parent).summary(run)
-    request = PushRequest(**job.request["push"])
-    request = replace(request, update=request.update or request.name in approved)
-    while True:
-        try:
-            return publish.push_run(run, summary, request, token, on_progress, job.stop_requested)
-        except RepositoryExists as error:
-            if request.update or error.full not in approved:
-                raise
-            request = replace(request, update=True)
-        except Billed as error:
-            if request.pays or _price(error.plan) not in approved:
-                raise
-            request = replace(request, pays=True)

@@ -322,10 +322,10 @@ def test_what_the_owner_has_examined_is_no_visitors_to_see(
     [
         (".", (401, {"X-Error-Message": "Invalid credentials in Authorization header"}),
          "does not accept this machine's token", "auth"),
-        (".", (429, {"Retry-After": "600"}), "asks for a pause of 10 minutes", "after it"),
-        ("/train.csv", (503, {}), r"has a fault .status 503.", "again later"),
+        (".", (429, {"Retry-After": "600"}), "asks for a pause of 600 seconds", "after it"),
+        ("/train.csv", (503, {}), "refused with status 503", "again later"),
         ("/train.csv", (403, {}), "this machine's token may not", "read access"),
-        ("/train.csv", "cut", "could not be fetched", "what has come is kept"),
+        ("/train.csv", "cut", "does not answer", "Check the network"),
     ],
 )  # fmt: skip
 def test_why_a_dataset_is_not_to_be_had(

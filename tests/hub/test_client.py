@@ -41,7 +41,7 @@ def asked(error: Exception) -> PublishError:
         (OSError(errno.ENOSPC, "No space left on device"), "disk", "Free some space"),
         (PermissionError(errno.EACCES, "no", "/kept"), "disk", "a folder that can be written"),
         (httpx2.ConnectError("refused"), "silent", "Check the network"),
-        (httpx2.RemoteProtocolError("cut"), "cut", "Check the network"),
+        (httpx2.RemoteProtocolError("cut"), "silent", "Check the network"),
     ],
 )
 def test_why_the_hub_gave_nothing(error: Exception, cause: str, words: str) -> None:

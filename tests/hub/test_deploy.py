@@ -6,19 +6,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from finetune.errors import PublishError
 from finetune.hub import deploy
-from finetune.hub.deploy import SpaceRequest
 from tests.conftest import TOKEN
 from tests.support.hub import LoopbackHub, Space
 
 NAME, GPU = "ada/finetune", "t4-small"
 OWN = {"app.py", "README.md", "requirements.txt", "finetune/__init__.py", "finetune/ui/page.py",
        "assets/picture.png"}  # fmt: skip
-Send = Callable[..., list[str]]
+Send = Callable[..., str]
 
 
 @pytest.fixture
@@ -36,14 +36,18 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def send(project: Path) -> Send:
-    """Deploys as somebody who says yes to the price; the lines that are told, and the address."""
+    """Deploys as somebody who says yes to the price; the address."""
 
-    def deploy_project(request: SpaceRequest, token: str = TOKEN) -> list[str]:
-        lines: list[str] = []
-        url = deploy.deploy_space(request, token, project, lines.append, lambda price: True)
-        return [*lines, url]
+    def deploy_project(name: str, hardware: str = "", token: str = TOKEN, **options: Any) -> str:
+        return deploy.deploy_space(
+            name, token, lambda price: True, hardware, root=project, **options
+        )
 
     return deploy_project
+
+
+def nobody(price: str) -> bool:
+    return False
 
 
 def space(hub: LoopbackHub, name: str = NAME) -> Space:
@@ -60,13 +64,15 @@ def test_exactly_the_files_that_git_tracks_are_sent(project: Path) -> None:
             deploy.project_files(folder)
 
 
-def test_a_new_space_is_one_commit_on_its_hardware(hub: LoopbackHub, send: Send) -> None:
-    assert send(SpaceRequest(NAME, GPU, private=True)) == [
-        "Signed in as ada. t4-small: Nvidia T4 - small, 0.40 USD an hour while it is awake.",
+def test_a_new_space_is_one_commit_on_its_hardware(
+    hub: LoopbackHub, send: Send, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert send(NAME, GPU, private=True) == f"{hub.url}/spaces/{NAME}"
+    assert capsys.readouterr().out.splitlines() == [
+        "Signed in as ada. t4-small: Nvidia T4 - small, 0.40 USD an hour while it is awake; "
+        "it sleeps after 60 minutes without a visitor.",
         f"Made the private Space {NAME}.",
-        "Sent 6 files, 0.0 MB.",
-        "It sleeps after 60 minutes without a visitor, and costs nothing then.",
-        f"{hub.url}/spaces/{NAME}",
+        "Sent 6 files.",
     ]
     repo = hub.repos["space", NAME]
     assert (repo.private, len(repo.commits), set(repo.files)) == (True, 1, OWN)
@@ -77,21 +83,21 @@ def test_a_new_space_is_one_commit_on_its_hardware(hub: LoopbackHub, send: Send)
 def test_again_is_an_update_that_removes_missing_files(
     hub: LoopbackHub, project: Path, send: Send
 ) -> None:
-    send(SpaceRequest(NAME, GPU))
+    send(NAME, GPU)
     repo = hub.repos["space", NAME]
     repo.commit("the Hub's", {".gitattributes": b"*.png filter=lfs"})
     space(hub).hardware = "cpu-basic"
     (project / "finetune" / "ui" / "page.py").unlink()
     (project / "app.py").write_text("print('new')")
-    send(SpaceRequest(NAME, GPU, sleep_time=3600))
+    send(NAME, GPU)
     assert len(repo.commits) == 3
     assert set(repo.files) == OWN - {"finetune/ui/page.py"} | {".gitattributes"}
     assert repo.files["app.py"] == b"print('new')"
     assert space(hub) == Space("gradio", GPU, sleep_time=3600)
-    deploy.deploy_space(SpaceRequest(NAME, "cpu-basic"), TOKEN, project)
+    deploy.deploy_space(NAME, TOKEN, nobody, "cpu-basic", root=project)
     hub.add_user(TOKEN, "ada", pro=True)
     for name in (NAME, "ada/new"):  # no hardware is bought that nobody named
-        deploy.deploy_space(SpaceRequest(name), TOKEN, project)
+        deploy.deploy_space(name, TOKEN, nobody, root=project)
         assert space(hub, name).hardware == "cpu-basic"
 
 
@@ -100,27 +106,25 @@ def test_a_billed_space_always_sleeps(hub: LoopbackHub, send: Send, sleeps: int 
     hub.add_repo(NAME, "space", {"README.md": b""})
     for hardware in (GPU, ""):  # asked for, and what it has
         space(hub).sleep_time = sleeps
-        send(SpaceRequest(NAME, hardware))
+        send(NAME, hardware)
         assert space(hub).sleep_time == (600 if sleeps == 600 else 3600)
 
 
 def test_nothing_is_billed_without_a_yes_to_its_price(
     hub: LoopbackHub, project: Path, send: Send
 ) -> None:
-    request = SpaceRequest(NAME, GPU, bucket="ada/runs")
     with pytest.raises(PublishError, match="t4-small is billed, and nobody has agreed"):
-        deploy.deploy_space(request, TOKEN, project)
+        deploy.deploy_space(NAME, TOKEN, nobody, GPU, bucket="ada/runs", root=project)
     assert (hub.repos, hub.buckets) == ({}, {})
-    send(SpaceRequest(NAME, GPU))
+    send(NAME, GPU)
     for hardware in ("", GPU):  # it has it, and a commit wakes it
         with pytest.raises(PublishError, match="nothing was done"):
-            deploy.deploy_space(SpaceRequest(NAME, hardware), TOKEN, project)
+            deploy.deploy_space(NAME, TOKEN, nobody, hardware, root=project)
     assert len(hub.repos["space", NAME].commits) == 1
 
 
 def test_a_bucket_keeps_the_runs_before_the_first_start(hub: LoopbackHub, send: Send) -> None:
-    request = SpaceRequest(NAME, GPU, bucket="lovelace/runs")
-    send(request)
+    send(NAME, GPU, bucket="lovelace/runs")
     volume = {"type": "bucket", "source": "lovelace/runs", "mountPath": "/data"}
     assert hub.buckets == {"lovelace/runs": True}
     assert space(hub).volumes == [volume]
@@ -129,29 +133,28 @@ def test_a_bucket_keeps_the_runs_before_the_first_start(hub: LoopbackHub, send: 
     assert paths.index(["finetune", "variables"]) < paths.index(["commit", "main"])
     other = {"type": "model", "source": "ada/model", "mountPath": "/models", "readOnly": True}
     space(hub).volumes = [{**volume, "source": "ada/old"}, other]
-    send(request)
+    send(NAME, GPU, bucket="lovelace/runs")
     assert space(hub).volumes == [other, volume]
 
 
 @pytest.mark.parametrize(
-    ("request_", "token", "words"),
+    ("request_", "words"),
     [
-        (SpaceRequest("finetune"), TOKEN, "'finetune' does not say whose it is"),
-        (SpaceRequest(NAME, GPU, bucket="runs"), TOKEN, "'runs' does not say whose it is"),
-        (SpaceRequest(NAME, GPU, bucket="eve/runs"), TOKEN, r"ada may not write to 'eve'"),
-        (SpaceRequest(NAME, "t9-huge"), TOKEN, r"no hardware 't9-huge'.* cpu-basic, t4-small"),
-        (SpaceRequest(NAME, GPU), "nobodys-token", "sign-in was refused with status 401"),
-        (SpaceRequest("ada/game"), TOKEN, "exists and holds something else"),
+        ({"name": "my Space"}, "'my Space' is not a repository name"),
+        ({"bucket": "eve/runs"}, r"ada may not write to 'eve'"),
+        ({"hardware": "t9-huge"}, r"no hardware 't9-huge'.* cpu-basic, t4-small"),
+        ({"token": "nobodys-token"}, "sign-in was refused with status 401"),
+        ({"name": "ada/game"}, "exists and holds something else"),
     ],
 )
 def test_wrong_requests_are_refused_before_anything_is_made(
-    hub: LoopbackHub, send: Send, request_: SpaceRequest, token: str, words: str
+    hub: LoopbackHub, send: Send, request_: dict[str, str], words: str
 ) -> None:
     game = {"app.py": b"a game", "README.md": b""}
     repo = hub.add_repo("ada/game", "space", game)
     with pytest.raises(PublishError, match=words) as caught:
-        send(request_, token)
-    assert token not in str(caught.value)
+        send(**{"name": NAME, "hardware": GPU} | request_)
+    assert request_.get("token", TOKEN) not in str(caught.value)
     assert (list(hub.repos.values()), repo.files, hub.buckets) == ([repo], game, {})
 
 
@@ -172,17 +175,9 @@ def test_the_project_itself_from_a_terminal(
     hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [NAME, "--hardware", GPU, "--bucket", "ada/runs"]
-    assert deploy.main([*arguments, "--dry-run"]) == 0
-    printed = capsys.readouterr().out
-    assert " finetune/hub/deploy.py\n" in printed
-    assert "MB would go to ada/finetune. What that costs: https://" in printed
-    assert ".pyc" not in printed
-    assert hub.requests == []
     assert deploy.main([NAME]) == 1
     assert "error: You are not signed in." in capsys.readouterr().err
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    with pytest.raises(SystemExit):
-        deploy.main([*arguments, "--sleep_time", "-1"])  # would never sleep
     assert deploy.main(arguments) == 1
     assert "t4-small is billed, and nobody has agreed" in capsys.readouterr().err
     assert hub.repos == {}

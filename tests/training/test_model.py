@@ -46,9 +46,9 @@ def test_the_bundled_checkpoint_is_the_official_one() -> None:
             "The checkpoint {} is not on the Hub",
             "Check its name",
         ),
-        ((429, {"Retry-After": "600"}), "the Hub asks for a pause of 10 minutes", "after it"),
-        ((503, {}), "the Hub has a fault .status 503.", "Try again later"),
-        ("cut", "The checkpoint {} could not be fetched", "what has come is kept"),
+        ((429, {"Retry-After": "600"}), "the Hub asks for a pause of 600 seconds", "after it"),
+        ((503, {}), "the Hub refused with status 503", "Try again later"),
+        ("cut", "The checkpoint {} could not be read", "Check the network"),
         ("pickle", "no safetensors weights", "save it as safetensors where you trust it"),
     ],
 )

@@ -1,15 +1,4 @@
 # A demo made by Finetune: it reads which model it shows, and how, from finetune.json.
-try:
-    import spaces  # a Space's own; where the hardware is ZeroGPU, before anything loads torch
-except ImportError:
-    pass
-else:
-    # ZeroGPU ends an app that has no function to lend its GPU to. This one answers on the CPU.
-    @spaces.GPU
-    def lent() -> None:
-        """Nothing."""
-
-
 import json
 from pathlib import Path
 
@@ -25,9 +14,7 @@ model = AutoModelForSequenceClassification.from_pretrained(name).eval()
 
 def classify(*sentences: str) -> dict[str, float]:
     """The probability of every class."""
-    inputs = tokenizer(
-        *sentences, truncation=True, max_length=config["max_length"], return_tensors="pt"
-    )
+    inputs = tokenizer(*sentences, truncation=True, return_tensors="pt")
     with torch.no_grad():
         probabilities = model(**inputs).logits.softmax(dim=-1)[0]
     return {label: probabilities[index].item() for index, label in model.config.id2label.items()}

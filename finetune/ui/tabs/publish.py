@@ -184,8 +184,7 @@ class PublishTab:
         """The card as Markdown shows it: its picture in place, its front matter as YAML at the
         end."""
         summary = service.run_summary(store, run)
-        findings = model_card.check_findings(run, summary)
-        text = model_card.card_text(run, summary, name, (licence or "").strip() or None, findings)
+        text = model_card.card_text(run, summary, name, (licence or "").strip() or None)
         _, metadata, body = text.split("---\n", 2)
         if picture := curves_picture.curves_png(summary):
             address = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
