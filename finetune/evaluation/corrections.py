@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
+from finetune.data import tables
 from finetune.disk import write_atomically
 from finetune.errors import DataError
 from finetune.evaluation import saved_predictions
@@ -53,7 +54,7 @@ def corrections_csv(run: Run, labels: list[str]) -> str:
     changed = ["" if old == new else old for old, new in zip(before, after, strict=True)]
     texts = table.drop_columns("label")
     cells = zip(*texts.to_pydict().values(), after, changed, strict=True)
-    return safe_csv.to_csv([[*texts.column_names, "label", "label_before"], *cells])
+    return tables.to_csv([[*texts.column_names, "label", "label_before"], *cells])
 
 
 def corrections_upload(store: RunStore, run: Run) -> RunConfig:

@@ -4,12 +4,12 @@ its events as CSV."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
+from finetune.data import tables
 from finetune.errors import StoreError
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -67,11 +67,11 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
 
 def events_csv(run: Run) -> Iterator[str]:
     """All of the run's events, a row each; times are seconds since the epoch."""
-    yield safe_csv.to_csv([_COLUMNS, *map(_cells, run.tail()[0])])
+    yield tables.to_csv([_COLUMNS, *map(_cells, run.tail()[0])])
 
 
 def _cells(event: events.Event) -> list[object]:
-    values: dict[str, Any] = dataclasses.asdict(event)
+    values: dict[str, Any] = dict(vars(event))
     if isinstance(event, events.Evaluated):
         values |= {**event.metrics, "validation_loss": event.metrics.get("loss"), "loss": None}
     texts = (values.get(name) for name in ("phase", "detail", "error", "remedy"))

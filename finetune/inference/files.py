@@ -279,4 +279,4 @@ def _open_writer(
 
 def _csv_cell(cell: Any) -> object:
     """An added cell, safe for a spreadsheet, as the names of classes may be another's."""
-    return str(cell).lower() if isinstance(cell, bool) else safe_csv.escape_formula(cell)
+    return str(cell).lower() if isinstance(cell, bool) else tables.escape_formula(cell)
