@@ -145,10 +145,10 @@ def chromium() -> str:
 
 
 @pytest.fixture
-def processes() -> Iterator[list[int]]:
-    """Pids a test started; ended, by id, when it is over."""
-    pids: list[int] = []
-    yield pids
-    for pid in pids:
+def processes() -> Iterator[list[psutil.Process]]:
+    """Processes a test started; ended when it is over, but no other that has the pid of one now."""
+    started: list[psutil.Process] = []
+    yield started
+    for process in started:
         with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(pid).kill()
+            process.kill()

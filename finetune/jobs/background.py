@@ -1,4 +1,4 @@
-"""Background jobs: start one in a process of its own, say its state, carry it out."""
+"""Background jobs: their kinds; how to start one, say its state and carry it out."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +20,7 @@ from finetune.data import catalog
 from finetune.environment import hub_connection
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import workers
-from finetune.jobs.kinds import KINDS
-from finetune.messages import message
+from finetune.messages import message as _
 from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.events import Event
@@ -34,6 +34,35 @@ _SMALLER_BATCH = (
     "and more gradient_accumulation_steps, which learns the same."
 )
 _FREE = 2**20  # bytes left on a disk, below which no event more can be relied on
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """One kind of job; its module has a function `<name>_job`, which the worker calls."""
+
+    name: str  # as `job.json` has it, and of its module
+    folders: str  # where such jobs lie below the store, as a pattern
+    limit: int = 0  # at work at a time, for all visitors; 0 where the queue decides
+    busy: str = ""  # the message when `n` of them are at work and no more may be
+
+    def carry_out(self, job: JobFolder) -> int:
+        """Do the job in this process; its exit status."""
+        module = import_module(f"finetune.jobs.{self.name}")
+        status: int = getattr(module, f"{self.name}_job")(job)
+        return status
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        JobKind("train", "*"),
+        JobKind("check", "checks/*", 3, _("{n} data checks are running.")),
+        JobKind("evaluate", "*/evaluations/*", 2, _("{n} models are being scored.")),
+        JobKind("predict", "batches/*", 2, _("{n} files are being predicted.")),
+        JobKind("export", "*/exports/*", 2, _("{n} models are being exported.")),
+        JobKind("push", "*/pushes/*", 4, _("{n} pushes are running.")),
+    )
+}
 
 
 @contextlib.contextmanager
@@ -51,29 +80,29 @@ def store_lock(store: RunStore) -> Iterator[None]:
 
 def start_job(
     store: RunStore,
-    kind: str,
     job: JobFolder,
+    kind: str,
     request: dict[str, Any] | None = None,
-    prepare: Callable[[Path], None] = lambda folder: None,
+    files: Mapping[str, Path] | None = None,
     admit: Callable[[list[JobFolder]], None] = lambda running: None,
     stdin: bytes = b"",
 ) -> None:
-    """Start a job, unless it is at work already; what a former one left in its folder is gone.
+    """Start a job in an empty folder, unless it is at work already.
 
     Args:
         kind: a name in `KINDS`.
         request: what is asked for, as its function reads it.
-        prepare: puts into the folder what the job needs.
+        files: name in the folder -> a file to copy there.
         admit: called with the jobs of this kind that are at work; raises where no more may.
         stdin: what the worker can read once; a secret.
     """
     new = JobFolder(store.root / f".new-{secrets.token_hex(8)}")
-    former = new.folder.with_suffix(".former")
     try:
         with disk.writing(job.folder):  # outside the lock: a large file may be copied
             new.folder.mkdir(parents=True)
             new.describe_job(kind, store.visitor.name, request)
-            prepare(new.folder)
+            for name, path in (files or {}).items():
+                shutil.copyfile(path, new.folder / name)
         with store_lock(store):
             if job_state(job).running:
                 return
@@ -85,17 +114,11 @@ def start_job(
             admit(running)
             with disk.writing(job.folder):
                 job.folder.parent.mkdir(parents=True, exist_ok=True)
-                if job.folder.exists():  # at once: whoever reaps its worker may still write there
-                    job.folder.rename(former)
+                disk.remove_folder(job.folder)  # by renaming: who reaps its worker may write there
                 new.folder.rename(job.folder)
-            try:
-                workers.spawn_worker(job, stdin=stdin)
-            except FinetuneError:
-                shutil.rmtree(job.folder, ignore_errors=True)
-                raise
+            workers.spawn_worker(job, stdin=stdin)
     finally:
-        for folder in (new.folder, former):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(new.folder, ignore_errors=True)
 
 
 def job_state(job: JobFolder) -> JobState:
@@ -107,14 +130,12 @@ def job_state(job: JobFolder) -> JobState:
 
 def current_state(job: JobFolder, fold: Callable[[], State]) -> State:
     """What a job's events tell (`fold`), and whether its worker still lives."""
+    alive = job.is_alive()  # asked first: it may write its last event and end before the next line
     state = fold()
     if state.status in ENDED:
         return state
-    if job.is_alive():
+    if alive:
         return replace(state, status="running")
-    state = fold()  # it may have written its last event just before it ended
-    if state.status in ENDED:
-        return state
     ended = job.events_file.stat().st_mtime if job.events_file.exists() else 0.0
     if job.stop_requested():
         return replace(state, status="stopped", ended=ended, error=job.stop_reason())
@@ -148,7 +169,7 @@ def carry_out(
         job.append(work() or events.Finished(step=0, seconds=0.0))
         return 0
     except Exception as error:
-        job.append(failure_event(error, message("A file of the job"), remedy))
+        job.append(failure_event(error, _("A file of the job"), remedy))
         return 1
 
 

@@ -19,9 +19,8 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TypeVar
 
 from finetune import hub_errors, owners, uploads
@@ -57,21 +56,15 @@ class CheckJob(JobFolder):
 
 @dataclass
 class CheckState(JobState):
-    """How far a check is."""
+    """How far a check is; `latest` is the report, or what of it is there by now."""
 
     report: CheckReport | None = None  # None until it ends well
-    partial: CheckReport | None = None  # what was found without a tokenizer; None until then
+    latest: CheckReport | None = None
     first_rows: FirstRows | None = None  # None where the rows themselves can be shown
-
-    @property
-    def latest(self) -> CheckReport | None:
-        """All that is known of the pairs by now."""
-        return self.report or self.partial
 
 
 def start_check(store: RunStore, config: RunConfig, again: bool = False) -> CheckJob:
-    """Check the pairs of a configuration in a process of its own, `again` where a source may have
-    changed; the job's folder."""
+    """Check the pairs of a configuration, `again` where a source may have changed."""
     check_source_access(store, config)
     job = check_folder(store, config)
     if check_state(job).report is not None and not again:
@@ -79,7 +72,7 @@ def start_check(store: RunStore, config: RunConfig, again: bool = False) -> Chec
         return job
     if not store.visitor.may_start:
         raise DataError(*NOBODY)
-    background.start_job(store, "check", job, catalog.with_absolute_paths(config).to_dict())
+    background.start_job(store, job, "check", catalog.with_absolute_paths(config).to_dict())
     checks = [path for path in job.folder.parent.glob("*/") if _ID.fullmatch(path.name)]
     for old in sorted(checks, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
         if not JobFolder(old).is_alive():
@@ -100,11 +93,8 @@ def check_folder(store: RunStore, config: RunConfig) -> CheckJob:
 
 
 def check_source_access(store: RunStore, config: RunConfig) -> None:
-    """See that what a configuration names is the visitor's to use.
-
-    Raises:
-        ConfigError, DataError: for a place on a shared machine's disk, or another's upload.
-    """
+    """Raise a `ConfigError` or `DataError` where a configuration names a place on a shared
+    machine's disk, or another visitor's upload."""
     catalog.check_dataset(config.dataset)
     if is_upload(config.dataset):
         store.uploads.files(config.dataset)
@@ -138,8 +128,8 @@ def get_check(store: RunStore, check_id: object) -> CheckJob:
 
 def _check_hub_access(config: RunConfig) -> None:
     """See that the Hub would give a visitor what was checked, now that they ask."""
-    offered = catalog.find_dataset(config.dataset) is not None  # and so everybody's
-    if not owners.is_shared() or offered or not catalog.is_hub_dataset(config.dataset):
+    public = catalog.find_dataset(config.dataset) or not catalog.is_hub_dataset(config.dataset)
+    if public or not owners.is_shared():
         return
     cause = hub_access.refusal("dataset", config.dataset)
     if cause is not None and cause.name in hub_errors.NO_RIGHT:
@@ -148,15 +138,13 @@ def _check_hub_access(config: RunConfig) -> None:
 
 def check_state(job: JobFolder) -> CheckState:
     """How far a check is."""
-    state = CheckState(
-        **vars(background.job_state(job)),
-        report=_read(job, "report.json", CheckReport),
-        partial=_read(job, "partial.json", CheckReport),
-        first_rows=_read(job, "first_rows.json", FirstRows),
-    )
-    if state.latest and (state.report is None or state.latest.corpus):
-        state = replace(state, first_rows=None)
-    return replace(state, status="finished") if state.report else state
+    state = CheckState(**vars(background.job_state(job)))
+    if report := _read(job, "report.json", CheckReport):
+        state.report, state.status = report, "finished"
+    state.latest = report or _read(job, "partial.json", CheckReport)
+    if state.latest is None or (report and not report.corpus):
+        state.first_rows = _read(job, "first_rows.json", FirstRows)
+    return state
 
 
 def latest_report(job: JobFolder) -> CheckReport | None:
@@ -175,15 +163,13 @@ def _read(job: JobFolder, name: str, kind: type[_File]) -> _File | None:
 def check_job(folder: JobFolder) -> int:
     """Check in the job's own process; the exit status."""
     job, root = CheckJob(folder.folder), folder.folder.parent.parent
-    progress = background.EventProgress(job, Phase.START)
-    signal.signal(signal.SIGALRM, _on_time_limit)
-    signal.alarm(TIME_LIMIT)
+    signal.alarm(TIME_LIMIT)  # ends the process
 
     def write(name: str, content: CheckReport | FirstRows) -> None:
         write_atomically(job.folder / name, content.to_json())
 
     def work() -> None:
-        config = job.config()
+        config, progress = job.config(), background.EventProgress(job, Phase.START)
         if rows := preview.read_first_rows(config, root):
             write("first_rows.json", rows)
         hub_access.count_dataset(root, job.owner, config)
@@ -195,21 +181,13 @@ def check_job(folder: JobFolder) -> int:
     return background.carry_out(job, Phase.START, work, remedy)
 
 
-def _on_time_limit(number: int, frame: FrameType | None) -> None:
-    raise FinetuneError(
-        "The check took longer than {minutes} minutes.",
-        "Check the network, or check a part of the rows.",
-        minutes=TIME_LIMIT // 60,
-    )
-
-
 def check_config(
     config: RunConfig,
     root: Path,
     on_progress: Callable[[Phase, str, int, int], None] = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
-    """The report on a configuration's pairs; asks the Hub only where it answers."""
+    """The report on a configuration's pairs."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     background.choose_offline(config.dataset, config.checkpoint)
     import datasets
@@ -223,10 +201,8 @@ def check_config(
 def main(arguments: list[str] | None = None) -> int:
     """Check pairs from a terminal; the exit status: 0 fine, 1 blocked, 2 wrong arguments."""
     caches.ensure_cache_folder()
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune check",
-        description="Look for what is wrong with pairs before training on them.",
-    )
+    about = "Look for what is wrong with pairs before training on them."
+    parser = argparse.ArgumentParser("python -m finetune check", description=about)
     parser.add_argument("--runs", type=Path, default=default_root())
     uploads.add_arguments(parser)
     add_arguments(parser)

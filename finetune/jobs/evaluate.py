@@ -25,9 +25,9 @@ EvaluationKind = Literal["orders", "test"]
 
 
 def start_evaluation(store: RunStore, run: Run, evaluation: EvaluationKind) -> None:
-    """Score the run's model, unless that is being done already."""
+    """Score the run's model."""
     check_has_ended(run)
-    background.start_job(store, "evaluate", _folder(run, evaluation))
+    background.start_job(store, _folder(run, evaluation), "evaluate")
 
 
 def check_has_ended(run: Run) -> None:
@@ -64,10 +64,8 @@ def _evaluate(run: Run, test: bool) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Score a run's model from a terminal; the exit status: 0 done, 1 failed."""
     caches.ensure_cache_folder()
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune evaluate",
-        description="Score a run's model with the sentences swapped, or on the sealed test set.",
-    )
+    about = "Score a run's model with the sentences swapped, or on the sealed test set."
+    parser = argparse.ArgumentParser("python -m finetune evaluate", description=about)
     parser.add_argument("--run", type=Path, required=True, help="a run folder")
     parser.add_argument("--open_test", action="store_true", help="open the test set")
     args = parser.parse_args(arguments)

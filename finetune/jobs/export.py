@@ -34,9 +34,9 @@ class ExportState(JobState):
 
 
 def start_export(store: RunStore, run: Run, summary: RunSummary) -> None:
-    """Export, unless that is being done already."""
+    """Export the run's model."""
     check_has_ended(run)
-    background.start_job(store, "export", _folder(run), {"step": summary.saved_step})
+    background.start_job(store, _folder(run), "export", {"step": summary.saved_step})
 
 
 def export_state(run: Run, summary: RunSummary) -> ExportState:

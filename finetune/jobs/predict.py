@@ -57,12 +57,6 @@ class PredictionJob(JobFolder):
         return PredictionRequest(**self.request)
 
     @property
-    def created(self) -> float:
-        """When it was asked for, in seconds since the epoch; 0 where that is unknown."""
-        path = self.folder / "job.json"
-        return path.stat().st_mtime if path.exists() else 0.0
-
-    @property
     def input(self) -> Path:
         """The file to be predicted."""
         for path in self.folder.glob("input.*"):
@@ -76,7 +70,7 @@ class PredictionJob(JobFolder):
 
 
 def start_prediction(store: RunStore, request: PredictionRequest, path: Path) -> PredictionJob:
-    """Predict a file in a process of its own; it is copied.
+    """Predict a copy of a file.
 
     Raises:
         DataError: when the file or its columns cannot be used, or it is too large for a visitor.
@@ -88,26 +82,15 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
     request = check_columns(request, path, run.events_summary().paired)
     if not store.visitor.may_start:
         raise DataError(*NOBODY)
-    size, limit = path.stat().st_size, Limits.of_environment().upload_bytes
-    if not store.visitor.alone and size > limit:
-        raise DataError(
-            "{file} has {mb:.0f} MB; a visitor may bring {limit:.0f} MB.",
-            "Bring a part of the rows.",
-            file=request.file,
-            mb=size / 2**20,
-            limit=limit / 2**20,
-        )
 
     def admit(running: list[JobFolder]) -> None:
         if not store.visitor.alone and any(store.visitor.owns(job.owner) for job in running):
             raise JobError("Your last file is still being predicted.", "Wait, or cancel it.")
-        _make_room(store, size)
-
-    def copy_file(folder: Path) -> None:
-        shutil.copyfile(path, folder / f"input{uploads.file_suffix(request.file)}")
+        _make_room(store, path.stat().st_size)
 
     job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
-    background.start_job(store, "predict", job, asdict(request), copy_file, admit)
+    files = {f"input{uploads.file_suffix(request.file)}": path}
+    background.start_job(store, job, "predict", asdict(request), files, admit)
     return job
 
 
@@ -135,9 +118,10 @@ def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
 
 def newest_predictions(store: RunStore) -> list[PredictionJob]:
     """The visitor's prediction jobs, the newest first."""
-    jobs = map(PredictionJob, (store.root / "batches").glob("*/"))
-    mine = [job for job in jobs if store.visitor.owns(job.owner)]
-    return sorted(mine, key=lambda job: job.created, reverse=True)
+    files = (store.root / "batches").glob("*/job.json")
+    newest = sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)
+    jobs = (PredictionJob(path.parent) for path in newest)
+    return [job for job in jobs if store.visitor.owns(job.owner)]
 
 
 def prediction_state(job: PredictionJob) -> PredictionState:
@@ -194,15 +178,12 @@ def predict_job(folder: JobFolder) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Predict a file from a terminal; the exit status: 0 done, 1 failed."""
     caches.ensure_cache_folder()
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune predict",
-        description="Predict every row of a file with a run's model.",
-    )
+    about = "Predict every row of a file with a run's model."
+    parser = argparse.ArgumentParser("python -m finetune predict", description=about)
     parser.add_argument("--run", required=True, help="a run's id, or its folder")
     parser.add_argument("--runs", type=Path, default=default_root())
-    parser.add_argument(
-        "--file", type=Path, required=True, help="CSV, TSV, JSONL, JSON or Parquet, also .gz"
-    )
+    formats = "CSV, TSV, JSONL, JSON or Parquet, also .gz"
+    parser.add_argument("--file", type=Path, required=True, help=formats)
     parser.add_argument("--out", type=Path, required=True, help="where the result goes")
     for name in ("sentence1", "sentence2", "label"):
         parser.add_argument(f"--{name}_column", default="", help="guessed from the names if absent")

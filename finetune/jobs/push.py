@@ -14,7 +14,6 @@ import dataclasses
 import json
 import shutil
 import sys
-import time
 import traceback
 from dataclasses import dataclass, field, replace
 
@@ -59,8 +58,8 @@ class Approvals:
         self._shown: set[tuple[str, str, str]] = set()  # visitor, run, repository or price
 
     def add(self, store: RunStore, run: Run, plan: PushPlan) -> None:
-        """A check has shown what a push changes, which may be done from now on; not what it found
-        empty or missing, which another may have filled by then."""
+        """Note what a check has shown; not a repository that was empty or missing, for another
+        push may fill it."""
         texts = [plan.full] * bool(plan.held) + [_price(plan)] * bool(plan.billed)
         self._shown |= {(store.visitor.name, run.id, text) for text in texts}
 
@@ -77,7 +76,7 @@ def _price(plan: PushPlan) -> str:
 def start_push(
     store: RunStore, run: Run, request: PushRequest, token: str | None, approvals: Approvals
 ) -> None:
-    """Begin to push, unless this run is being pushed already.
+    """Begin to push.
 
     A repository that holds something is updated where a check has shown it to this visitor for
     this run, or a push of theirs has put the run there. A demo Space is billed where a check has
@@ -87,26 +86,24 @@ def start_push(
     approved = {*approvals.of(store, run), *job.request.get("approved", [])}
     if former.pushed is not None:
         approved.add(former.progress.full)
-    asked = {"push": dataclasses.asdict(request), "approved": sorted(approved)}
-    background.start_job(store, "push", job, asked, stdin=f"{token or ''}\n".encode())
+    content = {"push": dataclasses.asdict(request), "approved": sorted(approved)}
+    background.start_job(store, job, "push", content, stdin=f"{token or ''}\n".encode())
 
 
 def push_state(run: Run) -> PushState:
     """How far the latest push of a run is; status `none` where there was none."""
     job = _folder(run)
-    state = PushState(**vars(background.job_state(job)))
-    if state.status == "none":
-        return state
     result = job.read_json(job.folder / "result.json")
     if verified := result.get("verified"):
         result["verified"] = Verification(**verified)
-    return replace(
-        state,
+    state = PushState(
+        **vars(background.job_state(job)),
         requested=PushRequest(**job.request.get("push", {"name": ""})),
         progress=PushProgress(**job.read_json(job.folder / "progress.json")),
-        cancelling=state.running and job.stop_requested(),
         pushed=Pushed(**result) if result else None,
     )
+    state.cancelling = state.running and job.stop_requested()
+    return state
 
 
 def cancel_push(run: Run) -> None:
@@ -128,20 +125,14 @@ def _folder(run: Run) -> JobFolder:
 def push_job(job: JobFolder) -> int:
     """Push in the job's own process; the exit status."""
     token = sys.stdin.readline().strip() or None
-    last, phase = 0.0, ""
 
     def write(name: str, content: PushProgress | Pushed) -> None:
         write_atomically(job.folder / name, json.dumps(dataclasses.asdict(content)))
 
-    def on_progress(progress: PushProgress) -> None:
-        nonlocal last, phase
-        if progress.phase != phase or time.monotonic() - last > 0.3:
-            write("progress.json", progress)
-            phase, last = progress.phase, time.monotonic()
-
     def work() -> events.Event | None:
         try:
-            write("result.json", _push(job, token, on_progress))
+            result = _push(job, token, lambda progress: write("progress.json", progress))
+            write("result.json", result)
         except Cancelled as error:
             return events.Stopped(step=0, seconds=0.0, reason=f"{error.fact} {error.remedy}")
         except FinetuneError:
@@ -159,20 +150,18 @@ def push_job(job: JobFolder) -> int:
 
 
 def _push(job: JobFolder, token: str | None, on_progress: ProgressCallback) -> Pushed:
-    """Push; again where the Hub's answer shows that it was approved: the name may have been given
-    without its namespace, and the price is the Hub's."""
+    """Push; again where only the Hub's answer (the full name, the price) shows the approval."""
     run, approved = Run(job.folder.parent.parent), job.request["approved"]
     summary = RunStore(run.folder.parent).summary(run)
     request = PushRequest(**job.request["push"])
-    request = replace(request, update=request.update or request.name in approved)
     while True:
         try:
             return publish.push_run(run, summary, request, token, on_progress, job.stop_requested)
         except RepositoryExists as error:
-            if request.update or error.full not in approved:
+            if error.full not in approved:
                 raise
             request = replace(request, update=True)
         except Billed as error:
-            if request.pays or _price(error.plan) not in approved:
+            if _price(error.plan) not in approved:
                 raise
             request = replace(request, pays=True)

@@ -1,7 +1,7 @@
 """Training runs: start, resume, stop and delete them, and say what state they are in.
 
-One run at a time on each accelerator, or on the processors where there is none; the others wait in
-order, on disk (`queue`), until the `scheduler` starts them.
+One run at a time on each accelerator, or on the processors where there is none; the others wait
+until the `scheduler` starts them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import check, cost, scheduler, workers
 from finetune.jobs.background import current_state, store_lock
-from finetune.jobs.queue import Queue
+from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
 from finetune.owners import Limits
 from finetune.runs import events
@@ -33,8 +33,8 @@ def start_run(store: RunStore, config: RunConfig) -> Run:
     """Make a run and start its worker, or put it in the queue where another is training.
 
     Raises:
-        ConfigError: when the configuration is wrong.
-        DataError: when its pairs were examined and found impossible to train on.
+        ConfigError, DataError: when the configuration is wrong, or its pairs are blocked by a
+            finding of their check.
         JobError: when the visitor has as many runs or places in the queue as they may.
         StoreError: when the run folder cannot be made.
     """
@@ -69,9 +69,8 @@ def _check(store: RunStore, config: RunConfig) -> None:
         _check_visitors_config(store, config)
     report = check.check_state(check.check_folder(store, config)).report
     if report is not None and report.blocked:
-        raise DataError(
-            report.blocked[0].title, "{action} See Data.", action=report.blocked[0].action
-        )
+        finding = report.blocked[0]
+        raise DataError(finding.title, "{action} See Data.", action=finding.action)
 
 
 def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
@@ -103,8 +102,10 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
     if store.visitor.alone:
         return
     if not store.visitor.may_start:
-        problem = _("This browser keeps no cookies, so a run could not be yours.")
-        raise JobError(problem, "Allow them, or sign in.")
+        raise JobError(
+            "This browser keeps no cookies, so a run could not be yours.",
+            "Allow them, or sign in.",
+        )
     limits, runs, queue = Limits.of_environment(), store.runs(), Queue(store.root).waiting()
     waiting = sum(run.id in queue for run in runs)
     if len(runs) + more > limits.runs:
@@ -175,11 +176,8 @@ def stop_run(
     """Ask a run to end, keeping its best model; or take it out of the queue, where it waits.
 
     Args:
-        discard: throw its model away.
+        discard: throw its model away; a `JobError` where the run has ended by itself.
         patience, limit: seconds until a worker that does not listen gets SIGTERM, and SIGKILL.
-
-    Raises:
-        JobError: when the model of a run that has ended by itself shall be thrown away.
     """
     with store_lock(store):
         Queue(store.root).remove(run.id)
@@ -195,8 +193,6 @@ def stop_run(
                 "Delete it if you do not want its model.",
                 status=run_summary(store, run).status,
             )
-        elif summary.status not in ENDED:  # its worker has died
-            run.request_stop()
 
 
 def delete_run(store: RunStore, run: Run) -> None:
@@ -217,7 +213,7 @@ def active_run(store: RunStore) -> Run | None:
         if run.is_alive() and store.summary(run).status not in ENDED:
             return run
     for run_id in Queue(store.root).waiting():
-        with contextlib.suppress(NoSuchRun):
+        with contextlib.suppress(NoSuchRun):  # another visitor's
             return store.get(run_id)
     return None
 

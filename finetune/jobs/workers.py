@@ -1,4 +1,4 @@
-"""Worker processes: start one for a job's folder, find it to send it a signal, end it.
+"""Worker processes on this machine: start one for a job's folder, find it, end it.
 
 A worker is detached (its own session, no stdin, output to a file), so that neither a closed tab nor
 the app's end touches it. It inherits the folder's lock: `JobFolder.is_alive` is true from before
@@ -22,13 +22,18 @@ from pathlib import Path
 import psutil
 
 from finetune import disk, owners
+from finetune.data import catalog
 from finetune.disk import write_atomically
 from finetune.errors import JobError, StoreError
 from finetune.runs.job_folder import JobFolder, hold_lock
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
 WORKER = "finetune.jobs.worker"  # the module that a worker runs
 STOP_PATIENCE, STOP_LIMIT = 4.0, 30.0  # seconds until SIGTERM, and until SIGKILL
 LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its launcher, holds
+WARM = "warm"  # the kind of a worker that waits for a run
+READY, RUN, TAKEN = "ready", "run", "taken"  # files by which the app and a warm worker talk
 _SOURCE = Path(__file__).resolve().parent.parent.parent
 # Folders that a worker is told by absolute paths, for it runs in another one.
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
@@ -36,16 +41,11 @@ _jobs: dict[int, JobFolder] = {}  # what this process's workers carry out, by pi
 
 
 def spawn_worker(
-    job: JobFolder,
-    module: str = "",
-    devices: Sequence[str] = (),
-    cwd: Path | None = None,
-    stdin: bytes = b"",
+    job: JobFolder, devices: Sequence[str] = (), cwd: Path | None = None, stdin: bytes = b""
 ) -> None:
     """Start a worker for a folder.
 
     Args:
-        module: what it runs; `WORKER` where empty.
         devices: the accelerators it may use; all, where empty.
         cwd: where it runs; an empty folder by default, so that no name of a dataset or checkpoint
             can mean a file of this machine.
@@ -61,7 +61,7 @@ def spawn_worker(
     try:
         with job.log_file.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", module or WORKER, folder],
+                [sys.executable, "-m", WORKER, folder],
                 stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -118,27 +118,25 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
 
 def record_worker(job: JobFolder, pid: int, devices: Sequence[str] = ()) -> None:
     """Write down which process carries a job out, and on which accelerators."""
-    record = {"pid": pid, "started": _start_time(pid), "devices": list(devices)}
+    record = {"pid": pid, "started": 0.0, "devices": list(devices)}
+    with contextlib.suppress(psutil.Error):  # it has ended already
+        record["started"] = _start_time(psutil.Process(pid))
     write_atomically(job.process_file, json.dumps(record) + "\n")
     _jobs[pid] = job
 
 
-def _start_time(pid: int) -> float:
+def _start_time(process: psutil.Process) -> float:
     """Seconds from the machine's start to the process's: a clock that is set changes nothing."""
-    try:
-        return float(psutil.Process(pid).create_time() - psutil.boot_time())
-    except (psutil.Error, ValueError, OverflowError):
-        return 0.0
+    return float(process.create_time() - psutil.boot_time())
 
 
 def worker_process(job: JobFolder) -> psutil.Process | None:
-    """The process to signal; None when it has ended, or its pid is another's now."""
+    """The process that carries a job out; None when it has ended, or its pid is another's now."""
     record = job.read_json(job.process_file)
-    pid, started = record.get("pid"), record.get("started")
-    if not isinstance(pid, int) or not isinstance(started, float) or not job.is_alive():
-        return None
-    with contextlib.suppress(psutil.Error, ValueError, OverflowError):
-        return psutil.Process(pid) if abs(_start_time(pid) - started) < 1 else None
+    with contextlib.suppress(psutil.Error, KeyError, TypeError, ValueError, OverflowError):
+        process = psutil.Process(record["pid"])
+        if abs(_start_time(process) - record["started"]) < 1 and job.is_alive():
+            return process
     return None
 
 
@@ -156,7 +154,7 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
     """See to it, in the background, that a worker that was asked to stop ends.
 
     Args:
-        patience, limit: seconds until it gets SIGTERM, and its whole process group SIGKILL.
+        patience, limit: seconds until it gets SIGTERM, and until it is killed.
     """
 
     def end() -> None:
@@ -164,7 +162,7 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
             if not job.is_alive():
                 return
             time.sleep(0.05)
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
+        with contextlib.suppress(psutil.Error):
             _, alive = psutil.wait_procs([process], patience)
             if alive:
                 process.terminate()
@@ -176,25 +174,20 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
 
 
 def kill_worker(job: JobFolder, patience: float = 5.0) -> None:
-    """End a worker at once, its whole process group with it, and wait until it is gone."""
+    """End a worker at once, with the processes it has started, and wait until it is gone."""
     deadline = time.monotonic() + patience
     while job.is_alive() and (left := deadline - time.monotonic()) > 0:
         if (process := worker_process(job)) is not None:
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
+            with contextlib.suppress(psutil.Error):
                 _kill(process)
                 process.wait(left)
         time.sleep(0.01)
 
 
 def _kill(process: psutil.Process) -> None:
-    children = process.children(recursive=True)  # a launcher's have process groups of their own
-    if process.is_running() and os.getpgid(process.pid) == process.pid:
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    for child in children:
+    for member in (process, *process.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
-            child.kill()
+            member.kill()
 
 
 @contextlib.contextmanager
@@ -220,3 +213,43 @@ def worker_lock(job: JobFolder, rank: bool = False) -> Iterator[bool]:
     finally:
         os.environ[LOCKED] = former
         os.close(handle)
+
+
+def start_warm_worker(store: RunStore) -> None:
+    """See to it that a worker waits for a run. Without one, a run takes longer to start."""
+    waiting = _warm_folder(store)
+    with contextlib.suppress(JobError, StoreError, OSError):
+        if not waiting.is_alive():
+            shutil.rmtree(waiting.folder, ignore_errors=True)
+            waiting.folder.mkdir(parents=True)
+            waiting.describe_job(WARM, "", {"parent": os.getpid()})
+            spawn_worker(waiting)
+
+
+def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> bool:
+    """Hand the run to the waiting worker if it can do it; whether it was taken.
+
+    Once it has taken the run it holds its lock. One that still imports, or hangs, is ended: two
+    would only be in each other's way.
+    """
+    waiting, config = _warm_folder(store), run.config()
+    several = config.num_processes > 1 or config.accelerate_config
+    worker = worker_process(waiting)
+    if worker is None or several or catalog.needs_hub(config.dataset, config.checkpoint):
+        return False
+    taken = False
+    if (waiting.folder / READY).exists():
+        record_worker(run, worker.pid)
+        write_atomically(waiting.folder / RUN, str(run.folder.resolve()))
+        deadline = time.monotonic() + patience
+        while not (taken := (waiting.folder / TAKEN).exists()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    if not taken:
+        run.process_file.unlink(missing_ok=True)
+        kill_worker(waiting)
+    shutil.rmtree(waiting.folder, ignore_errors=True)
+    return taken
+
+
+def _warm_folder(store: RunStore) -> JobFolder:
+    return JobFolder(store.root / ".warm")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -172,7 +173,7 @@ def test_a_full_device_names_the_batch_and_what_to_change() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_two_epochs_of_the_bundled_checkpoint_learn_the_real_mrpc(
-    glue: Path, hub: LoopbackHub, store: RunStore, processes: list[int],
+    glue: Path, hub: LoopbackHub, store: RunStore, processes: list[psutil.Process],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.delenv("OMP_NUM_THREADS")  # of the toys
