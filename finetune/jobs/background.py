@@ -23,16 +23,11 @@ from finetune.jobs import workers
 from finetune.messages import message as _
 from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, JobState, fold_job
 
 State = TypeVar("State", bound=JobState)
-_SMALLER_BATCH = (
-    "Free some memory and press Resume, or start anew with a smaller per_device_train_batch_size "
-    "and more gradient_accumulation_steps, which learns the same."
-)
 _FREE = 2**20  # bytes left on a disk, below which no event more can be relied on
 
 
@@ -139,30 +134,23 @@ def current_state(job: JobFolder, fold: Callable[[], State]) -> State:
     ended = job.events_file.stat().st_mtime if job.events_file.exists() else 0.0
     if job.stop_requested():
         return replace(state, status="stopped", ended=ended, error=job.stop_reason())
-    error, remedy = _cause_of_death(job)
+    error, remedy = "It ended unexpectedly.", "Its log may say why. Try again."
+    if job.folder.is_dir() and shutil.disk_usage(job.folder).free < _FREE:
+        error = "The disk is full."
+        remedy = "Free some space and press Resume: nothing saved is lost."
+    elif job.kind == "train":
+        error = remedy = ""  # the page explains it
     return replace(state, status="interrupted", ended=ended, error=error, remedy=remedy)
 
 
-def _cause_of_death(job: JobFolder) -> tuple[str, str]:
-    """Why a worker ended without a last event, and the remedy; empty where nothing is known."""
-    if job.folder.is_dir() and shutil.disk_usage(job.folder).free < _FREE:
-        return "The disk is full.", "Free some space and press Resume: nothing saved is lost."
-    if workers.was_killed(job):
-        error = "The worker was killed, as the system does when memory runs out."
-        return error, _SMALLER_BATCH if job.kind == "train" else "Free some memory and try again."
-    if job.kind == "train":
-        return "", ""
-    return "It ended unexpectedly.", "Its log may say why. Try again."
-
-
 def carry_out(
-    job: JobFolder, phase: Phase, work: Callable[[], Event | None], remedy: str = ""
+    job: JobFolder, phase: Phase, work: Callable[[], events.Event | None], remedy: str = ""
 ) -> int:
     """Do a job's work in its own process, its end as an event; the exit status.
 
     Args:
-        work: does it, and returns the last event where that is not `Finished`.
-        remedy: what to do after an error nobody foresaw; the log has its traceback.
+        work: returns the last event where that is not `Finished`.
+        remedy: what to do after an error that nobody foresaw.
     """
     try:
         job.append(events.PhaseStarted(phase=phase))
@@ -176,11 +164,10 @@ def carry_out(
 def failure_event(
     error: Exception, files: str, remedy: str, full_remedy: str = disk.ELSEWHERE
 ) -> events.Failed:
-    """The event of an error; the log has the traceback of one that no code of ours has raised.
+    """The event of an error; the log has the traceback of one that nobody foresaw.
 
     Args:
         files: what cannot be written where the disk is full; `full_remedy` then ends the remedy.
-        remedy: for an error that nobody foresaw.
     """
     if not isinstance(error, FinetuneError) and disk.is_full(error):
         error = disk.failure(files, error, StoreError, full_remedy)
@@ -192,8 +179,8 @@ def failure_event(
 
 
 def choose_offline(dataset: str, checkpoint: str) -> None:
-    """Let the Hugging Face libraries, before they are imported, work from the disk where the Hub is
-    not needed or silent: without its answer they would try for up to 46 seconds."""
+    """Let the Hugging Face libraries work from the disk where the Hub is not needed or silent; call
+    it before they are imported. Without the Hub's answer they would try for up to 46 seconds."""
     if not catalog.needs_hub(dataset, checkpoint) or not hub_connection.hub_is_reachable():
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
@@ -205,11 +192,11 @@ class EventProgress:
         self._job, self._current, self._last = job, (phase, ""), 0.0
 
     def __call__(self, phase: Phase, detail: str, done: int, total: int) -> None:
-        is_new = (phase, detail) != self._current
-        if not is_new and done != total and time.monotonic() - self._last < 0.3:
-            return
-        if is_new:
+        if (phase, detail) != self._current:
+            self._current = phase, detail
             self._job.append(events.PhaseStarted(phase=phase, detail=detail))
+        elif done != total and time.monotonic() - self._last < 0.3:
+            return
         if done:
             self._job.append(events.Progressed(done=done, total=total))
-        self._current, self._last = (phase, detail), time.monotonic()
+        self._last = time.monotonic()

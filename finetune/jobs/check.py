@@ -1,12 +1,7 @@
 """Data checks: what is wrong with the pairs of a configuration, before training on them.
 
-    <store>/checks/<id>/    the job's folder; its request is the configuration
-        first_rows.json     the first rows, of what lies here as a file
-        partial.json        the report without token lengths
-        report.json         the report
-
-A check runs in a process of its own, so that a file that breaks a parser or fills the memory does
-not touch the page. What was checked before is not checked again, for whoever asks.
+The folder `checks/<id>` gets `first_rows.json`, for what lies here as a file, `partial.json`, the
+report without token lengths, and `report.json`. Who asks for the same pairs gets the same check.
 """
 
 from __future__ import annotations
@@ -23,18 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from finetune import hub_errors, owners, uploads
+from finetune import disk, hub_errors, owners, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, hub_access, preview
 from finetune.data.check_report import CheckReport
 from finetune.data.preview import FirstRows
-from finetune.disk import write_atomically
 from finetune.environment import caches
 from finetune.errors import ConfigError, DataError, FinetuneError
 from finetune.jobs import background, workers
 from finetune.messages import message as _
-from finetune.owners import NOBODY
 from finetune.phases import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
@@ -71,7 +64,7 @@ def start_check(store: RunStore, config: RunConfig, again: bool = False) -> Chec
         _check_hub_access(config)
         return job
     if not store.visitor.may_start:
-        raise DataError(*NOBODY)
+        raise DataError(*owners.NOBODY)
     background.start_job(store, job, "check", catalog.with_absolute_paths(config).to_dict())
     checks = [path for path in job.folder.parent.glob("*/") if _ID.fullmatch(path.name)]
     for old in sorted(checks, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
@@ -166,7 +159,7 @@ def check_job(folder: JobFolder) -> int:
     signal.alarm(TIME_LIMIT)  # ends the process
 
     def write(name: str, content: CheckReport | FirstRows) -> None:
-        write_atomically(job.folder / name, content.to_json())
+        disk.write_atomically(job.folder / name, content.to_json())
 
     def work() -> None:
         config, progress = job.config(), background.EventProgress(job, Phase.START)

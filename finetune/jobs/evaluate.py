@@ -1,19 +1,15 @@
-"""Evaluation jobs: score a finished run's model in both orders, or on the sealed test set.
-
-Their folders are `<run folder>/evaluations/orders/` and `.../test/`.
-"""
+"""Evaluation jobs: score a finished run's model in both orders, or on the sealed test set."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
 from typing import Literal
 
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.environment import caches
-from finetune.errors import FinetuneError, JobError, StoreError
+from finetune.errors import FinetuneError, JobError
 from finetune.jobs import background
 from finetune.phases import Phase
 from finetune.runs.job_folder import JobFolder
@@ -54,8 +50,7 @@ def evaluate_job(job: JobFolder) -> int:
 
 
 def _evaluate(run: Run, test: bool) -> None:
-    with contextlib.suppress(StoreError):
-        background.choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
+    background.choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
     from finetune.evaluation.test_set import open_test_set, score_both_orders
 
     (open_test_set if test else score_both_orders)(run)

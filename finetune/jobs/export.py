@@ -1,8 +1,4 @@
-"""Export jobs: a finished run's model as ONNX, with what reads its input beside it.
-
-<run folder>/exports/onnx/                  the job's folder
-<run folder>/exports/onnx/files/model.onnx  the result
-"""
+"""Export jobs: a finished run's model as ONNX, in `<run>/exports/onnx/files/`."""
 
 from __future__ import annotations
 

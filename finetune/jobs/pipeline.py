@@ -22,10 +22,8 @@ from finetune.config import RunConfig, too_many_steps
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
 from finetune.messages import message as _
-from finetune.owners import Limits
 from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event, PhaseStarted
 from finetune.runs.run import Run
 from finetune.runs.summary import MAJORITY
 from finetune.training import distributed
@@ -75,11 +73,11 @@ class StopSwitch:
             raise Terminated
 
 
-def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
+def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, None]:
     """The whole run as events; raises `Terminated` for a stop that came before training."""
     # 1. The libraries and the device
     config = run.config()
-    yield PhaseStarted(phase=Phase.START, detail="PyTorch")
+    yield events.PhaseStarted(phase=Phase.START, detail="PyTorch")
     _set_environment(config)
     from finetune.training import accelerator as engine
     from finetune.training import trackers
@@ -94,15 +92,15 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     stop.check()
     tracker = trackers.Tracker(accelerator, config, run.title(public=True))
     # 2. The pairs
-    yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.dataset)
+    yield events.PhaseStarted(phase=Phase.DOWNLOAD, detail=config.dataset)
     work.load_pairs()
     stop.check()
     # 3. The model
-    yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.checkpoint)
+    yield events.PhaseStarted(phase=Phase.DOWNLOAD, detail=config.checkpoint)
     work.load_model()
     stop.check()
     # 4. The batches
-    yield PhaseStarted(phase=Phase.TOKENIZE, detail=str(len(work.pairs.splits["train"])))
+    yield events.PhaseStarted(phase=Phase.TOKENIZE, detail=str(len(work.pairs.splits["train"])))
     work.build_batches()
     stop.check()
     yield work.prepared()
@@ -118,7 +116,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
         del work
         accelerator.free_memory()
         if distributed.is_main_process() and run.events_summary().paired:
-            yield PhaseStarted(phase=Phase.BOTH_ORDERS)
+            yield events.PhaseStarted(phase=Phase.BOTH_ORDERS)
             with _logged_only():
                 from finetune.evaluation import test_set
 
@@ -220,7 +218,7 @@ class _Training:
         counts = pairs.counts
         batches_per_process = -(-len(train) // self.accelerator.num_processes)
         per_epoch, total = loop.count_steps(config, batches_per_process)
-        limit = Limits.of_environment().run_steps
+        limit = owners.Limits.of_environment().run_steps
         if owners.is_shared() and self.run.owner and total > limit:
             raise too_many_steps(config, total, limit)
         return events.Prepared(
@@ -238,7 +236,7 @@ class _Training:
             majority=metrics.majority_scores(counts["train"], counts["validation"], pairs.positive),
         )
 
-    def fit(self) -> Generator[Event, None, None]:
+    def fit(self) -> Generator[events.Event, None, None]:
         """The loop's events, and the baselines after the first evaluation."""
         from finetune.training import loop, metrics
 
@@ -259,7 +257,7 @@ class _Training:
             yield event
             if pending and isinstance(event, events.Evaluated):
                 pending = False
-                yield PhaseStarted(phase=Phase.BASELINES)
+                yield events.PhaseStarted(phase=Phase.BASELINES)
                 with _logged_only():
                     from finetune.evaluation import test_set
 
@@ -285,7 +283,7 @@ def _hooks(
     from finetune.metrics import intervals
     from finetune.training import first_batch, loop, model
 
-    def describe_batch(batch: dict[str, Any]) -> Generator[Event, None, None]:
+    def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
         with _logged_only():
             yield first_batch.describe_batch(batch, tokenizer, pairs.labels)
 

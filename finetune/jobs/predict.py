@@ -1,10 +1,7 @@
 """Prediction jobs: every row of a file, by a run's model.
 
-<store>/batches/<id>/   the job's folder; its request says which run, file, columns and options
-    input.csv           the file as it was brought (or .tsv, .jsonl, .json, .parquet, also .gz)
-    result.csv          the same with the predictions, while it grows and when it is done
-    head.json           its first 100 rows, for the page
-    report.json         rows, errors, and the scores where there are labels
+The folder `batches/<id>` has the file as it was brought, `input.csv`, and gets `result.csv`, its
+first 100 rows in `head.json`, and counts and scores in `report.json`.
 """
 
 from __future__ import annotations
@@ -21,13 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune import uploads
-from finetune.disk import write_atomically
+from finetune import disk, owners, uploads
 from finetune.environment import caches
 from finetune.errors import DataError, FinetuneError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.jobs import background, workers
-from finetune.owners import NOBODY, Limits
 from finetune.phases import Phase
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
@@ -52,16 +47,12 @@ class PredictionJob(JobFolder):
 
     def prediction_request(self) -> PredictionRequest:
         """What was asked for."""
-        if not self.request:
-            raise _missing()
         return PredictionRequest(**self.request)
 
     @property
     def input(self) -> Path:
         """The file to be predicted."""
-        for path in self.folder.glob("input.*"):
-            return path
-        raise _missing()
+        return next(self.folder.glob("input.*"))
 
     @property
     def result(self) -> Path | None:
@@ -70,18 +61,13 @@ class PredictionJob(JobFolder):
 
 
 def start_prediction(store: RunStore, request: PredictionRequest, path: Path) -> PredictionJob:
-    """Predict a copy of a file.
-
-    Raises:
-        DataError: when the file or its columns cannot be used, or it is too large for a visitor.
-        JobError: when the run has no model, or too many jobs are at work.
-    """
+    """Predict a copy of a file."""
     run = store.get(request.run)
     if not run.has_model():
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
     request = check_columns(request, path, run.events_summary().paired)
     if not store.visitor.may_start:
-        raise DataError(*NOBODY)
+        raise DataError(*owners.NOBODY)
 
     def admit(running: list[JobFolder]) -> None:
         if not store.visitor.alone and any(store.visitor.owns(job.owner) for job in running):
@@ -95,8 +81,8 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
 
 
 def _make_room(store: RunStore, size: int) -> None:
-    """See that another file may be kept; the visitor's oldest ones make room for it."""
-    limit = Limits.of_environment().upload_bytes
+    """Remove the visitor's oldest files until another may be kept."""
+    limit = owners.Limits.of_environment().upload_bytes
     upload_bytes = store.uploads.make_room(size)
     oldest_first = newest_predictions(store)[::-1]
     for index, job in enumerate(oldest_first):
@@ -158,7 +144,7 @@ def predict_job(folder: JobFolder) -> int:
 
     def write(name: str, content: dict[str, Any]) -> None:
         text = json.dumps(content, ensure_ascii=False, default=str)
-        write_atomically(job.folder / name, text)
+        disk.write_atomically(job.folder / name, text)
 
     def work() -> events.Event | None:
         request = job.prediction_request()

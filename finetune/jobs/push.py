@@ -1,11 +1,7 @@
 """Push jobs: a run's model to the Hugging Face Hub, with its card and perhaps a demo.
 
-    <run folder>/pushes/latest/     the job's folder
-        progress.json               how far it is
-        result.json                 what the Hub confirmed
-
-The token reaches the worker through its standard input and is nowhere else: no argument, file or
-environment has it. As a push is one commit, it happens whole or not at all.
+The folder `<run>/pushes/latest` gets `progress.json` and, once that is confirmed, `result.json`.
+The token reaches the worker through its standard input: no argument, file or environment has it.
 """
 
 from __future__ import annotations
@@ -150,7 +146,7 @@ def push_job(job: JobFolder) -> int:
 
 
 def _push(job: JobFolder, token: str | None, on_progress: ProgressCallback) -> Pushed:
-    """Push; again where only the Hub's answer (the full name, the price) shows the approval."""
+    """Push; again where only the Hub's answer, a full name or a price, shows the approval."""
     run, approved = Run(job.folder.parent.parent), job.request["approved"]
     summary = RunStore(run.folder.parent).summary(run)
     request = PushRequest(**job.request["push"])

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from finetune import config
-from finetune.config import is_upload
 from finetune.errors import StoreError
 from finetune.jobs import service
 from finetune.jobs.scheduler import Queue
@@ -88,7 +87,7 @@ def run_row(store: RunStore, run: Run) -> RunRow:
     values: dict[str, Any] = {"damaged": True}
     with contextlib.suppress(StoreError):
         settings = run.config()
-        uploaded = is_upload(settings.dataset)
+        uploaded = config.is_upload(settings.dataset)
         values = {
             "dataset": (about.pairs or "own files") if uploaded else settings.dataset,
             "checkpoint": settings.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],

@@ -1,12 +1,10 @@
-"""The queue of runs, and what starts them when a device is free: any process may ask.
+"""The queue of runs, and what starts them when a device is free.
 
     <root>/.queue/<turn>.<order>-<run id>   a run that waits; holds its owner's name
     <root>/.queue/turn.json                 who has had the present turn (owner -> its number)
 
 Owners take turns: each run of an owner has the turn after that of their run before it, the first
-the present turn. Runs of one turn go in the order of their arrival. (Start-time fair queueing:
-Goyal, Vin and Cheng, SIGCOMM 1996.) Each change is one rename or removal, so whoever is killed
-leaves the one state or the other.
+the present turn (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996).
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.jobs import workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message
-from finetune.owners import Limits
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -116,10 +113,7 @@ class Queue:
 
 
 def dispatch_queue(store: RunStore) -> None:
-    """Start what waits and finds a free device, in order.
-
-    Never raises for a run's sake: one that cannot be started has failed, and the next is tried.
-    """
+    """Start what waits and finds a free device, in order; a run that cannot be started fails."""
     scheduler = _schedulers.get(store.root)
     if scheduler is not None and scheduler.is_alive():
         scheduler.tick_now()
@@ -184,8 +178,8 @@ def _free_accelerators(run: Run, running: Sequence[Run]) -> tuple[str, ...] | No
 
 
 def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
-    """Give the run to the warm worker if it can do it, else to one of its own; then it leaves the
-    queue. The worker, too, takes it out: this process may be killed in between."""
+    """Give the run to the warm worker or to one of its own; then it leaves the queue. The worker,
+    too, takes it out: this process may be killed in between."""
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)
@@ -196,20 +190,14 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     Queue(store.root).begin(run.id)
 
 
-def adopt_terminal_run(run: Run) -> None:
-    """Record the calling process, which holds the run's lock, as its worker."""
-    accelerators = devices.list_accelerators()[: run.config().num_processes]
-    workers.record_worker(run, os.getpid(), accelerators)
-
-
 def running_runs(store: RunStore) -> list[Run]:
     """The runs whose worker lives, everybody's."""
     return [run for run in store.everyone.runs() if run.is_alive()]
 
 
 def _stop_overdue(store: RunStore) -> None:
-    """Stop visitors' runs that were worked on as long as one may be; their best models stay."""
-    limit = Limits.of_environment().run_minutes
+    """Stop visitors' runs that were worked on for as long as a run may be."""
+    limit = owners.Limits.of_environment().run_minutes
     reason = message("It was worked on for {n} minutes, as long as a run may be.", n=limit)
     for run in running_runs(store):
         summary = store.summary(run)
@@ -224,8 +212,7 @@ class Scheduler(threading.Thread):
     """A thread that starts queued runs as long as its app lives, with its own priority.
 
     Args:
-        warm: keep a worker waiting that has imported already, half a gigabyte, while nothing
-            trains; for an app that people look at.
+        warm: keep a warm worker (half a gigabyte) while nothing trains.
         every: seconds between two looks at the queue.
         release: called before a run is started while none is at work, to free device memory.
     """

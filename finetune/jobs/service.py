@@ -10,11 +10,11 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from finetune.config import RunConfig, too_many_steps
+from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
-from finetune.jobs import check, cost, scheduler, workers
+from finetune.jobs import check, scheduler, workers
 from finetune.jobs.background import current_state, store_lock
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
@@ -30,14 +30,7 @@ RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
 
 
 def start_run(store: RunStore, config: RunConfig) -> Run:
-    """Make a run and start its worker, or put it in the queue where another is training.
-
-    Raises:
-        ConfigError, DataError: when the configuration is wrong, or its pairs are blocked by a
-            finding of their check.
-        JobError: when the visitor has as many runs or places in the queue as they may.
-        StoreError: when the run folder cannot be made.
-    """
+    """Make a run and start its worker, or put it in the queue where another is training."""
     return start_runs(store, [config])[0]
 
 
@@ -90,11 +83,6 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
         )
     if problems:
         raise ConfigError(problems)
-    # Where the number of steps is not known by now, the worker checks it.
-    limit, steps = Limits.of_environment().run_steps, cost.estimate_cost(store, config).steps
-    total = steps.total if steps and not steps.about else config.max_steps
-    if total > limit:
-        raise too_many_steps(config, total, limit)
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:

@@ -20,13 +20,12 @@ from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.environment import caches
 from finetune.errors import FinetuneError, StoreError
-from finetune.jobs import background, check, pipeline, scheduler, workers
+from finetune.jobs import background, check, pipeline, workers
 from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
 from finetune.phases import Phase
 from finetune.runs import events
-from finetune.runs.events import Event
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root
@@ -78,9 +77,6 @@ def main(arguments: list[str] | None = None) -> int:
         if not only:
             print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
             return 0 if single else 1  # or the other ranks would wait for this one
-        if single or not args.run:
-            with contextlib.suppress(StoreError):
-                scheduler.adopt_terminal_run(run)
         if single and _needs_several_processes(run):
             distributed.exec_launcher(run)
         return _leave(carry_out_run(run, show))
@@ -131,7 +127,7 @@ class _RankView(Run):
     def config(self) -> RunConfig:
         return self._config
 
-    def append(self, event: Event) -> None:
+    def append(self, event: events.Event) -> None:
         pass
 
     def exists(self) -> bool:
@@ -141,7 +137,7 @@ class _RankView(Run):
         return False
 
 
-def carry_out_run(run: Run, show: Callable[[Event], None]) -> int:
+def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     """Carry out a run to its end, writing every event and showing it; the exit status.
 
     Errors become a `Failed` event. A run that is deleted meanwhile is stopped.
@@ -164,7 +160,7 @@ def carry_out_run(run: Run, show: Callable[[Event], None]) -> int:
         return 0
     except Terminated:
         seconds = run.events_summary().worked_by(time.time())
-        ended: Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
+        ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
         if not distributed.is_single_process() and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except Exception as error:
@@ -193,14 +189,14 @@ def _as_requested(run: Run, event: events.Stopped) -> events.Stopped:
     return dataclasses.replace(event, discarded=run.discard_requested(), reason=run.stop_reason())
 
 
-def _clean_up(run: Run, event: Event) -> None:
+def _clean_up(run: Run, event: events.Event) -> None:
     if isinstance(event, events.Finished):
         shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
     if isinstance(event, events.Stopped) and event.discarded:
         run.discard()
 
 
-def _append_end(run: Run, ended: Event) -> None:
+def _append_end(run: Run, ended: events.Event) -> None:
     """Write how the run ended; once, though every rank comes here, the one that knows first."""
     if not distributed.is_single_process():
         run = Run(run.folder)
@@ -242,7 +238,7 @@ class TerminalBar:
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         from tqdm import tqdm
 
         if isinstance(event, events.Stepped) and self._bar is not None:
@@ -258,13 +254,13 @@ class TerminalBar:
             self._bar.close()
 
 
-def print_event(event: Event) -> None:
+def print_event(event: events.Event) -> None:
     """One line an event, for the log that a page shows."""
     if text := describe_event(event):
         print(text, flush=True)
 
 
-def describe_event(event: Event) -> str:
+def describe_event(event: events.Event) -> str:
     """Lines for a person; empty for what is not worth a line."""
     match event:
         case events.Started():
@@ -276,7 +272,12 @@ def describe_event(event: Event) -> str:
                 f"{event.train_examples} training and {event.validation_examples} validation "
                 f"pairs, {event.total_steps} steps, {event.parameters:,} parameters"
             )
-            return "\n".join([counts, *_data_warnings(event.data)])
+            leaks = [
+                f"warning: {count:,} training pairs stand in {split} too, and its score will "
+                "flatter the model; --drop_leaked leaves them out"
+                for split, count in event.data.get("leaked", {}).items()
+            ]
+            return "\n".join([counts, *leaks])
         case events.Stepped():
             return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
         case events.Evaluated():
@@ -302,18 +303,3 @@ def describe_event(event: Event) -> str:
 
 def _scores(scores: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in scores.items() if name != "examples")
-
-
-def _data_warnings(origin: dict[str, Any]) -> list[str]:
-    """What is wrong with the pairs of a run (`Pairs.origin`), a line each."""
-    lines = []
-    for split, count in origin.get("unreadable", {}).items():
-        lines.append(f"warning: {count:,} rows of {split} could not be read and are left out")
-    for split, reasons in origin.get("left_out", {}).items():
-        lines += [f"left out of {split}: {count:,} ({reason})" for reason, count in reasons.items()]
-    for split, count in origin.get("leaked", {}).items():
-        lines.append(
-            f"warning: {count:,} training pairs stand in {split} too, and its score will flatter "
-            "the model; --drop_leaked leaves them out"
-        )
-    return lines

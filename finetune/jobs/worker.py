@@ -1,7 +1,6 @@
 """The process of a background job: `python -m finetune.jobs.worker FOLDER`.
 
-A warm worker is one that imports everything and waits for a run, so that training begins at once.
-It works without the Hub, so it is given only runs that need nothing from there.
+A warm worker imports everything and waits for a run that needs no Hub: training begins at once.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ def wait_for_run(folder: Path, parent: int) -> Run | None:
                 if hold_lock(run.lock_file) is None:
                     return None
                 os.environ[workers.LOCKED] = str(run.folder)
-                os.replace(folder / workers.RUN, folder / workers.TAKEN)
                 return run
             time.sleep(0.02)
     return None

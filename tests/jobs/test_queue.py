@@ -145,8 +145,6 @@ def test_the_queue_goes_on_after_every_kind_of_end(
     until(lambda: step(stand_in, killed) > 3)
     worker_of(killed).kill()
     until(lambda: status(stand_in, killed) == "interrupted")
-    until(lambda: "memory runs out" in service.run_summary(stand_in, killed).error)
-    assert "per_device_train_batch_size" in service.run_summary(stand_in, killed).remedy
     until(lambda: status(stand_in, last) == "finished")
     assert status(stand_in, damaged) == "failed"
     assert "config.json" in service.run_summary(stand_in, damaged).error
@@ -395,8 +393,6 @@ def test_a_visitor_has_so_many_runs_and_places(
         ({"report_to": "wandb"}, "the account here is not its visitors'"),
         ({"num_processes": 8}, "this machine has 1 to give"),
         ({"accelerate_config": "/etc/passwd"}, "cannot be named here"),
-        ({"max_steps": 501}, "max_steps makes 501 steps, and a run may take 500"),
-        ({"max_steps": -1}, "num_train_epochs makes 657 steps"),  # of 1,746 pairs
         *[({"checkpoint": place}, "is on this machine's disk") for place in PLACES],
         *[({"dataset": place}, "no path is read as a|There is no dataset") for place in PLACES],
     ],
