@@ -28,7 +28,6 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, JobState, fold_job
 
 State = TypeVar("State", bound=JobState)
-_FREE = 2**20  # bytes left on a disk, below which no event more can be relied on
 
 
 @dataclass(frozen=True)
@@ -134,24 +133,17 @@ def current_state(job: JobFolder, fold: Callable[[], State]) -> State:
     ended = job.events_file.stat().st_mtime if job.events_file.exists() else 0.0
     if job.stop_requested():
         return replace(state, status="stopped", ended=ended, error=job.stop_reason())
-    error, remedy = "It ended unexpectedly.", "Its log may say why. Try again."
-    if job.folder.is_dir() and shutil.disk_usage(job.folder).free < _FREE:
-        error = "The disk is full."
-        remedy = "Free some space and press Resume: nothing saved is lost."
-    elif job.kind == "train":
-        error = remedy = ""  # the page explains it
-    return replace(state, status="interrupted", ended=ended, error=error, remedy=remedy)
+    state = replace(state, status="interrupted", ended=ended)
+    if job.kind == "train":  # the page explains it
+        return state
+    return replace(state, error="It ended unexpectedly.", remedy="Its log may say why. Try again.")
 
 
 def carry_out(
     job: JobFolder, phase: Phase, work: Callable[[], events.Event | None], remedy: str = ""
 ) -> int:
-    """Do a job's work in its own process, its end as an event; the exit status.
-
-    Args:
-        work: returns the last event where that is not `Finished`.
-        remedy: what to do after an error that nobody foresaw.
-    """
+    """Do a job's work in its own process; the exit status. `work` returns the last event where that
+    is not `Finished`, and `remedy` is for an error that nobody foresaw."""
     try:
         job.append(events.PhaseStarted(phase=phase))
         job.append(work() or events.Finished(step=0, seconds=0.0))
@@ -164,11 +156,8 @@ def carry_out(
 def failure_event(
     error: Exception, files: str, remedy: str, full_remedy: str = disk.ELSEWHERE
 ) -> events.Failed:
-    """The event of an error; the log has the traceback of one that nobody foresaw.
-
-    Args:
-        files: what cannot be written where the disk is full; `full_remedy` then ends the remedy.
-    """
+    """The event of an error; the log has the traceback of one that nobody foresaw. Where the disk
+    is full, `files` cannot be written, and `full_remedy` ends the remedy."""
     if not isinstance(error, FinetuneError) and disk.is_full(error):
         error = disk.failure(files, error, StoreError, full_remedy)
     if isinstance(error, FinetuneError):

@@ -33,7 +33,6 @@ from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import JobState
 
-TIME_LIMIT = 1800  # seconds; a download that hangs must not hold a place for ever
 _KEPT = 100  # checks; of more, the oldest go
 _ID = re.compile(r"[0-9a-f]{24}")
 _File = TypeVar("_File", CheckReport, FirstRows)
@@ -156,7 +155,7 @@ def _read(job: JobFolder, name: str, kind: type[_File]) -> _File | None:
 def check_job(folder: JobFolder) -> int:
     """Check in the job's own process; the exit status."""
     job, root = CheckJob(folder.folder), folder.folder.parent.parent
-    signal.alarm(TIME_LIMIT)  # ends the process
+    signal.alarm(1800)  # ends the process: a download that hangs must not hold a place for ever
 
     def write(name: str, content: CheckReport | FirstRows) -> None:
         disk.write_atomically(job.folder / name, content.to_json())

@@ -1,7 +1,6 @@
 """Estimates what a configuration will cost: steps, time, memory, and how many pairs are cut.
 
-From what lies on this disk: data checks, earlier runs, the checkpoint's headers; quick enough to
-ask at every change of a form. What is unknown is None.
+From what lies on this disk (data checks, earlier runs, a checkpoint's headers), in a moment.
 """
 
 from __future__ import annotations
@@ -301,7 +300,11 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
     layer += drops * 2 * (width + 1) * shape.hidden
     if config.use_lora:  # peft drops out each linear layer's input anew, in fp32
         layer += (5 + 2 * half) * (5 * shape.hidden + shape.wide)
-    if not _attention_is_fused(config, half):
+    fused = config.attn_implementation != "eager"
+    if not devices.list_accelerators():  # as `model.choose_attention` chooses
+        plain = config.attn_implementation == "auto" and half and config.max_length <= 256
+        fused = fused and not plain and config.dropout == 0
+    if not fused:
         score = 2 * width + 2 * half + drops * (width + 1)  # the softmax is taken in fp32
         layer += score * shape.heads * length
     activations = shape.layers * layer
@@ -322,15 +325,6 @@ def _processor_has_bf16() -> bool:
     processor = Path("/proc/cpuinfo")
     flags = processor.read_text(errors="replace") if processor.exists() else ""
     return "avx512_bf16" in flags or "amx_tile" in flags
-
-
-def _attention_is_fused(config: RunConfig, half: bool) -> bool:
-    """Whether attention keeps no scores, as `model.choose_attention` chooses it for `auto`."""
-    setting = config.attn_implementation
-    if devices.list_accelerators():
-        return setting != "eager"
-    plain = setting == "auto" and half and config.max_length <= 256
-    return not (setting == "eager" or plain or config.dropout != 0)
 
 
 def trained_parameters(config: RunConfig, shape: Shape) -> int:

@@ -31,7 +31,6 @@ from finetune.training import distributed
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from finetune.data.splits import Pairs
     from finetune.training.loop import Hooks
 
 LIBRARIES = ("torch", "transformers", "datasets", "evaluate", "accelerate", "huggingface_hub")
@@ -252,7 +251,7 @@ class _Training:
         pending = distributed.is_main_process() and not measured
         for event in loop.fit(
             self.config, accelerator, self.classifier, self.batches, metric,
-            _hooks(run, self.tokenizer, self.stop, accelerator, self.pairs), self.checkpoint,
+            self._hooks(), self.checkpoint,
         ):  # fmt: skip
             yield event
             if pending and isinstance(event, events.Evaluated):
@@ -265,6 +264,47 @@ class _Training:
                     scores = test_set.measure_run_baselines(run, self.config, half, self.stop)
                     yield events.BaselinesMeasured(baselines=scores)
 
+    def _hooks(self) -> Hooks:
+        """What writes the loop's results into the run folder."""
+        from finetune.evaluation import saved_predictions
+        from finetune.metrics import intervals
+        from finetune.training import first_batch, loop, model
+
+        run, accelerator, tokenizer, pairs = self.run, self.accelerator, self.tokenizer, self.pairs
+
+        def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
+            with _logged_only():
+                yield first_batch.describe_batch(batch, tokenizer, pairs.labels)
+
+        def save_predictions(
+            step: int, logits: loop.Logits, labels: loop.Labels
+        ) -> dict[str, list[float]]:
+            with disk.writing(_("The predictions"), StoreError, RESUME):
+                saved_predictions.save_logits(run, step, logits, labels)
+            scores = intervals.bootstrap_intervals(
+                labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
+            )
+            return {name: [score.low, score.high] for name, score in scores.items()}
+
+        def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:
+            with disk.writing(_("The best model"), StoreError, RESUME):
+                merged = model.merged_model(classifier)
+                model.save_model(merged, tokenizer, run.folder / "best", weights, step)
+
+        def save_checkpoint(step: int, write: Any) -> None:
+            with disk.writing(_("The checkpoint"), StoreError, RESUME):
+                if accelerator.is_main_process:
+                    run.begin_checkpoint()
+                accelerator.wait_for_everyone()
+                write(run.unfinished_checkpoint)
+                accelerator.wait_for_everyone()
+                if accelerator.is_main_process:
+                    run.end_checkpoint(step, run.config().save_total_limit)
+
+        if not accelerator.is_main_process:
+            return loop.Hooks(should_stop=self.stop, save_checkpoint=save_checkpoint)
+        return loop.Hooks(self.stop, save_best, save_predictions, save_checkpoint, describe_batch)
+
 
 @contextlib.contextmanager
 def _logged_only() -> Iterator[None]:
@@ -273,45 +313,3 @@ def _logged_only() -> Iterator[None]:
         yield
     except Exception:
         logs.print_traceback()
-
-
-def _hooks(
-    run: Run, tokenizer: Any, stop: StopSwitch, accelerator: Accelerator, pairs: Pairs
-) -> Hooks:
-    """What writes the loop's results into the run folder."""
-    from finetune.evaluation import saved_predictions
-    from finetune.metrics import intervals
-    from finetune.training import first_batch, loop, model
-
-    def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
-        with _logged_only():
-            yield first_batch.describe_batch(batch, tokenizer, pairs.labels)
-
-    def save_predictions(
-        step: int, logits: loop.Logits, labels: loop.Labels
-    ) -> dict[str, list[float]]:
-        with disk.writing(_("The predictions"), StoreError, RESUME):
-            saved_predictions.save_logits(run, step, logits, labels)
-        scores = intervals.bootstrap_intervals(
-            labels, logits.argmax(axis=1), len(pairs.labels), pairs.positive
-        )
-        return {name: [score.low, score.high] for name, score in scores.items()}
-
-    def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:
-        with disk.writing(_("The best model"), StoreError, RESUME):
-            merged = model.merged_model(classifier)
-            model.save_model(merged, tokenizer, run.folder / "best", weights, step)
-
-    def save_checkpoint(step: int, write: Any) -> None:
-        with disk.writing(_("The checkpoint"), StoreError, RESUME):
-            if accelerator.is_main_process:
-                run.begin_checkpoint()
-            accelerator.wait_for_everyone()
-            write(run.unfinished_checkpoint)
-            accelerator.wait_for_everyone()
-            if accelerator.is_main_process:
-                run.end_checkpoint(step, run.config().save_total_limit)
-
-    if not accelerator.is_main_process:
-        return loop.Hooks(should_stop=stop, save_checkpoint=save_checkpoint)
-    return loop.Hooks(stop, save_best, save_predictions, save_checkpoint, describe_batch)

@@ -94,12 +94,11 @@ def _make_room(store: RunStore, size: int) -> None:
 
 def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
     """The visitor's prediction job of that id; a `DataError` for anything else."""
-    if not isinstance(job_id, str) or not _ID.fullmatch(job_id):
-        raise _missing()
-    job = PredictionJob(store.root / "batches" / job_id)
-    if not job.folder.is_dir() or not store.visitor.owns(job.owner):
-        raise _missing()
-    return job
+    if isinstance(job_id, str) and _ID.fullmatch(job_id):
+        job = PredictionJob(store.root / "batches" / job_id)
+        if job.folder.is_dir() and store.visitor.owns(job.owner):
+            return job
+    raise DataError("There is no such prediction.", "Start one.")
 
 
 def newest_predictions(store: RunStore) -> list[PredictionJob]:
@@ -123,10 +122,6 @@ def cancel_prediction(job: PredictionJob) -> None:
     """Ask a job to end; the rows predicted by then are kept."""
     job.request_stop()
     workers.end_worker(job, 10, 20)
-
-
-def _missing() -> DataError:
-    return DataError("There is no such prediction.", "Start one.")
 
 
 def predict_job(folder: JobFolder) -> int:

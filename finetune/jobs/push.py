@@ -46,9 +46,7 @@ class PushState(JobState):
 
 class Approvals:
     """What a Check has shown to whom: repositories that a push changes, prices of demo Spaces.
-
-    In the app's memory: after a restart one checks again.
-    """
+    After a restart of the app one checks again."""
 
     def __init__(self) -> None:
         self._shown: set[tuple[str, str, str]] = set()  # visitor, run, repository or price
@@ -72,12 +70,9 @@ def _price(plan: PushPlan) -> str:
 def start_push(
     store: RunStore, run: Run, request: PushRequest, token: str | None, approvals: Approvals
 ) -> None:
-    """Begin to push.
-
-    A repository that holds something is updated where a check has shown it to this visitor for
-    this run, or a push of theirs has put the run there. A demo Space is billed where a check has
-    shown the price.
-    """
+    """Begin to push. A repository that holds something is updated where a check has shown it to this
+    visitor for this run, or a push of theirs has put the run there; a demo Space is billed where a
+    check has shown the price."""
     job, former = _folder(run), push_state(run)
     approved = {*approvals.of(store, run), *job.request.get("approved", [])}
     if former.pushed is not None:

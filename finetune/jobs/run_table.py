@@ -131,12 +131,8 @@ def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:
 def sort_rows(
     rows: Sequence[RunRow], by: str, descending: bool, all_rows: Sequence[RunRow]
 ) -> list[RunRow | RunGroup]:
-    """The rows in order, the unknown last, those of a group together where the first would be.
-
-    Args:
-        by: one of `COLUMNS`; anything else sorts by when.
-        all_rows: also those that are not shown, which count in what a group says.
-    """
+    """The rows in order, the unknown last, those of a group together where the first would be; what
+    a group says is of all its members in `all_rows`."""
     name = by if by in COLUMNS else "created"
 
     def sort_key(row: RunRow) -> Any:

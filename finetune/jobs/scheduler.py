@@ -61,9 +61,6 @@ class Queue:
         """The ids that wait, the next first."""
         return [entry.run_id for entry in self._entries()]
 
-    def __contains__(self, run_id: str) -> bool:
-        return run_id in self.waiting()
-
     def add(self, run_id: str, owner: str = "", first: bool = False) -> None:
         """Put a run at the end of its owner's turns, or before all; one that waits is moved."""
         entries = self._entries()
@@ -82,12 +79,10 @@ class Queue:
                 os.replace(former.path, path)
             path.write_text(owner, encoding="utf-8")
 
-    def remove(self, run_id: str) -> bool:
-        """Take a run out; whether it was waiting."""
-        entry = self._find(run_id)
-        if entry is not None:
+    def remove(self, run_id: str) -> None:
+        """Take a run out, if it waits."""
+        if entry := self._find(run_id):
             entry.path.unlink(missing_ok=True)
-        return entry is not None
 
     def begin(self, run_id: str) -> None:
         """Take out a run that has a worker now: its owner has had this turn."""

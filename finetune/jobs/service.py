@@ -1,8 +1,4 @@
-"""Training runs: start, resume, stop and delete them, and say what state they are in.
-
-One run at a time on each accelerator, or on the processors where there is none; the others wait
-until the `scheduler` starts them.
-"""
+"""Training runs: start, resume, stop and delete them, and say what state they are in."""
 
 from __future__ import annotations
 
@@ -149,7 +145,7 @@ def move_to_front(store: RunStore, run: Run) -> None:
     if not store.visitor.alone:
         raise JobError("Others wait too.", "The queue of a shared app goes in order.")
     with store_lock(store):
-        if run.id not in Queue(store.root):
+        if run.id not in Queue(store.root).waiting():
             raise JobError("The run does not wait any more.")
         Queue(store.root).add(run.id, run.owner, first=True)
 
@@ -161,12 +157,8 @@ def stop_run(
     patience: float = workers.STOP_PATIENCE,
     limit: float = workers.STOP_LIMIT,
 ) -> None:
-    """Ask a run to end, keeping its best model; or take it out of the queue, where it waits.
-
-    Args:
-        discard: throw its model away; a `JobError` where the run has ended by itself.
-        patience, limit: seconds until a worker that does not listen gets SIGTERM, and SIGKILL.
-    """
+    """Ask a run to end, or take it out of the queue. Its best model is kept unless `discard`;
+    `patience` and `limit` are those of `end_worker`."""
     with store_lock(store):
         Queue(store.root).remove(run.id)
         summary = store.summary(run)
@@ -211,7 +203,7 @@ def run_summary(store: RunStore, run: Run) -> RunSummary:
 
     A dead worker without a last event was interrupted; or stopped, where a stop was asked for.
     """
-    if run.id in Queue(store.root):
+    if run.id in Queue(store.root).waiting():
         summary = store.summary(run)
         if summary.status in ENDED or not run.is_alive():
             return replace(summary, status="waiting", error="", remedy="")

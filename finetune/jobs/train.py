@@ -35,7 +35,6 @@ from finetune.training import distributed
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-_PATIENCE = 3.0  # seconds in which a rank that knows the cause can write it down
 _LOST = events.Failed(
     error=_("A process of this run has ended without a word, perhaps for want of memory."),
     remedy=_("The log may say more; Resume goes on from the last checkpoint."),
@@ -138,10 +137,7 @@ class _RankView(Run):
 
 
 def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
-    """Carry out a run to its end, writing every event and showing it; the exit status.
-
-    Errors become a `Failed` event. A run that is deleted meanwhile is stopped.
-    """
+    """Carry out a run to its end, writing and showing every event; the exit status."""
     stop = StopSwitch(run)
     stop.install()
     main_process = distributed.is_main_process()
@@ -200,7 +196,8 @@ def _append_end(run: Run, ended: events.Event) -> None:
     """Write how the run ended; once, though every rank comes here, the one that knows first."""
     if not distributed.is_single_process():
         run = Run(run.folder)
-        patience = _PATIENCE if ended is _LOST else not distributed.is_main_process()
+        # Seconds in which a rank that knows the cause can write it down.
+        patience = 3.0 if ended is _LOST else not distributed.is_main_process()
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and run.events_summary().status not in ENDED:
             time.sleep(0.1)

@@ -130,11 +130,8 @@ def worker_devices(job: JobFolder) -> tuple[str, ...]:
 
 
 def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = STOP_LIMIT) -> None:
-    """See to it, in the background, that a worker that was asked to stop ends.
-
-    Args:
-        patience, limit: seconds until it gets SIGTERM, and until it is killed.
-    """
+    """See to it, in the background, that a worker that was asked to stop ends: after `patience`
+    seconds by SIGTERM, after `limit` by SIGKILL."""
 
     def end() -> None:
         with contextlib.suppress(psutil.Error):
@@ -161,11 +158,8 @@ def kill_worker(job: JobFolder) -> None:
 
 @contextlib.contextmanager
 def worker_lock(run: Run, rank: bool = False) -> Iterator[bool]:
-    """Make this process, in a terminal, the worker of a run; whether it is the only one.
-
-    Args:
-        rank: whether it is one of several processes; their launcher may hold the folder's lock.
-    """
+    """Make this process, in a terminal, the worker of a run; whether it is the only one. The
+    launcher of a `rank`, one of several processes, may hold the folder's lock."""
     folder, former = str(run.folder.resolve()), os.environ.get(LOCKED, "")
     if former == folder and not rank:
         yield True
