@@ -50,6 +50,11 @@ class PredictionJob(JobFolder):
         return PredictionRequest(**self.request)
 
     @property
+    def created(self) -> float:
+        """When it was asked for, in seconds since the epoch."""
+        return (self.folder / "job.json").stat().st_mtime
+
+    @property
     def input(self) -> Path:
         """The file to be predicted."""
         return next(self.folder.glob("input.*"))
@@ -103,10 +108,9 @@ def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
 
 def newest_predictions(store: RunStore) -> list[PredictionJob]:
     """The visitor's prediction jobs, the newest first."""
-    files = (store.root / "batches").glob("*/job.json")
-    newest = sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)
-    jobs = (PredictionJob(path.parent) for path in newest)
-    return [job for job in jobs if store.visitor.owns(job.owner)]
+    jobs = [PredictionJob(path.parent) for path in (store.root / "batches").glob("*/job.json")]
+    mine = [job for job in jobs if store.visitor.owns(job.owner)]
+    return sorted(mine, key=lambda job: job.created, reverse=True)
 
 
 def prediction_state(job: PredictionJob) -> PredictionState:

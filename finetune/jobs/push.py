@@ -70,7 +70,7 @@ def _price(plan: PushPlan) -> str:
 def start_push(
     store: RunStore, run: Run, request: PushRequest, token: str | None, approvals: Approvals
 ) -> None:
-    """Begin to push. A repository that holds something is updated where a check has shown it to this
+    """Begin to push. A repository that holds something is updated where a check has shown it to the
     visitor for this run, or a push of theirs has put the run there; a demo Space is billed where a
     check has shown the price."""
     job, former = _folder(run), push_state(run)

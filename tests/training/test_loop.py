@@ -162,9 +162,9 @@ def test_a_loss_that_is_no_number_is_named_with_its_step(
         fit(toy_config.changed(checkpoint=str(tmp_path / "broken")), toy_pairs)
 
 
-def test_a_full_device_names_the_batch_and_what_to_change() -> None:
+def test_a_full_device_names_the_batch_and_what_to_change(store: RunStore) -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-    failed = train.unexpected_failure(error, RunConfig(per_device_train_batch_size=16))
+    failed = train.failure_event(error, store.create(RunConfig(per_device_train_batch_size=16)))
     assert "out of memory" in failed.error
     assert "per_device_train_batch_size is 16" in failed.remedy
     assert "gradient_accumulation_steps" in failed.remedy
