@@ -33,7 +33,6 @@ from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import JobState
 
-_KEPT = 100  # checks; of more, the oldest go
 _ID = re.compile(r"[0-9a-f]{24}")
 _File = TypeVar("_File", CheckReport, FirstRows)
 
@@ -66,7 +65,7 @@ def start_check(store: RunStore, config: RunConfig, again: bool = False) -> Chec
         raise DataError(*owners.NOBODY)
     background.start_job(store, job, "check", catalog.with_absolute_paths(config).to_dict())
     checks = [path for path in job.folder.parent.glob("*/") if _ID.fullmatch(path.name)]
-    for old in sorted(checks, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+    for old in sorted(checks, key=lambda path: path.stat().st_mtime)[:-100]:
         if not JobFolder(old).is_alive():
             shutil.rmtree(old, ignore_errors=True)
     return job

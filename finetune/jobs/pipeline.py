@@ -44,8 +44,8 @@ class Terminated(BaseException):
 class StopSwitch:
     """Whether this run shall end: its STOP file, a SIGTERM, or Ctrl-C in a terminal.
 
-    Before training a signal ends the work where it stands, for a download cannot be asked to;
-    once the loop runs, the loop ends itself after its step. A second signal does not wait for that.
+    Before training, and where it is the second, a signal ends the work where it stands; once the
+    loop runs, the loop ends itself after its step.
     """
 
     def __init__(self, run: Run) -> None:

@@ -52,8 +52,7 @@ class Approvals:
         self._shown: set[tuple[str, str, str]] = set()  # visitor, run, repository or price
 
     def add(self, store: RunStore, run: Run, plan: PushPlan) -> None:
-        """Note what a check has shown; not a repository that was empty or missing, for another
-        push may fill it."""
+        """Note what a check has shown, a repository only where it holds something already."""
         texts = [plan.full] * bool(plan.held) + [_price(plan)] * bool(plan.billed)
         self._shown |= {(store.visitor.name, run.id, text) for text in texts}
 

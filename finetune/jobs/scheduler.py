@@ -173,8 +173,7 @@ def _free_accelerators(run: Run, running: Sequence[Run]) -> tuple[str, ...] | No
 
 
 def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
-    """Give the run to the warm worker or to one of its own; then it leaves the queue. The worker,
-    too, takes it out: this process may be killed in between."""
+    """Give the run to a worker, and take it out of the queue, as the worker itself does too."""
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)

@@ -86,8 +86,7 @@ def _needs_several_processes(run: Run) -> bool:
 
 
 def _leave(status: int) -> int:
-    """End one of several processes at once: the threads of torch's process group can abort an
-    interpreter that winds up, and the launcher would call the run failed."""
+    """End one of several processes at once: torch's threads can abort one that winds up."""
     if not distributed.is_single_process():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -244,8 +243,7 @@ class TerminalBar:
         elif text := describe_event(event):
             tqdm.write(text, file=sys.stderr)
         if isinstance(event, events.Prepared):
-            width = min(100, shutil.get_terminal_size().columns)
-            self._bar = tqdm(total=event.total_steps, unit="step", ncols=width)
+            self._bar = tqdm(total=event.total_steps, unit="step")
         ended = isinstance(event, (events.Finished, events.Stopped, events.Failed))
         if ended and self._bar is not None:
             self._bar.close()
@@ -283,8 +281,6 @@ def describe_event(event: events.Event) -> str:
         case events.BaselinesMeasured():
             baselines = event.baselines.items()
             return "\n".join(f"baseline {name}: {_scores(scores)}" for name, scores in baselines)
-        case events.Saved():
-            return f"model of step {event.step} saved"
         case events.Resumed():
             return f"going on from step {event.step}"
         case events.Stopped():

@@ -147,9 +147,10 @@ def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = S
 
 def kill_worker(job: JobFolder) -> None:
     """End a worker at once, with the processes it has started, and wait until they are gone."""
-    process = worker_process(job)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        members = [process, *process.children(recursive=True)] if process else []
+    if process := worker_process(job):
+        members = [process]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            members += process.children(recursive=True)
         for member in members:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
