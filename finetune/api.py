@@ -11,7 +11,7 @@ from finetune.errors import TrainingError
 from finetune.evaluation import report
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import scheduler, service
-from finetune.jobs.terminal import TerminalBar
+from finetune.jobs.train import TerminalBar
 from finetune.runs.events import Event
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root

@@ -36,7 +36,7 @@ import pytest
 from finetune import config
 from finetune.config import RunConfig
 from finetune.data import splits
-from finetune.jobs import scheduler, workers
+from finetune.jobs import workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.support import toys
@@ -81,15 +81,10 @@ def store(tmp_path: Path) -> RunStore:
 
 
 @pytest.fixture
-def adopt() -> Iterator[Callable[[Run], None]]:
+def adopt() -> Iterator[Callable[[Run], bool]]:
     """Makes this process the worker of a run, until the test is over."""
     with contextlib.ExitStack() as held:
-
-        def adopted(run: Run) -> None:
-            held.enter_context(workers.worker_lock(run))
-            scheduler.adopt_terminal_run(run)
-
-        yield adopted
+        yield lambda run: held.enter_context(workers.worker_lock(run))
 
 
 @pytest.fixture(scope="session")
@@ -145,10 +140,10 @@ def chromium() -> str:
 
 
 @pytest.fixture
-def processes() -> Iterator[list[int]]:
-    """Pids a test started; ended, by id, when it is over."""
-    pids: list[int] = []
-    yield pids
-    for pid in pids:
+def processes() -> Iterator[list[psutil.Process]]:
+    """Processes a test started; ended when it is over, but no other that has the pid of one now."""
+    started: list[psutil.Process] = []
+    yield started
+    for process in started:
         with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(pid).kill()
+            process.kill()

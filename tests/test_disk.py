@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import save_file
 
 from finetune import disk
-from finetune.config import RunConfig
 from finetune.errors import StoreError
 from finetune.jobs import background, train
 from finetune.runs import events
@@ -109,6 +108,6 @@ def test_runs_and_jobs_say_that_the_disk_is_full(tmp_path: Path) -> None:
     assert failed.remedy.startswith("Free some space")
     with pytest.raises(RuntimeError) as caught:
         work()
-    failed = train.unexpected_failure(caught.value, RunConfig())
+    failed = train.failure_event(caught.value, job)
     assert failed.error == "A file of the run cannot be written: the disk is full."
     assert failed.remedy == "Free some space, and press Resume: nothing saved is lost."

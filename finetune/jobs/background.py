@@ -1,4 +1,4 @@
-"""Background jobs: start one in a process of its own, say its state, carry it out."""
+"""Background jobs: their kinds; how to start one, say its state and carry it out."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,20 +20,43 @@ from finetune.data import catalog
 from finetune.environment import hub_connection, logs
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import workers
-from finetune.jobs.kinds import KINDS
-from finetune.messages import message
+from finetune.messages import message as _
 from finetune.runs import events
-from finetune.runs.events import Event, Phase
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, JobState
 
 State = TypeVar("State", bound=JobState)
-_SMALLER_BATCH = (
-    "Free some memory and press Resume, or start anew with a smaller per_device_train_batch_size "
-    "and more gradient_accumulation_steps, which learns the same."
-)
-_FREE = 2**20  # bytes left on a disk, below which no event more can be relied on
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """One kind of job; its module has a function `<name>_job`, which the worker calls."""
+
+    name: str  # as `job.json` has it, and of its module
+    folders: str  # where such jobs lie below the store, as a pattern
+    limit: int = 0  # at work at a time, for all visitors; 0 where the queue decides
+    busy: str = ""  # the message when `n` of them are at work and no more may be
+
+    def carry_out(self, job: JobFolder) -> int:
+        """Do the job in this process; its exit status."""
+        module = import_module(f"finetune.jobs.{self.name}")
+        status: int = getattr(module, f"{self.name}_job")(job)
+        return status
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        JobKind("train", "*"),
+        JobKind("check", "checks/*", 3, _("{n} data checks are running.")),
+        JobKind("evaluate", "*/evaluations/*", 2, _("{n} models are being scored.")),
+        JobKind("predict", "batches/*", 2, _("{n} files are being predicted.")),
+        JobKind("export", "*/exports/*", 2, _("{n} models are being exported.")),
+        JobKind("push", "*/pushes/*", 4, _("{n} pushes are running.")),
+    )
+}
 
 
 @contextlib.contextmanager
@@ -50,29 +74,29 @@ def store_lock(store: RunStore) -> Iterator[None]:
 
 def start_job(
     store: RunStore,
-    kind: str,
     job: JobFolder,
+    kind: str,
     request: dict[str, Any] | None = None,
-    prepare: Callable[[Path], None] = lambda folder: None,
+    files: Mapping[str, Path] | None = None,
     admit: Callable[[list[JobFolder]], None] = lambda running: None,
     stdin: bytes = b"",
 ) -> None:
-    """Start a job, unless it is at work already; what a former one left in its folder is gone.
+    """Start a job in an empty folder, unless it is at work already.
 
     Args:
         kind: a name in `KINDS`.
         request: what is asked for, as its function reads it.
-        prepare: puts into the folder what the job needs.
+        files: name in the folder -> a file to copy there.
         admit: called with the jobs of this kind that are at work; raises where no more may.
         stdin: what the worker can read once; a secret.
     """
     new = JobFolder(store.root / f".new-{secrets.token_hex(8)}")
-    former = new.folder.with_suffix(".former")
     try:
         with disk.writing(job.folder):  # outside the lock: a large file may be copied
             new.folder.mkdir(parents=True)
             new.describe_job(kind, store.visitor.name, request)
-            prepare(new.folder)
+            for name, path in (files or {}).items():
+                shutil.copyfile(path, new.folder / name)
         with store_lock(store):
             if job_state(job).running:
                 return
@@ -84,17 +108,11 @@ def start_job(
             admit(running)
             with disk.writing(job.folder):
                 job.folder.parent.mkdir(parents=True, exist_ok=True)
-                if job.folder.exists():  # at once: whoever reaps its worker may still write there
-                    job.folder.rename(former)
+                disk.remove_folder(job.folder)  # by renaming: who reaps its worker may write there
                 new.folder.rename(job.folder)
-            try:
-                workers.spawn_worker(job, stdin=stdin)
-            except FinetuneError:
-                shutil.rmtree(job.folder, ignore_errors=True)
-                raise
+            workers.spawn_worker(job, stdin=stdin)
     finally:
-        for folder in (new.folder, former):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(new.folder, ignore_errors=True)
 
 
 def job_state(job: JobFolder) -> JobState:
@@ -106,60 +124,40 @@ def job_state(job: JobFolder) -> JobState:
 
 def current_state(job: JobFolder, fold: Callable[[], State]) -> State:
     """What a job's events tell (`fold`), and whether its worker still lives."""
+    alive = job.is_alive()  # asked first: it may write its last event and end before the next line
     state = fold()
     if state.status in ENDED:
         return state
-    if job.is_alive():
+    if alive:
         return replace(state, status="running")
-    state = fold()  # it may have written its last event just before it ended
-    if state.status in ENDED:
-        return state
     ended = job.events_file.stat().st_mtime if job.events_file.exists() else 0.0
     if job.stop_requested():
         return replace(state, status="stopped", ended=ended, error=job.stop_reason())
-    error, remedy = _cause_of_death(job)
-    return replace(state, status="interrupted", ended=ended, error=error, remedy=remedy)
-
-
-def _cause_of_death(job: JobFolder) -> tuple[str, str]:
-    """Why a worker ended without a last event, and the remedy; empty where nothing is known."""
-    if job.folder.is_dir() and shutil.disk_usage(job.folder).free < _FREE:
-        return "The disk is full.", "Free some space and press Resume: nothing saved is lost."
-    if workers.was_killed(job):
-        error = "The worker was killed, as the system does when memory runs out."
-        return error, _SMALLER_BATCH if job.kind == "train" else "Free some memory and try again."
-    if job.kind == "train":
-        return "", ""
-    return "It ended unexpectedly.", "Its log may say why. Try again."
+    state = replace(state, status="interrupted", ended=ended)
+    if job.kind == "train":  # the page explains it
+        return state
+    return replace(state, error="It ended unexpectedly.", remedy="Its log may say why. Try again.")
 
 
 def carry_out(
-    job: JobFolder, phase: Phase, work: Callable[[], Event | None], remedy: str = ""
+    job: JobFolder, phase: Phase, work: Callable[[], events.Event | None], remedy: str = ""
 ) -> int:
-    """Do a job's work in its own process, its end as an event; the exit status.
-
-    Args:
-        work: does it, and returns the last event where that is not `Finished`.
-        remedy: what to do after an error nobody foresaw; the log has its traceback.
-    """
+    """Do a job's work in its own process; the exit status. `work` returns the last event where that
+    is not `Finished`, and `remedy` is for an error that nobody foresaw."""
     try:
         job.append(events.PhaseStarted(phase=phase))
         job.append(work() or events.Finished(step=0, seconds=0.0))
         return 0
     except Exception as error:
-        job.append(failure_event(error, message("A file of the job"), remedy))
+        job.append(failure_event(error, _("A file of the job"), remedy))
         return 1
 
 
 def failure_event(
     error: Exception, files: str, remedy: str, full_remedy: str = disk.ELSEWHERE
 ) -> events.Failed:
-    """The event of an error; the log has the traceback of one that no code of ours has raised.
-
-    Args:
-        files: what cannot be written where the disk is full; `full_remedy` then ends the remedy.
-        remedy: for an error that nobody foresaw.
-    """
+    """The event of an error; the log has the traceback of one that nobody foresaw. Where the disk
+    is full, `files` cannot be written, and `full_remedy` ends the remedy."""
     if not isinstance(error, FinetuneError) and disk.is_full(error):
         error = disk.failure(files, error, StoreError, full_remedy)
     if isinstance(error, FinetuneError):
@@ -170,8 +168,8 @@ def failure_event(
 
 
 def choose_offline(dataset: str, checkpoint: str) -> None:
-    """Let the Hugging Face libraries, before they are imported, work from the disk where the Hub is
-    not needed or silent: without its answer they would try for up to 46 seconds."""
+    """Let the Hugging Face libraries work from the disk where the Hub is not needed or silent; call
+    it before they are imported. Without the Hub's answer they would try for up to 46 seconds."""
     if not catalog.needs_hub(dataset, checkpoint) or not hub_connection.hub_is_reachable():
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 
@@ -183,11 +181,11 @@ class EventProgress:
         self._job, self._current, self._last = job, (phase, ""), 0.0
 
     def __call__(self, phase: Phase, detail: str, done: int, total: int) -> None:
-        is_new = (phase, detail) != self._current
-        if not is_new and done != total and time.monotonic() - self._last < 0.3:
-            return
-        if is_new:
+        if (phase, detail) != self._current:
+            self._current = phase, detail
             self._job.append(events.PhaseStarted(phase=phase, detail=detail))
+        elif done != total and time.monotonic() - self._last < 0.3:
+            return
         if done:
             self._job.append(events.Progressed(done=done, total=total))
-        self._current, self._last = (phase, detail), time.monotonic()
+        self._last = time.monotonic()

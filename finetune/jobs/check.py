@@ -1,11 +1,7 @@
 """Data checks: what is wrong with the pairs of a configuration, before training on them.
 
-    <store>/checks/<id>/    the job's folder; its request is the configuration
-        partial.json        the report without token lengths
-        report.json         the report
-
-A check runs in a process of its own, so that a file that breaks a parser or fills the memory does
-not touch the page. What was checked before is not checked again, for whoever asks.
+The folder `checks/<id>` gets `partial.json`, the report without token lengths, and `report.json`.
+Who asks for the same pairs gets the same check.
 """
 
 from __future__ import annotations
@@ -18,28 +14,23 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
-from finetune import hub_errors, owners, uploads
+from finetune import disk, hub_errors, owners, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, hub_access
 from finetune.data.check_report import CheckReport, read_report
-from finetune.disk import write_atomically
 from finetune.environment import caches
 from finetune.errors import ConfigError, DataError, FinetuneError
 from finetune.jobs import background, workers
 from finetune.messages import message as _
-from finetune.owners import NOBODY
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import JobState
 
-TIME_LIMIT = 1800  # seconds; a download that hangs must not hold a place for ever
-_KEPT = 100  # checks; of more, the oldest go
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
@@ -53,30 +44,24 @@ class CheckJob(JobFolder):
 
 @dataclass
 class CheckState(JobState):
-    """How far a check is."""
+    """How far a check is; `latest` is the report, or what of it is there by now."""
 
     report: CheckReport | None = None  # None until it ends well
-    partial: CheckReport | None = None  # what was found without a tokenizer; None until then
-
-    @property
-    def latest(self) -> CheckReport | None:
-        """All that is known of the pairs by now."""
-        return self.report or self.partial
+    latest: CheckReport | None = None
 
 
 def start_check(store: RunStore, config: RunConfig, again: bool = False) -> CheckJob:
-    """Check the pairs of a configuration in a process of its own, `again` where a source may have
-    changed; the job's folder."""
+    """Check the pairs of a configuration, `again` where a source may have changed."""
     check_source_access(store, config)
     job = check_folder(store, config)
     if check_state(job).report is not None and not again:
         _check_hub_access(config)
         return job
     if not store.visitor.may_start:
-        raise DataError(*NOBODY)
-    background.start_job(store, "check", job, catalog.with_absolute_paths(config).to_dict())
+        raise DataError(*owners.NOBODY)
+    background.start_job(store, job, "check", catalog.with_absolute_paths(config).to_dict())
     checks = [path for path in job.folder.parent.glob("*/") if _ID.fullmatch(path.name)]
-    for old in sorted(checks, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+    for old in sorted(checks, key=lambda path: path.stat().st_mtime)[:-100]:
         if not JobFolder(old).is_alive():
             shutil.rmtree(old, ignore_errors=True)
     return job
@@ -95,11 +80,8 @@ def check_folder(store: RunStore, config: RunConfig) -> CheckJob:
 
 
 def check_source_access(store: RunStore, config: RunConfig) -> None:
-    """See that what a configuration names is the visitor's to use.
-
-    Raises:
-        ConfigError, DataError: for a place on a shared machine's disk, or another's upload.
-    """
+    """Raise a `ConfigError` or `DataError` where a configuration names a place on a shared
+    machine's disk, or another visitor's upload."""
     catalog.check_dataset(config.dataset)
     if is_upload(config.dataset):
         store.uploads.files(config.dataset)
@@ -133,8 +115,8 @@ def get_check(store: RunStore, check_id: object) -> CheckJob:
 
 def _check_hub_access(config: RunConfig) -> None:
     """See that the Hub would give a visitor what was checked, now that they ask."""
-    offered = catalog.find_dataset(config.dataset) is not None  # and so everybody's
-    if not owners.is_shared() or offered or not catalog.is_hub_dataset(config.dataset):
+    public = catalog.find_dataset(config.dataset) or not catalog.is_hub_dataset(config.dataset)
+    if public or not owners.is_shared():
         return
     cause = hub_access.refusal("dataset", config.dataset)
     if cause is not None and cause.name in hub_errors.NO_RIGHT:
@@ -143,12 +125,11 @@ def _check_hub_access(config: RunConfig) -> None:
 
 def check_state(job: JobFolder) -> CheckState:
     """How far a check is."""
-    state = CheckState(
-        **vars(background.job_state(job)),
-        report=read_report(job.folder / "report.json"),
-        partial=read_report(job.folder / "partial.json"),
-    )
-    return replace(state, status="finished") if state.report else state
+    state = CheckState(**vars(background.job_state(job)))
+    if report := read_report(job.folder / "report.json"):
+        state.report, state.status = report, "finished"
+    state.latest = latest_report(job)
+    return state
 
 
 def latest_report(job: JobFolder) -> CheckReport | None:
@@ -159,15 +140,13 @@ def latest_report(job: JobFolder) -> CheckReport | None:
 def check_job(folder: JobFolder) -> int:
     """Check in the job's own process; the exit status."""
     job, root = CheckJob(folder.folder), folder.folder.parent.parent
-    progress = background.EventProgress(job, Phase.START)
-    signal.signal(signal.SIGALRM, _on_time_limit)
-    signal.alarm(TIME_LIMIT)
+    signal.alarm(1800)  # ends the process: a download that hangs must not hold a place for ever
 
     def write(name: str, report: CheckReport) -> None:
-        write_atomically(job.folder / name, report.to_json())
+        disk.write_atomically(job.folder / name, report.to_json())
 
     def work() -> None:
-        config = job.config()
+        config, progress = job.config(), background.EventProgress(job, Phase.START)
         hub_access.count_dataset(root, job.owner, config)
         hub_access.count_checkpoint(root, job.owner, config.checkpoint, False)
         report = check_config(config, root, progress, lambda part: write("partial.json", part))
@@ -177,21 +156,13 @@ def check_job(folder: JobFolder) -> int:
     return background.carry_out(job, Phase.START, work, remedy)
 
 
-def _on_time_limit(number: int, frame: FrameType | None) -> None:
-    raise FinetuneError(
-        "The check took longer than {minutes} minutes.",
-        "Check the network, or check a part of the rows.",
-        minutes=TIME_LIMIT // 60,
-    )
-
-
 def check_config(
     config: RunConfig,
     root: Path,
     on_progress: Callable[[Phase, str, int, int], None] = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
-    """The report on a configuration's pairs; asks the Hub only where it answers."""
+    """The report on a configuration's pairs."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     background.choose_offline(config.dataset, config.checkpoint)
     import datasets
@@ -205,10 +176,8 @@ def check_config(
 def main(arguments: list[str] | None = None) -> int:
     """Check pairs from a terminal; the exit status: 0 fine, 1 blocked, 2 wrong arguments."""
     caches.ensure_cache_folder()
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune check",
-        description="Look for what is wrong with pairs before training on them.",
-    )
+    about = "Look for what is wrong with pairs before training on them."
+    parser = argparse.ArgumentParser("python -m finetune check", description=about)
     parser.add_argument("--runs", type=Path, default=default_root())
     uploads.add_arguments(parser)
     add_arguments(parser)

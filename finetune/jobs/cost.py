@@ -1,7 +1,6 @@
 """Estimates what a configuration will cost: steps, time, memory, and how many pairs are cut.
 
-From what lies on this disk: data checks, earlier runs, the checkpoint's headers; quick enough to
-ask at every change of a form. What is unknown is None.
+From what lies on this disk (data checks, earlier runs, a checkpoint's headers), in a moment.
 """
 
 from __future__ import annotations
@@ -9,22 +8,21 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
+from finetune import disk
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
 from finetune.environment import devices
 from finetune.errors import ConfigError, FinetuneError
-from finetune.jobs import check, memory
-from finetune.jobs.memory import Memory
-from finetune.runs.run import Run
+from finetune.jobs import check
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 
@@ -32,20 +30,22 @@ from finetune.runs.summary import RunSummary
 PACE_FIELDS = (
     "checkpoint", "mixed_precision", "use_lora", "gradient_checkpointing", "torch_compile",
     "padding", "group_by_length", "frozen_layers", "freeze_embeddings", "attn_implementation",
-    "optim", "num_processes", "accelerate_config", "dropout",
+    "optim", "num_processes", "accelerate_config", "dropout", "max_length",
 )  # fmt: skip
 # All that an estimate depends on: a form asks again when one of them changes.
 INPUT_FIELDS = (
     *DATA_FIELDS, *PACE_FIELDS, "num_train_epochs", "max_steps", "per_device_train_batch_size",
-    "gradient_accumulation_steps", "max_length", "swap_augmentation", "eval_steps",
-    "early_stopping_patience", "lora_r",
+    "gradient_accumulation_steps", "swap_augmentation", "eval_steps", "early_stopping_patience",
+    "lora_r",
 )  # fmt: skip
-# They change how many rows are used, not which rows there are.
-_SAMPLE_FIELDS = ("max_train_samples", "max_eval_samples", "positive_label")
-_NEWEST_RUNS = 60  # among which a similar one is sought
-# The pairs were never checked; the checkpoint is not here; its tokenizer is not quick to use;
-# `measure_token_lengths` was not asked.
-LengthsUnknown = Literal["", "pairs", "checkpoint", "tokenizer", "asked"]
+# Two configurations that differ in none of these have the same rows to choose from.
+_ROW_FIELDS = set(DATA_FIELDS) - {"max_train_samples", "max_eval_samples", "positive_label"}
+LIBRARIES = 650 * 2**20  # a worker's PyTorch and libraries; a CUDA context is about as much
+_OVERHEAD = 1.6  # of all activations over those kept: measured, see tests/benchmarks/cost.py
+_WORD_EMBEDDINGS = (
+    "word_embeddings.weight", "embed_tokens.weight", "wte.weight", "tok_embeddings.weight",
+)  # fmt: skip
+_PRETRAINING_HEADS = ("cls.", "lm_head.", "vocab_", "generator_", "qa_outputs.")
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,19 @@ class Time:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Bytes for one process at the most."""
+
+    weights: int
+    activations: int
+    training: int  # gradients and the optimizer's means
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.activations + self.training + LIBRARIES
+
+
+@dataclass(frozen=True)
 class Estimate:
     """All that can be said; None is unknown."""
 
@@ -93,104 +106,72 @@ class Estimate:
     memory: Memory | None = None
     cut: Cut | None = None
     parameters: int | None = None
-    uncut: LengthsUnknown = ""  # why `cut` is unknown
+    measurable: bool = False  # whether `cut` is known once `measure_token_lengths` was called
 
 
 def estimate_cost(store: RunStore, config: RunConfig) -> Estimate:
-    """What a configuration will cost, from what the store's visitor may see; a `ConfigError` where
-    `max_length` is more than the checkpoint reads."""
+    """What a configuration will cost, from what the store's visitor may see."""
     try:
         check.check_source_access(store, config)
     except FinetuneError:
         return Estimate()
     checkpoints.check_length(config.checkpoint, config.max_length)
-    known = _Known(store, config)
-    lengths, shape = known.lengths, memory.read_shape(config.checkpoint)
+    facts = _Facts(store, config)
+    lengths, shape = facts.lengths, read_shape(config.checkpoint)
     return Estimate(
-        steps=known.steps,
-        time=known.time(),
-        memory=memory.estimate_memory(config, shape, lengths.longest) if shape else None,
+        steps=facts.steps,
+        time=facts.time(),
+        memory=estimate_memory(config, shape, lengths.longest) if shape else None,
         cut=_cut(lengths, config.max_length) if lengths.longest else None,
         parameters=shape.parameters if shape else None,
-        uncut=known.why_no_lengths,
+        measurable=facts.measurable,
     )
 
 
 def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
-    """Measure the lengths of a part of the pairs, where nobody has and it is quick: a second at
-    the most. Whether anything was measured."""
+    """Measure the lengths of some pairs, where that is quick and was not done; whether it was."""
     with contextlib.suppress(FinetuneError):
         check.check_source_access(store, config)
-        known = _Known(store, config)
-        if known.why_no_lengths == "asked" and known.pairs_file and known.tokenizer:
-            token_lengths.measure_lengths(known.pairs_file, known.tokenizer)
+        facts = _Facts(store, config)
+        if facts.measurable and facts.length_files:
+            token_lengths.measure_lengths(*facts.length_files)
             return True
     return False
 
 
 def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
-    """How many steps so many training rows make, as `loop.count_steps` counts them; `about` says
-    whether their number is not exact."""
+    """How many steps so many training rows make, as `loop.count_steps` counts them."""
     pairs *= 1 + config.swap_augmentation
     batches = math.ceil(pairs / config.per_device_train_batch_size)
     batches = math.ceil(batches / config.num_processes)
     per_epoch = max(1, math.ceil(batches / config.gradient_accumulation_steps))
     total = config.max_steps if config.max_steps > 0 else per_epoch * config.num_train_epochs
     evaluations = math.ceil(total / (config.eval_steps or per_epoch))
-    # With another batch, found to fit, the last step of an epoch may hold fewer.
     return Steps(pairs, per_epoch, total, evaluations, about)
 
 
-@dataclass(frozen=True)
-class _PastRun:
-    run: Run
-    config: RunConfig
-    summary: RunSummary
-
-    @property
-    def device(self) -> str:
-        return self.summary.started.device if self.summary.started else ""
-
-
-class _Known:
-    """What is known of one configuration's pairs; each fact is looked up once."""
+class _Facts:
+    """What lies here about one configuration's pairs; each fact is looked up once."""
 
     def __init__(self, store: RunStore, config: RunConfig) -> None:
-        self.store = store
-        self.config = config
-        self.tokenizer = token_lengths.tokenizer_file(config.checkpoint)
-
-    @cached_property
-    def runs(self) -> list[_PastRun]:
-        runs = []
-        for run in self.store.runs()[:_NEWEST_RUNS]:
-            with contextlib.suppress(FinetuneError):
-                runs.append(_PastRun(run, run.config(), self.store.summary(run)))
-        return runs
+        self.store, self.config = store, config
 
     @cached_property
     def report(self) -> CheckReport | None:
         """A check of these pairs; without token lengths where it had another checkpoint."""
-        with_other_tokens: CheckReport | None = None
-        for config, job in self._checks():
-            report = check.latest_report(job)
-            if report is None or report.blocked:
-                continue
-            if config.checkpoint == self.config.checkpoint:
-                return report
-            with_other_tokens = replace(report, lengths=TokenLengths())
-        return with_other_tokens
-
-    def _checks(self) -> Iterator[tuple[RunConfig, check.CheckJob]]:
-        """The checks of the same pairs, that of this very configuration first."""
-        yield self.config, check.check_folder(self.store, self.config)
-        for folder in (self.store.root / "checks").glob("*/"):
+        own, with_other_tokens = check.check_folder(self.store, self.config).folder, None
+        for folder in (own, *own.parent.glob("*/")):
             with contextlib.suppress(ConfigError):
                 config = check.CheckJob(folder).config()
                 job = check.check_folder(self.store, config)
-                same = _same_source(config, self.config) and not config.max_train_samples
-                if same and job.id == folder.name:  # else it is another visitor's
-                    yield config, job
+                whole = folder == own or not config.max_train_samples
+                same = whole and _agree(config, self.config, _ROW_FIELDS)
+                report = check.latest_report(job) if same and job.id == folder.name else None
+                if report and not report.blocked:
+                    if config.checkpoint == self.config.checkpoint:
+                        return report
+                    with_other_tokens = replace(report, lengths=TokenLengths())
+        return with_other_tokens
 
     def _rows(self, split: str) -> int:
         """Rows of a split as it will be used; 0 where unknown."""
@@ -199,106 +180,202 @@ class _Known:
 
     @cached_property
     def steps(self) -> Steps | None:
-        rows, about = self._training_rows()
-        most = self.config.max_train_samples or rows
-        return count_steps(self.config, min(rows, most), about) if rows else None
-
-    def _training_rows(self) -> tuple[int, bool]:
-        """Rows to train on before a sample is taken, 0 where unknown; whether that is not exact."""
-        config = self.config
-        if self.report is not None:
-            return self._rows("train"), False
-        for past in self.runs:
-            sample = past.config.max_train_samples in (0, config.max_train_samples)
-            if past.summary.prepared and sample and _same_source(past.config, config):
-                examples = past.summary.prepared.train_examples
-                return examples // (1 + past.config.swap_augmentation), False
-        entry = catalog.find_dataset(config.dataset)
-        if entry is None or not _agree(config, RunConfig(), SOURCE_FIELDS[1:]):
-            return 0, False
-        return entry.pairs, bool(config.drop_duplicates or config.drop_leaked or entry.repo)
+        config, rows, about = self.config, self._rows("train"), False
+        if self.report is None:
+            entry = catalog.find_dataset(config.dataset)
+            if entry is not None and _agree(config, RunConfig(), SOURCE_FIELDS[1:]):
+                rows = entry.pairs
+                about = bool(config.drop_duplicates or config.drop_leaked or entry.repo)
+        rows = min(rows, config.max_train_samples or rows)
+        return count_steps(config, rows, about) if rows else None
 
     @cached_property
     def lengths(self) -> TokenLengths:
         """The pairs' lengths under this checkpoint; empty where unknown."""
-        if self.report is not None and self.report.lengths.longest:
+        if self.report and self.report.lengths.longest:
             return self.report.lengths
-        lengths = None
-        if self.pairs_file and self.tokenizer:
-            lengths = token_lengths.cached_lengths(self.pairs_file, self.tokenizer)
-        return lengths or TokenLengths()
+        files = self.length_files
+        return (token_lengths.cached_lengths(*files) if files else None) or TokenLengths()
 
     @property
-    def why_no_lengths(self) -> LengthsUnknown:
-        if self.lengths.longest:
-            return ""
-        if self.pairs_file is None:
-            return "pairs"
-        if checkpoints.local_folder(self.config.checkpoint) is None:
-            return "checkpoint"
-        return "tokenizer" if self.lengths.note or self.tokenizer is None else "asked"
+    def measurable(self) -> bool:
+        return bool(self.length_files and not self.lengths.longest and not self.lengths.note)
 
     @cached_property
-    def pairs_file(self) -> Path | None:
-        """The training rows as a check left them; the bundled ones lie here anyway."""
-        if self.report is not None and self.report.corpus:
-            origins = (split.origin for split in self.report.splits if split.name == "train")
+    def length_files(self) -> tuple[Path, Path] | None:
+        """The training rows as a check left them, and a tokenizer that is quick to use."""
+        path, tokenizer = None, token_lengths.tokenizer_file(self.config.checkpoint)
+        if _agree(self.config, RunConfig(), SOURCE_FIELDS):
+            path = catalog.BUNDLED_PAIRS / "train.csv"
+        if self.report and self.report.corpus:
+            origins = {split.name: split.origin for split in self.report.splits}
             folder = self.store.root / "data" / self.report.corpus
-            path = folder / f"{next(origins, 'train')}.arrow"
-            if path.is_file():
-                return path
-        bundled = _agree(self.config, RunConfig(), SOURCE_FIELDS)
-        return catalog.BUNDLED_PAIRS / "train.csv" if bundled else None
+            path = folder / f"{origins.get('train', 'train')}.arrow"
+        return (path, tokenizer) if path and path.is_file() and tokenizer else None
 
     def time(self) -> Time | None:
-        """At the rate of the newest run that is comparable, if there is one of the same pairs."""
-        comparable = list(filter(self._is_comparable, self.runs))
-        same = [past for past in comparable if _same_source(past.config, self.config)]
-        past = next(iter(same or comparable), None)
-        if past is None or self.steps is None:
+        """At the rate of the newest comparable run, of the same pairs if there is one."""
+        comparable = []
+        for run in self.store.runs()[:60]:
+            with contextlib.suppress(FinetuneError):
+                config, summary = run.config(), self.store.summary(run)
+                if _is_comparable(config, summary, self.config):
+                    comparable.append((_agree(config, self.config, _ROW_FIELDS), run, summary))
+        if self.steps is None or not comparable:
             return None
-        summary, rate = past.summary, past.summary.samples_per_second
-        seconds = self.steps.epochs * self.steps.pairs / rate
+        same, run, summary = max(comparable, key=lambda past: past[0])
+        seconds = self.steps.epochs * self.steps.pairs / summary.samples_per_second
         if summary.validation and summary.prepared:
             evaluation = statistics.median(scored.seconds for scored in summary.validation)
             if not same:
                 rows = self._rows("validation")  # 0 where unknown
                 evaluation *= rows / max(1, summary.prepared.validation_examples)
             seconds += self.steps.evaluations * evaluation
-        return Time(seconds, rate, past.run.title(), past.device, bool(same))
+        device = summary.started.device if summary.started else ""
+        return Time(seconds, summary.samples_per_second, run.title(), device, same)
 
-    def _is_comparable(self, past: _PastRun) -> bool:
-        """Whether an example took about the time it will take here, and that was measured here."""
-        measured = len(past.summary.train) > 1 and past.summary.samples_per_second > 0
-        like_batch = 0.5 <= _batch(past.config) / _batch(self.config) <= 2
-        on_processor = past.device.startswith(("CPU", "MPS"))
-        same_device = on_processor != bool(devices.list_accelerators())
-        alike = _agree(past.config, self.config, PACE_FIELDS)
-        cut = {past.config.max_length, self.config.max_length}
-        if self.config.padding == "longest" and (longest := self.lengths.longest):
-            cut = {min(length, longest) for length in cut}
-        return measured and like_batch and same_device and alike and len(cut) == 1
+
+def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig) -> bool:
+    """Whether an example took a run about the time it will take here, and that was measured."""
+    if not (summary.started and len(summary.train.recent) > 1 and summary.samples_per_second > 0):
+        return False
+    on_processor = summary.started.device.startswith(("CPU", "MPS"))
+    batch = config.per_device_train_batch_size / past.per_device_train_batch_size
+    alike = 0.5 <= batch <= 2 and _agree(past, config, PACE_FIELDS)
+    return alike and on_processor != bool(devices.list_accelerators())
 
 
 def _agree(config: RunConfig, other: RunConfig, names: Iterable[str]) -> bool:
     return all(getattr(config, name) == getattr(other, name) for name in names)
 
 
-def _same_source(config: RunConfig, other: RunConfig) -> bool:
-    return _agree(config, other, [name for name in DATA_FIELDS if name not in _SAMPLE_FIELDS])
-
-
-def _batch(config: RunConfig) -> int:
-    return config.per_device_train_batch_size * config.num_processes
-
-
 def _cut(lengths: TokenLengths, max_length: int) -> Cut:
     """The share beyond `max_length`; from the histogram where it was another one then."""
-    part = lengths.rows < lengths.of or not lengths.max_length
-    if max_length == lengths.max_length or max_length >= lengths.longest:
-        share = lengths.cut if max_length == lengths.max_length else 0.0
-        return Cut(share, lengths.longest, part)
+    exact = max_length == lengths.max_length
+    if exact or max_length >= lengths.longest:
+        part = lengths.rows < lengths.of or not lengths.max_length
+        return Cut(lengths.cut if exact else 0.0, lengths.longest, part)
     low, below, rows = np.array(lengths.bins).T
     # Of the bin that `max_length` falls into, as much as lies above it.
     above = np.clip((below - 1 - max_length) / (below - low), 0, 1)
     return Cut(float(np.average(above, weights=rows)), lengths.longest, True)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a checkpoint's headers say of it; 0 where they do not."""
+
+    parameters: int  # without the head of its pretraining
+    embeddings: int  # of them, the word embeddings
+    edges: int  # rows and columns of the linear layers' weights, together
+    layers: int
+    hidden: int
+    wide: int
+    heads: int
+
+
+def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory | None:
+    """Bytes that training takes at the most; None where the checkpoint does not say its layers.
+
+    For each layer and token, the backward pass keeps the inputs of two norms, query, key, value,
+    what they attend to and its projection (8 x hidden), and the wide layer before and after its
+    nonlinearity (2 x wide). Dropout adds its output and a byte of mask; attention that is not fused
+    a row of scores and one of probabilities for each head.
+
+    Sources: https://huggingface.co/docs/transformers/model_memory_anatomy for the parameters;
+    Korthikanti et al. 2022, https://arxiv.org/abs/2205.05198, section 4.1, for the activations.
+    `longest` is the length of the longest pair in tokens; 0 while unknown.
+    """
+    if not shape.layers or not shape.hidden:
+        return None
+    length = config.max_length
+    if longest and config.padding == "longest":
+        length = min(length, longest)
+    # 1. Bytes that a layer keeps for each token
+    half = config.mixed_precision != "no"
+    if config.mixed_precision == "auto":
+        half = bool(devices.list_accelerators()) or _processor_has_bf16()
+    width, drops = (2 if half else 4), config.dropout != 0
+    layer = width * (8 * shape.hidden + 2 * shape.wide) + 4 * half * shape.hidden
+    layer += drops * 2 * (width + 1) * shape.hidden
+    if config.use_lora:  # peft drops out each linear layer's input anew, in fp32
+        layer += (5 + 2 * half) * (5 * shape.hidden + shape.wide)
+    fused = config.attn_implementation != "eager"
+    if not devices.list_accelerators():  # as `model.choose_attention` chooses
+        plain = config.attn_implementation == "auto" and half and config.max_length <= 256
+        fused = fused and not plain and config.dropout == 0
+    if not fused:
+        score = 2 * width + 2 * half + drops * (width + 1)  # the softmax is taken in fp32
+        layer += score * shape.heads * length
+    activations = shape.layers * layer
+    if config.gradient_checkpointing:  # each layer's input, and one layer made anew
+        activations = shape.layers * 4 * shape.hidden + layer
+    # 2. The parameters
+    optimizer_bytes = {"adafactor": 0, "adamw_bnb_8bit": 2}.get(config.optim, 8)
+    return Memory(
+        weights=shape.parameters * 4 + half * 2 * (shape.parameters - shape.embeddings),
+        activations=round(config.per_device_train_batch_size * length * activations * _OVERHEAD),
+        training=(4 + optimizer_bytes) * trained_parameters(config, shape),
+    )
+
+
+@cache
+def _processor_has_bf16() -> bool:
+    """As far as is known without torch."""
+    processor = Path("/proc/cpuinfo")
+    flags = processor.read_text(errors="replace") if processor.exists() else ""
+    return "avx512_bf16" in flags or "amx_tile" in flags
+
+
+def trained_parameters(config: RunConfig, shape: Shape) -> int:
+    """Parameters that get a gradient."""
+    if config.use_lora:
+        return config.lora_r * shape.edges
+    frozen = shape.embeddings * (config.freeze_embeddings or config.frozen_layers > 0)
+    layer = 4 * shape.hidden**2 + 2 * shape.hidden * shape.wide  # its matrices
+    layer += 9 * shape.hidden + shape.wide  # its biases and norms
+    return max(0, shape.parameters - frozen - config.frozen_layers * layer)
+
+
+def read_shape(checkpoint: str) -> Shape | None:
+    """What the headers of a checkpoint on this disk say; None where they cannot be read."""
+    folder = checkpoints.local_folder(checkpoint)
+    files = sorted(folder.glob("*.safetensors")) if folder else []
+    return _read_shape(tuple((path, path.stat().st_mtime_ns) for path in files))
+
+
+@lru_cache(maxsize=32)  # a form asks at every change
+def _read_shape(files: tuple[tuple[Path, int], ...]) -> Shape | None:
+    from safetensors import SafetensorError, safe_open
+
+    tensors: dict[str, list[int]] = {}
+    try:
+        for path, _ in files:
+            with safe_open(path, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118
+                    if not name.startswith(_PRETRAINING_HEADS) and not name.endswith("_ids"):
+                        tensors[name] = file.get_slice(name).get_shape()
+    except (OSError, SafetensorError):
+        return None
+    if not tensors:
+        return None
+    config = disk.read_json(files[0][0].parent / "config.json")
+    sizes = {name: math.prod(shape) for name, shape in tensors.items()}
+    words = [size for name, size in sizes.items() if name.endswith(_WORD_EMBEDDINGS)]
+    layers = [shape for name, shape in tensors.items() if "embed" not in name]
+    hidden = _first_number(config, "hidden_size", "dim", "n_embd", "d_model")
+    wide = _first_number(config, "intermediate_size", "hidden_dim", "n_inner", "ffn_dim")
+    return Shape(
+        parameters=sum(sizes.values()),
+        embeddings=max(words, default=0),
+        edges=sum(sum(shape) for shape in layers if len(shape) == 2),
+        layers=_first_number(config, "num_hidden_layers", "n_layers", "n_layer"),
+        hidden=hidden,
+        wide=wide or 4 * hidden,
+        heads=_first_number(config, "num_attention_heads", "n_heads", "n_head"),
+    )
+
+
+def _first_number(config: Mapping[str, Any], *names: str) -> int:
+    values = (config.get(name) for name in names)
+    return next((value for value in values if isinstance(value, int)), 0)

@@ -1,19 +1,15 @@
-"""Evaluation jobs: score a finished run's model in both orders, or on the sealed test set.
-
-Their folders are `<run folder>/evaluations/orders/` and `.../test/`.
-"""
+"""Evaluation jobs: score a finished run's model in both orders, or on the sealed test set."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
 from typing import Literal
 
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.environment import caches
-from finetune.errors import FinetuneError, JobError, StoreError
+from finetune.errors import FinetuneError, JobError
 from finetune.jobs import background
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -25,9 +21,9 @@ EvaluationKind = Literal["orders", "test"]
 
 
 def start_evaluation(store: RunStore, run: Run, evaluation: EvaluationKind) -> None:
-    """Score the run's model, unless that is being done already."""
+    """Score the run's model."""
     check_has_ended(run)
-    background.start_job(store, "evaluate", _folder(run, evaluation))
+    background.start_job(store, _folder(run, evaluation), "evaluate")
 
 
 def check_has_ended(run: Run) -> None:
@@ -54,8 +50,7 @@ def evaluate_job(job: JobFolder) -> int:
 
 
 def _evaluate(run: Run, test: bool) -> None:
-    with contextlib.suppress(StoreError):
-        background.choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
+    background.choose_offline(run.config().dataset, BUNDLED_CHECKPOINT)
     from finetune.evaluation.test_set import open_test_set, score_both_orders
 
     (open_test_set if test else score_both_orders)(run)
@@ -64,10 +59,8 @@ def _evaluate(run: Run, test: bool) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Score a run's model from a terminal; the exit status: 0 done, 1 failed."""
     caches.ensure_cache_folder()
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune evaluate",
-        description="Score a run's model with the sentences swapped, or on the sealed test set.",
-    )
+    about = "Score a run's model with the sentences swapped, or on the sealed test set."
+    parser = argparse.ArgumentParser("python -m finetune evaluate", description=about)
     parser.add_argument("--run", type=Path, required=True, help="a run folder")
     parser.add_argument("--open_test", action="store_true", help="open the test set")
     args = parser.parse_args(arguments)

@@ -1,8 +1,4 @@
-"""Export jobs: a finished run's model as ONNX, with what reads its input beside it.
-
-<run folder>/exports/onnx/                  the job's folder
-<run folder>/exports/onnx/files/model.onnx  the result
-"""
+"""Export jobs: a finished run's model as ONNX, in `<run>/exports/onnx/files/`."""
 
 from __future__ import annotations
 
@@ -33,9 +29,9 @@ class ExportState(JobState):
 
 
 def start_export(store: RunStore, run: Run, summary: RunSummary) -> None:
-    """Export, unless that is being done already."""
+    """Export the run's model."""
     check_has_ended(run)
-    background.start_job(store, "export", _folder(run), {"step": summary.saved_step})
+    background.start_job(store, _folder(run), "export", {"step": summary.saved_step})
 
 
 def export_state(run: Run, summary: RunSummary) -> ExportState:

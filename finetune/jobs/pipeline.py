@@ -1,18 +1,20 @@
 """A training run from its configuration to its last event.
 
-Heavy libraries are imported inside the functions, after the first event: the page shows a phase
-while PyTorch loads.
+Heavy libraries are imported inside the functions: the page shows a phase while PyTorch loads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import os
 import platform
-from collections.abc import Generator
+import signal
+from collections.abc import Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners
@@ -20,12 +22,10 @@ from finetune.config import RunConfig, too_many_steps
 from finetune.environment import logs
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
-from finetune.jobs.stop_switch import StopSwitch
 from finetune.messages import message as _
 from finetune.metrics.classification import constant_answer_scores
-from finetune.owners import Limits
 from finetune.runs import events
-from finetune.runs.events import Event, Phase, PhaseStarted
+from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.summary import MAJORITY
 from finetune.training import distributed
@@ -33,24 +33,52 @@ from finetune.training import distributed
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from finetune.data.splits import Pairs
-    from finetune.training.dataloaders import Loaders
     from finetune.training.loop import Hooks
 
 LIBRARIES = ("torch", "transformers", "datasets", "accelerate", "huggingface_hub")
 RESUME = _("and press Resume: nothing saved is lost")  # the end of a remedy
 
 
-def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
-    """The whole run as events: prepare, train, save.
+class Terminated(BaseException):
+    """A signal came; not an `Exception`, so that no library swallows it on the way out."""
 
-    Raises:
-        FinetuneError: for everything a person can mend.
-        Terminated: when a stop was asked for before training began.
+
+class StopSwitch:
+    """Whether this run shall end: its STOP file, a SIGTERM, or Ctrl-C in a terminal.
+
+    Before training, and where it is the second, a signal ends the work where it stands; once the
+    loop runs, the loop ends itself after its step.
     """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._signalled, self._parent = run, False, os.getppid()
+        self.looping = False
+
+    def install(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        again, self._signalled = self._signalled, True
+        if again or not self.looping:
+            raise Terminated
+
+    def __call__(self) -> bool:
+        if not distributed.is_single_process() and os.getppid() != self._parent:
+            raise Terminated  # the launcher was killed, and nobody else would end its processes
+        return self._signalled or self._run.stop_requested() or not self._run.exists()
+
+    def check(self) -> None:
+        """Raise `Terminated` when a stop was asked for, between two phases."""
+        if self():
+            raise Terminated
+
+
+def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, None]:
+    """The whole run as events; raises `Terminated` for a stop that came before training."""
     # 1. The libraries and the device
     config = run.config()
-    yield PhaseStarted(phase=Phase.START, detail="PyTorch")
+    yield events.PhaseStarted(phase=Phase.START, detail="PyTorch")
     _set_environment(config)
     from finetune.training import accelerator as engine
 
@@ -64,15 +92,15 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     stop.check()
     tracker = engine.Tracker(accelerator, config, run.title(public=True))
     # 2. The pairs
-    yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.dataset)
+    yield events.PhaseStarted(phase=Phase.DOWNLOAD, detail=config.dataset)
     work.load_pairs()
     stop.check()
     # 3. The model
-    yield PhaseStarted(phase=Phase.DOWNLOAD, detail=config.checkpoint)
+    yield events.PhaseStarted(phase=Phase.DOWNLOAD, detail=config.checkpoint)
     work.load_model()
     stop.check()
     # 4. The batches
-    yield PhaseStarted(phase=Phase.TOKENIZE, detail=str(len(work.pairs.splits["train"])))
+    yield events.PhaseStarted(phase=Phase.TOKENIZE, detail=str(len(work.pairs.splits["train"])))
     work.build_batches()
     stop.check()
     yield work.prepared()
@@ -87,7 +115,12 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
     if finished is not None:
         del work
         accelerator.free_memory()
-        yield from _score_both_orders(run, stop)
+        if distributed.is_main_process() and run.events_summary().paired:
+            yield events.PhaseStarted(phase=Phase.BOTH_ORDERS)
+            with _logged_only():
+                from finetune.evaluation import test_set
+
+                test_set.score_both_orders(run, stop)
         tracker(finished)
         yield finished
     accelerator.end_training()
@@ -110,11 +143,6 @@ def _set_environment(config: RunConfig) -> None:
 class _Training:
     """The parts of a run: pairs, model, batches and the loop over them."""
 
-    pairs: Pairs
-    tokenizer: Any
-    classifier: Any
-    batches: Loaders
-
     def __init__(
         self, run: Run, config: RunConfig, accelerator: Accelerator, stop: StopSwitch
     ) -> None:
@@ -128,13 +156,12 @@ class _Training:
         self.checkpoint = Path(checkpoint) if checkpoint else None
 
     def load_pairs(self) -> None:
-        """Read the pairs, and see that they are those the run began with: a Hub dataset may have a
-        new commit, and half of each is neither."""
+        """Read the pairs, and see that they are those the run began with."""
         from finetune.data import hub_access, splits
         from finetune.runs import pair_index
 
-        run, root = self.run, self.run.folder.parent
-        if distributed.is_main_process():
+        run, root, main_process = self.run, self.run.folder.parent, distributed.is_main_process()
+        if main_process:
             hub_access.count_dataset(root, run.owner, self.config)
             hub_access.count_checkpoint(root, run.owner, self.config.checkpoint)
         with self.accelerator.main_process_first():
@@ -142,23 +169,19 @@ class _Training:
         now, before = self.pairs.fingerprint, run.events_summary().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
+            remedy = "Start a new run, with dataset_revision {revision} for the former pairs."
             raise DataError(
                 "The pairs have changed since this run began (fingerprint {now}, it was {before}).",
-                "Start a new run, with dataset_revision {revision} for the former pairs."
-                if revision
-                else "Start a new run.",
+                remedy if revision else "Start a new run.",
                 now=now[:12],
                 before=before.fingerprint[:12],
                 revision=revision,
             )
-        if distributed.is_main_process():
-            try:
+        if main_process:
+            with _logged_only():  # a file that was trained on is then scored without a word
                 pair_index.write_pair_index(run, self.pairs.numbers)
-            except OSError:  # a file that was trained on is then scored without a word
-                logs.print_traceback()
 
     def load_model(self) -> None:
-        """Load the checkpoint's tokenizer, and the model with a new head."""
         from finetune.training import loop, model
 
         config, accelerator = self.config, self.accelerator
@@ -184,24 +207,24 @@ class _Training:
         with self.accelerator.main_process_first():
             self.batches = dataloaders.build_loaders(self.pairs, self.tokenizer, self.config)
             embeddings = len(self.classifier.get_input_embeddings().weight)
-            dataloaders.check_tokens(
-                self.batches, self.tokenizer, self.config.checkpoint, embeddings
-            )
+            name = self.config.checkpoint
+            dataloaders.check_tokens(self.batches, self.tokenizer, name, embeddings)
 
     def prepared(self) -> events.Prepared:
-        """What the run will train on; a `ConfigError` for more steps than a visitor's may take."""
+        """What the run will train on; a `ConfigError` for more steps than a visitor may take."""
         from finetune.training import loop
 
         pairs, config, train = self.pairs, self.config, self.batches.train
-        commonest = pairs.counts["train"].index(max(pairs.counts["train"]))
+        counts = pairs.counts
+        commonest = counts["train"].index(max(counts["train"]))
         batches_per_process = -(-len(train) // self.accelerator.num_processes)
         per_epoch, total = loop.count_steps(config, batches_per_process)
-        limit = Limits().run_steps
+        limit = owners.Limits().run_steps
         if owners.is_shared() and self.run.owner and total > limit:
             raise too_many_steps(config, total, limit)
         return events.Prepared(
             train_examples=len(train.dataset),  # type: ignore[arg-type]
-            validation_examples=sum(pairs.counts["validation"]),
+            validation_examples=sum(counts["validation"]),
             steps_per_epoch=per_epoch,
             total_steps=total,
             labels=pairs.labels,
@@ -211,10 +234,10 @@ class _Training:
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
             data=pairs.origin,
-            majority=constant_answer_scores(pairs.counts["validation"], commonest, pairs.positive),
+            majority=constant_answer_scores(counts["validation"], commonest, pairs.positive),
         )
 
-    def fit(self) -> Generator[Event, None, None]:
+    def fit(self) -> Generator[events.Event, None, None]:
         """The loop's events, and the baselines after the first evaluation."""
         from finetune.training import loop
 
@@ -227,76 +250,65 @@ class _Training:
         pending = distributed.is_main_process() and not measured
         for event in loop.fit(
             self.config, accelerator, self.classifier, self.batches,
-            _hooks(run, self.tokenizer, self.stop, accelerator, self.pairs), self.checkpoint,
-            self.pairs.positive,
+            self._hooks(), self.checkpoint, self.pairs.positive,
         ):  # fmt: skip
             yield event
             if pending and isinstance(event, events.Evaluated):
                 pending = False
-                yield PhaseStarted(phase=Phase.BASELINES)
-                try:
+                yield events.PhaseStarted(phase=Phase.BASELINES)
+                with _logged_only():
                     from finetune.evaluation import test_set
 
                     half = accelerator.mixed_precision == "bf16"
                     scores = test_set.measure_run_baselines(run, self.config, half, self.stop)
                     yield events.BaselinesMeasured(baselines=scores)
-                except Exception:  # the run is whole without them
-                    logs.print_traceback()
+
+    def _hooks(self) -> Hooks:
+        """What writes the loop's results into the run folder."""
+        from finetune.evaluation import saved_predictions
+        from finetune.metrics import intervals
+        from finetune.metrics.classification import confusion_matrix
+        from finetune.training import first_batch, loop, model
+
+        run, accelerator, tokenizer, pairs = self.run, self.accelerator, self.tokenizer, self.pairs
+
+        def describe_batch(batch: dict[str, Any]) -> Generator[events.Event, None, None]:
+            with _logged_only():
+                yield first_batch.describe_batch(batch, tokenizer, pairs.labels)
+
+        def save_predictions(
+            step: int, logits: loop.Logits, labels: loop.Labels
+        ) -> dict[str, list[float]]:
+            with disk.writing(_("The predictions"), StoreError, RESUME):
+                saved_predictions.save_logits(run, step, logits, labels)
+            confusion = confusion_matrix(labels, logits.argmax(axis=1), len(pairs.labels))
+            scores = intervals.bootstrap_intervals(confusion, pairs.positive)
+            return {name: [score.low, score.high] for name, score in scores.items()}
+
+        def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:
+            with disk.writing(_("The best model"), StoreError, RESUME):
+                merged = model.merged_model(classifier)
+                model.save_model(merged, tokenizer, run.folder / "best", weights, step)
+
+        def save_checkpoint(step: int, write: Any) -> None:
+            with disk.writing(_("The checkpoint"), StoreError, RESUME):
+                if accelerator.is_main_process:
+                    run.begin_checkpoint()
+                accelerator.wait_for_everyone()
+                write(run.unfinished_checkpoint)
+                accelerator.wait_for_everyone()
+                if accelerator.is_main_process:
+                    run.end_checkpoint(step, run.config().save_total_limit)
+
+        if not accelerator.is_main_process:
+            return loop.Hooks(should_stop=self.stop, save_checkpoint=save_checkpoint)
+        return loop.Hooks(self.stop, save_best, save_predictions, save_checkpoint, describe_batch)
 
 
-def _score_both_orders(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
-    """The kept model's answers to the validation pairs in the other order. What goes wrong here is
-    only logged, and the page offers to measure them."""
-    if not distributed.is_main_process() or not run.events_summary().paired:
-        return
-    yield PhaseStarted(phase=Phase.BOTH_ORDERS)
+@contextlib.contextmanager
+def _logged_only() -> Iterator[None]:
+    """Only log what goes wrong: the run is whole without it."""
     try:
-        from finetune.evaluation import test_set
-
-        test_set.score_both_orders(run, stop)
+        yield
     except Exception:
         logs.print_traceback()
-
-
-def _hooks(
-    run: Run, tokenizer: Any, stop: StopSwitch, accelerator: Accelerator, pairs: Pairs
-) -> Hooks:
-    """What is done with the loop's results: the main process writes them into the run folder."""
-    from finetune.evaluation import saved_predictions
-    from finetune.metrics import intervals
-    from finetune.metrics.classification import confusion_matrix
-    from finetune.training import first_batch, loop, model
-
-    def describe_batch(batch: dict[str, Any]) -> Generator[Event, None, None]:
-        try:
-            yield first_batch.describe_batch(batch, tokenizer, pairs.labels)
-        except Exception:  # the run is whole without it
-            logs.print_traceback()
-
-    def save_predictions(
-        step: int, logits: loop.Logits, labels: loop.Labels
-    ) -> dict[str, list[float]]:
-        with disk.writing(_("The predictions"), StoreError, RESUME):
-            saved_predictions.save_logits(run, step, logits, labels)
-        confusion = confusion_matrix(labels, logits.argmax(axis=1), len(pairs.labels))
-        scores = intervals.bootstrap_intervals(confusion, pairs.positive)
-        return {name: [score.low, score.high] for name, score in scores.items()}
-
-    def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:
-        with disk.writing(_("The best model"), StoreError, RESUME):
-            merged = model.merged_model(classifier)
-            model.save_model(merged, tokenizer, run.folder / "best", weights, step)
-
-    def save_checkpoint(step: int, write: Any) -> None:
-        with disk.writing(_("The checkpoint"), StoreError, RESUME):
-            if accelerator.is_main_process:
-                run.begin_checkpoint()
-            accelerator.wait_for_everyone()
-            write(run.unfinished_checkpoint)
-            accelerator.wait_for_everyone()
-            if accelerator.is_main_process:
-                run.end_checkpoint(step, run.config().save_total_limit)
-
-    if not accelerator.is_main_process:
-        return loop.Hooks(should_stop=stop, save_checkpoint=save_checkpoint)
-    return loop.Hooks(stop, save_best, save_predictions, save_checkpoint, describe_batch)

@@ -1,10 +1,7 @@
 """Prediction jobs: every row of a file, by a run's model.
 
-<store>/batches/<id>/   the job's folder; its request says which run, file, columns and options
-    input.csv           the file as it was brought (or .tsv, .jsonl, .json, .parquet, also .gz)
-    result.csv          the same with the predictions, while it grows and when it is done
-    head.json           its first 100 rows, for the page
-    report.json         rows, errors, and the scores where there are labels
+The folder `batches/<id>` has the file as it was brought, `input.csv`, and gets `result.csv`, its
+first 100 rows in `head.json`, and counts and scores in `report.json`.
 """
 
 from __future__ import annotations
@@ -21,13 +18,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finetune import uploads
-from finetune.disk import write_atomically
+from finetune import disk, owners, uploads
 from finetune.environment import caches
 from finetune.errors import DataError, FinetuneError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.jobs import background, workers
-from finetune.owners import NOBODY, Limits
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -52,22 +47,17 @@ class PredictionJob(JobFolder):
 
     def prediction_request(self) -> PredictionRequest:
         """What was asked for."""
-        if not self.request:
-            raise _missing()
         return PredictionRequest(**self.request)
 
     @property
     def created(self) -> float:
-        """When it was asked for, in seconds since the epoch; 0 where that is unknown."""
-        path = self.folder / "job.json"
-        return path.stat().st_mtime if path.exists() else 0.0
+        """When it was asked for, in seconds since the epoch."""
+        return (self.folder / "job.json").stat().st_mtime
 
     @property
     def input(self) -> Path:
         """The file to be predicted."""
-        for path in self.folder.glob("input.*"):
-            return path
-        raise _missing()
+        return next(self.folder.glob("input.*"))
 
     @property
     def result(self) -> Path | None:
@@ -76,44 +66,28 @@ class PredictionJob(JobFolder):
 
 
 def start_prediction(store: RunStore, request: PredictionRequest, path: Path) -> PredictionJob:
-    """Predict a file in a process of its own; it is copied.
-
-    Raises:
-        DataError: when the file or its columns cannot be used, or it is too large for a visitor.
-        JobError: when the run has no model, or too many jobs are at work.
-    """
+    """Predict a copy of a file."""
     run = store.get(request.run)
     if not run.has_model():
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
     request = check_columns(request, path, run.events_summary().paired)
     if not store.visitor.may_start:
-        raise DataError(*NOBODY)
-    size, limit = path.stat().st_size, Limits().upload_bytes
-    if not store.visitor.alone and size > limit:
-        raise DataError(
-            "{file} has {mb:.0f} MB; a visitor may bring {limit:.0f} MB.",
-            "Bring a part of the rows.",
-            file=request.file,
-            mb=size / 2**20,
-            limit=limit / 2**20,
-        )
+        raise DataError(*owners.NOBODY)
 
     def admit(running: list[JobFolder]) -> None:
         if not store.visitor.alone and any(store.visitor.owns(job.owner) for job in running):
             raise JobError("Your last file is still being predicted.", "Wait, or cancel it.")
-        _make_room(store, size)
-
-    def copy_file(folder: Path) -> None:
-        shutil.copyfile(path, folder / f"input{uploads.file_suffix(request.file)}")
+        _make_room(store, path.stat().st_size)
 
     job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
-    background.start_job(store, "predict", job, asdict(request), copy_file, admit)
+    files = {f"input{uploads.file_suffix(request.file)}": path}
+    background.start_job(store, job, "predict", asdict(request), files, admit)
     return job
 
 
 def _make_room(store: RunStore, size: int) -> None:
-    """See that another file may be kept; the visitor's oldest ones make room for it."""
-    limit = Limits().upload_bytes
+    """Remove the visitor's oldest files until another may be kept."""
+    limit = owners.Limits().upload_bytes
     upload_bytes = store.uploads.make_room(size)
     oldest_first = newest_predictions(store)[::-1]
     for index, job in enumerate(oldest_first):
@@ -125,17 +99,16 @@ def _make_room(store: RunStore, size: int) -> None:
 
 def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
     """The visitor's prediction job of that id; a `DataError` for anything else."""
-    if not isinstance(job_id, str) or not _ID.fullmatch(job_id):
-        raise _missing()
-    job = PredictionJob(store.root / "batches" / job_id)
-    if not job.folder.is_dir() or not store.visitor.owns(job.owner):
-        raise _missing()
-    return job
+    if isinstance(job_id, str) and _ID.fullmatch(job_id):
+        job = PredictionJob(store.root / "batches" / job_id)
+        if job.folder.is_dir() and store.visitor.owns(job.owner):
+            return job
+    raise DataError("There is no such prediction.", "Start one.")
 
 
 def newest_predictions(store: RunStore) -> list[PredictionJob]:
     """The visitor's prediction jobs, the newest first."""
-    jobs = map(PredictionJob, (store.root / "batches").glob("*/"))
+    jobs = [PredictionJob(path.parent) for path in (store.root / "batches").glob("*/job.json")]
     mine = [job for job in jobs if store.visitor.owns(job.owner)]
     return sorted(mine, key=lambda job: job.created, reverse=True)
 
@@ -155,10 +128,6 @@ def cancel_prediction(job: PredictionJob) -> None:
     workers.end_worker(job, 10, 20)
 
 
-def _missing() -> DataError:
-    return DataError("There is no such prediction.", "Start one.")
-
-
 def predict_job(folder: JobFolder) -> int:
     """Predict in the job's own process; the exit status."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here; nobody is to be asked for it
@@ -174,7 +143,7 @@ def predict_job(folder: JobFolder) -> int:
 
     def write(name: str, content: dict[str, Any]) -> None:
         text = json.dumps(content, ensure_ascii=False, default=str)
-        write_atomically(job.folder / name, text)
+        disk.write_atomically(job.folder / name, text)
 
     def work() -> events.Event | None:
         request = job.prediction_request()
@@ -194,15 +163,12 @@ def predict_job(folder: JobFolder) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Predict a file from a terminal; the exit status: 0 done, 1 failed."""
     caches.ensure_cache_folder()
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune predict",
-        description="Predict every row of a file with a run's model.",
-    )
+    about = "Predict every row of a file with a run's model."
+    parser = argparse.ArgumentParser("python -m finetune predict", description=about)
     parser.add_argument("--run", required=True, help="a run's id, or its folder")
     parser.add_argument("--runs", type=Path, default=default_root())
-    parser.add_argument(
-        "--file", type=Path, required=True, help="CSV, TSV, JSONL, JSON or Parquet, also .gz"
-    )
+    formats = "CSV, TSV, JSONL, JSON or Parquet, also .gz"
+    parser.add_argument("--file", type=Path, required=True, help=formats)
     parser.add_argument("--out", type=Path, required=True, help="where the result goes")
     for name in ("sentence1", "sentence2", "label"):
         parser.add_argument(f"--{name}_column", default="", help="guessed from the names if absent")

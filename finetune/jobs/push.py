@@ -1,11 +1,7 @@
 """Push jobs: a run's model to the Hugging Face Hub, with its card and perhaps a demo.
 
-    <run folder>/pushes/latest/     the job's folder
-        progress.json               how far it is
-        result.json                 what the Hub confirmed
-
-The token reaches the worker through its standard input and is nowhere else: no argument, file or
-environment has it. As a push is one commit, it happens whole or not at all.
+The folder `<run>/pushes/latest` gets `progress.json` and, once that is confirmed, `result.json`.
+The token reaches the worker through its standard input: no argument, file or environment has it.
 """
 
 from __future__ import annotations
@@ -14,9 +10,8 @@ import dataclasses
 import json
 import shutil
 import sys
-import time
 import traceback
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from finetune.disk import write_atomically
 from finetune.errors import Cancelled, FinetuneError, PublishError
@@ -44,16 +39,13 @@ class PushState(JobState):
 
 class Approvals:
     """What a Check has shown to whom: repositories that a push changes, prices of demo Spaces.
-
-    In the app's memory: after a restart one checks again.
-    """
+    After a restart of the app one checks again."""
 
     def __init__(self) -> None:
         self._shown: set[tuple[str, str, str]] = set()  # visitor, run, repository or price
 
     def add(self, store: RunStore, run: Run, plan: PushPlan) -> None:
-        """A check has shown what a push changes, which may be done from now on; not what it found
-        empty or missing, which another may have filled by then."""
+        """Note what a check has shown, a repository only where it holds something already."""
         self._shown |= {(store.visitor.name, run.id, text) for text in plan.to_approve}
 
     def of(self, store: RunStore, run: Run) -> list[str]:
@@ -65,36 +57,31 @@ class Approvals:
 def start_push(
     store: RunStore, run: Run, request: PushRequest, token: str | None, approvals: Approvals
 ) -> None:
-    """Begin to push, unless this run is being pushed already.
-
-    A repository that holds something is updated where a check has shown it to this visitor for
-    this run, or a push of theirs has put the run there. A demo Space is billed where a check has
-    shown the price.
-    """
+    """Begin to push. A repository that holds something is updated where a check has shown it to the
+    visitor for this run, or a push of theirs has put the run there; a demo Space is billed where a
+    check has shown the price."""
     job, former = _folder(run), push_state(run)
     approved = {*approvals.of(store, run), *job.request.get("approved", [])}
     if former.pushed is not None:
         approved.add(former.progress.full)
-    asked = {"push": dataclasses.asdict(request), "approved": sorted(approved)}
-    background.start_job(store, "push", job, asked, stdin=f"{token or ''}\n".encode())
+    content = {"push": dataclasses.asdict(request), "approved": sorted(approved)}
+    background.start_job(store, job, "push", content, stdin=f"{token or ''}\n".encode())
 
 
 def push_state(run: Run) -> PushState:
     """How far the latest push of a run is; status `none` where there was none."""
     job = _folder(run)
-    state = PushState(**vars(background.job_state(job)))
-    if state.status == "none":
-        return state
     result = job.read_json(job.folder / "result.json")
     if verified := result.get("verified"):
         result["verified"] = Verification(**verified)
-    return replace(
-        state,
+    state = PushState(
+        **vars(background.job_state(job)),
         requested=PushRequest(**job.request.get("push", {"name": ""})),
         progress=PushProgress(**job.read_json(job.folder / "progress.json")),
-        cancelling=state.running and job.stop_requested(),
         pushed=Pushed(**result) if result else None,
     )
+    state.cancelling = state.running and job.stop_requested()
+    return state
 
 
 def cancel_push(run: Run) -> None:
@@ -116,23 +103,21 @@ def _folder(run: Run) -> JobFolder:
 def push_job(job: JobFolder) -> int:
     """Push in the job's own process; the exit status."""
     token = sys.stdin.readline().strip() or None
-    last, phase = 0.0, ""
 
     def write(name: str, content: PushProgress | Pushed) -> None:
         write_atomically(job.folder / name, json.dumps(dataclasses.asdict(content)))
 
-    def on_progress(progress: PushProgress) -> None:
-        nonlocal last, phase
-        if progress.phase != phase or time.monotonic() - last > 0.3:
-            write("progress.json", progress)
-            phase, last = progress.phase, time.monotonic()
-
     def work() -> events.Event | None:
         try:
             run, request = Run(job.folder.parent.parent), PushRequest(**job.request["push"])
-            summary, approved = RunStore(run.folder.parent).summary(run), job.request["approved"]
             pushed = publish.push_run(
-                run, summary, request, token, on_progress, job.stop_requested, approved
+                run,
+                RunStore(run.folder.parent).summary(run),
+                request,
+                token,
+                lambda progress: write("progress.json", progress),
+                job.stop_requested,
+                job.request["approved"],
             )
             write("result.json", pushed)
         except Cancelled as error:

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from finetune import config
-from finetune.config import is_upload
 from finetune.errors import StoreError
 from finetune.jobs import service
-from finetune.jobs.queue import Queue
+from finetune.jobs.scheduler import Queue
 from finetune.runs import grids
-from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -54,23 +52,21 @@ class RunRow:
     damaged: bool = False  # whether its configuration cannot be read
 
 
-@dataclass(frozen=True)
 class RunGroup:
-    """The runs that differ by the seed alone."""
+    """The runs that differ by the seed alone; `rows` are those of them that are shown."""
 
-    rows: list[RunRow]  # those that are shown, at least one
-    count: int  # how many there are, shown or not
-    finished: int
-    f1: SeedSpread | None  # over those that have finished; None where none was scored
-    accuracy: SeedSpread | None
+    def __init__(self, members: Sequence[RunRow]) -> None:
+        self.rows: list[RunRow] = []
+        self.count = len(members)
+        finished = [row for row in members if row.status == "finished"]
+        self.finished = len(finished)
+        self.f1 = grids.seed_spread(row.f1 for row in finished)  # None where none was scored
+        self.accuracy = grids.seed_spread(row.accuracy for row in finished)
 
 
 def run_rows(store: RunStore) -> list[RunRow]:
-    """The row of every run, the newest first.
-
-    A page asks for them every second: the row of a run that has ended and does not wait is made
-    once for as long as no file of it changes.
-    """
+    """The row of every run, the newest first. A page asks for them every second: that of a run
+    that has ended and does not wait is made once for as long as no file of it changes."""
     waiting, rows = Queue(store.root).waiting(), []
     for run in store.runs():
         paths = [run.folder / name for name in _FILES]
@@ -91,7 +87,7 @@ def run_row(store: RunStore, run: Run) -> RunRow:
     values: dict[str, Any] = {"damaged": True}
     with contextlib.suppress(StoreError):
         settings = run.config()
-        uploaded = is_upload(settings.dataset)
+        uploaded = config.is_upload(settings.dataset)
         values = {
             "dataset": (about.pairs or "own files") if uploaded else settings.dataset,
             "checkpoint": settings.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],
@@ -115,7 +111,7 @@ def run_row(store: RunStore, run: Run) -> RunRow:
 
 
 def training_seconds(summary: RunSummary) -> float | None:
-    """How long a run was worked on; from its own clock where it has ended by itself."""
+    """How long a run was worked on; None before it began."""
     if not summary.began:
         return None
     return summary.worked_by(time.time()) if summary.status == "running" else summary.worked
@@ -133,19 +129,10 @@ def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:
 
 
 def sort_rows(
-    rows: Sequence[RunRow],
-    by: str = "created",
-    descending: bool = True,
-    of: Sequence[RunRow] | None = None,
+    rows: Sequence[RunRow], by: str, descending: bool, all_rows: Sequence[RunRow]
 ) -> list[RunRow | RunGroup]:
-    """The rows in order, the unknown last; the members of a group stand together, where the
-    foremost of them would.
-
-    Args:
-        by: one of `COLUMNS`; anything else sorts by when.
-        of: all the rows there are, where these are some of them: what a group says is of all its
-            members.
-    """
+    """The rows in order, the unknown last, those of a group together where the first would be; what
+    a group says is of all its members in `all_rows`."""
     name = by if by in COLUMNS else "created"
 
     def sort_key(row: RunRow) -> Any:
@@ -155,29 +142,20 @@ def sort_rows(
     ordered = [row for row in rows if getattr(row, name) is not None]
     ordered.sort(key=sort_key, reverse=descending)
     ordered += [row for row in rows if getattr(row, name) is None]
-    members, shown = _by_group(rows if of is None else of), _by_group(ordered)
+    members: dict[str, list[RunRow]] = defaultdict(list)
+    for row in all_rows:
+        members[row.group].append(row)
     result: list[RunRow | RunGroup] = []
+    groups: dict[str, RunGroup] = {}
     for row in ordered:
         if not row.group or len(members[row.group]) < 2:
             result.append(row)
-        elif shown[row.group][0] is row:
-            result.append(_group(members[row.group], shown[row.group]))
+            continue
+        if row.group not in groups:
+            groups[row.group] = RunGroup(members[row.group])
+            result.append(groups[row.group])
+        groups[row.group].rows.append(row)
     return result
-
-
-def _by_group(rows: Sequence[RunRow]) -> dict[str, list[RunRow]]:
-    groups: dict[str, list[RunRow]] = defaultdict(list)
-    for row in rows:
-        groups[row.group].append(row)
-    return groups
-
-
-def _group(rows: Sequence[RunRow], shown: list[RunRow]) -> RunGroup:
-    finished = [row for row in rows if row.status == "finished"]
-    f1, accuracy = (
-        grids.seed_spread(getattr(row, name) for row in finished) for name in ("f1", "accuracy")
-    )
-    return RunGroup(shown, len(rows), len(finished), f1, accuracy)
 
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:

@@ -1,42 +1,119 @@
-"""Starts queued runs when a device is free, under the store's lock: any process may ask."""
+"""The queue of runs, and what starts them when a device is free.
+
+    <root>/.queue/<turn>.<order>-<run id>   a run that waits; holds its owner's name
+    <root>/.queue/turn.json                 who has had the present turn (owner -> its number)
+
+Owners take turns: each run of an owner has the turn after that of their run before it, the first
+the present turn (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
-from finetune import owners
+from finetune import disk, owners
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
-from finetune.jobs import warm_worker, workers
+from finetune.jobs import workers
 from finetune.jobs.background import store_lock
-from finetune.jobs.queue import Queue
 from finetune.messages import message
-from finetune.owners import Limits
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 
+_MIDDLE = 10**12  # the first order; there is room in front
 _log = logging.getLogger("finetune.jobs.scheduler")
 _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
 
 
-def dispatch_queue(store: RunStore) -> None:
-    """Start what waits and finds a free device, in order.
+class _Entry(NamedTuple):
+    turn: int
+    order: int
+    run_id: str
+    path: Path
 
-    Never raises for a run's sake: one that cannot be started has failed, and the next is tried.
-    """
-    store = store.everyone
+    @property
+    def owner(self) -> str:
+        with contextlib.suppress(OSError):  # its worker may take it out at this moment
+            return self.path.read_text(encoding="utf-8")
+        return ""
+
+
+class Queue:
+    """The queue of the store at `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / ".queue"
+        self._turn_file = self._folder / "turn.json"
+
+    def waiting(self) -> list[str]:
+        """The ids that wait, the next first."""
+        return [entry.run_id for entry in self._entries()]
+
+    def add(self, run_id: str, owner: str = "", first: bool = False) -> None:
+        """Put a run at the end of its owner's turns, or before all; one that waits is moved."""
+        entries = self._entries()
+        orders = [entry.order for entry in entries] or [_MIDDLE]
+        if first and entries:
+            turn, order = entries[0].turn, min(orders) - 1
+        else:
+            had_turn = disk.read_json(self._turn_file)
+            now = max(had_turn.values(), default=0)
+            theirs = [entry.turn + 1 for entry in entries if entry.owner == owner]
+            turn, order = max([now + (owner in had_turn), *theirs]), max(orders) + 1
+        path = self._folder / f"{turn}.{order}-{run_id}"
+        with disk.writing(f"The queue {self._folder}"):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if former := self._find(run_id):
+                os.replace(former.path, path)
+            path.write_text(owner, encoding="utf-8")
+
+    def remove(self, run_id: str) -> None:
+        """Take a run out, if it waits."""
+        if entry := self._find(run_id):
+            entry.path.unlink(missing_ok=True)
+
+    def begin(self, run_id: str) -> None:
+        """Take out a run that has a worker now: its owner has had this turn."""
+        if entry := self._find(run_id):
+            had_turn = disk.read_json(self._turn_file).items()
+            turns = {owner: turn for owner, turn in had_turn if turn == entry.turn}
+            with contextlib.suppress(StoreError):  # a full disk: the next turn is a little unfair
+                text = json.dumps(turns | {entry.owner: entry.turn})
+                disk.write_atomically(self._turn_file, text)
+            entry.path.unlink(missing_ok=True)
+
+    def _find(self, run_id: str) -> _Entry | None:
+        return next((entry for entry in self._entries() if entry.run_id == run_id), None)
+
+    def _entries(self) -> list[_Entry]:
+        entries = []
+        for path in self._folder.glob("*-*"):
+            place, _, run_id = path.name.partition("-")
+            turn, _, order = place.partition(".")
+            if turn.isdecimal() and order.isdecimal():
+                entries.append(_Entry(int(turn), int(order), run_id, path))
+        return sorted(entries)
+
+
+def dispatch_queue(store: RunStore) -> None:
+    """Start what waits and finds a free device, in order; a run that cannot be started fails."""
     scheduler = _schedulers.get(store.root)
-    if scheduler is None or not scheduler.tick_now():
-        _dispatch(store)
+    if scheduler is not None and scheduler.is_alive():
+        scheduler.tick_now()
+    else:
+        _dispatch(store.everyone)
 
 
 def _dispatch(store: RunStore) -> None:
@@ -64,7 +141,7 @@ def _start_waiting(store: RunStore) -> None:
         try:
             accelerators = _free_accelerators(run, running)
         except FinetuneError as error:  # its configuration is damaged
-            _fail(store, run, error)
+            _fail(run, error)
             continue
         if accelerators is None:
             return
@@ -72,13 +149,13 @@ def _start_waiting(store: RunStore) -> None:
             _start(store, run, accelerators)
             running.append(run)
         except JobError as error:  # no process can be started
-            _fail(store, run, error)
+            _fail(run, error)
 
 
-def _fail(store: RunStore, run: Run, error: FinetuneError) -> None:
+def _fail(run: Run, error: FinetuneError) -> None:
     with contextlib.suppress(StoreError):
         run.append(events.Failed(error=error.fact, remedy=error.remedy))
-    Queue(store.root).remove(run.id)
+    Queue(run.folder.parent).remove(run.id)
 
 
 def _free_accelerators(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
@@ -96,22 +173,15 @@ def _free_accelerators(run: Run, running: Sequence[Run]) -> tuple[str, ...] | No
 
 
 def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
-    """Give the run to the warm worker if it can do it, else to one of its own; then it leaves the
-    queue. The worker, too, takes it out: this process may be killed in between."""
+    """Give the run to a worker, and take it out of the queue, as the worker itself does too."""
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)
     if store.summary(run).count > 0:
         run.resume()
-    if accelerators or not warm_worker.give_to_warm_worker(store, run):
-        workers.spawn_worker(run, devices=accelerators, cwd=cwd)
+    if accelerators or not workers.give_to_warm_worker(store, run):
+        workers.spawn_worker(run, accelerators, cwd)
     Queue(store.root).begin(run.id)
-
-
-def adopt_terminal_run(run: Run) -> None:
-    """Record the calling process, which holds the run's lock, as its worker."""
-    accelerators = devices.list_accelerators()[: run.config().num_processes]
-    workers.record_worker(run, os.getpid(), accelerators)
 
 
 def running_runs(store: RunStore) -> list[Run]:
@@ -120,27 +190,23 @@ def running_runs(store: RunStore) -> list[Run]:
 
 
 def _stop_overdue(store: RunStore) -> None:
-    """Stop visitors' runs that were worked on as long as one may be; their best models stay."""
-    limit = Limits().run_minutes
+    """Stop visitors' runs that were worked on for as long as a run may be."""
+    limit = owners.Limits().run_minutes
+    reason = message("It was worked on for {n} minutes, as long as a run may be.", n=limit)
     for run in running_runs(store):
         summary = store.summary(run)
         if not run.owner or run.stop_requested() or summary.status in ENDED:
             continue
         if summary.worked_by(time.time()) > 60 * limit:
-            run.request_stop(
-                reason=message(
-                    "It was worked on for {n} minutes, as long as a run may be.", n=limit
-                )
-            )
+            run.request_stop(reason=reason)
             workers.end_worker(run)
 
 
-class Scheduler:
+class Scheduler(threading.Thread):
     """A thread that starts queued runs as long as its app lives, with its own priority.
 
     Args:
-        warm: keep a worker waiting that has imported already, half a gigabyte, while nothing
-            trains; for an app that people look at.
+        warm: keep a warm worker (half a gigabyte) while nothing trains.
         every: seconds between two looks at the queue.
         release: called before a run is started while none is at work, to free device memory.
     """
@@ -152,36 +218,28 @@ class Scheduler:
         every: float = 0.5,
         release: Callable[[], None] = lambda: None,
     ) -> None:
-        self._store = store.everyone
-        self._warm = warm
-        self._every = every
-        self._release = release
+        super().__init__(name="scheduler", daemon=True)
+        self._store, self._warm, self._every, self._release = store.everyone, warm, every, release
         self._requests: SimpleQueue[threading.Event | None] = SimpleQueue()  # None to end
-        self._thread = threading.Thread(target=self._loop, name="scheduler", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        _schedulers[self._store.root] = self
-        self._thread.start()
 
     def close(self) -> None:
         """End; what runs goes on."""
-        _schedulers.pop(self._store.root, None)
         self._requests.put(None)
-        self._thread.join(5)
+        self.join(5)
 
-    def tick_now(self, patience: float = 3.0) -> bool:
-        """Look at the queue now and wait until that is done; False where no thread can."""
-        if not self._thread.is_alive() or threading.current_thread() is self._thread:
-            return False
+    def tick_now(self) -> None:
+        """Look at the queue now, and wait until that is done."""
         done = threading.Event()
         self._requests.put(done)
-        done.wait(patience)
-        return True
+        done.wait(3)
 
-    def _loop(self) -> None:
-        for run in self._store.runs():  # so that nobody waits for it when the page opens
-            self._store.summary(run)
+    def run(self) -> None:
+        _schedulers[self._store.root] = self
+        for run in self._store.runs():
+            # Read now, so that nobody waits for it when the page opens.
+            finished = self._store.summary(run).status == "finished"
+            if finished and not run.is_alive():  # its worker may have been killed before it did so
+                shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
         while True:
             done: threading.Event | None = threading.Event()
             with contextlib.suppress(Empty):
@@ -195,12 +253,12 @@ class Scheduler:
             done.set()
 
     def _tick(self) -> None:
-        if Queue(self._store.root).waiting() and not running_runs(self._store):
+        store = self._store
+        if Queue(store.root).waiting() and not running_runs(store):
             self._release()
         if owners.is_shared():
-            _stop_overdue(self._store)
-        _dispatch(self._store)
-        if self._warm and not running_runs(self._store):
-            with store_lock(self._store):
-                if not running_runs(self._store):
-                    warm_worker.start_warm_worker(self._store)
+            _stop_overdue(store)
+        _dispatch(store)
+        if self._warm and not running_runs(store):
+            with store_lock(store):
+                workers.start_warm_worker(store)

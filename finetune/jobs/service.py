@@ -1,8 +1,4 @@
-"""Training runs: start, resume, stop and delete them, and say what state they are in.
-
-One run at a time on each accelerator, or on the processors where there is none; the others wait in
-order, on disk (`queue`), until the `scheduler` starts them.
-"""
+"""Training runs: start, resume, stop and delete them, and say what state they are in."""
 
 from __future__ import annotations
 
@@ -10,13 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from finetune.config import RunConfig, too_many_steps
+from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
-from finetune.jobs import check, cost, scheduler, workers
+from finetune.jobs import check, scheduler, workers
 from finetune.jobs.background import current_state, store_lock
-from finetune.jobs.queue import Queue
+from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
 from finetune.owners import Limits
 from finetune.runs import events
@@ -30,14 +26,7 @@ RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
 
 
 def start_run(store: RunStore, config: RunConfig) -> Run:
-    """Make a run and start its worker, or put it in the queue where another is training.
-
-    Raises:
-        ConfigError: when the configuration is wrong.
-        DataError: when its pairs were examined and found impossible to train on.
-        JobError: when the visitor has as many runs or places in the queue as they may.
-        StoreError: when the run folder cannot be made.
-    """
+    """Make a run and start its worker, or put it in the queue where another is training."""
     return start_runs(store, [config])[0]
 
 
@@ -68,9 +57,8 @@ def _check(store: RunStore, config: RunConfig) -> None:
         _check_visitors_config(store, config)
     report = check.check_state(check.check_folder(store, config)).report
     if report is not None and report.blocked:
-        raise DataError(
-            report.blocked[0].title, "{action} See Data.", action=report.blocked[0].action
-        )
+        finding = report.blocked[0]
+        raise DataError(finding.title, "{action} See Data.", action=finding.action)
 
 
 def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
@@ -90,11 +78,6 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
         )
     if problems:
         raise ConfigError(problems)
-    # Where the number of steps is not known by now, the worker checks it.
-    limit, steps = Limits().run_steps, cost.estimate_cost(store, config).steps
-    total = steps.total if steps and not steps.about else config.max_steps
-    if total > limit:
-        raise too_many_steps(config, total, limit)
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:
@@ -102,8 +85,10 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
     if store.visitor.alone:
         return
     if not store.visitor.may_start:
-        problem = _("This browser keeps no cookies, so a run could not be yours.")
-        raise JobError(problem, "Allow them, or sign in.")
+        raise JobError(
+            "This browser keeps no cookies, so a run could not be yours.",
+            "Allow them, or sign in.",
+        )
     limits, runs, queue = Limits(), store.runs(), Queue(store.root).waiting()
     waiting = sum(run.id in queue for run in runs)
     if len(runs) + more > limits.runs:
@@ -159,7 +144,7 @@ def move_to_front(store: RunStore, run: Run) -> None:
     if not store.visitor.alone:
         raise JobError("Others wait too.", "The queue of a shared app goes in order.")
     with store_lock(store):
-        if run.id not in Queue(store.root):
+        if run.id not in Queue(store.root).waiting():
             raise JobError("The run does not wait any more.")
         Queue(store.root).add(run.id, run.owner, first=True)
 
@@ -171,15 +156,8 @@ def stop_run(
     patience: float = workers.STOP_PATIENCE,
     limit: float = workers.STOP_LIMIT,
 ) -> None:
-    """Ask a run to end, keeping its best model; or take it out of the queue, where it waits.
-
-    Args:
-        discard: throw its model away.
-        patience, limit: seconds until a worker that does not listen gets SIGTERM, and SIGKILL.
-
-    Raises:
-        JobError: when the model of a run that has ended by itself shall be thrown away.
-    """
+    """Ask a run to end, or take it out of the queue. Its best model is kept unless `discard`;
+    `patience` and `limit` are those of `end_worker`."""
     with store_lock(store):
         Queue(store.root).remove(run.id)
         summary = store.summary(run)
@@ -194,8 +172,6 @@ def stop_run(
                 "Delete it if you do not want its model.",
                 status=run_summary(store, run).status,
             )
-        elif summary.status not in ENDED:  # its worker has died
-            run.request_stop()
 
 
 def delete_run(store: RunStore, run: Run) -> None:
@@ -216,7 +192,7 @@ def active_run(store: RunStore) -> Run | None:
         if run.is_alive() and store.summary(run).status not in ENDED:
             return run
     for run_id in Queue(store.root).waiting():
-        with contextlib.suppress(NoSuchRun):
+        with contextlib.suppress(NoSuchRun):  # another visitor's
             return store.get(run_id)
     return None
 
@@ -226,7 +202,7 @@ def run_summary(store: RunStore, run: Run) -> RunSummary:
 
     A dead worker without a last event was interrupted; or stopped, where a stop was asked for.
     """
-    if run.id in Queue(store.root):
+    if run.id in Queue(store.root).waiting():
         summary = store.summary(run)
         if summary.status in ENDED or not run.is_alive():
             return replace(summary, status="waiting", error="", remedy="")

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
@@ -19,20 +19,21 @@ from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.environment import caches, logs
 from finetune.errors import FinetuneError, StoreError
-from finetune.jobs import background, check, pipeline, scheduler, workers
-from finetune.jobs.queue import Queue
-from finetune.jobs.stop_switch import StopSwitch, Terminated
-from finetune.jobs.terminal import TerminalBar, print_event
+from finetune.jobs import background, check, pipeline, workers
+from finetune.jobs.pipeline import StopSwitch, Terminated
+from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
 from finetune.runs import events
-from finetune.runs.events import Event
+from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import ENDED
 from finetune.training import distributed
 
-_PATIENCE = 3.0  # seconds in which a rank that knows the cause can write it down
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
 _LOST = events.Failed(
     error=_("A process of this run has ended without a word, perhaps for want of memory."),
     remedy=_("The log may say more; Resume goes on from the last checkpoint."),
@@ -43,11 +44,6 @@ def train_job(job: JobFolder) -> int:
     """Carry out a run in its worker, or let Accelerate start several; the exit status."""
     run = Run(job.folder)
     Queue(run.folder.parent).begin(run.id)
-    try:
-        distributed.check_accelerate_config(run.config())
-    except FinetuneError as error:
-        run.append(events.Failed(error=error.fact, remedy=error.remedy))
-        return 1
     if _needs_several_processes(run):
         distributed.exec_launcher(run)
     return carry_out_run(run, print_event)
@@ -56,10 +52,8 @@ def train_job(job: JobFolder) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Train from a terminal; the exit status: 0 ended, 1 failed, 2 wrong arguments."""
     caches.ensure_cache_folder()
-    parser = argparse.ArgumentParser(
-        prog="python -m finetune train",
-        description="Fine-tune a checkpoint on sentence pairs. The run appears in the page.",
-    )
+    about = "Fine-tune a checkpoint on sentence pairs. The run appears in the page."
+    parser = argparse.ArgumentParser("python -m finetune train", description=about)
     parser.add_argument("--run", type=Path, help="an existing run folder to carry out")
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
@@ -70,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         run = _open_run(args)
         distributed.check_accelerate_config(run.config())
-    except FinetuneError as error:
+    except (FinetuneError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
     show = TerminalBar() if sys.stderr.isatty() or not args.run else print_event
@@ -81,9 +75,6 @@ def main(arguments: list[str] | None = None) -> int:
         if not only:
             print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
             return 0 if single else 1  # or the other ranks would wait for this one
-        if single or not args.run:
-            with contextlib.suppress(StoreError):
-                scheduler.adopt_terminal_run(run)
         if single and _needs_several_processes(run):
             distributed.exec_launcher(run)
         return _leave(carry_out_run(run, show))
@@ -94,8 +85,7 @@ def _needs_several_processes(run: Run) -> bool:
 
 
 def _leave(status: int) -> int:
-    """End one of several processes at once: the threads of torch's process group can abort an
-    interpreter that winds up, and the launcher would call the run failed."""
+    """End one of several processes at once: torch's threads can abort one that winds up."""
     if not distributed.is_single_process():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -115,12 +105,7 @@ def _open_run(args: argparse.Namespace) -> Run:
         return run if main_process else _RankView(run.folder.parent, run.config())
     values: dict[str, Any] = {}
     if args.config:
-        try:
-            values = RunConfig.from_json(args.config.read_text(encoding="utf-8")).to_dict()
-        except OSError as error:
-            raise FinetuneError(
-                "{config} cannot be read: {strerror}.", config=args.config, strerror=error.strerror
-            ) from error
+        values = RunConfig.from_json(args.config.read_text(encoding="utf-8")).to_dict()
     values |= config.preset(args.preset) if args.preset else {}
     values |= arguments_given(args) | uploads.upload_from_arguments(args, args.runs)
     run_config = catalog.with_absolute_paths(RunConfig(**values))
@@ -139,7 +124,7 @@ class _RankView(Run):
     def config(self) -> RunConfig:
         return self._config
 
-    def append(self, event: Event) -> None:
+    def append(self, event: events.Event) -> None:
         pass
 
     def exists(self) -> bool:
@@ -149,11 +134,8 @@ class _RankView(Run):
         return False
 
 
-def carry_out_run(run: Run, show: Callable[[Event], None]) -> int:
-    """Carry out a run to its end, writing every event and showing it; the exit status.
-
-    Errors become a `Failed` event. A run that is deleted meanwhile is stopped.
-    """
+def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
+    """Carry out a run to its end, writing and showing every event; the exit status."""
     stop = StopSwitch(run)
     stop.install()
     main_process = distributed.is_main_process()
@@ -172,16 +154,12 @@ def carry_out_run(run: Run, show: Callable[[Event], None]) -> int:
         return 0
     except Terminated:
         seconds = run.events_summary().worked_by(time.time())
-        ended: Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
+        ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
         if not distributed.is_single_process() and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except Exception as error:
-        if not run.exists():  # it was deleted, and nothing is wrong
-            ended = events.Stopped(step=0, seconds=0.0)
-        elif isinstance(error, FinetuneError):
-            ended = events.Failed(error=error.fact, remedy=error.remedy)
-        else:
-            ended = unexpected_failure(error, run.config())
+        deleted = events.Stopped(step=0, seconds=0.0)
+        ended = failure_event(error, run) if run.exists() else deleted
     finally:
         if not run.exists():
             shutil.rmtree(run.folder, ignore_errors=True)
@@ -206,18 +184,19 @@ def _as_requested(run: Run, event: events.Stopped) -> events.Stopped:
     return event.model_copy(update=asked)
 
 
-def _clean_up(run: Run, event: Event) -> None:
+def _clean_up(run: Run, event: events.Event) -> None:
     if isinstance(event, events.Finished):
         shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
     if isinstance(event, events.Stopped) and event.discarded:
         run.discard()
 
 
-def _append_end(run: Run, ended: Event) -> None:
+def _append_end(run: Run, ended: events.Event) -> None:
     """Write how the run ended; once, though every rank comes here, the one that knows first."""
     if not distributed.is_single_process():
         run = Run(run.folder)
-        patience = _PATIENCE if ended is _LOST else not distributed.is_main_process()
+        # Seconds in which a rank that knows the cause can write it down.
+        patience = 3.0 if ended is _LOST else not distributed.is_main_process()
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and run.events_summary().status not in ENDED:
             time.sleep(0.1)
@@ -226,8 +205,10 @@ def _append_end(run: Run, ended: Event) -> None:
     run.append(ended)
 
 
-def unexpected_failure(error: Exception, config: RunConfig) -> events.Failed:
-    """What a run's error comes to, in words that a person can act on."""
+def failure_event(error: Exception, run: Run) -> events.Failed:
+    """The event of an error that ends a run."""
+    if isinstance(error, FinetuneError):
+        return events.Failed(error=error.fact, remedy=error.remedy)
     if distributed.is_lost_rank_error(error):
         logs.print_traceback()
         return _LOST
@@ -240,8 +221,78 @@ def unexpected_failure(error: Exception, config: RunConfig) -> events.Failed:
                 "per_device_train_batch_size is {per_device_train_batch_size}: halve it and "
                 "double gradient_accumulation_steps, which learns the same; or lower "
                 "max_length.",
-                per_device_train_batch_size=config.per_device_train_batch_size,
+                per_device_train_batch_size=run.config().per_device_train_batch_size,
             ),
         )
     files, remedy = _("A file of the run"), _("The log has the details.")
     return background.failure_event(error, files, remedy, pipeline.RESUME)
+
+
+class TerminalBar:
+    """A tqdm bar of steps, with the evaluations printed above it."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[Any] | None = None
+
+    def __call__(self, event: events.Event) -> None:
+        from tqdm import tqdm
+
+        if isinstance(event, events.Stepped) and self._bar is not None:
+            self._bar.set_postfix(loss=f"{event.loss:.4f}", refresh=False)
+            self._bar.update(event.step - self._bar.n)
+        elif text := describe_event(event):
+            tqdm.write(text, file=sys.stderr)
+        if isinstance(event, events.Prepared):
+            self._bar = tqdm(total=event.total_steps, unit="step")
+        ended = isinstance(event, (events.Finished, events.Stopped, events.Failed))
+        if ended and self._bar is not None:
+            self._bar.close()
+
+
+def print_event(event: events.Event) -> None:
+    """One line an event, for the log that a page shows."""
+    if text := describe_event(event):
+        print(text, flush=True)
+
+
+def describe_event(event: events.Event) -> str:
+    """Lines for a person; empty for what is not worth a line."""
+    match event:
+        case events.Started():
+            return f"on {event.device}, {event.processes} process(es)"
+        case events.PhaseStarted() if event.phase != Phase.TRAIN:
+            return f"{event.phase.replace('_', ' ')} {event.detail}".strip()
+        case events.Prepared():
+            counts = (
+                f"{event.train_examples} training and {event.validation_examples} validation "
+                f"pairs, {event.total_steps} steps, {event.parameters:,} parameters"
+            )
+            leaks = [
+                f"warning: {count:,} training pairs stand in {split} too, and its score will "
+                "flatter the model; --drop_leaked leaves them out"
+                for split, count in event.data.get("leaked", {}).items()
+            ]
+            return "\n".join([counts, *leaks])
+        case events.Stepped():
+            return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
+        case events.Evaluated():
+            best = " (best so far)" if event.best else ""
+            return f"step {event.step}: validation {_scores(event.metrics)}{best}"
+        case events.BaselinesMeasured():
+            baselines = event.baselines.items()
+            return "\n".join(f"baseline {name}: {_scores(scores)}" for name, scores in baselines)
+        case events.Resumed():
+            return f"going on from step {event.step}"
+        case events.Stopped():
+            text = f"stopped at step {event.step}" + ", model discarded" * event.discarded
+            return f"{text} {event.reason}".strip()
+        case events.Failed():
+            return f"failed: {event.error} {event.remedy}".strip()
+        case events.Finished():
+            early = ", early: the score had stopped rising," if event.early else ""
+            return f"finished {event.step} steps{early} in {event.seconds:.1f} s"
+    return ""
+
+
+def _scores(scores: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items() if name != "examples")

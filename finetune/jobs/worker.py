@@ -1,6 +1,6 @@
 """The process of a background job: `python -m finetune.jobs.worker FOLDER`.
 
-It is started with the job's lock, which the kernel releases when it ends, however it ends.
+A warm worker imports everything and waits for a run that needs no Hub: training begins at once.
 """
 
 from __future__ import annotations
@@ -8,24 +8,59 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
+from importlib import import_module
 from pathlib import Path
 
 from finetune.environment import caches
-from finetune.errors import StoreError
 from finetune.jobs import workers
-from finetune.jobs.kinds import KINDS
-from finetune.runs.job_folder import JobFolder
+from finetune.jobs.background import KINDS
+from finetune.runs.job_folder import JobFolder, hold_lock
+from finetune.runs.run import Run
+
+LIFETIME = 3600.0  # seconds without a run after which a warm worker ends
+_IMPORTED = (  # the first is what the first optimizer would import
+    "torch._dynamo", "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto", "finetune.data.splits", "finetune.jobs.train",
+    "finetune.training.dataloaders", "finetune.training.loop",
+    "finetune.training.metrics", "finetune.training.model", "finetune.training.trackers",
+)  # fmt: skip
 
 
 def main(folder: str) -> int:
     """Carry out the job of a folder; the exit status."""
     caches.ensure_cache_folder()
     job = JobFolder(Path(folder))
-    if job.read_json(job.process_file).get("pid") != os.getpid():
-        with contextlib.suppress(StoreError):  # who started it was killed before it could
-            accelerators = filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
-            workers.record_worker(job, os.getpid(), tuple(accelerators))
-    return KINDS[job.kind].carry_out(job)
+    if job.kind != workers.WARM:
+        return KINDS[job.kind].carry_out(job)
+    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for name in _IMPORTED:
+        import_module(name)
+    run = wait_for_run(job.folder, job.request["parent"])
+    if run is None:
+        return 0
+    os.chdir(workers.empty_folder(run))  # its own is gone with the folder it waited in
+    log = os.open(run.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    return KINDS["train"].carry_out(run)
+
+
+def wait_for_run(folder: Path, parent: int) -> Run | None:
+    """The run to carry out; None when no run came, or the parent process or the folder is gone."""
+    deadline = time.monotonic() + LIFETIME
+    with contextlib.suppress(OSError):
+        (folder / workers.READY).touch()
+        while os.getppid() == parent and time.monotonic() < deadline and folder.is_dir():
+            if (folder / workers.RUN).exists():
+                run = Run(Path((folder / workers.RUN).read_text(encoding="utf-8")))
+                if hold_lock(run.lock_file) is None:
+                    return None
+                os.environ[workers.LOCKED] = str(run.folder)
+                return run
+            time.sleep(0.02)
+    return None
 
 
 if __name__ == "__main__":

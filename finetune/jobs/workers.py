@@ -1,8 +1,7 @@
-"""Worker processes: start one for a job's folder, find it to send it a signal, end it.
+"""Worker processes on this machine: start one for a job's folder, find it, end it.
 
-A worker is detached (its own session, no stdin, output to a file), so that neither a closed tab nor
-the app's end touches it. It inherits the folder's lock: `JobFolder.is_alive` is true from before
-it is started until its last process ends. `process.json` is needed only to send it a signal.
+A worker is detached (its own session, no stdin, output to a file), so that it outlives the app. It
+inherits the folder's lock, which makes `JobFolder.is_alive` true; `process.json` is for signals.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -22,38 +20,37 @@ from pathlib import Path
 import psutil
 
 from finetune import disk, owners
-from finetune.disk import write_atomically
+from finetune.data import catalog
+from finetune.environment import devices
 from finetune.errors import JobError, StoreError
 from finetune.runs.job_folder import JobFolder, hold_lock
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
 WORKER = "finetune.jobs.worker"  # the module that a worker runs
 STOP_PATIENCE, STOP_LIMIT = 4.0, 30.0  # seconds until SIGTERM, and until SIGKILL
 LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its launcher, holds
+WARM = "warm"  # the kind of a worker that waits for a run
+READY, RUN = "ready", "run"  # files by which a warm worker and the app talk
 _SOURCE = Path(__file__).resolve().parent.parent.parent
 # Folders that a worker is told by absolute paths, for it runs in another one.
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
-_jobs: dict[int, JobFolder] = {}  # what this process's workers carry out, by pid
 
 
 def spawn_worker(
-    job: JobFolder,
-    module: str = "",
-    devices: Sequence[str] = (),
-    cwd: Path | None = None,
-    stdin: bytes = b"",
+    job: JobFolder, accelerators: Sequence[str] = (), cwd: Path | None = None, stdin: bytes = b""
 ) -> None:
     """Start a worker for a folder.
 
     Args:
-        module: what it runs; `WORKER` where empty.
-        devices: the accelerators it may use; all, where empty.
-        cwd: where it runs; an empty folder by default, so that no name of a dataset or checkpoint
-            can mean a file of this machine.
-        stdin: what it can read once; a secret stands in no argument, file or variable.
+        accelerators: those it may use; all, where empty.
+        cwd: where it runs; an empty folder by default, so that no name means a file here.
+        stdin: what it can read once: a secret stands in no argument, file or variable.
     """
     folder = str(job.folder.resolve())
     variables = _environment() | {"PYTHONUNBUFFERED": "1", LOCKED: folder}
-    variables |= {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
+    if accelerators:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(accelerators)
     with disk.writing(job.lock_file):
         lock = hold_lock(job.lock_file)
     if lock is None:
@@ -61,7 +58,7 @@ def spawn_worker(
     try:
         with job.log_file.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", module or WORKER, folder],
+                [sys.executable, "-m", WORKER, folder],
                 stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -75,11 +72,11 @@ def spawn_worker(
     finally:
         os.close(lock)  # the worker has it now
     # Collects the exit status, or the ended worker would stay a zombie while the app lives.
-    threading.Thread(target=_reap, args=(process,), name="reap", daemon=True).start()
+    threading.Thread(target=process.wait, name="reap", daemon=True).start()
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(stdin)
-    record_worker(job, process.pid, devices)
+    record_worker(job, process.pid, accelerators)
 
 
 def empty_folder(job: JobFolder) -> Path:
@@ -91,11 +88,8 @@ def empty_folder(job: JobFolder) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a worker.
-
-    Where several people share the app it has no token: a visitor must not read with its owner's
-    what is private or gated, be it a dataset or a checkpoint.
-    """
+    """The environment of a worker; without a token where the app is shared, for a visitor must not
+    read with its owner's what is private or gated."""
     variables = {"WANDB_DIR": os.getcwd(), **os.environ}
     variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
     paths = [str(_SOURCE), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
@@ -107,38 +101,26 @@ def _environment() -> dict[str, str]:
     return variables | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
 
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a worker's end and note the signal that ended it, which nobody else can know."""
-    code, job = process.wait(), _jobs.pop(process.pid, None)
-    record = job.read_json(job.process_file) if job else {}
-    if job and code < 0 and record.get("pid") == process.pid:
-        with contextlib.suppress(StoreError):
-            write_atomically(job.process_file, json.dumps({**record, "signal": -code}) + "\n")
-
-
-def record_worker(job: JobFolder, pid: int, devices: Sequence[str] = ()) -> None:
+def record_worker(job: JobFolder, pid: int, accelerators: Sequence[str] = ()) -> None:
     """Write down which process carries a job out, and on which accelerators."""
-    record = {"pid": pid, "started": _start_time(pid), "devices": list(devices)}
-    write_atomically(job.process_file, json.dumps(record) + "\n")
-    _jobs[pid] = job
+    record = {"pid": pid, "started": 0.0, "devices": list(accelerators)}
+    with contextlib.suppress(psutil.Error):  # it has ended already
+        record["started"] = _start_time(psutil.Process(pid))
+    disk.write_atomically(job.process_file, json.dumps(record) + "\n")
 
 
-def _start_time(pid: int) -> float:
+def _start_time(process: psutil.Process) -> float:
     """Seconds from the machine's start to the process's: a clock that is set changes nothing."""
-    try:
-        return float(psutil.Process(pid).create_time() - psutil.boot_time())
-    except (psutil.Error, ValueError, OverflowError):
-        return 0.0
+    return float(process.create_time() - psutil.boot_time())
 
 
 def worker_process(job: JobFolder) -> psutil.Process | None:
-    """The process to signal; None when it has ended, or its pid is another's now."""
+    """The process that carries a job out; None when it has ended, or its pid is another's now."""
     record = job.read_json(job.process_file)
-    pid, started = record.get("pid"), record.get("started")
-    if not isinstance(pid, int) or not isinstance(started, float) or not job.is_alive():
-        return None
-    with contextlib.suppress(psutil.Error, ValueError, OverflowError):
-        return psutil.Process(pid) if abs(_start_time(pid) - started) < 1 else None
+    with contextlib.suppress(psutil.Error, KeyError, TypeError, ValueError, OverflowError):
+        process = psutil.Process(record["pid"])
+        if abs(_start_time(process) - record["started"]) < 1 and job.is_alive():
+            return process
     return None
 
 
@@ -147,76 +129,90 @@ def worker_devices(job: JobFolder) -> tuple[str, ...]:
     return tuple(map(str, job.read_json(job.process_file).get("devices", [])))
 
 
-def was_killed(job: JobFolder) -> bool:
-    """Whether SIGKILL ended its worker, as far as the app that started it saw that."""
-    return bool(job.read_json(job.process_file).get("signal") == signal.SIGKILL)
-
-
 def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = STOP_LIMIT) -> None:
-    """See to it, in the background, that a worker that was asked to stop ends.
-
-    Args:
-        patience, limit: seconds until it gets SIGTERM, and its whole process group SIGKILL.
-    """
+    """See to it, in the background, that a worker that was asked to stop ends: after `patience`
+    seconds by SIGTERM, after `limit` by SIGKILL."""
 
     def end() -> None:
-        while (process := worker_process(job)) is None:  # just started: it is not recorded yet
-            if not job.is_alive():
-                return
-            time.sleep(0.05)
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            _, alive = psutil.wait_procs([process], patience)
-            if alive:
-                process.terminate()
-                _, alive = psutil.wait_procs([process], limit - patience)
-            if alive:
-                _kill(process)
+        with contextlib.suppress(psutil.Error):
+            if process := worker_process(job):
+                _, alive = psutil.wait_procs([process], patience)
+                if alive:
+                    process.terminate()
+                    psutil.wait_procs([process], limit - patience)
+                    kill_worker(job)
 
     threading.Thread(target=end, name=f"stop-{job.id}", daemon=True).start()
 
 
-def kill_worker(job: JobFolder, patience: float = 5.0) -> None:
-    """End a worker at once, its whole process group with it, and wait until it is gone."""
-    deadline = time.monotonic() + patience
-    while job.is_alive() and (left := deadline - time.monotonic()) > 0:
-        if (process := worker_process(job)) is not None:
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                _kill(process)
-                process.wait(left)
-        time.sleep(0.01)
-
-
-def _kill(process: psutil.Process) -> None:
-    children = process.children(recursive=True)  # a launcher's have process groups of their own
-    if process.is_running() and os.getpgid(process.pid) == process.pid:
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    for child in children:
-        with contextlib.suppress(psutil.Error):
-            child.kill()
+def kill_worker(job: JobFolder) -> None:
+    """End a worker at once, with the processes it has started, and wait until they are gone."""
+    if process := worker_process(job):
+        members = [process]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            members += process.children(recursive=True)
+        for member in members:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        psutil.wait_procs(members, 5)
 
 
 @contextlib.contextmanager
-def worker_lock(job: JobFolder, rank: bool = False) -> Iterator[bool]:
-    """Whether this process is the job's only worker; for a training run in a terminal.
-
-    Args:
-        rank: whether it is one of several processes; their launcher may hold the folder's lock.
-    """
-    folder, former = str(job.folder.resolve()), os.environ.get(LOCKED, "")
+def worker_lock(run: Run, rank: bool = False) -> Iterator[bool]:
+    """Make this process, in a terminal, the worker of a run; whether it is the only one. The
+    launcher of a `rank`, one of several processes, may hold the folder's lock."""
+    folder, former = str(run.folder.resolve()), os.environ.get(LOCKED, "")
     if former == folder and not rank:
         yield True
         return
-    with disk.writing(job.lock_file):
-        handle = hold_lock(job.rank_lock_file if former == folder else job.lock_file)
+    with disk.writing(run.lock_file):
+        handle = hold_lock(run.rank_lock_file if former == folder else run.lock_file)
     if handle is None:
         yield False
         return
     os.set_inheritable(handle, True)  # `distributed.exec_launcher` keeps it, and says so
     os.environ[LOCKED] = folder
     try:
+        if former != folder:
+            accelerators = devices.list_accelerators()[: run.config().num_processes]
+            record_worker(run, os.getpid(), accelerators)
         yield True
     finally:
         os.environ[LOCKED] = former
         os.close(handle)
+
+
+def start_warm_worker(store: RunStore) -> None:
+    """See to it that a worker waits for a run. Without one, a run takes longer to start."""
+    waiting = _warm_folder(store)
+    with contextlib.suppress(JobError, StoreError, OSError):
+        if not waiting.is_alive():
+            shutil.rmtree(waiting.folder, ignore_errors=True)
+            waiting.folder.mkdir(parents=True)
+            waiting.describe_job(WARM, "", {"parent": os.getpid()})
+            spawn_worker(waiting)
+
+
+def give_to_warm_worker(store: RunStore, run: Run, patience: float = 1.0) -> bool:
+    """Hand the run to the waiting worker if it can do it; whether it was taken. A worker that still
+    imports, or hangs, is ended: two would be in each other's way."""
+    waiting, config = _warm_folder(store), run.config()
+    several = config.num_processes > 1 or config.accelerate_config
+    worker = worker_process(waiting)
+    if worker is None or several or catalog.needs_hub(config.dataset, config.checkpoint):
+        return False
+    if (waiting.folder / READY).exists():
+        record_worker(run, worker.pid)
+        disk.write_atomically(waiting.folder / RUN, str(run.folder.resolve()))
+        deadline = time.monotonic() + patience
+        while not run.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    if not (taken := run.is_alive()):
+        run.process_file.unlink(missing_ok=True)
+        kill_worker(waiting)
+    shutil.rmtree(waiting.folder, ignore_errors=True)
+    return taken
+
+
+def _warm_folder(store: RunStore) -> JobFolder:
+    return JobFolder(store.root / ".warm")

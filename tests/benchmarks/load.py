@@ -36,7 +36,7 @@ import psutil
 
 from finetune.config import RunConfig
 from finetune.jobs import service, workers
-from finetune.jobs.queue import Queue
+from finetune.jobs.scheduler import Queue
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

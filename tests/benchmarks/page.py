@@ -35,7 +35,7 @@ import psutil
 from playwright.sync_api import Browser
 
 from finetune.config import RunConfig
-from finetune.jobs import scheduler, workers
+from finetune.jobs import workers
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -193,7 +193,6 @@ def watched(store: RunStore) -> Iterator[Run]:
         )
     )  # fmt: skip
     with workers.worker_lock(run):
-        scheduler.adopt_terminal_run(run)
         yield run
 
 

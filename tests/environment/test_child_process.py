@@ -58,16 +58,16 @@ def test_beyond_a_limit_the_child_ends_and_the_app_does_not(
     assert set(psutil.Process().children()) <= set(children)
 
 
-def test_a_child_ends_with_the_app(processes: list[int]) -> None:
+def test_a_child_ends_with_the_app(processes: list[psutil.Process]) -> None:
     code = (
         "from finetune.environment import child_process\n"
         f"child_process.call('{HERE}:endless', about='a.csv', seconds=500)"
     )
     app = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    processes.append(app.pid)
+    processes.append(psutil.Process(app.pid))
     until(lambda: bool(psutil.Process(app.pid).children()), 60)
     (child,) = psutil.Process(app.pid).children()
-    processes.append(child.pid)
+    processes.append(child)
     app.kill()
     app.wait()
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 60)

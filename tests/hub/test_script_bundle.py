@@ -25,7 +25,7 @@ from finetune.data import splits
 from finetune.errors import DataError, StoreError
 from finetune.hub import model_card, script_bundle
 from finetune.inference.predictor import Predictor
-from finetune.jobs import pipeline, stop_switch
+from finetune.jobs import pipeline
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -48,7 +48,7 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
     def carry_out(config: RunConfig) -> Run:
         run = store.create(config.changed(mixed_precision="no"))
-        for event in pipeline.train_events(run, stop_switch.StopSwitch(run)):
+        for event in pipeline.train_events(run, pipeline.StopSwitch(run)):
             run.append(event)
         return run
 

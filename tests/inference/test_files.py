@@ -277,5 +277,5 @@ def test_what_is_judged_counts_with_what_is_uploaded(
     third = judge("f", 300)
     assert jobs() == {second.id, third.id}
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "0")
-    with pytest.raises(DataError, match="a visitor may bring 0 MB"):
+    with pytest.raises(DataError, match="a visitor may have 0 MB"):
         judge("g", 1)

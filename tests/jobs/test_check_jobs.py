@@ -30,7 +30,7 @@ def start(store: RunStore, config: RunConfig) -> tuple[check.CheckJob, psutil.Pr
     return job, worker
 
 
-def test_the_process_checks_once_for_all(store: RunStore, processes: list[int]) -> None:
+def test_the_process_checks_once_for_all(store: RunStore, processes: list[psutil.Process]) -> None:
     """One that is killed says so, and can be repeated."""
     config = RunConfig()
     job, worker = start(store, config)
@@ -39,7 +39,7 @@ def test_the_process_checks_once_for_all(store: RunStore, processes: list[int]) 
     assert wait(job).status == "interrupted"
     assert wait(job).error
     again, worker = start(store, config)
-    processes.append(worker.pid)
+    processes.append(worker)
     assert again.folder == job.folder
     check.start_check(store, config)
     assert workers.worker_process(job) in (None, worker)
@@ -57,10 +57,10 @@ def test_the_process_checks_once_for_all(store: RunStore, processes: list[int]) 
     assert state.remedy
 
 
-def test_only_so_many_go_on_at_once(store: RunStore, processes: list[int]) -> None:
+def test_only_so_many_go_on_at_once(store: RunStore, processes: list[psutil.Process]) -> None:
     for seed in range(3):
         _, worker = start(store, RunConfig(data_seed=seed))
-        processes.append(worker.pid)
+        processes.append(worker)
         worker.suspend()
     with pytest.raises(JobError, match="3 data checks are running"):
         check.start_check(store, RunConfig(data_seed=9))

@@ -17,7 +17,7 @@ from finetune.hub.client import Account
 from finetune.hub.publish import Pushed, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
 from finetune.jobs import push, workers
-from finetune.jobs.kinds import KINDS
+from finetune.jobs.background import KINDS
 from finetune.jobs.push import Approvals, PushState
 from finetune.owners import Visitor
 from finetune.runs.job_folder import JobFolder

@@ -20,7 +20,7 @@ from finetune.config import RunConfig
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
 from finetune.jobs import run_table, scheduler, service, workers
-from finetune.jobs.queue import Queue
+from finetune.jobs.scheduler import Queue
 from finetune.runs import events, grids
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -54,7 +54,7 @@ def scheduling(stand_in: RunStore) -> Iterator[scheduler.Scheduler]:
     """The thread that starts queued runs, from when a test starts it."""
     thread = scheduler.Scheduler(stand_in, every=0.05)
     yield thread
-    if thread._thread.is_alive():
+    if thread.is_alive():
         thread.close()
 
 
@@ -87,11 +87,11 @@ def steps_taken(store: RunStore, run: Run) -> list[int]:
     return [point.step for point in service.run_summary(store, run).train]
 
 
-def start_app(store: RunStore, processes: list[int]) -> subprocess.Popen[str]:
+def start_app(store: RunStore, processes: list[psutil.Process]) -> subprocess.Popen[str]:
     """An app without its page, as a process of its own."""
     command = [sys.executable, "-m", "tests.support.scheduling", str(store.root)]
     app = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    processes.append(app.pid)
+    processes.append(psutil.Process(app.pid))
     assert app.stdout is not None
     assert app.stdout.readline() == "there\n"
     return app
@@ -105,8 +105,8 @@ def test_the_order_is_kept_on_disk(tmp_path: Path) -> None:
     queue.add("a")  # again: it goes to the end
     (tmp_path / ".queue" / "notes-x.txt").write_text("")  # no place in the queue
     assert Queue(tmp_path).waiting() == ["c", "b", "d", "a"]
-    assert ("c" in queue, "x" in queue) == (True, False)
-    assert (queue.remove("b"), queue.remove("b")) == (True, False)
+    queue.remove("b")
+    queue.remove("b")
     assert Queue(tmp_path).waiting() == ["c", "d", "a"]
 
 
@@ -145,8 +145,6 @@ def test_the_queue_goes_on_after_every_kind_of_end(
     until(lambda: step(stand_in, killed) > 3)
     worker_of(killed).kill()
     until(lambda: status(stand_in, killed) == "interrupted")
-    until(lambda: "memory runs out" in service.run_summary(stand_in, killed).error)
-    assert "per_device_train_batch_size" in service.run_summary(stand_in, killed).remedy
     until(lambda: status(stand_in, last) == "finished")
     assert status(stand_in, damaged) == "failed"
     assert "config.json" in service.run_summary(stand_in, damaged).error
@@ -155,6 +153,16 @@ def test_the_queue_goes_on_after_every_kind_of_end(
     assert last.has_model()
     assert service.active_run(stand_in) is None
     until(lambda: Queue(stand_in.root).waiting() == [])
+
+
+def test_checkpoints_that_a_killed_worker_left_are_removed(
+    stand_in: RunStore, scheduling: scheduler.Scheduler
+) -> None:
+    run = stand_in.create(brief())
+    run.begin_checkpoint()
+    run.append(events.Finished(step=5, seconds=1.0))  # and then it was killed
+    scheduling.start()
+    until(lambda: not run.checkpoints_folder.exists())
 
 
 def test_a_stopped_run_takes_its_turn_when_it_goes_on(
@@ -253,7 +261,7 @@ def test_a_worker_runs_in_an_empty_folder_and_finds_what_was_named_from_another(
 
 
 def test_of_two_apps_each_run_is_started_once(
-    stand_in: RunStore, processes: list[int], hold: Callable[[int], None]
+    stand_in: RunStore, processes: list[psutil.Process], hold: Callable[[int], None]
 ) -> None:
     hold(10)
     runs = [stand_in.create(brief(20)) for _ in range(3)]
@@ -274,7 +282,7 @@ def test_of_two_apps_each_run_is_started_once(
     ("total", "steps"), [(6, 100), pytest.param(30, 220, marks=pytest.mark.long)]
 )
 def test_kills_lose_nothing_and_leave_nobody(
-    stand_in: RunStore, processes: list[int], total: int, steps: int
+    stand_in: RunStore, processes: list[psutil.Process], total: int, steps: int
 ) -> None:
     """Apps and workers die at random moments; every run ends with every step taken in order."""
     draw = random.Random(5)
@@ -309,7 +317,6 @@ def test_kills_lose_nothing_and_leave_nobody(
         if draw.random() < 0.4:
             app.kill()
             app.wait(10)
-            processes.remove(app.pid)  # another's, perhaps, by the end
             app = start_app(stand_in, processes)
             kills["app"] += 1
         elif alive:
@@ -386,8 +393,6 @@ def test_a_visitor_has_so_many_runs_and_places(
         ({"report_to": "wandb"}, "the account here is not its visitors'"),
         ({"num_processes": 8}, "this machine has 1 to give"),
         ({"accelerate_config": "/etc/passwd"}, "cannot be named here"),
-        ({"max_steps": 501}, "max_steps makes 501 steps, and a run may take 500"),
-        ({"max_steps": -1}, "num_train_epochs makes 657 steps"),  # of 1,746 pairs
         *[({"checkpoint": place}, "is on this machine's disk") for place in PLACES],
         *[({"dataset": place}, "no path is read as a|There is no dataset") for place in PLACES],
     ],

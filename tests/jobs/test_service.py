@@ -25,7 +25,9 @@ def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
         time.sleep(0.05)
 
 
-def start(store: RunStore, config: RunConfig, processes: list[int]) -> tuple[Run, psutil.Process]:
+def start(
+    store: RunStore, config: RunConfig, processes: list[psutil.Process]
+) -> tuple[Run, psutil.Process]:
     run = service.start_run(store, config)
 
     def begun() -> bool:
@@ -36,12 +38,12 @@ def start(store: RunStore, config: RunConfig, processes: list[int]) -> tuple[Run
     until(begun)
     process = workers.worker_process(run)
     assert process is not None
-    processes.append(process.pid)
+    processes.append(process)
     return run, process
 
 
 def test_a_run_goes_from_start_to_finish(
-    store: RunStore, toy_checkpoint: Path, processes: list[int]
+    store: RunStore, toy_checkpoint: Path, processes: list[psutil.Process]
 ) -> None:
     config = RunConfig(checkpoint=str(toy_checkpoint), max_steps=20, max_length=32)
     run, process = start(store, config, processes)

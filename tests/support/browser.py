@@ -16,7 +16,7 @@ import psutil
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from finetune.jobs import workers
-from finetune.jobs.queue import Queue
+from finetune.jobs.scheduler import Queue
 from finetune.runs.store import RunStore
 from tests.support import toys
 
@@ -71,7 +71,7 @@ class App:
             workers.kill_worker(run)
         for child in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
-                if "finetune.jobs.warm_worker" not in child.cmdline():
+                if str(self.store.root.resolve() / ".warm") not in child.cmdline():
                     child.kill()
                     child.wait(10)
         for path in self.store.root.iterdir():

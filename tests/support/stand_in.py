@@ -15,7 +15,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from finetune.jobs import pipeline, train, worker
-from finetune.jobs.stop_switch import StopSwitch
+from finetune.jobs.pipeline import StopSwitch
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run

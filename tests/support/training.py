@@ -12,7 +12,7 @@ from accelerate.state import AcceleratorState
 
 from finetune.config import RunConfig
 from finetune.data import splits
-from finetune.jobs import pipeline, stop_switch
+from finetune.jobs import pipeline
 from finetune.runs import events
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop, model
@@ -59,4 +59,4 @@ def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `jobs.train.carry_out_run` leave the test's process as it was."""
     monkeypatch.setattr(pipeline, "_set_environment", lambda config: None)
     monkeypatch.setattr(engine, "keep_freed_memory", lambda: None)
-    monkeypatch.setattr(stop_switch.StopSwitch, "install", lambda self: None)
+    monkeypatch.setattr(pipeline.StopSwitch, "install", lambda self: None)

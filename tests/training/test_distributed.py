@@ -36,7 +36,7 @@ def ended(store: RunStore, run: Run) -> str:
 
 @pytest.mark.long
 def test_the_processes_share_the_work_and_end_early_together(
-    store: RunStore, shared: RunConfig, processes: list[int]
+    store: RunStore, shared: RunConfig, processes: list[psutil.Process]
 ) -> None:
     """Only the main process knows the scores; a rank that went on alone would wait for ever."""
     still = shared.changed(learning_rate=1e-8, eval_steps=5, early_stopping_patience=1)
@@ -53,14 +53,14 @@ def test_the_processes_share_the_work_and_end_early_together(
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["0", "1", "launcher"])
 def test_a_killed_process_ends_the_run_and_all_others(
-    store: RunStore, shared: RunConfig, processes: list[int], victim: str
+    store: RunStore, shared: RunConfig, processes: list[psutil.Process], victim: str
 ) -> None:
     run, launcher = start(store, shared.changed(max_steps=100_000, eval_steps=50_000), processes)
     until(lambda: service.run_summary(store, run).step > 3)
     members = {"launcher": launcher}
     for child in launcher.children(recursive=True):
         members[child.environ().get("RANK", str(child.pid))] = child
-    processes += [member.pid for member in members.values()]
+    processes += members.values()
     members[victim].send_signal(signal.SIGKILL)
     assert ended(store, run) in ("failed", "interrupted")
     until(lambda: not any(map(lives, members.values())))
@@ -74,7 +74,7 @@ def lives(process: psutil.Process) -> bool:
 
 @pytest.mark.long
 def test_two_processes_stopped_go_on_to_the_same_weights(
-    store: RunStore, shared: RunConfig, processes: list[int]
+    store: RunStore, shared: RunConfig, processes: list[psutil.Process]
 ) -> None:
     shared = shared.changed(max_steps=200, eval_steps=50, save_steps=10)
     whole, _ = start(store, shared, processes)

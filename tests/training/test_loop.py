@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -161,9 +162,9 @@ def test_a_loss_that_is_no_number_is_named_with_its_step(
         fit(toy_config.changed(checkpoint=str(tmp_path / "broken")), toy_pairs)
 
 
-def test_a_full_device_names_the_batch_and_what_to_change() -> None:
+def test_a_full_device_names_the_batch_and_what_to_change(store: RunStore) -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-    failed = train.unexpected_failure(error, RunConfig(per_device_train_batch_size=16))
+    failed = train.failure_event(error, store.create(RunConfig(per_device_train_batch_size=16)))
     assert "out of memory" in failed.error
     assert "per_device_train_batch_size is 16" in failed.remedy
     assert "gradient_accumulation_steps" in failed.remedy
@@ -172,7 +173,7 @@ def test_a_full_device_names_the_batch_and_what_to_change() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_two_epochs_of_the_bundled_checkpoint_learn_the_real_mrpc(
-    glue: Path, hub: LoopbackHub, store: RunStore, processes: list[int],
+    glue: Path, hub: LoopbackHub, store: RunStore, processes: list[psutil.Process],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.delenv("OMP_NUM_THREADS")  # of the toys

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from finetune.config import RunConfig
 from finetune.jobs import run_table
-from finetune.jobs.queue import Queue
+from finetune.jobs.scheduler import Queue
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore

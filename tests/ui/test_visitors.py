@@ -15,6 +15,7 @@ from typing import Any
 
 import gradio as gr
 import httpx
+import psutil
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
@@ -25,7 +26,7 @@ from finetune.config import RunConfig
 from finetune.data import hub_access
 from finetune.errors import DataError, ModelError, NoSuchRun, StoreError, TooMany
 from finetune.jobs import background, check, scheduler, service, workers
-from finetune.jobs.queue import Queue
+from finetune.jobs.scheduler import Queue
 from finetune.owners import Identities, Visitor
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
@@ -180,13 +181,13 @@ def test_another_visitors_things_are_not_there(
 
 
 def running_check(
-    store: RunStore, dataset: str, processes: list[int]
+    store: RunStore, dataset: str, processes: list[psutil.Process]
 ) -> tuple[check.CheckJob, subprocess.Popen[bytes]]:
     job = new_check(store, dataset)
     lock = hold_lock(job.lock_file)
     assert lock is not None
     process = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
-    processes.append(process.pid)
+    processes.append(psutil.Process(process.pid))
     os.close(lock)
     workers.record_worker(job, process.pid)
     return job, process
@@ -198,7 +199,7 @@ def checked_fields(**values: Any) -> list[Any]:
 
 
 def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
-    store: RunStore, ada: str, bob: str, upload: str, processes: list[int],
+    store: RunStore, ada: str, bob: str, upload: str, processes: list[psutil.Process],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(background, "start_job", lambda *values, **options: None)

@@ -213,10 +213,10 @@ class DataTab:
             return stop
         drawn = replace(drawn, end=end)
         updates: Updates = {self.progress: macro(_TEMPLATE, "progress")(state), self.drawn: drawn}
-        if state.report or (state.partial and not drawn.has_rows):
+        if state.report or (state.latest and not drawn.has_rows):
             updates[self.poller] = polling.start_polling()  # Train hears that pairs are counted
             updates |= self._report(store, state, drawn, words)
-        elif end and not state.partial:
+        elif end and not state.latest:
             updates |= {self.overview: "", self.more: gr.update(visible=False)}
         return updates | (stop if end else {})
 
