@@ -45,15 +45,9 @@ class Uploads:
     other_bytes: Callable[[], int] = int  # of the visitor's other files, which count too
 
     def add(self, files: Mapping[str, Path], names: Mapping[str, str] | None = None) -> str:
-        """Store copies of files; the name of the upload, for a configuration's `dataset`.
-
-        Args:
-            files: split (of `SPLITS`, `train` at least) -> file.
-            names: split -> name of the file for the user, where it differs.
-
-        Raises:
-            DataError: when a file cannot be read, or the visitor may have no more.
-        """
+        """Store copies of a file for each split; the name of the upload, for a configuration's
+        `dataset`. DataError where one cannot be read, or the visitor may have no more; `names` are
+        those for the user, where they differ."""
         if not self.visitor.may_start:
             raise DataError(*NOBODY)
         if "train" not in files:
@@ -111,9 +105,8 @@ class Uploads:
         return self._stored()[::-1][:most]
 
     def make_room(self, size: int, other_bytes: int = 0) -> int:
-        """Remove the oldest uploads that no run needs, so that a visitor may bring so many bytes
-        beside `other_bytes` of their other files; the bytes of those that remain. DataError where
-        that would not be enough: nothing is removed then."""
+        """Remove the oldest uploads that no run needs to make room for so many bytes beside
+        `other_bytes`; the bytes of the rest. DataError, and nothing removed, where it cannot."""
         if self.visitor.alone:
             return 0
         limit = Limits().upload_bytes

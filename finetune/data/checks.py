@@ -39,9 +39,8 @@ def check_pairs(
     progress: ProgressCallback = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
-    """Read the pairs that a configuration asks for and report what is wrong with them; DataError
-    where their source cannot be opened. `on_partial` gets the report before its lengths are known.
-    """
+    """Read a configuration's pairs and report what is wrong with them; DataError where their source
+    cannot be opened. `on_partial` gets the report before the lengths are known."""
     start = time.monotonic()
     try:
         dataset = dataset_cache.read_dataset(

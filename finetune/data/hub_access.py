@@ -1,8 +1,6 @@
-"""What may be fetched from the Hub: by whom, and how much.
+"""What may be fetched from the Hub: in a shared app what everybody may read, so much a day.
 
-On one's own machine the Hub is asked with its token, in a shared app without one: visitors do not
-read with the owner's rights. How much their work fetches in a day is counted, before it is fetched,
-in `<root>/.fetched/<digest of the owner>.json`: name -> bytes and time.
+That is counted in `<root>/.fetched/<digest of the owner>.json`: name -> bytes and time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Where pairs come from: the bundled files, an upload, or the Hub.
-
-Code that comes with a Hub dataset is never run.
-"""
+"""Where pairs come from: the bundled files, an upload, or the Hub, whose code is never run."""
 
 from __future__ import annotations
 

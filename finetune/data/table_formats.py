@@ -1,8 +1,4 @@
-"""The formats that tables have: CSV and TSV, JSON and JSON lines, Parquet.
-
-`pyarrow.csv` and `pyarrow.json` refuse a whole file for one broken line; these readers report the
-line and go on.
-"""
+"""CSV, TSV, JSON, JSON lines and Parquet, read row by row: a broken line costs itself alone."""
 
 from __future__ import annotations
 
@@ -96,11 +92,8 @@ class _TextTable(Table):
 
 
 class CsvTable(_TextTable):
-    """Delimited text; the delimiter is the one that gives most lines as many cells as the first.
-
-    Args:
-        tab: prefer tabs where several delimiters fit.
-    """
+    """Delimited text; the delimiter is the one that gives most lines as many cells as the first,
+    of several a tab if `tab`."""
 
     def __init__(self, path: Path, name: str, tab: bool) -> None:
         super().__init__(path, name)
@@ -262,11 +255,8 @@ class JsonTable(_TextTable):
 
 
 class ParquetTable(Table):
-    """Apache Parquet; nested columns and those of fixed binary values are not read.
-
-    Its encodings store a value once for many rows, so a small file can need much memory: texts are
-    read as dictionaries, whose rows share their values.
-    """
+    """Apache Parquet. Its encodings store a value once for many rows, so a small file can need much
+    memory: texts are read as dictionaries, whose rows share their values."""
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path, name)

@@ -1,7 +1,4 @@
-"""Lengths of pairs in tokens: measured with all checks, or estimated for a form.
-
-The estimate needs the tokenizer's file alone: no torch, no network, a second at most.
-"""
+"""Lengths of pairs in tokens: measured with all checks, or estimated in a second for a form."""
 
 from __future__ import annotations
 
