@@ -32,10 +32,7 @@ def export_onnx(folder: Path, to: Path) -> float:
     """Write a saved model as ONNX; the file is there whole and verified, or not at all.
 
     Its inputs are int64 of shape (batch, length), both free. The classes' names and the longest
-    input in tokens are in its metadata, as JSON.
-
-    Returns:
-        The largest difference of a logit from PyTorch's, at most 1e-4.
+    input in tokens are in its metadata, as JSON. Returns the largest difference of a logit.
 
     Raises:
         ModelError: when it cannot be loaded, exported or written, or answers otherwise.

@@ -129,11 +129,8 @@ def push_run(
 
 
 class _CountedFile(io.BufferedReader):
-    """A file that counts what was read of it.
-
-    The client sends what it reads from an object, rather than from a path, as plain files over
-    HTTP and not as Xet's chunks: only so is a push counted in bytes.
-    """
+    """A file that counts what was read of it; of an object, rather than a path, the client sends
+    plain files over HTTP and not Xet's chunks."""
 
     sent = 0
 

@@ -87,11 +87,7 @@ def suggested_name(run: Run) -> str:
 
 
 def plan_push(run: Run, summary: RunSummary, request: PushRequest, token: str | None) -> PushPlan:
-    """What a push would do; changes nothing.
-
-    Raises:
-        PublishError: when it cannot be done.
-    """
+    """What a push would do; changes nothing, and raises PublishError where it cannot be done."""
     return prepare_push(run, summary, request, HubClient(token))[0]
 
 
