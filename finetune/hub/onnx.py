@@ -56,8 +56,8 @@ def _batch(tokenizer: Any, classifier: Any, size: int, length: int) -> dict[str,
     """What the model takes of some pairs, padded; the first is cut to `length` tokens."""
     repeats = [1 + length // (2 + 2 * row) for row in range(size)]
     columns = [[f"{sentence} " * count for count in repeats] for sentence in EXAMPLES[0]]
-    limit = {"truncation": True, "max_length": length}
-    encoded = tokenizer(*columns, padding=True, return_tensors="pt", **limit)
+    options = {"truncation": True, "max_length": length, "padding": True, "return_tensors": "pt"}
+    encoded = tokenizer(*columns, **options)
     parameters = inspect.signature(classifier.forward).parameters
     return {name: values for name, values in encoded.items() if name in parameters}
 

@@ -114,8 +114,8 @@ def _script_config(
     config, total = run.config(), prepared.total_steps
     length, multiple = checkpoints.length_of(run.folder), config.pad_to_multiple_of
     device = torch.device("cpu" if started.device.startswith("CPU") else "cuda")
-    half, attention = prepared.precision == "bf16", config.attn_implementation
-    attention = model.choose_attention(attention, device, half, config.max_length)
+    half = prepared.precision == "bf16"
+    attention = model.choose_attention(config.attn_implementation, device, half, config.max_length)
     values = config.to_dict() | {"num_processes": started.processes}
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
     positive = prepared.labels.index(prepared.data["positive_label"])
