@@ -153,17 +153,18 @@ def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> Finetune
         "checkpoint": _("The checkpoint {name}", name=name),
         "model": _("The model {name}", name=name),
     }
-    values = {
-        "what": names[kind],
-        "revision": revision,
-        "page": f"{endpoint}/{'datasets/' * (kind == 'dataset')}{name}",
-        "endpoint": endpoint,
-        "pause": _("a pause of {n} seconds", n=cause.pause) if cause.pause else _("a pause"),
-        "status": cause.status,
-        "reason": cause.reason,
-    }
     error: type[FinetuneError] = DataError if kind == "dataset" else ModelError
-    return error(fact, remedy, **values)
+    return error(
+        fact,
+        remedy,
+        what=names[kind],
+        revision=revision,
+        page=f"{endpoint}/{'datasets/' * (kind == 'dataset')}{name}",
+        endpoint=endpoint,
+        pause=_("a pause of {n} seconds", n=cause.pause) if cause.pause else _("a pause"),
+        status=cause.status,
+        reason=cause.reason,
+    )
 
 
 def explained(

@@ -25,7 +25,6 @@ from finetune.messages import message as _
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds without an answer or a byte sent, after which the Hub is given up
 _POLL = 0.05  # seconds between two looks whether somebody wants the end
-_SLEEP_TIME = 3600  # seconds without a visitor after which a new Space that is billed sleeps
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def stored_token() -> str | None:
 
 def default_sleep_time(hardware: str) -> int | None:
     """Of a new Space on some hardware, in seconds; None where it is not billed by its time."""
-    return None if hardware == "cpu-basic" or hardware.startswith("zero-") else _SLEEP_TIME
+    return None if hardware == "cpu-basic" or hardware.startswith("zero-") else 3600
 
 
 class HubClient:

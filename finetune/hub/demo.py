@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 APP = Path(__file__).parent / "templates" / "space_app.py"
 CONFIG = "finetune.json"  # a Space that has it was made here
-_LIBRARIES = ("torch", "transformers", "safetensors")  # Gradio comes with the Space
 
 
 def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
@@ -42,10 +41,11 @@ def with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
     return replace(plan, demo=space, hardware=hub.price(hardware), billed=billed)
 
 
-def push_demo(plan: PushPlan, hardware: str, files: dict[str, str], hub: HubClient) -> str:
+def push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> str:
     """Make or update the Space of a plan; its address."""
     if not plan.demo_exists:
         hub.create_space(plan.demo, hardware)
+    files = demo_files(plan.full, paired, plan.licence)
     additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
     hub.call(
         _("Sending the demo to {demo}", demo=plan.demo),
@@ -78,6 +78,6 @@ def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:
     return {
         "app.py": APP.read_text(encoding="utf-8"),
         CONFIG: json.dumps(config, indent=2) + "\n",
-        "requirements.txt": "\n".join(map(pinned, _LIBRARIES)) + "\n",
+        "requirements.txt": "\n".join(map(pinned, ("torch", "transformers", "safetensors"))) + "\n",
         "README.md": readme,
     }

@@ -21,7 +21,6 @@ from finetune.hub.client import HubClient, default_sleep_time, stored_token
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MOUNT = "/data"
-_PRICES = "https://huggingface.co/docs/hub/spaces-gpus"
 _FREE = "cpu-basic"  # hardware
 _MARK = "finetune/__init__.py"  # a Space that has it is one of ours
 
@@ -83,7 +82,6 @@ def deploy_space(
         print(f"Runs are kept in the bucket {bucket}, mounted at {MOUNT}.")
     gone = sorted((present or set()) - set(files))
     hub.call(f"Sending the files to {name}", lambda: _send(hub, name, files, gone))
-    print(f"Sent {len(files)} files.")
     sleep_time = sleep_time and (former_sleep_time or sleep_time)
     if former:
         kind: Any = hardware
@@ -129,7 +127,7 @@ def _agrees(price: str) -> bool:
     """Whether whoever sits at the terminal says yes; nobody does where there is none."""
     if not sys.stdin.isatty():
         return False
-    print(f"That is billed by the Hub: {_PRICES}", flush=True)
+    print("That is billed by the Hub: https://huggingface.co/docs/hub/spaces-gpus", flush=True)
     return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
 
 

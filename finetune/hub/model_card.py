@@ -45,9 +45,6 @@ def card_text(run: Run, summary: RunSummary, full: str, licence: str | None = No
     Args:
         full: the repository, `namespace/name`.
         licence: as the Hub spells it; None for that of the base model, as far as it is known.
-
-    Raises:
-        StoreError: when the run has read no pairs yet.
     """
     if summary.prepared is None:
         raise StoreError("This run has read no pairs yet.", "Its card is there when it trains.")
@@ -181,7 +178,6 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
 
 
 def _results(card: _Card, split: str, metrics: dict[str, float]) -> list[EvalResult]:
-    config = card.config.dataset_config_name or (card.offered.config if card.offered else "")
     origin, cut = card.source_split(split)
     return [
         EvalResult(
@@ -189,7 +185,6 @@ def _results(card: _Card, split: str, metrics: dict[str, float]) -> list[EvalRes
             task_name="Text classification",
             dataset_type=card.hub_dataset or "custom",
             dataset_name=card.source + f" (cut from {origin})" * cut,
-            dataset_config=config or None,
             dataset_split=origin or None,
             dataset_revision=card.data["revision"] or None,
             metric_type=score,

@@ -32,10 +32,7 @@ def export_onnx(folder: Path, to: Path) -> float:
     """Write a saved model as ONNX; the file is there whole and verified, or not at all.
 
     Its inputs are int64 of shape (batch, length), both free. The classes' names and the longest
-    input in tokens are in its metadata, as JSON.
-
-    Returns:
-        The largest difference of a logit from PyTorch's, at most 1e-4.
+    input in tokens are in its metadata, as JSON. Returns the largest difference of a logit.
 
     Raises:
         ModelError: when it cannot be loaded, exported or written, or answers otherwise.
@@ -59,8 +56,8 @@ def _batch(tokenizer: Any, classifier: Any, size: int, length: int) -> dict[str,
     """What the model takes of some pairs, padded; the first is cut to `length` tokens."""
     repeats = [1 + length // (2 + 2 * row) for row in range(size)]
     columns = [[f"{sentence} " * count for count in repeats] for sentence in EXAMPLES[0]]
-    limit = {"truncation": True, "max_length": length}
-    encoded = tokenizer(*columns, padding=True, return_tensors="pt", **limit)
+    options = {"truncation": True, "max_length": length, "padding": True, "return_tensors": "pt"}
+    encoded = tokenizer(*columns, **options)
     parameters = inspect.signature(classifier.forward).parameters
     return {name: values for name, values in encoded.items() if name in parameters}
 

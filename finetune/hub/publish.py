@@ -45,9 +45,6 @@ class PushProgress:
     full: str = ""  # the repository
 
 
-ProgressCallback = Callable[[PushProgress], None]
-
-
 @dataclass(frozen=True)
 class Verification:
     """The model from the Hub beside the one here."""
@@ -78,7 +75,7 @@ def push_run(
     summary: RunSummary,
     request: PushRequest,
     token: str | None,
-    report: ProgressCallback = lambda progress: None,
+    report: Callable[[PushProgress], None] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
     approved: Collection[str] = (),
 ) -> Pushed:
@@ -121,19 +118,15 @@ def push_run(
     if stopped():
         return replace(pushed, demo_problem="You cancelled before it was made.")
     report(replace(progress, phase=Phase.CREATE_DEMO))
-    texts = demo.demo_files(plan.full, summary.paired, plan.licence)
     try:
-        return replace(pushed, demo=demo.push_demo(plan, request.hardware, texts, hub))
+        return replace(pushed, demo=demo.push_demo(plan, request.hardware, summary.paired, hub))
     except PublishError as error:
         return replace(pushed, demo_problem=str(error))
 
 
 class _CountedFile(io.BufferedReader):
-    """A file that counts what was read of it.
-
-    The client sends what it reads from an object, rather than from a path, as plain files over
-    HTTP and not as Xet's chunks: only so is a push counted in bytes.
-    """
+    """A file that counts what was read of it; of an object, rather than a path, the client sends
+    plain files over HTTP and not Xet's chunks."""
 
     sent = 0
 
@@ -143,7 +136,9 @@ class _CountedFile(io.BufferedReader):
         return piece
 
 
-def _upload(hub: HubClient, plan: PushPlan, files: Files, report: ProgressCallback) -> str:
+def _upload(
+    hub: HubClient, plan: PushPlan, files: Files, report: Callable[[PushProgress], None]
+) -> str:
     """Make the repository, send what the Hub does not have, make one commit of all; its sha."""
     progress = PushProgress(total=plan.size, full=plan.full)
     opened: list[_CountedFile] = []

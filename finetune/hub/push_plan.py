@@ -68,7 +68,7 @@ class PushPlan:
 
     @property
     def price(self) -> str:
-        """What the demo Space would be billed; empty where it is not."""
+        """Of the demo Space; empty where it is not billed."""
         return f"{self.demo}: {self.hardware}" if self.billed else ""
 
     @property
@@ -87,11 +87,7 @@ def suggested_name(run: Run) -> str:
 
 
 def plan_push(run: Run, summary: RunSummary, request: PushRequest, token: str | None) -> PushPlan:
-    """What a push would do; changes nothing.
-
-    Raises:
-        PublishError: when it cannot be done.
-    """
+    """What a push would do; changes nothing, and raises PublishError where it cannot be done."""
     return prepare_push(run, summary, request, HubClient(token))[0]
 
 
@@ -147,12 +143,12 @@ def _repository(hub: HubClient, full: str) -> ModelInfo | None:
 def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]:
     """Of the base model, as far as it is known, and of the card."""
     checkpoint = run.config().checkpoint
-    base: object = model_card.base_licence(run.config())
+    base = model_card.base_licence(run.config())
     if not base and not catalog.is_local_path(checkpoint):
         with contextlib.suppress(PublishError):
             info = hub.call(_("Looking for the base model"), lambda: hub.api.model_info(checkpoint))
-            base = info.card_data.get("license") if info.card_data else ""
-    base = base if isinstance(base, str) else ""
+            named = getattr(info.card_data, "license", None)
+            base = named if isinstance(named, str) else ""
     licence = base if request.licence is None else request.licence.strip().lower()
     if not re.fullmatch(r"[a-z0-9.+-]{0,60}", licence):
         raise PublishError(

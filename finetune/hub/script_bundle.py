@@ -60,7 +60,6 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
         SCRIPT.name: SCRIPT.read_text(encoding="utf-8"),
         "config.json": json.dumps(values, indent=2, ensure_ascii=False),
         "requirements.txt": "\n".join(requirements),
-        "README.txt": _readme(run, summary, started, prepared),
     }
     for name, text in texts.items():
         (folder / name).write_text(text + "\n", encoding="utf-8")
@@ -115,13 +114,15 @@ def _script_config(
     config, total = run.config(), prepared.total_steps
     length, multiple = checkpoints.length_of(run.folder), config.pad_to_multiple_of
     device = torch.device("cpu" if started.device.startswith("CPU") else "cuda")
-    half, attention = prepared.precision == "bf16", config.attn_implementation
-    attention = model.choose_attention(attention, device, half, config.max_length)
+    half = prepared.precision == "bf16"
+    attention = model.choose_attention(config.attn_implementation, device, half, config.max_length)
     values = config.to_dict() | {"num_processes": started.processes}
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
     positive = prepared.labels.index(prepared.data["positive_label"])
     bundled = config.checkpoint == BUNDLED_CHECKPOINT
     return values | {
+        "run": f"{run.title(public=True)} ({run.id}), on {started.device}",
+        "best": summary.best and {"step": summary.best.step, **summary.best.metrics},
         "not_repeated": not_repeated,
         "checkpoint_package": checkpoints.BUNDLED_PACKAGE if bundled else "",
         "f1": {"pos_label": positive} if len(prepared.labels) == 2 else {"average": "macro"},
@@ -142,15 +143,3 @@ def _script_config(
 def pinned(name: str, number: str = "") -> str:
     """A requirement of a version, else of the installed one, without a local build's suffix."""
     return f"{name}=={(number or version(name)).split('+')[0]}"
-
-
-def _readme(run: Run, summary: RunSummary, started: Started, prepared: Prepared) -> str:
-    scores = summary.best.metrics if summary.best else {}
-    return f"""Repeats the run {run.title(public=True)!r} ({run.id}):
-
-    pip install -r requirements.txt
-    python train.py
-
-Trained on {prepared.data["source"]}, {started.device}, Python {started.versions.get("python")}.
-The same machine and libraries give the same losses; a checkpoint of the Hub is fetched as it is.
-Steps: {summary.step} of {summary.total_steps}; best model: step {summary.saved_step}, {scores}."""

@@ -72,7 +72,6 @@ def test_a_new_space_is_one_commit_on_its_hardware(
         "Signed in as ada. t4-small: Nvidia T4 - small, 0.40 USD an hour while it is awake; "
         "it sleeps after 60 minutes without a visitor.",
         f"Made the private Space {NAME}.",
-        "Sent 6 files.",
     ]
     repo = hub.repos["space", NAME]
     assert (repo.private, len(repo.commits), set(repo.files)) == (True, 1, OWN)

@@ -118,7 +118,7 @@ def test_the_metadata_is_readable_by_the_hub(
         text = written(run)
         values = metadata(text)
         assert (values["datasets"], values["license"]) == (["nyu-mll/glue"], "mit")
-        dataset = {"name": name, "type": "nyu-mll/glue", "config": "mrpc", "split": split}
+        dataset = {"name": name, "type": "nyu-mll/glue", "split": split}
         results = values["model-index"][0]["results"]
         assert results[0]["dataset"] == dataset | {"revision": "abc123"}
         assert f"On 40 validation pairs, {words}" in text

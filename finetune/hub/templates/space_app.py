@@ -32,5 +32,4 @@ demo = gr.Interface(
     api_name="classify",
 )
 
-if __name__ == "__main__":
-    demo.launch()
+demo.launch()

@@ -1,6 +1,7 @@
 """Repeats one training run: `pip install -r requirements.txt`, then `python train.py`.
 
-The loop is that of the course: https://huggingface.co/learn/llm-course/chapter3/4
+config.json says what the run was; the same machine and libraries give the same losses.
+Source of the loop: https://huggingface.co/learn/llm-course/chapter3/4
 """
 
 import copy
