@@ -30,6 +30,11 @@ ISSUE = "/finetune/visitor"  # where a program asks for an identity
 _YEAR = 365 * 24 * 3600
 
 
+def has_sign_in() -> bool:
+    """Whether this is a Space with sign-in; elsewhere a LoginButton cannot even be made."""
+    return os.getenv("SYSTEM") == "spaces" and bool(os.getenv("OAUTH_CLIENT_ID"))
+
+
 def visitor_store(store: RunStore, request: Any) -> RunStore:
     """The store as the sender of a request, Gradio's or Starlette's, may see it."""
     return store.for_visitor(request_visitor(store, request))
@@ -42,8 +47,11 @@ def request_visitor(store: RunStore, request: Any) -> Visitor:
     request = getattr(request, "request", None) or request  # Gradio's holds Starlette's
     headers, scope = request.headers, getattr(request, "scope", {})
     token = _cookie(headers, scope) or headers.get(HEADER, "")
-    browser = identities(store).owner(token)
-    return owners.identify(_signed_in_name(scope.get("session") or {}), browser)
+    sign_in = (scope.get("session") or {}).get("oauth_info") or {}
+    name = (sign_in.get("userinfo") or {}).get("preferred_username") or ""
+    if sign_in.get("expires_at") and sign_in["expires_at"] < time.time():
+        name = ""
+    return owners.identify(str(name), identities(store).owner(token))
 
 
 def identities(store: RunStore) -> Identities:
@@ -56,27 +64,17 @@ def _identities(root: Path) -> Identities:
     return Identities(root)
 
 
-def _signed_in_name(session: dict[str, Any]) -> str:
-    sign_in = session.get("oauth_info") or {}
-    if sign_in.get("expires_at") and sign_in["expires_at"] < time.time():
-        return ""
-    return str((sign_in.get("userinfo") or {}).get("preferred_username") or "")
-
-
-def _cookie_name(scope: Scope) -> str:
-    return SECURE_COOKIE if _is_secure(scope) else COOKIE
-
-
 def _is_secure(scope: Scope) -> bool:
     return bool(os.environ.get("SPACE_ID")) or scope.get("scheme") == "https"
 
 
 def _cookie(headers: Any, scope: Scope) -> str:
-    return cookie_parser(headers.get("cookie", "")).get(_cookie_name(scope), "")
+    name = SECURE_COOKIE if _is_secure(scope) else COOKIE
+    return cookie_parser(headers.get("cookie", "")).get(name, "")
 
 
 class VisitorCookie:
-    """ASGI middleware that gives each browser an identity when it opens the page."""
+    """ASGI middleware that gives a browser its identity as it opens the page."""
 
     def __init__(self, app: ASGIApp, store: RunStore) -> None:
         self._app = app
@@ -114,7 +112,8 @@ def client_address(scope: Scope) -> str:
 
 
 def _set_cookie(scope: Scope, token: str) -> str:
-    cookie = f"{_cookie_name(scope)}={token}; Path=/; HttpOnly; Max-Age={_YEAR}"
+    name = SECURE_COOKIE if _is_secure(scope) else COOKIE
+    cookie = f"{name}={token}; Path=/; HttpOnly; Max-Age={_YEAR}"
     if os.environ.get("SPACE_ID"):  # the page is in a frame of another site
         return f"{cookie}; SameSite=None; Secure; Partitioned"
     return f"{cookie}; SameSite=Lax" + ("; Secure" if _is_secure(scope) else "")

@@ -13,10 +13,17 @@ from typing import cast
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from finetune.messages import message
+from finetune.phases import Phase
 from finetune.ui.i18n import gettext, gettext_html
-from finetune.ui.phases import phase_text
 
 FOLDER = Path(__file__).resolve().parent / "templates"
+_READING = {
+    "train": message("reading train"),
+    "validation": message("reading validation"),
+    "test": message("reading test"),
+}
+_PHASES = {"": message("Starting the worker"), **{phase: phase.text for phase in Phase}}
 
 
 @cache
@@ -29,7 +36,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text)
+    templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
     for function in (fixed, count, size, measure, short):
         templates.filters[function.__name__] = function
     return templates
@@ -70,3 +77,14 @@ def measure(metric: str) -> str:
 def short(text: str, most: int = 32) -> str:
     """A text that is cut where it is long, with an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+def phase_text(phase: str, detail: str = "") -> str:
+    """What a job does, in the language of the request; `detail` is the phase's dataset, checkpoint,
+    split or number of pairs."""
+    if phase == Phase.READ_ROWS:
+        return gettext(_READING.get(detail, detail))
+    text = gettext(_PHASES.get(phase) or phase)
+    if phase == Phase.TOKENIZE and detail:
+        return text + " " + gettext("{n:,} pairs", n=int(detail))
+    return f"{text} {detail}" if phase == Phase.DOWNLOAD else text

@@ -87,8 +87,8 @@ def _watch(store: RunStore, request: Request) -> Response:
     if run_id := request.path_params["run_id"]:
         mine = auth.visitor_store(store, request)
         run = (store.everyone if mine.visitor.admin else mine).get(run_id)
-        parts = live_updates.changes(store.everyone, run, request.query_params)
-        headers["x-wait"] = str(live_updates.pace.wait(run))
+        parts, wait = live_updates.changes(store.everyone, run, request.query_params)
+        headers["x-wait"] = str(wait)
     else:
         parts = live_updates.blank()
     if not parts:

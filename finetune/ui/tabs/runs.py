@@ -24,10 +24,8 @@ from finetune.ui import (
     feedback,
     form,
     live_updates,
-    polling,
     run_details,
     run_table_view,
-    tab_links,
     theme,
 )
 from finetune.ui.elements import button, event_data
@@ -63,7 +61,7 @@ class RunsTab:
         self.ticked = elements.browser_value()  # ids of the ticked runs
         self.sent = gr.State({})  # by part of the page: a hash of what it was made from
         self.doomed = gr.State("")  # id of the run that the question is about
-        self.pulse = polling.polling_element(1.5, polling.ALWAYS)
+        self.pulse = elements.polling_element(1.5, elements.ALWAYS)
         elements.note(gettext("Every run: the queue, the history, one in full, several compared."))
         with gr.Row(equal_height=True):
             self.filter = gr.Textbox(
@@ -80,7 +78,7 @@ class RunsTab:
             )
         self.table = gr.HTML(
             feedback.note(gettext("Reading the runs.")), elem_id="runs-table",
-            js_on_load=theme.asset("run_table.js") + tab_links.SCRIPT,
+            js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
             most=run_table_view.MAX_COMPARED,
         )  # fmt: skip
         self.message = elements.notice("runs-message")
