@@ -28,30 +28,15 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart.
+    """One line of a chart."""
 
-    Args:
-        name: in the legend and beside its values.
-        style: the class of its colour and marker in the style sheet: `loss`, `accuracy`, `f1`.
-        points: (x, y), in order of x.
-        markers: whether each point is drawn; for a few measurements, not for a curve.
-        baselines: (name, level), drawn dashed for comparison.
-        latest: whether its last value is named in the legend.
-        straight: whether it is a straight line by definition, and can be read off anywhere.
-    """
-
-    name: str
-    style: str
-    points: list[Point] = field(default_factory=list)
-    markers: bool = False
-    baselines: tuple[tuple[str, float], ...] = ()
-    latest: bool = True
-    straight: bool = False
-
-    @property
-    def dots(self) -> list[Point]:
-        """The points that are marked: all measurements, or the latest point of a curve."""
-        return self.points if self.markers else self.points[-1:] if self.latest else []
+    name: str  # in the legend and beside its values
+    style: str  # the class of its colour and marker in the style sheet: `loss`, `accuracy`, `f1`
+    points: list[Point] = field(default_factory=list)  # (x, y), in order of x
+    markers: bool = False  # whether each point is drawn; for a few measurements, not for a curve
+    baselines: tuple[tuple[str, float], ...] = ()  # (name, level), drawn dashed for comparison
+    latest: bool = True  # whether its last value is named in the legend
+    straight: bool = False  # by definition, so that it can be read off anywhere
 
 
 def loss_chart(summary: RunSummary) -> Markup:
@@ -100,7 +85,6 @@ def score_chart(summary: RunSummary) -> Markup:
             "loss still falls, it learns by heart."
         ),
         epoch=steps_per_epoch(summary),
-        most=1.0,
     )
 
 
@@ -118,6 +102,12 @@ def metric_points(summary: RunSummary, metric: str) -> list[Point]:
     ]
 
 
+def thinned(points: Sequence[T]) -> list[T]:
+    """At most about `POINTS` of the points, evenly, first and last included."""
+    stride = -(-len(points) // POINTS) or 1
+    return [*points[:-1:stride], *points[-1:]]
+
+
 def steps_per_epoch(summary: RunSummary) -> int:
     """How many steps an epoch of the run has; 0 while that is not known."""
     return summary.prepared.steps_per_epoch if summary.prepared else 0
@@ -133,7 +123,6 @@ def chart(
     look: str = "",
     cursor: float | None = None,
     epoch: int = 0,
-    most: float = math.inf,
 ) -> Markup:
     """A chart of some lines from 0 to `last_x` or to where the points end.
 
@@ -146,15 +135,14 @@ def chart(
         look: one sentence that says what to look for.
         cursor: where an upright line stands.
         epoch: steps in an epoch, to be shown beside the step; 0 where that says nothing.
-        most: the greatest value there can be, where the vertical axis ends at the latest.
     """
     drawn = [line for line in lines if line.points]
     if not drawn:
         return render("chart.html", title=title, spoken=title, drawn=drawn, empty=empty)
-    heights = [y for line in drawn for _, y in line.points]
+    heights = [0.0, 1.0] if share else []
+    heights += [y for line in drawn for _, y in line.points]
     heights += [level for line in lines for _, level in line.baselines]
-    low, high = (0.0, 1.0) if share else _axis(min(heights), max(heights), most)
-    ticks = _ticks(low, high)
+    ticks = _ticks(min(heights), max(heights))
     right = max([last_x, 1.0, *(x for line in drawn for x, _ in line.points)])
     latest = ", ".join(f"{line.name} {line.points[-1][1]:.3f}" for line in drawn if line.latest)
     return render(
@@ -164,10 +152,10 @@ def chart(
         lines=lines,
         drawn=drawn,
         baselines=list(dict.fromkeys(name for line in lines for name, _ in line.baselines)),
-        plot=Plot(drawn, right, low, high),
+        plot=Plot(drawn, right, ticks[0], ticks[-1]),
         ticks=ticks,
-        digits=max(0, -math.floor(math.log10(ticks[1] - ticks[0]))) if len(ticks) > 1 else 2,
-        x_ticks=_ticks(0, right),
+        digits=max(0, -math.floor(math.log10(ticks[1] - ticks[0]))),
+        x_ticks=[tick for tick in _ticks(0, right) if tick <= right],
         across=across or gettext("step"),
         look=look,
         cursor=cursor,
@@ -206,11 +194,11 @@ class Plot:
                 "name": line.name,
                 "x": " ".join(position_text(x) for x, _ in line.points),
                 "y": " ".join(value_text(y) for _, y in line.points),
-                **({"straight": True} if line.straight else {}),
+                "straight": line.straight,
             }
             for line in self.lines
         ]
-        return json.dumps(lines, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(lines, ensure_ascii=False)
 
     @property
     def last(self) -> float:
@@ -228,29 +216,11 @@ def value_text(y: float) -> str:
     return f"{y:.4f}" if not y or 1e-3 <= abs(y) < 1e3 else f"{y:.4g}"
 
 
-def _axis(low: float, high: float, most: float) -> tuple[float, float]:
-    """Round bounds around the data, the upper not above `most`."""
-    room = (high - low) * 0.06 or abs(high) * 0.1 or 0.1
-    step = _step(high - low + 2 * room, 4)
-    bottom = math.floor((low - room / 2) / step + 1e-9) * step
-    top = min(most, math.ceil((high + room / 2) / step - 1e-9) * step)
-    return max(0.0, bottom) if low >= 0 else bottom, top  # no loss and no score is below 0
-
-
 def _ticks(low: float, high: float) -> list[float]:
-    """About five multiples of 1, 2 or 5 times a power of ten from `low` to `high`."""
-    step = _step(high - low, 5)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    """About five multiples of 1, 2 or 5 times a power of ten, with both ends between them."""
+    span = (high - low or abs(high) or 1.0) / 5
+    power = 10.0 ** math.floor(math.log10(span))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= span * 0.999)
+    first = math.floor(low / step + 1e-9)
+    last = max(first + 1, math.ceil(high / step - 1e-9))
     return [n * step for n in range(first, last + 1)]
-
-
-def _step(span: float, count: int) -> float:
-    """The least 1, 2 or 5 times a power of ten of which `count` cover the span."""
-    power = 10.0 ** math.floor(math.log10(span / count))
-    return next(m * power for m in (1, 2, 5, 10) if m * power >= span / count * 0.999)
-
-
-def thinned(points: Sequence[T]) -> list[T]:
-    """At most about `POINTS` of the points, evenly, first and last included."""
-    stride = -(-len(points) // POINTS) or 1
-    return [*points[:-1:stride], *points[-1:]]
