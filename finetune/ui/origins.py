@@ -11,6 +11,7 @@ https://developer.mozilla.org/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -46,16 +47,10 @@ Host = tuple[str, str]  # name and port; the port empty where it was left out
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """The hosts an app answers to.
+    """The hosts an app answers to."""
 
-    Args:
-        bound: the address it is bound to; with "0.0.0.0" or "::" any address and the machine's name
-            are its own.
-        shared_link: address of Gradio's share link; empty while there is none.
-    """
-
-    bound: str
-    shared_link: Callable[[], str] = str
+    bound: str  # of "0.0.0.0" or "::" any address and the machine's name are its own
+    shared_link: Callable[[], str] = str  # address of Gradio's share link; empty without one
 
     def __contains__(self, host: Host) -> bool:
         name, _ = host
@@ -65,7 +60,11 @@ class AllowedHosts:
         if bound not in ("0.0.0.0", "::"):
             return name == bound
         machine = socket.gethostname().lower()
-        return _is_address(name) or name in (machine, f"{machine.partition('.')[0]}.local")
+        if name in (machine, f"{machine.partition('.')[0]}.local"):
+            return True
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return False
 
     def public(self) -> set[Host]:
         """The names under which others reach the app: a Space's, a share link's, a proxy's."""
@@ -80,13 +79,6 @@ def _parse_host(text: str) -> Host | None:
     return (match[1] or match[2], match[3] or "") if match else None
 
 
-def _is_address(name: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(name))
-    except ValueError:
-        return False
-
-
 class OwnOrigin:
     """ASGI middleware, around all others, that lets only the app's own pages and programs in.
 
@@ -99,9 +91,6 @@ class OwnOrigin:
         self._behind_proxy = ProxyHeadersMiddleware(self._answer, trusted_proxies())  # type: ignore[arg-type]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
         if scope["type"] == "websocket":  # the page uses none
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -146,8 +135,7 @@ class OwnOrigin:
                 f"This app does not answer to the name {name!r}. If it is the app's own, start it "
                 f"with {ALLOWED}={host[0] if host else 'NAME'} (several with commas)."
             )
-        is_get = scope["method"] == "GET"
-        path, origin = scope["path"], headers.get("origin")
+        is_get, path, origin = scope["method"] == "GET", scope["path"], headers.get("origin")
         if is_get and path == "/":
             return ""
         if origin is not None:
@@ -177,19 +165,13 @@ class OwnOrigin:
 
 
 def trusted_proxies() -> list[str]:
-    """The networks whose proxy headers are believed; on a Space also every private one.
-
-    Raises:
-        FinetuneError: naming a value that is no address.
-    """
+    """The networks whose proxy headers are believed; on a Space also every private one."""
     names = [name.strip() for name in os.environ.get(PROXIES, "").split(",") if name.strip()]
     try:
         networks = [str(ipaddress.ip_network(name, strict=False)) for name in names]
     except ValueError as error:
         raise FinetuneError(
-            "{proxies} is wrong: {error}.",
-            "Name addresses or networks, with commas between.",
-            proxies=PROXIES,
-            error=error,
-        ) from error
+            "{proxies} is wrong: {error}.", "Name addresses or networks, with commas between.",
+            proxies=PROXIES, error=error,
+        ) from error  # fmt: skip
     return networks + (_PRIVATE if os.environ.get("SPACE_ID") else [])

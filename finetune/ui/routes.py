@@ -5,14 +5,16 @@ Gradio serves a file to whoever knows its path; its file routes are closed here.
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import orjson
+from gradio.context import LocalContext
 from gradio.route_utils import FnIndexInferError
 from gradio.routes import App
 from starlette.middleware import Middleware
@@ -26,7 +28,7 @@ from finetune.hub import downloads, script_bundle
 from finetune.jobs import check, export, predict, service
 from finetune.runs.store import RunStore
 from finetune.runs.summary import fold_events
-from finetune.ui import auth, i18n, live_updates, upload_limits
+from finetune.ui import auth, live_updates, upload_limits
 from finetune.ui.origins import AllowedHosts, OwnOrigin
 
 # Routes of Gradio's that the page does not need: files by their path, links that save the page's
@@ -35,7 +37,6 @@ _CLOSED = (
     "file={path:path}", "file/{path:path}", "proxy={path:path}", "deep_link", "openapi.json",
     "dev/{path:path}", "process_recording",
 )  # fmt: skip
-_MEDIA_TYPES = {".zip": "application/zip", ".csv": "text/csv", ".json": "application/json"}
 
 
 def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
@@ -46,6 +47,16 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
         "/finetune/batches/{batch_id}/result": _batch_result,
         "/finetune/checks/{check_id}/findings.csv": _findings,
     }
+
+    # Around the whole app as it starts: Gradio adds its own middleware around what it is given, and
+    # one of them lets other origins in.
+    @asynccontextmanager
+    async def lifespan(app: App) -> AsyncIterator[None]:
+        assert app.middleware_stack is not None  # built for this start
+        app.middleware_stack = OwnOrigin(app.middleware_stack, hosts)
+        upload_limits.refuse_other_ways(app.get_blocks())
+        yield
+
     closed = [f"{prefix}/{path}" for prefix in ("/gradio_api", "") for path in _CLOSED]
     return {
         "routes": [
@@ -55,23 +66,9 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
             Route(auth.ISSUE, partial(auth.issue, store), methods=["POST"]),
         ],
         "middleware": [Middleware(auth.VisitorCookie, store=store)],
-        "lifespan": _lifespan(hosts),
+        "lifespan": lifespan,
         "exception_handlers": {FnIndexInferError: _not_found, FinetuneError: _not_found},
     }
-
-
-def _lifespan(hosts: AllowedHosts) -> Callable[[App], AbstractAsyncContextManager[None]]:
-    """Puts `OwnOrigin` around the whole app as it starts: Gradio adds its own middleware around
-    what it is given, and one of them lets other origins in."""
-
-    @asynccontextmanager
-    async def lifespan(app: App) -> AsyncIterator[None]:
-        assert app.middleware_stack is not None  # built for this start
-        app.middleware_stack = OwnOrigin(app.middleware_stack, hosts)
-        upload_limits.refuse_other_ways(app.get_blocks())
-        yield
-
-    return lifespan
 
 
 def _not_found(request: Request, error: Exception | None = None) -> Response:
@@ -82,7 +79,7 @@ def _not_found(request: Request, error: Exception | None = None) -> Response:
 def _watch(store: RunStore, request: Request) -> Response:
     """The parts of a run's live view that the browser does not have yet; without an id all parts
     as they are while there is no run."""
-    i18n.use_language_of(request)
+    LocalContext.request.set(request)  # type: ignore[arg-type]  # its language is the answer's
     headers = {"cache-control": "no-store"}
     if run_id := request.path_params["run_id"]:
         mine = auth.visitor_store(store, request)
@@ -98,30 +95,30 @@ def _watch(store: RunStore, request: Request) -> Response:
 
 def _run_download(store: RunStore, request: Request) -> Response:
     mine = auth.visitor_store(store, request)
-    run = mine.get(request.path_params["run_id"])
-    match request.path_params["kind"]:
+    run, kind = mine.get(request.path_params["run_id"]), request.path_params["kind"]
+    content: Iterable[str | bytes]
+    match kind:
         case "model.zip":
-            return _attachment(downloads.model_zip(run), f"{run.id}.zip")
+            content = downloads.model_zip(run)
         case "script.zip":
-            return _attachment(script_bundle.script_zip(run, mine), f"{run.id}-script.zip")
+            content = script_bundle.script_zip(run, mine)
         case "onnx.zip":
-            onnx = export.export_zip(run, service.run_summary(mine, run))
-            return _attachment(onnx, f"{run.id}-onnx.zip")
+            content = export.export_zip(run, service.run_summary(mine, run))
         case "events.csv":
-            return _attachment(downloads.events_csv(run), f"{run.id}-events.csv")
+            content = downloads.events_csv(run)
         case "config.json":
-            return _attachment([run.config().to_json()], f"{run.id}-config.json")
+            content = [run.config().to_json()]
         case "corrected.csv":
             prepared = fold_events(run.tail()[0]).prepared
-            pairs = corrections.corrections_csv(run, prepared.labels if prepared else [])
-            return _attachment([pairs], f"{run.id}-corrected.csv")
-    raise StoreError("There is no such file.")
+            content = [corrections.corrections_csv(run, prepared.labels if prepared else [])]
+        case _:
+            raise StoreError("There is no such file.")
+    return _attachment(content, f"{run.id}-{kind}")
 
 
 def _findings(store: RunStore, request: Request) -> Response:
     mine = auth.visitor_store(store, request)
-    job = check.get_check(mine, request.path_params["check_id"])
-    report = check.check_state(job).report
+    report = check.check_state(check.get_check(mine, request.path_params["check_id"])).report
     if report is None:
         raise StoreError("There is no such check.", "Press Examine.")
     # The mark at the beginning tells Excel that it is UTF-8.
@@ -150,5 +147,5 @@ def _attachment(content: Iterable[str | bytes], name: str) -> Response:
         "cache-control": "private, no-store",
         "x-content-type-options": "nosniff",
     }
-    media_type = _MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream")
+    media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
     return StreamingResponse(content, media_type=media_type, headers=headers)

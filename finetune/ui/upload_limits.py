@@ -13,8 +13,7 @@ import math
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,14 @@ async def receive(store: RunStore, request: Request) -> Response:
         request.app.get_blocks().upload_file_set.update(paths)  # which Gradio empties
         return JSONResponse(paths)
     except _TooMuch:
-        return PlainTextResponse(_too_much(), 413, _CLOSE)
+        limits = Limits.of_environment()
+        text = (
+            f"These files are more than there is room for: a visitor may have "
+            f"{limits.upload_bytes / 2**20:,.0f} MB, all visitors together "
+            f"{limits.all_upload_bytes / 2**20:,.0f} MB. Bring a part of the rows, or delete a run "
+            "of other files."
+        )
+        return PlainTextResponse(text, 413, _CLOSE)
     except (MultiPartException, ClientDisconnect, TypeError, AttributeError) as error:
         text = getattr(error, "message", "The form has a field that is no file, or was cut off.")
         return PlainTextResponse(text, 400, _CLOSE)
@@ -100,16 +106,6 @@ def _bytes(folder: Path) -> int:
         with contextlib.suppress(OSError):  # just removed
             total += path.stat().st_size if path.is_file() else 0
     return total
-
-
-def _too_much() -> str:
-    limits = Limits.of_environment()
-    return (
-        f"These files are more than there is room for: a visitor may have "
-        f"{limits.upload_bytes / 2**20:,.0f} MB, all visitors together "
-        f"{limits.all_upload_bytes / 2**20:,.0f} MB. Bring a part of the rows, or delete a run of "
-        "other files."
-    )
 
 
 async def _save(request: Request, folder: Path) -> list[str]:
@@ -172,24 +168,17 @@ def refuse_other_ways(page: gr.Blocks) -> None:
     is sent in place of a file, and its MCP server saves files that are part of a call."""
     for block in page.blocks.values():
         move = block.async_move_resource_to_block_cache
-        block.async_move_resource_to_block_cache = partial(_move, move)  # type: ignore[method-assign]
+        block.async_move_resource_to_block_cache = _guarded(move, is_http_url_like)  # type: ignore[method-assign]
     if (server := getattr(page, "mcp_server_obj", None)) is not None:
-        server.convert_strings_to_filedata = partial(_convert, server.convert_strings_to_filedata)
+        convert = server.convert_strings_to_filedata
+        server.convert_strings_to_filedata = _guarded(convert, lambda value, positions: positions)
 
 
-async def _move(move: Callable[[Any], Awaitable[str | None]], resource: Any) -> str | None:
-    if is_http_url_like(resource):
-        _refuse_if_shared()
-    return await move(resource)
+def _guarded(function: Callable[..., Any], has_file: Callable[..., object]) -> Callable[..., Any]:
+    def guarded(*values: Any) -> Any:
+        if owners.is_shared() and has_file(*values):
+            text = "Files are not fetched here. Send the file itself, as gradio_client does."
+            raise gr.Error(text, print_exception=False)
+        return function(*values)
 
-
-def _convert(convert: Callable[[Any, Any], Any], value: Any, positions: Any) -> Any:
-    if positions:
-        _refuse_if_shared()
-    return convert(value, positions)
-
-
-def _refuse_if_shared() -> None:
-    if owners.is_shared():
-        text = "Files are not fetched here. Send the file itself, as gradio_client does."
-        raise gr.Error(text, print_exception=False)
+    return guarded
