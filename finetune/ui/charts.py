@@ -1,8 +1,7 @@
 """Charts of a run: SVG lines with labels in HTML, thinned for display.
 
-Our own and not `gr.LinePlot`, which draws nothing when data and axis limits come in one update and
-cannot draw a baseline. Each chart carries the values of its points, which `assets/page.js` shows at
-the pointer and by the arrow keys.
+Unlike `gr.LinePlot` they have baselines, and values that `assets/page.js` shows at the pointer and
+by the arrow keys.
 """
 
 from __future__ import annotations
@@ -68,13 +67,10 @@ def score_chart(summary: RunSummary) -> Markup:
     """Accuracy and F1 on the validation split over steps, with the baselines'."""
     lines = []
     for metric, name in (("accuracy", "accuracy"), ("f1", "F1")):
-        levels = tuple(
-            (gettext(baseline), scores[metric])
-            for baseline, scores in summary.baselines.items()
-            if metric in scores
-        )
+        scores = summary.baselines.items()
+        levels = [(gettext(baseline), of[metric]) for baseline, of in scores if metric in of]
         points = metric_points(summary, metric)
-        lines.append(Series(name, metric, points, markers=True, baselines=levels))
+        lines.append(Series(name, metric, points, markers=True, baselines=tuple(levels)))
     return chart(
         gettext("Validation accuracy and F1"),
         lines,
@@ -116,26 +112,15 @@ def steps_per_epoch(summary: RunSummary) -> int:
 def chart(
     title: str,
     lines: Sequence[Series],
-    last_x: float,
-    empty: str,
-    across: str = "",
-    share: bool = False,
-    look: str = "",
-    cursor: float | None = None,
-    epoch: int = 0,
+    last_x: float,  # so that the axis does not move while points arrive
+    empty: str,  # what to say while there is no point
+    across: str = "",  # name of the horizontal axis; steps when empty
+    share: bool = False,  # whether the vertical axis goes from 0 to 1 whatever the points are
+    look: str = "",  # one sentence that says what to look for
+    cursor: float | None = None,  # where an upright line stands
+    epoch: int = 0,  # steps in an epoch, to be shown beside the step; 0 where that says nothing
 ) -> Markup:
-    """A chart of some lines from 0 to `last_x` or to where the points end.
-
-    Args:
-        title: what is shown; also the accessible name, with the latest values.
-        last_x: the right end of the axis, so that it does not move while points arrive.
-        empty: what to say while there is no point.
-        across: name of the horizontal axis; steps when empty.
-        share: whether the vertical axis goes from 0 to 1 whatever the points are.
-        look: one sentence that says what to look for.
-        cursor: where an upright line stands.
-        epoch: steps in an epoch, to be shown beside the step; 0 where that says nothing.
-    """
+    """A chart of some lines from 0 to `last_x` or to where the points end."""
     drawn = [line for line in lines if line.points]
     if not drawn:
         return render("chart.html", title=title, spoken=title, drawn=drawn, empty=empty)
@@ -143,7 +128,28 @@ def chart(
     heights += [y for line in drawn for _, y in line.points]
     heights += [level for line in lines for _, level in line.baselines]
     ticks = _ticks(min(heights), max(heights))
-    right = max([last_x, 1.0, *(x for line in drawn for x, _ in line.points)])
+    low, high = ticks[0], ticks[-1]
+    last = max(x for line in drawn for x, _ in line.points)
+    right = max(last_x, last, 1.0)
+
+    def left(x: float) -> float:  # percent
+        return 100 * x / right
+
+    def top(y: float) -> float:  # percent, as SVG counts
+        return 100 * (high - y) / (high - low)
+
+    def path(line: Series) -> str:  # SVG's `d`
+        return "M" + "L".join(f"{left(x):.2f} {top(y):.2f}" for x, y in line.points)
+
+    values = [
+        {
+            "name": line.name,
+            "x": " ".join(position_text(x) for x, _ in line.points),
+            "y": " ".join(value_text(y) for _, y in line.points),
+            "straight": line.straight,
+        }
+        for line in drawn
+    ]
     latest = ", ".join(f"{line.name} {line.points[-1][1]:.3f}" for line in drawn if line.latest)
     return render(
         "chart.html",
@@ -152,7 +158,12 @@ def chart(
         lines=lines,
         drawn=drawn,
         baselines=list(dict.fromkeys(name for line in lines for name, _ in line.baselines)),
-        plot=Plot(drawn, right, ticks[0], ticks[-1]),
+        values=json.dumps(values, ensure_ascii=False),
+        last=last,
+        right=right,
+        left=left,
+        top=top,
+        path=path,
         ticks=ticks,
         digits=max(0, -math.floor(math.log10(ticks[1] - ticks[0]))),
         x_ticks=[tick for tick in _ticks(0, right) if tick <= right],
@@ -163,47 +174,6 @@ def chart(
         position_text=position_text,
         value_text=value_text,
     )
-
-
-@dataclass(frozen=True)
-class Plot:
-    """The area of a chart from (0, low) to (right, high), for the template."""
-
-    lines: list[Series]
-    right: float
-    low: float
-    high: float
-
-    def x(self, value: float) -> float:
-        """Percent from the left."""
-        return 100 * value / self.right
-
-    def y(self, value: float) -> float:
-        """Percent from the top, as SVG counts."""
-        return 100 * (self.high - value) / (self.high - self.low)
-
-    def path(self, line: Series) -> str:
-        """A line as SVG's `d`."""
-        return "M" + "L".join(f"{self.x(x):.2f} {self.y(y):.2f}" for x, y in line.points)
-
-    @property
-    def data(self) -> str:
-        """All values as JSON, as they are shown."""
-        lines = [
-            {
-                "name": line.name,
-                "x": " ".join(position_text(x) for x, _ in line.points),
-                "y": " ".join(value_text(y) for _, y in line.points),
-                "straight": line.straight,
-            }
-            for line in self.lines
-        ]
-        return json.dumps(lines, ensure_ascii=False)
-
-    @property
-    def last(self) -> float:
-        """The x of the last point of all lines."""
-        return max(x for line in self.lines for x, _ in line.points)
 
 
 def position_text(x: float) -> str:

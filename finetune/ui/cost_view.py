@@ -27,13 +27,8 @@ def costs(
     files: Mapping[str, str] | None = None,
     runs_folder: str = "",
 ) -> Markup:
-    """The estimate a line each, values that are seldom right, and the command that does the same.
-
-    Args:
-        runs, seconds: how many runs the click queues, and the time of all where it is known.
-        files: split -> a person's own file, where the pairs are some.
-        runs_folder: for the command; empty for the default.
-    """
+    """The estimate a line each, values that are seldom right, and the command that does the same,
+    with the `files` and the `runs_folder`; `seconds` are of all `runs` that the click queues."""
     return render(
         "costs.html",
         estimate=estimate,

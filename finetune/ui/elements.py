@@ -60,10 +60,7 @@ def event_data(event: gr.EventData) -> dict[str, Any]:
 
 
 def components(tab: object) -> list[Any]:
-    """All components that a tab keeps as its attributes: what its events may update.
-
-    A handler returns the updates of some by component; the others stay as they are.
-    """
+    """All components that a tab keeps as its attributes: what its events may update."""
     blocks: list[Any] = []
     for value in vars(tab).values():
         values = value if isinstance(value, list | tuple) else [value]

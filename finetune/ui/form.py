@@ -25,11 +25,7 @@ Controls = dict[str, gr.components.Component]  # by field name
 
 
 def draw(drawn: Controls) -> Controls:
-    """Draw all controls but those that `draw_data` has `drawn`, inside the current layout.
-
-    Returns:
-        All controls in the order of declaration, those of `drawn` included.
-    """
+    """Draw all controls but those that `draw_data` has `drawn`; all of them, as declared."""
     knobs = {name: run_config.knobs()[name] for name in NAMES if name not in drawn}
     groups: dict[str, list[str]] = {}
     for name, knob in knobs.items():
@@ -132,21 +128,15 @@ def _control(name: str) -> gr.components.Component:
 
 
 def choosing_preset() -> str:
-    """JavaScript that turns a preset's name into its values, in the order of the form.
-
-    It runs in the browser, so that no late answer of a server takes back what was typed since.
-    """
+    """JavaScript that turns a preset's name into its values, in the order of the form: in the
+    browser, so that no late answer of the server takes back what was typed since."""
     presets = {name: run_config.preset(name) for name in run_config.PRESETS}
     return f"(name) => Object.values({json.dumps(presets)}[name])"
 
 
 def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, str]]:
-    """The choices of a dataset chooser: label, name.
-
-    Args:
-        store: whose uploads are offered, the newest first after the bundled pairs; None for the
-            page as everybody gets it.
-        name: the selected dataset; an upload is offered however old it is.
+    """The choices of a dataset chooser, label and name: with a visitor's newest uploads, and the
+    selected dataset `name` if that is an upload.
 
     Raises:
         DataError: when `name` is an upload that is not there.
@@ -169,21 +159,13 @@ def _file_names(files: Mapping[str, str]) -> str:
 
 
 def read(values: Sequence[Any]) -> RunConfig:
-    """The configuration of the controls' values, in the order of `NAMES`.
-
-    Raises:
-        ConfigError: naming every value that cannot be used.
-    """
+    """The configuration of the controls' values, in the order of `NAMES`."""
     return RunConfig.from_dict(dict(zip(NAMES, values, strict=True)))
 
 
 def filled(store: RunStore, config: RunConfig) -> list[Any]:
     """Updates that put a configuration into the controls, in the order of `NAMES`, and into Data's
-    chooser of pairs.
-
-    Raises:
-        DataError: when its pairs are an upload that is not there.
-    """
+    chooser of pairs."""
     choices = datasets(store, config.dataset)
     # Two updates: Gradio empties the one it has used.
     dataset, pairs = (gr.update(choices=choices, value=config.dataset) for _ in range(2))

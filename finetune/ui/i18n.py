@@ -39,12 +39,8 @@ _marked: dict[str, None] = {}  # the texts of all markers
 
 
 def gettext(text: str, /, **values: object) -> str:
-    """A text in the language of the current request.
-
-    Args:
-        text: in English, a literal that `pybabel extract` can find, or a `Message`.
-        values: for its placeholders, as `str.format` takes them.
-    """
+    """A text in the language of the current request: a literal in English that `pybabel extract`
+    can find, or a `Message`, with values for its placeholders."""
     if isinstance(text, Message):
         text, values = text.template, values | text.values
     translated = catalogue(language()).gettext(text) if text else ""
@@ -124,10 +120,8 @@ def browser_translations(page: gr.Blocks) -> gr.I18n:
 
 
 def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
-    """The texts of the initial page: the block, the attribute, the text.
-
-    Of HTML that is the content of the outermost element, unless it is hidden or has a marker.
-    """
+    """The texts of the initial page: block, attribute, text. Of HTML that is the content of the
+    outermost element, unless it is hidden or has a marker."""
     for block in page.blocks.values():
         if isinstance(block, Api):  # an argument of an endpoint; its name is part of a program
             continue

@@ -40,10 +40,7 @@ Parts = dict[str, tuple[str, str]]  # name -> mark of the state it shows, conten
 
 def view(prefix: str = "", empty: bool = False) -> gr.HTML:
     """A live view in the current layout; its value is the id of the run to watch, "" for none.
-
-    Args:
-        prefix: of the elements' ids, where the page has several.
-        empty: whether it says what to do while there is no run.
+    `prefix` is that of the elements' ids; where `empty`, it says what to do while there is no run.
     """
     contents = {name: content for name, (_, content) in blank().items()}
     if not empty:

@@ -1,11 +1,9 @@
 """Refuses requests that another web page caused or that name a foreign host.
 
 A browser sends requests for any page it shows, with the visitor's cookies. The outermost middleware
-refuses those of other origins, and those to a host name that is not the app's, which may be a
-foreign page's (DNS rebinding). Programs send no Origin and are not affected.
-
-Starlette's TrustedHostMiddleware compares names without ports and IPv6 brackets; CORSMiddleware, as
-Gradio's, carries a request out and then withholds the answer. Source of the headers:
+refuses those of other origins (CORSMiddleware, as Gradio's, would carry them out and withhold the
+answer), and those to a host name that is not the app's, which may be a foreign page's (DNS
+rebinding). Programs send no Origin and are not affected. Source of the headers:
 https://developer.mozilla.org/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site.
 """
 
@@ -36,8 +34,7 @@ _ORIGIN = re.compile(r"(https?)://([^/?#@]+)")
 _PORTS = {"http": "80", "https": "443"}
 _SIGN_IN = {"/login/callback", "/login/huggingface"}  # opened from the Hub's page
 # What proxies say of a request. Gradio and its MCP server would believe it of anybody.
-_FORWARDED = {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto",
-              b"x-forwarded-port", b"x-forwarded-prefix", b"x-gradio-server"}  # fmt: skip
+_FORWARDED = (b"forwarded", b"x-forwarded-", b"x-gradio-server")
 _PRIVATE = ["127.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12",
             "192.168.0.0/16", "::1/128", "fc00::/7", "fe80::/10"]  # fmt: skip
 _CLOSE = {"connection": "close"}  # a body that still comes is not read
@@ -109,7 +106,7 @@ class OwnOrigin:
         await self._behind_proxy(scope, receive, send)  # type: ignore[arg-type]
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["headers"] = [pair for pair in scope["headers"] if pair[0] not in _FORWARDED]
+        scope["headers"] = [pair for pair in scope["headers"] if not pair[0].startswith(_FORWARDED)]
         if refusal := self._refusal(scope):
             await PlainTextResponse(refusal, 403, _CLOSE)(scope, receive, send)
             return

@@ -41,12 +41,10 @@ _CLOSED = (
 
 def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
     """`launch(app_kwargs=...)`: our routes, which are asked before Gradio's, and middleware."""
-    endpoints: dict[str, Callable[[RunStore, Request], Any]] = {
-        "/finetune/watch/{run_id:path}": _watch,
-        "/finetune/runs/{run_id}/{kind}": _run_download,
-        "/finetune/batches/{batch_id}/result": _batch_result,
-        "/finetune/checks/{check_id}/findings.csv": _findings,
-    }
+
+    def own(endpoint: Callable[[RunStore, Request], Response]) -> Callable[[Request], Response]:
+        """With the visitor's own store."""
+        return lambda request: endpoint(auth.visitor_store(store, request), request)
 
     # Around the whole app as it starts: Gradio adds its own middleware around what it is given, and
     # one of them lets other origins in.
@@ -61,7 +59,10 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
     return {
         "routes": [
             *(Route(path, _not_found, methods=["GET", "POST"]) for path in closed),
-            *(Route(path, partial(endpoint, store)) for path, endpoint in endpoints.items()),
+            Route("/finetune/watch/{run_id:path}", own(_watch)),
+            Route("/finetune/runs/{run_id}/{kind}", own(_run_download)),
+            Route("/finetune/batches/{batch_id}/result", own(_batch_result)),
+            Route("/finetune/checks/{check_id}/findings.csv", own(_findings)),
             Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
             Route(auth.ISSUE, partial(auth.issue, store), methods=["POST"]),
         ],
@@ -76,15 +77,14 @@ def _not_found(request: Request, error: Exception | None = None) -> Response:
     return PlainTextResponse(message, 404)
 
 
-def _watch(store: RunStore, request: Request) -> Response:
+def _watch(mine: RunStore, request: Request) -> Response:
     """The parts of a run's live view that the browser does not have yet; without an id all parts
     as they are while there is no run."""
     LocalContext.request.set(request)  # type: ignore[arg-type]  # its language is the answer's
     headers = {"cache-control": "no-store"}
     if run_id := request.path_params["run_id"]:
-        mine = auth.visitor_store(store, request)
-        run = (store.everyone if mine.visitor.admin else mine).get(run_id)
-        parts, wait = live_updates.changes(store.everyone, run, request.query_params)
+        run = (mine.everyone if mine.visitor.admin else mine).get(run_id)
+        parts, wait = live_updates.changes(mine.everyone, run, request.query_params)
         headers["x-wait"] = str(wait)
     else:
         parts = live_updates.blank()
@@ -93,8 +93,7 @@ def _watch(store: RunStore, request: Request) -> Response:
     return Response(orjson.dumps(parts), media_type="application/json", headers=headers)
 
 
-def _run_download(store: RunStore, request: Request) -> Response:
-    mine = auth.visitor_store(store, request)
+def _run_download(mine: RunStore, request: Request) -> Response:
     run, kind = mine.get(request.path_params["run_id"]), request.path_params["kind"]
     content: Iterable[str | bytes]
     match kind:
@@ -116,8 +115,7 @@ def _run_download(store: RunStore, request: Request) -> Response:
     return _attachment(content, f"{run.id}-{kind}")
 
 
-def _findings(store: RunStore, request: Request) -> Response:
-    mine = auth.visitor_store(store, request)
+def _findings(mine: RunStore, request: Request) -> Response:
     report = check.check_state(check.get_check(mine, request.path_params["check_id"])).report
     if report is None:
         raise StoreError("There is no such check.", "Press Examine.")
@@ -125,9 +123,8 @@ def _findings(store: RunStore, request: Request) -> Response:
     return _attachment(["\ufeff" + report.as_csv()], "findings.csv")
 
 
-def _batch_result(store: RunStore, request: Request) -> Response:
+def _batch_result(mine: RunStore, request: Request) -> Response:
     """A judged file, as far as it is written."""
-    mine = auth.visitor_store(store, request)
     batch = predict.get_prediction(mine, request.path_params["batch_id"])
     if batch.result is None:
         raise StoreError("There is no result yet.", "Wait for the first rows.")

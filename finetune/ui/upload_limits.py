@@ -56,6 +56,7 @@ async def receive(store: RunStore, request: Request) -> Response:
     own_before, all_before = _received[owner], _received.total()
     own_room, shared_room = await run_in_threadpool(_room, mine)
     folder = _owner_folder(owner) / secrets.token_urlsafe(18)
+    upload_id = request.query_params.get("upload_id")
     paths: list[str] = []
 
     def check(size: int) -> None:
@@ -71,22 +72,27 @@ async def receive(store: RunStore, request: Request) -> Response:
 
     try:
         check(int(request.headers.get("content-length", 0)))
-        paths = await _save(Request(request.scope, receive_counted), folder)
+        files, _, _ = await upload_fn(
+            Request(request.scope, receive_counted), str(folder), MAX_FILE_BYTES, upload_id,
+            upload_progress=file_upload_statuses if upload_id else None,
+        )  # fmt: skip
+        paths = list(map(str, files))
         request.app.get_blocks().upload_file_set.update(paths)  # which Gradio empties
         return JSONResponse(paths)
     except _TooMuch:
         limits = Limits.of_environment()
         text = (
-            f"These files are more than there is room for: a visitor may have "
-            f"{limits.upload_bytes / 2**20:,.0f} MB, all visitors together "
-            f"{limits.all_upload_bytes / 2**20:,.0f} MB. Bring a part of the rows, or delete a run "
-            "of other files."
+            f"This is too much: a visitor may have {limits.upload_bytes / 2**20:,.0f} MB, all "
+            f"visitors together {limits.all_upload_bytes / 2**20:,.0f} MB. Bring a part of the "
+            "rows, or delete a run of other files."
         )
         return PlainTextResponse(text, 413, _CLOSE)
     except (MultiPartException, ClientDisconnect, TypeError, AttributeError) as error:
         text = getattr(error, "message", "The form has a field that is no file, or was cut off.")
         return PlainTextResponse(text, 400, _CLOSE)
     finally:
+        if upload_id:  # the progress bar waits for this
+            file_upload_statuses.set_done(upload_id)
         if not paths:
             await run_in_threadpool(shutil.rmtree, folder, ignore_errors=True)
 
@@ -108,22 +114,6 @@ def _bytes(folder: Path) -> int:
     return total
 
 
-async def _save(request: Request, folder: Path) -> list[str]:
-    upload_id = request.query_params.get("upload_id")
-    try:
-        paths, _, _ = await upload_fn(
-            request, str(folder), MAX_FILE_BYTES, upload_id,
-            upload_progress=file_upload_statuses if upload_id else None,
-        )  # fmt: skip
-    finally:
-        if upload_id:  # the progress bar waits for this
-            file_upload_statuses.set_done(upload_id)
-    for path in folder.iterdir():
-        if path.is_file():  # of a field with another name than "files"
-            path.unlink()
-    return [str(path) for path in paths]
-
-
 def _owner_folder(owner: str) -> Path:
     digest = hashlib.sha256(owner.encode()).hexdigest()[:32]
     return Path(get_upload_folder(), _THIS_PROCESS, digest)
@@ -134,10 +124,7 @@ def _is_below(upload: str, folder: Path) -> bool:
 
 
 def path(visitor: Visitor, upload: str) -> Path:
-    """Where a file that a visitor has uploaded is now.
-
-    Args:
-        upload: the path with which the upload was answered.
+    """Where a file is now that a visitor has uploaded, by the path that was answered.
 
     Raises:
         DataError: when it was removed, or is another's.
