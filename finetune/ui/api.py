@@ -78,8 +78,7 @@ class Api:
 
         Args:
             run_id: a run of yours, or a text classifier of the Hub as owner/name.
-            sentence1: the first sentence.
-            sentence2: the second; empty for a model of single sentences.
+            sentence2: empty for a model of single sentences.
             both_orders: average the probabilities of both orders.
             threshold: use the threshold saved with the model, if there is one.
             calibrated: use the temperature saved with the model, if there is one.

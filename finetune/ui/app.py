@@ -15,6 +15,7 @@ from finetune.environment import space
 from finetune.runs.store import RunStore
 from finetune.ui import feedback, i18n, origins, routes, theme, upload_limits
 from finetune.ui.api import Api
+from finetune.ui.html import macro
 from finetune.ui.i18n import page_text
 from finetune.ui.tabs.data import DataTab
 from finetune.ui.tabs.predict import PredictTab
@@ -22,9 +23,6 @@ from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.runs import RunsTab
 from finetune.ui.tabs.train import TrainTab
 
-HEAD = """
-<header class="ft-head">{logo}<div><h1>Finetune</h1><p>{claim}</p></div></header>
-"""
 _QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 
 
@@ -39,7 +37,8 @@ def build(store: RunStore) -> gr.Blocks:
         # Hidden from screen readers: the name is beside it.
         logo = theme.asset("logo.svg").replace("<svg", '<svg aria-hidden="true"', 1)
         claim = page_text("Teach a transformer when two sentences mean the same.")
-        gr.HTML(HEAD.format(logo=logo, claim=claim))
+        name = f"<div><h1>Finetune</h1><p>{claim}</p></div>"
+        gr.HTML(f'<header class="ft-head">{logo}{name}</header>')
         for notice in _notices(store):
             gr.HTML(notice)
         tabs = _Tabs(store)
@@ -118,13 +117,13 @@ class _Tabs:
 
 def _notices(store: RunStore) -> list[str]:
     """What a visitor of a Space should know of it, for the head of the page."""
-    described = space.describe_space(store.root)
-    if described is None:
+    if (described := space.describe_space(store.root)) is None:
         return []
     hardware, notices = described
     label = page_text("Hardware")
     text = f"{label}: {html.escape(hardware)}"
-    return [f'<p class="ft-facts" id="hardware">{text}</p>', *map(feedback.warning, notices)]
+    warnings = map(macro("feedback.html", "warning"), notices)
+    return [f'<p class="ft-facts" id="hardware">{text}</p>', *warnings]
 
 
 def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:

@@ -1,15 +1,13 @@
 """Identifies who sent a request and gives them their own view of the store.
 
 A browser sends a signed identity in an HttpOnly cookie, a program the same as a header, and a user
-signed in with Hugging Face is known by name. On one's own machine everything belongs to the one
-user (`owners.is_shared`).
+signed in with Hugging Face is known by name. On one's own machine everything is the one user's.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ SECURE_COOKIE = f"__Host-{COOKIE}"  # over https: a browser lets no other host s
 HEADER = "x-finetune-visitor"
 ISSUE = "/finetune/visitor"  # where a program asks for an identity
 _YEAR = 365 * 24 * 3600
+_identities: dict[Path, Identities] = {}
 
 
 def has_sign_in() -> bool:
@@ -56,12 +55,7 @@ def request_visitor(store: RunStore, request: Any) -> Visitor:
 
 def identities(store: RunStore) -> Identities:
     """The identities issued for a store's folder; one object for each folder, since it counts."""
-    return _identities(store.root)
-
-
-@lru_cache(maxsize=64)
-def _identities(root: Path) -> Identities:
-    return Identities(root)
+    return _identities.setdefault(store.root, Identities(store.root))
 
 
 def _is_secure(scope: Scope) -> bool:

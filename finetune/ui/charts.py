@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -21,7 +21,6 @@ from finetune.ui.i18n import gettext
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
 SMOOTHED = 20  # points from which on a loss is smoothed
-T = TypeVar("T")
 Point = tuple[float, float]
 
 
@@ -98,7 +97,7 @@ def metric_points(summary: RunSummary, metric: str) -> list[Point]:
     ]
 
 
-def thinned(points: Sequence[T]) -> list[T]:
+def thinned(points: Sequence[Any]) -> list[Any]:
     """At most about `POINTS` of the points, evenly, first and last included."""
     stride = -(-len(points) // POINTS) or 1
     return [*points[:-1:stride], *points[-1:]]
@@ -141,15 +140,6 @@ def chart(
     def path(line: Series) -> str:  # SVG's `d`
         return "M" + "L".join(f"{left(x):.2f} {top(y):.2f}" for x, y in line.points)
 
-    values = [
-        {
-            "name": line.name,
-            "x": " ".join(position_text(x) for x, _ in line.points),
-            "y": " ".join(value_text(y) for _, y in line.points),
-            "straight": line.straight,
-        }
-        for line in drawn
-    ]
     latest = ", ".join(f"{line.name} {line.points[-1][1]:.3f}" for line in drawn if line.latest)
     return render(
         "chart.html",
@@ -158,7 +148,7 @@ def chart(
         lines=lines,
         drawn=drawn,
         baselines=list(dict.fromkeys(name for line in lines for name, _ in line.baselines)),
-        values=json.dumps(values, ensure_ascii=False),
+        values=_values(drawn),
         last=last,
         right=right,
         left=left,
@@ -174,6 +164,20 @@ def chart(
         position_text=position_text,
         value_text=value_text,
     )
+
+
+def _values(lines: Sequence[Series]) -> str:
+    """The points of lines as JSON, as they are shown."""
+    values = [
+        {
+            "name": line.name,
+            "x": " ".join(position_text(x) for x, _ in line.points),
+            "y": " ".join(value_text(y) for _, y in line.points),
+            "straight": line.straight,
+        }
+        for line in lines
+    ]
+    return json.dumps(values, ensure_ascii=False)
 
 
 def position_text(x: float) -> str:

@@ -11,7 +11,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune import config as run_config
-from finetune.config import RunConfig, is_upload
+from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.runs.store import RunStore
 from finetune.ui import html
@@ -35,8 +35,8 @@ def draw(drawn: Controls) -> Controls:
     controls = {**drawn, **{name: _control(name) for name in wide}}
     controls |= _draw_in_pairs([name for name in common if name not in wide])
     # Hidden values with which the browser marks the controls that differ from the preset.
-    text = Markup("<p>{}</p>").format(gettext("preset:"))
-    gr.HTML(text, elem_id="preset-word", elem_classes="ft-unseen")
+    word = Markup("<p>{}</p>").format(gettext("preset:"))
+    gr.HTML(word, elem_id="preset-word", elem_classes="ft-unseen")
     for name in run_config.PRESETS:  # by the name that is shown, in any language
         values = json.dumps(run_config.preset(name))
         data = Markup('<p data-preset="{}">{}</p>').format(values, name)
@@ -61,28 +61,15 @@ def draw(drawn: Controls) -> Controls:
 
 def draw_data() -> Controls:
     """Draw the controls that say what is read of a source and which rows are used."""
-    parts = {
-        "columns": (
-            gettext("Columns"),
-            ("sentence1_column", "sentence2_column", "label_column", "positive_label"),
-        ),
-        "rows": (
-            gettext("Rows"),
-            (
-                "max_train_samples", "max_eval_samples", "drop_duplicates", "drop_leaked",
-                "validation_share", "data_seed",
-            ),
-        ),
-        "hub": (
-            gettext("Hub dataset: configuration, revision, splits"),
-            (
-                "dataset_config_name", "dataset_revision", "train_split", "validation_split",
-                "test_split",
-            ),
-        ),
-    }  # fmt: skip
+    columns = [name for name in DATA_FIELDS if name.endswith(("_column", "_label"))]
+    hub = [name for name in SOURCE_FIELDS[1:] if name not in columns]
+    rows = [name for name in DATA_FIELDS[1:] if name not in (*columns, *hub)]
     controls: Controls = {}
-    for part, (title, names) in parts.items():
+    for part, title, names in (
+        ("columns", gettext("Columns"), columns),
+        ("rows", gettext("Rows"), rows),
+        ("hub", gettext("Hub dataset: configuration, revision, splits"), hub),
+    ):
         with gr.Accordion(title, open=part == "columns", elem_id=f"part-{part}"):
             controls |= _draw_in_pairs(names)
     return controls
@@ -136,11 +123,7 @@ def choosing_preset() -> str:
 
 def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, str]]:
     """The choices of a dataset chooser, label and name: with a visitor's newest uploads, and the
-    selected dataset `name` if that is an upload.
-
-    Raises:
-        DataError: when `name` is an upload that is not there.
-    """
+    selected dataset `name` if that is an upload."""
     choices = [(gettext(dataset.label), dataset.name) for dataset in catalog.DATASETS]
     if store is None:
         return choices
@@ -164,8 +147,7 @@ def read(values: Sequence[Any]) -> RunConfig:
 
 
 def filled(store: RunStore, config: RunConfig) -> list[Any]:
-    """Updates that put a configuration into the controls, in the order of `NAMES`, and into Data's
-    chooser of pairs."""
+    """Updates that put a configuration into the controls and Data's chooser of pairs."""
     choices = datasets(store, config.dataset)
     # Two updates: Gradio empties the one it has used.
     dataset, pairs = (gr.update(choices=choices, value=config.dataset) for _ in range(2))

@@ -18,12 +18,7 @@ from finetune.phases import Phase
 from finetune.ui.i18n import gettext, gettext_html
 
 FOLDER = Path(__file__).resolve().parent / "templates"
-_READING = {
-    "train": message("reading train"),
-    "validation": message("reading validation"),
-    "test": message("reading test"),
-}
-_PHASES = {"": message("Starting the worker"), **{phase: phase.text for phase in Phase}}
+_PHASES: dict[str, str] = {"": message("Starting the worker"), **{phase: phase.text for phase in Phase}}
 
 
 @cache
@@ -37,7 +32,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
-    for function in (fixed, count, size, measure, short):
+    for function in (fixed, count, size, measure, short, printable):
         templates.filters[function.__name__] = function
     return templates
 
@@ -79,11 +74,16 @@ def short(text: str, most: int = 32) -> str:
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 
+def printable(text: str) -> str:
+    """A token with its spaces visible, and a mark for what cannot be printed."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text.replace(" ", "\u2423"))
+
+
 def phase_text(phase: str, detail: str = "") -> str:
     """What a job does, in the language of the request; `detail` is the phase's dataset, checkpoint,
     split or number of pairs."""
     if phase == Phase.READ_ROWS:
-        return gettext(_READING.get(detail, detail))
+        return gettext(f"reading {detail}")
     text = gettext(_PHASES.get(phase) or phase)
     if phase == Phase.TOKENIZE and detail:
         return text + " " + gettext("{n:,} pairs", n=int(detail))

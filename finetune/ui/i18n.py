@@ -42,7 +42,8 @@ def gettext(text: str, /, **values: object) -> str:
     """A text in the language of the current request: a literal in English that `pybabel extract`
     can find, or a `Message`, with values for its placeholders."""
     if isinstance(text, Message):
-        text, values = text.template, values | text.values
+        values |= text.values
+        text = text.template
     translated = catalogue(language()).gettext(text) if text else ""
     return translated.format(**_translated(values)) if values else translated
 

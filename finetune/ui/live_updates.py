@@ -1,8 +1,7 @@
 """The live view of one run: status, curves, what happens now, first batch and log.
 
-It has a route of its own: a tick of a Gradio event costs the server 6 ms and the browser 50, for
-each visitor, which slows a training on the same processors. The browser asks with the marks of the
-parts it shows, and what is new is drawn once for all who watch.
+It has a route of its own, since a Gradio event costs the server 6 ms and the browser 50. A browser
+asks with the marks of the parts it shows, and what is new is drawn once for all who watch.
 """
 
 from __future__ import annotations
@@ -39,9 +38,8 @@ Parts = dict[str, tuple[str, str]]  # name -> mark of the state it shows, conten
 
 
 def view(prefix: str = "", empty: bool = False) -> gr.HTML:
-    """A live view in the current layout; its value is the id of the run to watch, "" for none.
-    `prefix` is that of the elements' ids; where `empty`, it says what to do while there is no run.
-    """
+    """A live view with a prefix to its elements' ids; its value is the id of the run to watch.
+    Where `empty`, it says what to do while there is no run."""
     contents = {name: content for name, (_, content) in blank().items()}
     if not empty:
         contents["status"] = ""
@@ -166,9 +164,4 @@ def first_batch(batch: FirstBatch | None) -> Markup:
     if batch is None or not batch.ids or not batch.shapes.get("input_ids"):
         return Markup()
     gap = next((n for n, position in enumerate(batch.positions) if position != n), -1)
-    return render("first_batch.html", batch=batch, gap=gap, printable=_printable)
-
-
-def _printable(token: str) -> str:
-    """A token with its spaces visible, and a mark for what cannot be printed."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in token.replace(" ", "\u2423"))
+    return render("first_batch.html", batch=batch, gap=gap)

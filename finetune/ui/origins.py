@@ -28,6 +28,7 @@ from finetune.errors import FinetuneError
 ALLOWED = "FINETUNE_ALLOWED_HOSTS"
 PROXIES = "FINETUNE_TRUSTED_PROXIES"
 
+_ADVICE = f"If that is the app's own address, start it with {ALLOWED} naming its host."
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://([^/?#@]+)")
@@ -77,10 +78,8 @@ def _parse_host(text: str) -> Host | None:
 
 
 class OwnOrigin:
-    """ASGI middleware, around all others, that lets only the app's own pages and programs in.
-
-    Headers of proxies are believed where `trusted_proxies` names the sender, and removed.
-    """
+    """ASGI middleware, around all others, that lets only the app's own pages and programs in; it
+    believes the headers of `trusted_proxies`, and removes those of all."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         self._app = app
@@ -127,21 +126,14 @@ class OwnOrigin:
         headers = Headers(scope=scope)
         host = _parse_host(headers.get("host", ""))
         if host is None or host not in self._hosts:
-            name = headers.get("host", "")[:100]
-            return (
-                f"This app does not answer to the name {name!r}. If it is the app's own, start it "
-                f"with {ALLOWED}={host[0] if host else 'NAME'} (several with commas)."
-            )
+            return f"This app does not answer to {headers.get('host', '')[:100]!r}. {_ADVICE}"
         is_get, path, origin = scope["method"] == "GET", scope["path"], headers.get("origin")
         if is_get and path == "/":
             return ""
         if origin is not None:
             if self._is_own(origin, host, scope["scheme"]):
                 return ""
-            return (
-                f"This app does not answer to pages of {origin[:100]!r}. If its own address is "
-                f"that, start it with {ALLOWED} naming it."
-            )
+            return f"This app does not answer to pages of {origin[:100]!r}. {_ADVICE}"
         # Browsers leave out the Origin where a page of another site merely gets something.
         opened = is_get and headers.get("sec-fetch-mode") == "navigate" and path in _SIGN_IN
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not opened:
@@ -151,9 +143,8 @@ class OwnOrigin:
     def _is_own(self, origin: str, host: Host, scheme: str) -> bool:
         """Whether an origin is the app's, whether or not a proxy ends its TLS."""
         match = _ORIGIN.fullmatch(origin.lower())
-        if match is None or (parsed := _parse_host(match[2])) is None:
-            return False
-        if scheme == "https" and match[1] != "https":
+        parsed = _parse_host(match[2]) if match else None
+        if not match or not parsed or (scheme == "https" and match[1] == "http"):
             return False
         # The proxy may send another Host: the app's public names are its own all the same.
         default = _PORTS[match[1]]

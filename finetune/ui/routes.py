@@ -6,10 +6,9 @@ Gradio serves a file to whoever knows its path; its file routes are closed here.
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -129,13 +128,8 @@ def _batch_result(mine: RunStore, request: Request) -> Response:
     if batch.result is None:
         raise StoreError("There is no result yet.", "Wait for the first rows.")
     stem = batch.prediction_request().file.partition(".")[0][:80]
-    return _attachment(_read(batch.result), f"{stem or 'pairs'}-predicted{batch.result.suffix}")
-
-
-def _read(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            yield chunk
+    chunks = iter(partial(batch.result.open("rb").read, 2**20), b"")
+    return _attachment(chunks, f"{stem or 'pairs'}-predicted{batch.result.suffix}")
 
 
 def _attachment(content: Iterable[str | bytes], name: str) -> Response:

@@ -7,7 +7,6 @@ Gradio removes what is left after a while (`delete_cache` in `app.build`).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import secrets
@@ -107,11 +106,7 @@ def _room(store: RunStore) -> tuple[float, float]:
 
 
 def _bytes(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # just removed
-            total += path.stat().st_size if path.is_file() else 0
-    return total
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _owner_folder(owner: str) -> Path:
@@ -124,11 +119,7 @@ def _is_below(upload: str, folder: Path) -> bool:
 
 
 def path(visitor: Visitor, upload: str) -> Path:
-    """Where a file is now that a visitor has uploaded, by the path that was answered.
-
-    Raises:
-        DataError: when it was removed, or is another's.
-    """
+    """Where a visitor's file is now, by the path with which its upload was answered."""
     current = _stored.get(upload, Path(upload))
     is_theirs = any(_is_below(upload, _owner_folder(name)) for name in visitor.names)
     if not (is_theirs or visitor.alone) or not current.is_file():

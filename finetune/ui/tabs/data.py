@@ -31,7 +31,7 @@ from finetune.jobs import check
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.ui import elements, feedback, form, upload_limits
-from finetune.ui.handlers import Updates, handler
+from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 

@@ -22,7 +22,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import elements, evaluation_view, feedback, form, theme
 from finetune.ui.elements import button, event_data
-from finetune.ui.handlers import Updates, handler, reports_errors_in
+from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro, phase_text
 from finetune.ui.i18n import gettext
 

@@ -21,7 +21,7 @@ from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
 from finetune.ui import elements, feedback, upload_limits
-from finetune.ui.handlers import Updates, handler
+from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.run_table_view import when

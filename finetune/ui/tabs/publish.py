@@ -22,7 +22,7 @@ from finetune.jobs.push import Approvals, PushState
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth, elements, feedback, model_chooser
-from finetune.ui.handlers import Updates, reports_errors_in
+from finetune.ui.feedback import Updates, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 

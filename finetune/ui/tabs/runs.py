@@ -29,7 +29,7 @@ from finetune.ui import (
     theme,
 )
 from finetune.ui.elements import button, event_data
-from finetune.ui.handlers import Updates, handler
+from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.tabs.evaluate import Evaluation

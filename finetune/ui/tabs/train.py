@@ -29,7 +29,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import cost_view, elements, feedback, form, live_updates, upload_limits
-from finetune.ui.handlers import Updates, handler, reports_errors_in
+from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.i18n import gettext
 
 _SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before the form's
