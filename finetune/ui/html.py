@@ -18,7 +18,7 @@ from finetune.phases import Phase
 from finetune.ui.i18n import gettext, gettext_html
 
 FOLDER = Path(__file__).resolve().parent / "templates"
-_PHASES: dict[str, str] = {"": message("Starting the worker"), **{phase: phase.text for phase in Phase}}
+_PHASES = {phase.value: phase.text for phase in Phase} | {"": message("Starting the worker")}
 
 
 @cache
