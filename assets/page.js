@@ -71,10 +71,9 @@
   };
   const differ = () => {
     const chosen = document.querySelector('#preset input')?.value;
-    const all = [...document.querySelectorAll('[data-preset]')];
-    const kept = all.find((one) => one.textContent === chosen);
+    const kept = [...document.querySelectorAll('[data-preset]')].find((one) => one.textContent === chosen);
     if (!kept) return;
-    const preset = {...JSON.parse(all[0].dataset.preset), ...JSON.parse(kept.dataset.preset)};
+    const preset = JSON.parse(kept.dataset.preset);
     const word = document.querySelector('#preset-word p').textContent;
     for (const one of knobs('')) {
       const name = one.id.slice(5), box = one.querySelector('input, textarea');

@@ -13,35 +13,46 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from finetune.messages import Text
+from finetune.messages import Text, message
 
 
 class Phase(StrEnum):
-    """What a job is doing. An event may add a name: of a dataset, a checkpoint, a split."""
+    """What a job is doing. An event may add a name: of a dataset, a checkpoint, a split.
 
-    START = "start"  # imports the libraries
-    DOWNLOAD = "download"  # reads a dataset or a checkpoint, from the Hub if need be
-    TOKENIZE = "tokenize"
-    TRAIN = "train"
-    EVALUATE = "evaluate"
-    BASELINES = "baselines"
-    BOTH_ORDERS = "both_orders"
-    SAVE_MODEL = "save_model"  # the best so far
-    SAVE_UNSCORED_MODEL = "save_unscored_model"
-    SAVE_CHECKPOINT = "save_checkpoint"
+    Attributes:
+        text: for the page.
+    """
+
+    text: str
+
+    def __new__(cls, value: str, text: str = "") -> Phase:
+        phase = str.__new__(cls, value)
+        phase._value_, phase.text = value, text
+        return phase
+
+    START = "start", message("loading PyTorch")
+    DOWNLOAD = "download", message("Loading")  # from the Hub if need be
+    TOKENIZE = "tokenize", message("Tokenising")
+    TRAIN = "train", message("Training")
+    EVALUATE = "evaluate", message("Evaluating")
+    BASELINES = "baselines", message("Evaluating")
+    BOTH_ORDERS = "both_orders", message("Evaluating")
+    SAVE_MODEL = "save_model", message("Saving the best model")
+    SAVE_UNSCORED_MODEL = "save_unscored_model", message("Saving the model as it is")
+    SAVE_CHECKPOINT = "save_checkpoint", message("Saving a checkpoint")
     READ_ROWS = "read_rows"  # of a split
-    COUNT_ROWS = "count_rows"  # classes, duplicates and leaks
-    MEASURE_LENGTHS = "measure_lengths"  # in tokens
+    COUNT_ROWS = "count_rows", message("counting classes, duplicates and leaks")
+    MEASURE_LENGTHS = "measure_lengths", message("measuring lengths in tokens")
     PREDICT = "predict"
     EXPORT = "export"
-    CHECK_HUB = "check_hub"  # who pushes, and what is there
-    READ_FILES = "read_files"
-    CREATE_REPOSITORY = "create_repository"
-    UPLOAD = "upload"
-    COMMIT = "commit"
-    COMMITTED = "committed"
-    VERIFY = "verify"  # loads the pushed model back to compare
-    CREATE_DEMO = "create_demo"
+    CHECK_HUB = "check_hub", message("checking")  # who pushes, and what is there
+    READ_FILES = "read_files", message("reading the files")
+    CREATE_REPOSITORY = "create_repository", message("making the repository")
+    UPLOAD = "upload", message("sending the files")
+    COMMIT = "commit", message("committing")
+    COMMITTED = "committed", message("committed")
+    VERIFY = "verify", message("loading it back to compare")
+    CREATE_DEMO = "create_demo", message("making the demo Space")
 
 
 def _without_nulls(scores: Any) -> Any:

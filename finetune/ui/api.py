@@ -6,27 +6,24 @@ what clients and agents are told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 from gradio.events import api as endpoint
 
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, PublishError
+from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.file_request import COLUMNS, PredictionRequest
 from finetune.jobs import predict, run_table, service
 from finetune.jobs.predict import PredictionJob
 from finetune.runs.store import RunStore
 from finetune.ui import auth, feedback, upload_limits
 from finetune.ui.model_chooser import Models
-
-if TYPE_CHECKING:
-    from finetune.inference.decision_rule import PredictOptions
-    from finetune.inference.predictor import Predictor
 
 
 @dataclass
@@ -38,26 +35,21 @@ class Api:
 
     def wire(self) -> None:
         """Add the endpoints to the current `gr.Blocks`."""
-        actions: tuple[Callable[..., Any], ...] = (
+        for action in (
             self.list_runs, self.run_status, self.start_run, self.stop_run, self.resume_run,
             self.batch_status, self.cancel_batch, self.publish,
-        )  # fmt: skip
-        for action in actions:
-            endpoint(action, api_name=action.__name__, concurrency_limit=None)
-        endpoint(self.predict, api_name="predict", queue=False)
-        endpoint(self.explain, api_name="explain", concurrency_limit=2)  # as many as on the page
+        ):  # fmt: skip
+            endpoint(action, concurrency_limit=None)
+        endpoint(self.predict, queue=False)
+        endpoint(self.explain, concurrency_limit=2)  # as many as on the page
         # Gradio takes a file only by a component; these are drawn and not shown. A parameter is
         # optional where its component has a value, whatever the default of `predict_batch`.
         with gr.Column(visible=False):
-            run, file = gr.Textbox(label="run_id"), gr.File(label="file")
-            columns = [gr.Textbox("", label=f"{name}_column") for name in COLUMNS]
-            names = ("both_orders", "threshold", "calibrated")
-            flags = [gr.Checkbox(label=name) for name in names]
+            inputs: list[Any] = [gr.Textbox(label="run_id"), gr.File(label="file")]
+            inputs += [gr.Textbox("", label=f"{name}_column") for name in COLUMNS]
+            inputs += [gr.Checkbox(label=flag.name) for flag in fields(PredictOptions)]
             answer, button = gr.JSON(label="batch"), gr.Button()
-        button.click(
-            self.predict_batch, [run, file, *columns, *flags], answer, api_name="predict_batch",
-            concurrency_limit=None,
-        )  # fmt: skip
+        button.click(self.predict_batch, inputs, answer, concurrency_limit=None)
 
     @contextmanager
     def _store_of(self, request: gr.Request) -> Iterator[RunStore]:
@@ -68,15 +60,6 @@ class Api:
             raise gr.Error(str(error), print_exception=False) from error
         except Exception as error:
             raise gr.Error(feedback.apology(error), print_exception=False) from error
-
-    @contextmanager
-    def _predictor(
-        self, request: gr.Request, run_id: str, *flags: bool
-    ) -> Iterator[tuple[Predictor, PredictOptions]]:
-        from finetune.inference.decision_rule import PredictOptions
-
-        with self._store_of(request) as store, self.models.using(store, run_id) as predictor:
-            yield predictor, PredictOptions(*flags)
 
     def predict(
         self,
@@ -90,19 +73,18 @@ class Api:
     ) -> dict:
         """Ask a model about two sentences, or about one where it learned from such.
 
-        Returns the label, the probabilities by class, logits, tokens, cut (tokens the model did
-        not read), seconds, and the answer for the sentences in the other order.
+        Returns the label, the probabilities by class, logits, tokens, cut (tokens not read),
+        seconds, and the answer for the sentences in the other order.
 
         Args:
             run_id: a run of yours, or a text classifier of the Hub as owner/name.
-            sentence1: the first sentence.
-            sentence2: the second; empty for a model of single sentences.
+            sentence2: empty for a model of single sentences.
             both_orders: average the probabilities of both orders.
             threshold: use the threshold saved with the model, if there is one.
             calibrated: use the temperature saved with the model, if there is one.
         """
-        flags = (both_orders, threshold, calibrated)
-        with self._predictor(request, run_id, *flags) as (predictor, options):
+        options = PredictOptions(both_orders, threshold, calibrated)
+        with self._store_of(request) as store, self.models.using(store, run_id) as predictor:
             return asdict(predictor(sentence1, sentence2, options))
 
     def explain(
@@ -117,13 +99,12 @@ class Api:
     ) -> dict:
         """Why a model answers as it does: what each word brought, and what changes its mind.
 
-        Returns the label; the words, each with its weight in nats for that answer or, below zero,
-        against it; target and baseline_target, the answer's log-odds with the words and without
-        them; flips, the small edits that change the answer, of the number tried.
-        The arguments are those of predict.
+        Returns the label, each word's weight in nats for or against it, target and baseline_target
+        (its log-odds with and without the words), and flips, the small edits that change it, of
+        the number tried. The arguments are those of predict.
         """
-        flags = (both_orders, threshold, calibrated)
-        with self._predictor(request, run_id, *flags) as (predictor, options):
+        options = PredictOptions(both_orders, threshold, calibrated)
+        with self._store_of(request) as store, self.models.using(store, run_id) as predictor:
             label, explanation = predictor.explain(sentence1, sentence2, options)
             flips, tried = predictor.flips(sentence1, sentence2, options)
             edits = [asdict(flip) for flip in flips]
@@ -149,9 +130,7 @@ class Api:
 
         Args:
             run_id: a run of yours.
-            file: the file.
             sentence1_column: guessed from the names where empty, as the two that follow.
-            sentence2_column: not read by a model of single sentences.
             label_column: for scores; "(none)" where there is none.
         """
         with self._store_of(request) as store:
@@ -197,11 +176,9 @@ class Api:
         Args:
             run_id: a run of yours.
             repository: name, or namespace/name.
-            token: with write access; kept nowhere. Empty: the one stored on the app's machine,
-                where the app is yours alone.
+            token: with write access; kept nowhere. Empty for the one stored on your own machine.
             private: whether a new repository is private; to a public one nothing is pushed then.
-            update: whether a repository that holds something already gets a new commit, in which
-                the files of an earlier model go.
+            update: whether one that holds something gets a new commit without an earlier model.
         """
         with self._store_of(request) as store:
             from finetune.hub import client, publish, push_plan

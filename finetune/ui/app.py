@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import html
 import os
-import socket
 from typing import Any
 
 import gradio as gr
-from gradio import http_server
+from gradio import http_server, utils
 
 from finetune import owners
 from finetune.environment import space
 from finetune.runs.store import RunStore
 from finetune.ui import feedback, i18n, origins, routes, theme, upload_limits
 from finetune.ui.api import Api
+from finetune.ui.html import macro
 from finetune.ui.i18n import page_text
 from finetune.ui.tabs.data import DataTab
 from finetune.ui.tabs.predict import PredictTab
@@ -23,9 +23,6 @@ from finetune.ui.tabs.publish import PublishTab
 from finetune.ui.tabs.runs import RunsTab
 from finetune.ui.tabs.train import TrainTab
 
-HEAD = """
-<header class="ft-head">{logo}<div><h1>Finetune</h1><p>{claim}</p></div></header>
-"""
 _QUIET = {"show_progress": "hidden", "api_visibility": "private"}
 
 
@@ -40,16 +37,14 @@ def build(store: RunStore) -> gr.Blocks:
         # Hidden from screen readers: the name is beside it.
         logo = theme.asset("logo.svg").replace("<svg", '<svg aria-hidden="true"', 1)
         claim = page_text("Teach a transformer when two sentences mean the same.")
-        gr.HTML(HEAD.format(logo=logo, claim=claim))
+        name = f"<div><h1>Finetune</h1><p>{claim}</p></div>"
+        gr.HTML(f'<header class="ft-head">{logo}{name}</header>')
         for notice in _notices(store):
             gr.HTML(notice)
         tabs = _Tabs(store)
         tabs.draw()
         Api(store, tabs.predict.models).wire()
-        tabs.wire_page_load(page)
-        tabs.wire_form()
-        tabs.wire_selection()
-    feedback.refuse_in_one_line(page)
+        tabs.wire(page)
     return page
 
 
@@ -75,16 +70,20 @@ class _Tabs:
             with gr.Tab("Publish", id="publish") as self.publish_tab:
                 self.publish.draw()
         self.data.wire(self.train.form)
-        self.restored = [*self.train.form.values(), self.data.dataset]
 
-    def wire_page_load(self, page: gr.Blocks) -> None:
-        """Show the newest run, restore the form, and prefer the Hub's default where it answers."""
-        train, data, quick = self.train, self.data, feedback.QUICK
+    def wire(self, page: gr.Blocks) -> None:
+        """Connect what happens when the page is loaded, the form filled or a tab selected."""
+        data, train, runs, predict = self.data, self.train, self.runs, self.predict
+        quick = feedback.QUICK
+        restored = [*train.form.values(), data.dataset]
+        filled = [*restored, self.tabs]
+        train.filled, runs.filled, runs.evaluation.filled = restored, filled, filled
+
+        # The newest run, the form as it was, and the Hub's default where the Hub answers.
         page.load(**train.opening)
         train.measured(page.load(**train.costing))
         default = [train.form["dataset"], train.form["checkpoint"]]
-        train.filled, self.runs.filled = self.restored, [*self.restored, self.tabs]
-        page.load(train.on_restore, train.kept, [*self.restored, train.message], **quick).then(
+        page.load(train.on_restore, train.kept, [*restored, train.message], **quick).then(
             train.on_hub, None, train.hub, concurrency_limit=None, **_QUIET
         ).then(
             None,
@@ -94,27 +93,19 @@ class _Tabs:
             **quick,
         ).then(**data.examining("restored"), **quick)
 
-    def wire_form(self) -> None:
-        """Fill the form from a file or a run, and keep its costs up to date."""
-        train, runs, quick = self.train, self.runs, feedback.QUICK
-        # When the pairs were counted. Not on the change of a `gr.State`: Gradio reports that for
-        # queued events only.
-        train.measured(self.data.poller.change(**train.costing))
-        train.load.upload(train.on_load, train.load, [*self.restored, train.message], **quick)
-        outputs = [*self.restored, self.tabs, runs.message]
-        runs.clone.click(runs.on_clone, runs.view, outputs, **quick)
-        runs.evaluation.filled = [*self.restored, self.tabs]
+        # The form from a file or a run, and its costs when the pairs were counted. Not on the
+        # change of a `gr.State`: Gradio reports that for queued events only.
+        train.measured(data.poller.change(**train.costing))
+        train.load.upload(train.on_load, train.load, [*restored, train.message], **quick)
+        runs.clone.click(runs.on_clone, runs.view, [*filled, runs.message], **quick)
         runs.evaluation.start.click(
-            runs.evaluation.on_start, runs.view,
-            [*self.restored, self.tabs, runs.evaluation.message],
+            runs.evaluation.on_start, runs.view, [*filled, runs.evaluation.message],
             show_progress="minimal", concurrency_limit=2, api_visibility="private",
         )  # fmt: skip
 
-    def wire_selection(self) -> None:
-        """Bring a tab up to date when it is selected."""
-        train, predict, quick = self.train, self.predict, feedback.QUICK
-        self.data_tab.select(**self.data.examining(), **quick)
-        self.runs_tab.select(**self.runs.opening, **quick)
+        # A tab is brought up to date when it is selected.
+        self.data_tab.select(**data.examining(), **quick)
+        self.runs_tab.select(**runs.opening, **quick)
         train.measured(self.train_tab.select(**train.costing))
         self.train_tab.select(**train.opening)
         self.predict_tab.select(**predict.opening, **quick).then(
@@ -126,13 +117,13 @@ class _Tabs:
 
 def _notices(store: RunStore) -> list[str]:
     """What a visitor of a Space should know of it, for the head of the page."""
-    described = space.describe_space(store.root)
-    if described is None:
+    if (described := space.describe_space(store.root)) is None:
         return []
     hardware, notices = described
     label = page_text("Hardware")
     text = f"{label}: {html.escape(hardware)}"
-    return [f'<p class="ft-facts" id="hardware">{text}</p>', *map(feedback.warning, notices)]
+    warnings = map(macro("feedback.html", "warning"), notices)
+    return [f'<p class="ft-facts" id="hardware">{text}</p>', *warnings]
 
 
 def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
@@ -140,14 +131,19 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     origins.trusted_proxies()  # a wrong one is reported now
     # Uvicorn would believe the proxy headers of this machine's programs before `origins` looks.
     os.environ["FORWARDED_ALLOW_IPS"] = ""
+    # Gradio would import matplotlib for the first event, which takes a second.
+    utils.MatplotlibBackendMananger = contextlib.nullcontext  # type: ignore[assignment, misc]
+    # Gradio looks into its queue a thousand times a second (twenty on Windows); each look takes a
+    # core from a training step on a CPU for a moment, and both cores wait for the slower.
+    page._queue.sleep_when_free = 0.02
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     hosts = origins.AllowedHosts(name, lambda: page.share_url or "")
-    script, palette = theme.asset("page.js"), theme.asset("palette.css")
+    style = theme.asset("palette.css") + theme.asset("gradio.css")
     settings: dict[str, Any] = {
         "theme": theme.theme(),
         "css_paths": theme.CSS,
         "favicon_path": theme.FAVICON,
-        "head": f"<style>{palette}</style><script>{script}</script>",
+        "head": f"<style>{style}</style><script>{theme.asset('page.js')}</script>",
         "ssr_mode": False,
         "_frontend": False,  # Gradio would give up if the first page took 3 s (a busy machine)
         "run_history": False,
@@ -160,34 +156,16 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
         **options,
         "app_kwargs": routes.app_options(store, hosts),
     }
-    # Gradio looks into its queue a thousand times a second (twenty on Windows); each look takes a
-    # core from a training step on a CPU for a moment, and both cores wait for the slower.
-    page._queue.sleep_when_free = 0.02
     if settings.get("server_port"):
         return page.launch(**settings)
-    return _launch_on_free_port(page, settings)
-
-
-def _launch_on_free_port(page: gr.Blocks, settings: dict[str, Any]) -> Any:
-    """Serve on the first free port, beginning with Gradio's own first.
-
-    Gradio tries further ports by itself, but with the MCP session manager of the first attempt,
-    which runs only once; so each attempt here is a launch of its own.
-    """
-    first, count = http_server.INITIAL_PORT_VALUE, http_server.TRY_NUM_PORTS
-    for port in filter(_is_free, range(first, first + count)):
+    # Gradio tries further ports by itself, but with the MCP session manager of the first attempt,
+    # which runs only once; so each attempt here is a launch of its own.
+    first = http_server.INITIAL_PORT_VALUE
+    for port in range(first, first + http_server.TRY_NUM_PORTS):
         kwargs = dict(settings["app_kwargs"])  # Gradio writes into it
         try:
             return page.launch(**settings | {"server_port": port, "app_kwargs": kwargs})
-        except OSError as error:  # another app was faster
+        except OSError as error:
             if "empty port" not in str(error):
                 raise
-    raise OSError(f"No port from {first} to {first + count - 1} is free; name another with --port.")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe, contextlib.suppress(OSError):
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", port))
-        return True
-    return False
+    raise OSError(f"No port from {first} to {port} is free; name another with --port.")

@@ -1,15 +1,13 @@
 """Identifies who sent a request and gives them their own view of the store.
 
 A browser sends a signed identity in an HttpOnly cookie, a program the same as a header, and a user
-signed in with Hugging Face is known by name. On one's own machine everything belongs to the one
-user (`owners.is_shared`).
+signed in with Hugging Face is known by name. On one's own machine everything is the one user's.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,12 @@ SECURE_COOKIE = f"__Host-{COOKIE}"  # over https: a browser lets no other host s
 HEADER = "x-finetune-visitor"
 ISSUE = "/finetune/visitor"  # where a program asks for an identity
 _YEAR = 365 * 24 * 3600
+_identities: dict[Path, Identities] = {}
+
+
+def has_sign_in() -> bool:
+    """Whether this is a Space with sign-in; elsewhere a LoginButton cannot even be made."""
+    return os.getenv("SYSTEM") == "spaces" and bool(os.getenv("OAUTH_CLIENT_ID"))
 
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:
@@ -42,29 +46,16 @@ def request_visitor(store: RunStore, request: Any) -> Visitor:
     request = getattr(request, "request", None) or request  # Gradio's holds Starlette's
     headers, scope = request.headers, getattr(request, "scope", {})
     token = _cookie(headers, scope) or headers.get(HEADER, "")
-    browser = identities(store).owner(token)
-    return owners.identify(_signed_in_name(scope.get("session") or {}), browser)
+    sign_in = (scope.get("session") or {}).get("oauth_info") or {}
+    name = (sign_in.get("userinfo") or {}).get("preferred_username") or ""
+    if sign_in.get("expires_at") and sign_in["expires_at"] < time.time():
+        name = ""
+    return owners.identify(str(name), identities(store).owner(token))
 
 
 def identities(store: RunStore) -> Identities:
     """The identities issued for a store's folder; one object for each folder, since it counts."""
-    return _identities(store.root)
-
-
-@lru_cache(maxsize=64)
-def _identities(root: Path) -> Identities:
-    return Identities(root)
-
-
-def _signed_in_name(session: dict[str, Any]) -> str:
-    sign_in = session.get("oauth_info") or {}
-    if sign_in.get("expires_at") and sign_in["expires_at"] < time.time():
-        return ""
-    return str((sign_in.get("userinfo") or {}).get("preferred_username") or "")
-
-
-def _cookie_name(scope: Scope) -> str:
-    return SECURE_COOKIE if _is_secure(scope) else COOKIE
+    return _identities.setdefault(store.root, Identities(store.root))
 
 
 def _is_secure(scope: Scope) -> bool:
@@ -72,11 +63,12 @@ def _is_secure(scope: Scope) -> bool:
 
 
 def _cookie(headers: Any, scope: Scope) -> str:
-    return cookie_parser(headers.get("cookie", "")).get(_cookie_name(scope), "")
+    name = SECURE_COOKIE if _is_secure(scope) else COOKIE
+    return cookie_parser(headers.get("cookie", "")).get(name, "")
 
 
 class VisitorCookie:
-    """ASGI middleware that gives each browser an identity when it opens the page."""
+    """ASGI middleware that gives a browser its identity as it opens the page."""
 
     def __init__(self, app: ASGIApp, store: RunStore) -> None:
         self._app = app
@@ -114,7 +106,8 @@ def client_address(scope: Scope) -> str:
 
 
 def _set_cookie(scope: Scope, token: str) -> str:
-    cookie = f"{_cookie_name(scope)}={token}; Path=/; HttpOnly; Max-Age={_YEAR}"
+    name = SECURE_COOKIE if _is_secure(scope) else COOKIE
+    cookie = f"{name}={token}; Path=/; HttpOnly; Max-Age={_YEAR}"
     if os.environ.get("SPACE_ID"):  # the page is in a frame of another site
         return f"{cookie}; SameSite=None; Secure; Partitioned"
     return f"{cookie}; SameSite=Lax" + ("; Secure" if _is_secure(scope) else "")

@@ -1,8 +1,7 @@
 """Charts of a run: SVG lines with labels in HTML, thinned for display.
 
-Our own and not `gr.LinePlot`, which draws nothing when data and axis limits come in one update and
-cannot draw a baseline. Each chart carries the values of its points, which `assets/page.js` shows at
-the pointer and by the arrow keys.
+Unlike `gr.LinePlot` they have baselines, and values that `assets/page.js` shows at the pointer and
+by the arrow keys.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -22,36 +21,20 @@ from finetune.ui.i18n import gettext
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
 SMOOTHED = 20  # points from which on a loss is smoothed
-T = TypeVar("T")
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart.
+    """One line of a chart."""
 
-    Args:
-        name: in the legend and beside its values.
-        style: the class of its colour and marker in the style sheet: `loss`, `accuracy`, `f1`.
-        points: (x, y), in order of x.
-        markers: whether each point is drawn; for a few measurements, not for a curve.
-        baselines: (name, level), drawn dashed for comparison.
-        latest: whether its last value is named in the legend.
-        straight: whether it is a straight line by definition, and can be read off anywhere.
-    """
-
-    name: str
-    style: str
-    points: list[Point] = field(default_factory=list)
-    markers: bool = False
-    baselines: tuple[tuple[str, float], ...] = ()
-    latest: bool = True
-    straight: bool = False
-
-    @property
-    def dots(self) -> list[Point]:
-        """The points that are marked: all measurements, or the latest point of a curve."""
-        return self.points if self.markers else self.points[-1:] if self.latest else []
+    name: str  # in the legend and beside its values
+    style: str  # the class of its colour and marker in the style sheet: `loss`, `accuracy`, `f1`
+    points: list[Point] = field(default_factory=list)  # (x, y), in order of x
+    markers: bool = False  # whether each point is drawn; for a few measurements, not for a curve
+    baselines: tuple[tuple[str, float], ...] = ()  # (name, level), drawn dashed for comparison
+    latest: bool = True  # whether its last value is named in the legend
+    straight: bool = False  # by definition, so that it can be read off anywhere
 
 
 def loss_chart(summary: RunSummary) -> Markup:
@@ -83,13 +66,10 @@ def score_chart(summary: RunSummary) -> Markup:
     """Accuracy and F1 on the validation split over steps, with the baselines'."""
     lines = []
     for metric, name in (("accuracy", "accuracy"), ("f1", "F1")):
-        levels = tuple(
-            (gettext(baseline), scores[metric])
-            for baseline, scores in summary.baselines.items()
-            if metric in scores
-        )
+        scores = summary.baselines.items()
+        levels = [(gettext(baseline), of[metric]) for baseline, of in scores if metric in of]
         points = metric_points(summary, metric)
-        lines.append(Series(name, metric, points, markers=True, baselines=levels))
+        lines.append(Series(name, metric, points, markers=True, baselines=tuple(levels)))
     return chart(
         gettext("Validation accuracy and F1"),
         lines,
@@ -100,7 +80,6 @@ def score_chart(summary: RunSummary) -> Markup:
             "loss still falls, it learns by heart."
         ),
         epoch=steps_per_epoch(summary),
-        most=1.0,
     )
 
 
@@ -118,6 +97,12 @@ def metric_points(summary: RunSummary, metric: str) -> list[Point]:
     ]
 
 
+def thinned(points: Sequence[Any]) -> list[Any]:
+    """At most about `POINTS` of the points, evenly, first and last included."""
+    stride = -(-len(points) // POINTS) or 1
+    return [*points[:-1:stride], *points[-1:]]
+
+
 def steps_per_epoch(summary: RunSummary) -> int:
     """How many steps an epoch of the run has; 0 while that is not known."""
     return summary.prepared.steps_per_epoch if summary.prepared else 0
@@ -126,36 +111,35 @@ def steps_per_epoch(summary: RunSummary) -> int:
 def chart(
     title: str,
     lines: Sequence[Series],
-    last_x: float,
-    empty: str,
-    across: str = "",
-    share: bool = False,
-    look: str = "",
-    cursor: float | None = None,
-    epoch: int = 0,
-    most: float = math.inf,
+    last_x: float,  # so that the axis does not move while points arrive
+    empty: str,  # what to say while there is no point
+    across: str = "",  # name of the horizontal axis; steps when empty
+    share: bool = False,  # whether the vertical axis goes from 0 to 1 whatever the points are
+    look: str = "",  # one sentence that says what to look for
+    cursor: float | None = None,  # where an upright line stands
+    epoch: int = 0,  # steps in an epoch, to be shown beside the step; 0 where that says nothing
 ) -> Markup:
-    """A chart of some lines from 0 to `last_x` or to where the points end.
-
-    Args:
-        title: what is shown; also the accessible name, with the latest values.
-        last_x: the right end of the axis, so that it does not move while points arrive.
-        empty: what to say while there is no point.
-        across: name of the horizontal axis; steps when empty.
-        share: whether the vertical axis goes from 0 to 1 whatever the points are.
-        look: one sentence that says what to look for.
-        cursor: where an upright line stands.
-        epoch: steps in an epoch, to be shown beside the step; 0 where that says nothing.
-        most: the greatest value there can be, where the vertical axis ends at the latest.
-    """
+    """A chart of some lines from 0 to `last_x` or to where the points end."""
     drawn = [line for line in lines if line.points]
     if not drawn:
         return render("chart.html", title=title, spoken=title, drawn=drawn, empty=empty)
-    heights = [y for line in drawn for _, y in line.points]
+    heights = [0.0, 1.0] if share else []
+    heights += [y for line in drawn for _, y in line.points]
     heights += [level for line in lines for _, level in line.baselines]
-    low, high = (0.0, 1.0) if share else _axis(min(heights), max(heights), most)
-    ticks = _ticks(low, high)
-    right = max([last_x, 1.0, *(x for line in drawn for x, _ in line.points)])
+    ticks = _ticks(min(heights), max(heights))
+    low, high = ticks[0], ticks[-1]
+    last = max(x for line in drawn for x, _ in line.points)
+    right = max(last_x, last, 1.0)
+
+    def left(x: float) -> float:  # percent
+        return 100 * x / right
+
+    def top(y: float) -> float:  # percent, as SVG counts
+        return 100 * (high - y) / (high - low)
+
+    def path(line: Series) -> str:  # SVG's `d`
+        return "M" + "L".join(f"{left(x):.2f} {top(y):.2f}" for x, y in line.points)
+
     latest = ", ".join(f"{line.name} {line.points[-1][1]:.3f}" for line in drawn if line.latest)
     return render(
         "chart.html",
@@ -164,10 +148,15 @@ def chart(
         lines=lines,
         drawn=drawn,
         baselines=list(dict.fromkeys(name for line in lines for name, _ in line.baselines)),
-        plot=Plot(drawn, right, low, high),
+        values=_values(drawn),
+        last=last,
+        right=right,
+        left=left,
+        top=top,
+        path=path,
         ticks=ticks,
-        digits=max(0, -math.floor(math.log10(ticks[1] - ticks[0]))) if len(ticks) > 1 else 2,
-        x_ticks=_ticks(0, right),
+        digits=max(0, -math.floor(math.log10(ticks[1] - ticks[0]))),
+        x_ticks=[tick for tick in _ticks(0, right) if tick <= right],
         across=across or gettext("step"),
         look=look,
         cursor=cursor,
@@ -177,45 +166,18 @@ def chart(
     )
 
 
-@dataclass(frozen=True)
-class Plot:
-    """The area of a chart from (0, low) to (right, high), for the template."""
-
-    lines: list[Series]
-    right: float
-    low: float
-    high: float
-
-    def x(self, value: float) -> float:
-        """Percent from the left."""
-        return 100 * value / self.right
-
-    def y(self, value: float) -> float:
-        """Percent from the top, as SVG counts."""
-        return 100 * (self.high - value) / (self.high - self.low)
-
-    def path(self, line: Series) -> str:
-        """A line as SVG's `d`."""
-        return "M" + "L".join(f"{self.x(x):.2f} {self.y(y):.2f}" for x, y in line.points)
-
-    @property
-    def data(self) -> str:
-        """All values as JSON, as they are shown."""
-        lines = [
-            {
-                "name": line.name,
-                "x": " ".join(position_text(x) for x, _ in line.points),
-                "y": " ".join(value_text(y) for _, y in line.points),
-                **({"straight": True} if line.straight else {}),
-            }
-            for line in self.lines
-        ]
-        return json.dumps(lines, ensure_ascii=False, separators=(",", ":"))
-
-    @property
-    def last(self) -> float:
-        """The x of the last point of all lines."""
-        return max(x for line in self.lines for x, _ in line.points)
+def _values(lines: Sequence[Series]) -> str:
+    """The points of lines as JSON, as they are shown."""
+    values = [
+        {
+            "name": line.name,
+            "x": " ".join(position_text(x) for x, _ in line.points),
+            "y": " ".join(value_text(y) for _, y in line.points),
+            "straight": line.straight,
+        }
+        for line in lines
+    ]
+    return json.dumps(values, ensure_ascii=False)
 
 
 def position_text(x: float) -> str:
@@ -228,29 +190,11 @@ def value_text(y: float) -> str:
     return f"{y:.4f}" if not y or 1e-3 <= abs(y) < 1e3 else f"{y:.4g}"
 
 
-def _axis(low: float, high: float, most: float) -> tuple[float, float]:
-    """Round bounds around the data, the upper not above `most`."""
-    room = (high - low) * 0.06 or abs(high) * 0.1 or 0.1
-    step = _step(high - low + 2 * room, 4)
-    bottom = math.floor((low - room / 2) / step + 1e-9) * step
-    top = min(most, math.ceil((high + room / 2) / step - 1e-9) * step)
-    return max(0.0, bottom) if low >= 0 else bottom, top  # no loss and no score is below 0
-
-
 def _ticks(low: float, high: float) -> list[float]:
-    """About five multiples of 1, 2 or 5 times a power of ten from `low` to `high`."""
-    step = _step(high - low, 5)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    """About five multiples of 1, 2 or 5 times a power of ten, with both ends between them."""
+    span = (high - low or abs(high) or 1.0) / 5
+    power = 10.0 ** math.floor(math.log10(span))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= span * 0.999)
+    first = math.floor(low / step + 1e-9)
+    last = max(first + 1, math.ceil(high / step - 1e-9))
     return [n * step for n in range(first, last + 1)]
-
-
-def _step(span: float, count: int) -> float:
-    """The least 1, 2 or 5 times a power of ten of which `count` cover the span."""
-    power = 10.0 ** math.floor(math.log10(span / count))
-    return next(m * power for m in (1, 2, 5, 10) if m * power >= span / count * 0.999)
-
-
-def thinned(points: Sequence[T]) -> list[T]:
-    """At most about `POINTS` of the points, evenly, first and last included."""
-    stride = -(-len(points) // POINTS) or 1
-    return [*points[:-1:stride], *points[-1:]]

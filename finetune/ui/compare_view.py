@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,9 +99,8 @@ def _chart(runs: Sequence[Compared], title: str, metric: str) -> Markup:
     last = max((run.summary.total_steps for run in runs), default=0)
     epochs = {charts.steps_per_epoch(run.summary) for run in runs}
     epoch = epochs.pop() if len(epochs) == 1 else 0
-    most = 1.0 if metric in ("f1", "accuracy") else math.inf
     empty = gettext("None of these runs has come so far.")
-    return charts.chart(title, lines, last, empty, epoch=epoch, most=most)
+    return charts.chart(title, lines, last, empty, epoch=epoch)
 
 
 def _best(scores: Sequence[float | None]) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import psutil
 from markupsafe import Markup
@@ -13,54 +12,36 @@ from finetune import config as run_config
 from finetune.config import RunConfig
 from finetune.environment import devices
 from finetune.jobs.cost import Estimate
+from finetune.ui import theme
 from finetune.ui.html import render
 from finetune.ui.run_view import duration
 
-# The command stays unfolded when the form is changed.
-SCRIPT = """
-let open = false;
-element.addEventListener('toggle', (event) => {
-  if (event.target.matches('.ft-command')) open = event.target.open;
-}, true);
-watch('value', () => {
-  const command = element.querySelector('.ft-command');
-  if (command && command.open !== open) command.open = open;
-});
-"""
-
-
-class GridCost(NamedTuple):
-    """How many runs one click queues, and the seconds of all; None where one is unknown."""
-
-    runs: int
-    seconds: float | None
+SCRIPT = theme.asset("costs.js")
 
 
 def costs(
     estimate: Estimate,
     config: RunConfig,
-    grid: GridCost | None = None,
+    runs: int = 1,
+    seconds: float | None = None,
     files: Mapping[str, str] | None = None,
     runs_folder: str = "",
 ) -> Markup:
-    """The estimate a line each, values that are seldom right, and the command that does the same.
-
-    Args:
-        files: split -> a person's own file, where the pairs are some.
-        runs_folder: for the command; empty for the default.
-    """
+    """The estimate a line each, values that are seldom right, and the command that does the same,
+    with the `files` and the `runs_folder`; `seconds` are of all `runs` that the click queues."""
     return render(
         "costs.html",
         estimate=estimate,
         config=config,
-        grid=grid,
+        runs=runs,
+        seconds=seconds,
         machine_memory=0 if devices.list_accelerators() else psutil.virtual_memory().total,
         unusual=[
             (name, getattr(config, name), *knob.usual)
             for name, knob in run_config.knobs().items()
             if knob.usual and not knob.usual[0] <= getattr(config, name) <= knob.usual[1]
         ],
-        command="" if grid else arguments.command(config, files, runs_folder),
+        command="" if runs > 1 else arguments.command(config, files, runs_folder),
         duration=duration,
         rough_duration=_rough_duration,
     )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import gradio as gr
 from gradio.blocks import Block
 
 from finetune import uploads
-from finetune.ui import feedback, model_chooser, tab_links
+from finetune.ui import feedback, model_chooser, theme
+from finetune.ui.html import macro
+
+ALWAYS = "+"  # the value of a polling element that asks whenever it is visible
+TAB_LINKS = theme.asset("tab_links.js")  # `js_on_load` of a `gr.HTML` with buttons that open a tab
 
 
 def note(text: str) -> gr.HTML:
@@ -18,7 +23,7 @@ def note(text: str) -> gr.HTML:
 
 def heading(text: str) -> gr.HTML:
     """A heading within a tab."""
-    return gr.HTML(feedback.heading(text))
+    return gr.HTML(macro("macros.html", "heading")(text))
 
 
 def notice(elem_id: str) -> gr.HTML:
@@ -46,9 +51,7 @@ def pairs_file(label: str, elem_id: str) -> gr.File:
 
 def no_model(elem_id: str) -> gr.HTML:
     """Stands in the place of a model's controls while there is no model."""
-    return gr.HTML(
-        model_chooser.empty(), elem_id=elem_id, js_on_load=tab_links.SCRIPT, visible=False
-    )
+    return gr.HTML(model_chooser.empty(), elem_id=elem_id, js_on_load=TAB_LINKS, visible=False)
 
 
 def event_data(event: gr.EventData) -> dict[str, Any]:
@@ -57,12 +60,35 @@ def event_data(event: gr.EventData) -> dict[str, Any]:
 
 
 def components(tab: object) -> list[Any]:
-    """All components that a tab keeps as its attributes: what its events may update.
-
-    A handler returns the updates of some by component; the others stay as they are.
-    """
+    """All components that a tab keeps as its attributes: what its events may update."""
     blocks: list[Any] = []
     for value in vars(tab).values():
         values = value if isinstance(value, list | tuple) else [value]
         blocks += [block for block in values if isinstance(block, Block)]
     return list(dict.fromkeys(blocks))
+
+
+# Each wait has a name, and an answer ends only the wait it was asked in. A `gr.Timer` has no such
+# names: a late answer to an earlier question would stop it for the next one too.
+def polling_element(seconds: float, value: str = "") -> gr.HTML:
+    """An invisible element that asks the server at intervals while an answer is awaited; idle until
+    its value is one of `start_polling`."""
+    script = theme.asset("polling.js").replace("INTERVAL", str(round(1000 * seconds)))
+    return gr.HTML(value, html_template="", js_on_load=script, elem_classes="ft-pulse")
+
+
+def start_polling() -> str:
+    """The value that begins a wait."""
+    return f"+{secrets.token_hex(6)}"
+
+
+def stop_polling(event: gr.EventData) -> str:
+    """The value that ends the wait in which the question `event` was asked."""
+    return f"-{str(event_data(event).get('wait', ''))[1:]}"
+
+
+def polling_value(running: bool, event: gr.EventData | None = None) -> Any:
+    """Begins a wait while something is `running`; else ends that of the question, if any."""
+    if running:
+        return start_polling()
+    return gr.skip() if event is None else stop_polling(event)

@@ -1,33 +1,63 @@
-"""Errors and messages as HTML, and the options that many events share."""
+"""What an event answers: the frame around every handler of a tab, errors and messages as HTML."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
-from starlette.exceptions import HTTPException
 
 from finetune.errors import ConfigError, FinetuneError
-from finetune.ui import theme
+from finetune.ui import auth, theme
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
 _log = logging.getLogger("finetune.ui")
 # Options of an event that only reads or notes something: at once, and for this page alone.
-QUICK: dict[str, Any] = {
-    "queue": False,
-    "show_progress": "hidden",
-    "api_visibility": "private",
-}
-
+QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 # Options of a control's event: what was chosen last counts. By itself Gradio drops what is chosen
 # while an earlier choice is answered. Not for events with data, which would be repeated without it.
 LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
-
 AS_DRAWN = theme.asset("as_drawn.js")  # `js_on_load` of a `gr.HTML` with controls in it
+Updates = dict[Any, Any]  # component -> its new value or `gr.update`; others stay as they are
+Handler = Callable[..., Updates]
+
+
+def reports_errors_in(component: str) -> Callable[[Handler], Handler]:
+    """Make a method of a tab a Gradio event handler.
+
+    The method gets the visitor's own store, then the inputs and whatever Gradio fills in by type
+    (`gr.EventData`, `gr.OAuthToken`). It returns updates by component. An error is shown in the
+    tab's attribute `component`, one of the event's outputs; everything else stays as it is.
+    """
+
+    def decorate(method: Handler) -> Handler:
+        @functools.wraps(method)
+        def handle(self: Any, request: gr.Request, *inputs: Any) -> Updates:
+            try:
+                updates = method(self, auth.visitor_store(self.store, request), *inputs)
+            except Exception as error:
+                updates = {getattr(self, component): show_errors(error)}
+            return updates or gr.skip()  # Gradio takes no empty dict
+
+        # Gradio reads the signature, and finds in it by their types what it fills in itself.
+        signature = inspect.signature(method)
+        owner, store, *inputs = signature.parameters.values()
+        parameters = [owner, store.replace(name="request"), *inputs]
+        special = {n: h for n, h in method.__annotations__.items() if str(h).startswith("gr.")}
+        handle.__annotations__ = {"request": gr.Request, **special}
+        handle.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return handle
+
+    return decorate
+
+
+handler = reports_errors_in("message")
 
 
 def show_errors(error: Exception) -> Markup:
@@ -50,49 +80,12 @@ def apology(error: Exception) -> str:
     )
 
 
-def refuse_in_one_line(page: gr.Blocks) -> None:
-    """Log input that a control refuses in one line instead of Gradio's traceback of 10 KB: any
-    client can send any value, as often as it likes."""
-    take = page.preprocess_data
-
-    async def preprocess_data(block_fn: Any, *values: Any, **options: Any) -> Any:
-        try:
-            if block_fn.fn is None:
-                raise ValueError("the browser alone does that")
-            return await take(block_fn, *values, **options)
-        except Exception as error:
-            fact = " ".join(str(error).split())[:200]
-            _log.warning("refused input to %s: %s: %s", block_fn.name, type(error).__name__, fact)
-            text = error.message if isinstance(error, gr.Error) else "This input cannot be read."
-            raise gr.Error(text, print_exception=False) from error
-
-    page.preprocess_data = preprocess_data  # type: ignore[method-assign]
-    page.default_config.fns = _Functions(page.default_config.fns)
-
-
-class _Functions(dict[int, Any]):
-    """The page's functions by index; 404 for one that is not there."""
-
-    def __missing__(self, index: object) -> Any:
-        raise HTTPException(404, "There is no such function.")
-
-
 # Each takes a text, escaped unless it is `Markup`.
 def good(text: str) -> Markup:
     """A block of HTML for what went well."""
     return macro("feedback.html", "good")(text)
 
 
-def warning(text: str) -> Markup:
-    """A block of HTML for what may go wrong."""
-    return macro("feedback.html", "warning")(text)
-
-
 def note(text: str) -> Markup:
     """A quiet line."""
     return macro("macros.html", "note")(text)
-
-
-def heading(text: str) -> Markup:
-    """A heading within a tab."""
-    return macro("macros.html", "heading")(text)

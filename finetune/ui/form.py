@@ -11,8 +11,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune import config as run_config
-from finetune import uploads
-from finetune.config import RunConfig, is_upload
+from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.runs.store import RunStore
 from finetune.ui import html
@@ -26,11 +25,7 @@ Controls = dict[str, gr.components.Component]  # by field name
 
 
 def draw(drawn: Controls) -> Controls:
-    """Draw all controls but those that `draw_data` has `drawn`, inside the current layout.
-
-    Returns:
-        All controls in the order of declaration, those of `drawn` included.
-    """
+    """Draw all controls but those that `draw_data` has `drawn`; all of them, as declared."""
     knobs = {name: run_config.knobs()[name] for name in NAMES if name not in drawn}
     groups: dict[str, list[str]] = {}
     for name, knob in knobs.items():
@@ -39,9 +34,23 @@ def draw(drawn: Controls) -> Controls:
     wide = [name for name in common if knobs[name].kind is str]
     controls = {**drawn, **{name: _control(name) for name in wide}}
     controls |= _draw_in_pairs([name for name in common if name not in wide])
-    _draw_presets()
+    # Hidden values with which the browser marks the controls that differ from the preset.
+    word = Markup("<p>{}</p>").format(gettext("preset:"))
+    gr.HTML(word, elem_id="preset-word", elem_classes="ft-unseen")
+    for name in run_config.PRESETS:  # by the name that is shown, in any language
+        values = json.dumps(run_config.preset(name))
+        data = Markup('<p data-preset="{}">{}</p>').format(values, name)
+        gr.HTML(data, elem_classes="ft-unseen")
     with gr.Accordion(gettext("Advanced"), open=False, elem_id="advanced"):
-        _draw_search()
+        # `assets/page.js` searches and tells how many are left.
+        gr.Textbox(
+            label=gettext("Find a setting"),
+            info=gettext("One of those below, by its name or what it does; Esc shows all again."),
+            elem_id="find-knob",
+            max_lines=1,
+        )
+        text = gettext("settings shown:")
+        gr.HTML(Markup('<p role="status">{}</p>').format(text), elem_id="knobs-shown")
         for group, names in groups.items():
             with gr.Column(elem_classes="ft-knobs"):
                 if group != "Expert":
@@ -52,129 +61,18 @@ def draw(drawn: Controls) -> Controls:
 
 def draw_data() -> Controls:
     """Draw the controls that say what is read of a source and which rows are used."""
-    parts = {
-        "columns": (
-            gettext("Columns"),
-            ("sentence1_column", "sentence2_column", "label_column", "positive_label"),
-        ),
-        "rows": (
-            gettext("Rows"),
-            (
-                "max_train_samples", "max_eval_samples", "drop_duplicates", "drop_leaked",
-                "validation_share", "data_seed",
-            ),
-        ),
-        "hub": (
-            gettext("Hub dataset: configuration, revision, splits"),
-            (
-                "dataset_config_name", "dataset_revision", "train_split", "validation_split",
-                "test_split",
-            ),
-        ),
-    }  # fmt: skip
+    columns = [name for name in DATA_FIELDS if name.endswith(("_column", "_label"))]
+    hub = [name for name in SOURCE_FIELDS[1:] if name not in columns]
+    rows = [name for name in DATA_FIELDS[1:] if name not in (*columns, *hub)]
     controls: Controls = {}
-    for part, (title, names) in parts.items():
+    for part, title, names in (
+        ("columns", gettext("Columns"), columns),
+        ("rows", gettext("Rows"), rows),
+        ("hub", gettext("Hub dataset: configuration, revision, splits"), hub),
+    ):
         with gr.Accordion(title, open=part == "columns", elem_id=f"part-{part}"):
             controls |= _draw_in_pairs(names)
     return controls
-
-
-def _draw_search() -> None:
-    """The box that finds a setting; `assets/page.js` searches and tells how many are left."""
-    gr.Textbox(
-        label=gettext("Find a setting"),
-        info=gettext("One of those below, by its name or what it does; Esc shows all again."),
-        elem_id="find-knob",
-        max_lines=1,
-    )
-    text = gettext("settings shown:")
-    gr.HTML(Markup('<p role="status">{}</p>').format(text), elem_id="knobs-shown")
-
-
-def _draw_presets() -> None:
-    """Hidden values with which the browser marks the controls that differ from the preset."""
-    text = Markup("<p>{}</p>").format(gettext("preset:"))
-    gr.HTML(text, elem_id="preset-word", elem_classes="ft-unseen")
-    for name, changes in preset_values().items():  # by the name that is shown, in any language
-        data = Markup('<p data-preset="{}">{}</p>').format(json.dumps(changes), name)
-        gr.HTML(data, elem_classes="ft-unseen")
-
-
-def preset_values() -> dict[str, dict[str, Any]]:
-    """Preset -> its values: all of the default preset, of the others what differs from it."""
-    default = run_config.preset(run_config.DEFAULT_PRESET)
-    presets = {name: run_config.preset(name) for name in run_config.PRESETS}
-    changed = {
-        name: {knob: value for knob, value in values.items() if value != default[knob]}
-        for name, values in presets.items()
-    }
-    return changed | {run_config.DEFAULT_PRESET: default}
-
-
-def choosing_preset() -> str:
-    """JavaScript that turns a preset's name into its values, in the order of the form.
-
-    It runs in the browser, so that no late answer of a server takes back what was typed since.
-    """
-    presets = preset_values()
-    default = json.dumps(presets[run_config.DEFAULT_PRESET])
-    return f"(name) => Object.values({{...{default}, ...{json.dumps(presets)}[name]}})"
-
-
-def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, str]]:
-    """The choices of a dataset chooser: label, name.
-
-    Args:
-        store: whose uploads are offered, the newest first after the bundled pairs; None for the
-            page as everybody gets it.
-        name: the selected dataset; an upload is offered however old it is.
-
-    Raises:
-        DataError: when `name` is an upload that is not there.
-    """
-    choices = [(gettext(dataset.label), dataset.name) for dataset in catalog.DATASETS]
-    if store is None:
-        return choices
-    own = [(_upload_label(upload), upload.name) for upload in store.uploads.newest(UPLOADS)]
-    if is_upload(name) and name not in dict(own).values():
-        own.append((_file_names(store.uploads.file_names(name)), name))
-    return [*choices[:1], *own, *choices[1:]]
-
-
-def _file_names(files: Mapping[str, str]) -> str:
-    return html.short(gettext("Your files: {names}", names=", ".join(files.values())), 60)
-
-
-def _upload_label(upload: uploads.StoredUpload) -> str:
-    """`Your files: tickets.csv · 1.2 MB · 2026-01-31 12:00`."""
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(upload.when))
-    return f"{_file_names(upload.file_names)} \u00b7 {html.size(upload.size)} \u00b7 {when}"
-
-
-def read(values: Sequence[Any]) -> RunConfig:
-    """The configuration of the controls' values, in the order of `NAMES`.
-
-    Raises:
-        ConfigError: naming every value that cannot be used.
-    """
-    return RunConfig(**dict(zip(NAMES, values, strict=True)))
-
-
-def filled(store: RunStore, config: RunConfig) -> list[Any]:
-    """Updates that put a configuration into the controls, in the order of `NAMES`, and into Data's
-    chooser of pairs.
-
-    Raises:
-        DataError: when its pairs are an upload that is not there.
-    """
-    choices = datasets(store, config.dataset)
-    # Two updates: Gradio empties the one it has used.
-    dataset, pairs = (gr.update(choices=choices, value=config.dataset) for _ in range(2))
-    values = config.to_dict() | {"dataset": dataset}
-    for name in EXPERT:
-        if values[name] != getattr(RunConfig(), name):
-            values[name] = gr.update(value=values[name], visible=True)
-    return [*(values[name] for name in NAMES), pairs]
 
 
 def _draw_in_pairs(names: Sequence[str]) -> Controls:
@@ -214,3 +112,47 @@ def _control(name: str) -> gr.components.Component:
         return gr.Textbox(max_lines=1, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
     return gr.Number(step=1 if knob.kind is int else default / 5 or 0.01, **common)
+
+
+def choosing_preset() -> str:
+    """JavaScript that turns a preset's name into its values, in the order of the form: in the
+    browser, so that no late answer of the server takes back what was typed since."""
+    presets = {name: run_config.preset(name) for name in run_config.PRESETS}
+    return f"(name) => Object.values({json.dumps(presets)}[name])"
+
+
+def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, str]]:
+    """The choices of a dataset chooser, label and name: with a visitor's newest uploads, and the
+    selected dataset `name` if that is an upload."""
+    choices = [(gettext(dataset.label), dataset.name) for dataset in catalog.DATASETS]
+    if store is None:
+        return choices
+    own = []
+    for upload in store.uploads.newest(UPLOADS):
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(upload.when))
+        files = _file_names(upload.file_names)
+        own.append((f"{files} \u00b7 {html.size(upload.size)} \u00b7 {when}", upload.name))
+    if is_upload(name) and name not in dict(own).values():
+        own.append((_file_names(store.uploads.file_names(name)), name))
+    return [*choices[:1], *own, *choices[1:]]
+
+
+def _file_names(files: Mapping[str, str]) -> str:
+    return html.short(gettext("Your files: {names}", names=", ".join(files.values())), 60)
+
+
+def read(values: Sequence[Any]) -> RunConfig:
+    """The configuration of the controls' values, in the order of `NAMES`."""
+    return RunConfig.from_dict(dict(zip(NAMES, values, strict=True)))
+
+
+def filled(store: RunStore, config: RunConfig) -> list[Any]:
+    """Updates that put a configuration into the controls and Data's chooser of pairs."""
+    choices = datasets(store, config.dataset)
+    # Two updates: Gradio empties the one it has used.
+    dataset, pairs = (gr.update(choices=choices, value=config.dataset) for _ in range(2))
+    values = config.to_dict() | {"dataset": dataset}
+    for name in EXPERT:
+        if values[name] != getattr(RunConfig(), name):
+            values[name] = gr.update(value=values[name], visible=True)
+    return [*(values[name] for name in NAMES), pairs]

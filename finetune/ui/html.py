@@ -13,10 +13,12 @@ from typing import cast
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from finetune.messages import message
+from finetune.runs.events import Phase
 from finetune.ui.i18n import gettext, gettext_html
-from finetune.ui.phases import phase_text
 
 FOLDER = Path(__file__).resolve().parent / "templates"
+_PHASES = {phase.value: phase.text for phase in Phase} | {"": message("Starting the worker")}
 
 
 @cache
@@ -29,8 +31,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text)
-    for function in (fixed, count, size, measure, short):
+    templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
+    for function in (fixed, count, size, measure, short, printable):
         templates.filters[function.__name__] = function
     return templates
 
@@ -70,3 +72,19 @@ def measure(metric: str) -> str:
 def short(text: str, most: int = 32) -> str:
     """A text that is cut where it is long, with an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+def printable(text: str) -> str:
+    """A token with its spaces visible, and a mark for what cannot be printed."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text.replace(" ", "\u2423"))
+
+
+def phase_text(phase: str, detail: str = "") -> str:
+    """What a job does, in the language of the request; `detail` is the phase's dataset, checkpoint,
+    split or number of pairs."""
+    if phase == Phase.READ_ROWS:
+        return gettext(f"reading {detail}")
+    text = gettext(_PHASES.get(phase) or phase)
+    if phase == Phase.TOKENIZE and detail:
+        return text + " " + gettext("{n:,} pairs", n=int(detail))
+    return f"{text} {detail}" if phase == Phase.DOWNLOAD else text

@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextvars import ContextVar
 from functools import cache, lru_cache
 from gettext import GNUTranslations, NullTranslations
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 from babel.messages.catalog import Catalog
@@ -34,34 +32,32 @@ COOKIE = "finetune-language"  # set by `assets/page.js`
 # A person may type a word that is a key; the browser translates only those with this prefix.
 _PREFIX = "finetune "
 _MARKER = "__i18n__"
-_ATTRIBUTES = ("label", "info", "placeholder")  # of a component; what the browser translates
+_OUTER = re.compile(  # the content of an outermost element that is not hidden
+    r"\s*<(?P<tag>\w+)(?![^>]*aria-hidden)[^>]*>(?P<inner>.+)</(?P=tag)>\s*", re.DOTALL
+)
 _marked: dict[str, None] = {}  # the texts of all markers
-_request_language: ContextVar[str] = ContextVar("language", default="")
 
 
 def gettext(text: str, /, **values: object) -> str:
-    """A text in the language of the current request.
-
-    Args:
-        text: in English, a literal that `pybabel extract` can find, or a `Message`.
-        values: for its placeholders, as `str.format` takes them.
-    """
+    """A text in the language of the current request: a literal in English that `pybabel extract`
+    can find, or a `Message`, with values for its placeholders."""
     if isinstance(text, Message):
         values |= text.values
         text = text.template
-    values = {name: _translated(value) for name, value in values.items()}
     translated = catalogue(language()).gettext(text) if text else ""
-    return translated.format(**values) if values else translated
-
-
-def _translated(value: object) -> object:
-    return gettext(value) if isinstance(value, Message) else value
+    return translated.format(**_translated(values)) if values else translated
 
 
 def gettext_html(text: str, /, **values: object) -> Markup:
     """As `gettext` for a text with HTML in it; the values are escaped."""
-    translated = {name: _translated(value) for name, value in values.items()}
-    return Markup(gettext(text)).format(**translated)
+    return Markup(gettext(text)).format(**_translated(values))
+
+
+def _translated(values: dict[str, object]) -> dict[str, object]:
+    return {
+        name: gettext(value) if isinstance(value, Message) else value
+        for name, value in values.items()
+    }
 
 
 def page_text(text: str) -> str:
@@ -72,17 +68,7 @@ def page_text(text: str) -> str:
 
 def language() -> str:
     """The language of the current request, one of `LANGUAGES`; empty for English."""
-    request = LocalContext.request.get(None)
-    return _language_of(request) if request is not None else _request_language.get()
-
-
-def use_language_of(request: Any) -> None:
-    """Translate for this request from here on, in this context; for routes beside Gradio's."""
-    _request_language.set(_language_of(request))
-
-
-def _language_of(request: Any) -> str:
-    headers = getattr(request, "headers", None) or {}
+    headers = getattr(LocalContext.request.get(None), "headers", None) or {}
     return _negotiate(headers.get("cookie") or "", headers.get("accept-language") or "")
 
 
@@ -90,10 +76,9 @@ def _language_of(request: Any) -> str:
 def _negotiate(cookies: str, accepted: str) -> str:
     """The language in the cookie, or else the first that the browser accepts, as Gradio does."""
     first = accepted.partition(",")[0].partition(";")[0]
-    requested = cookie_parser(cookies).get(COOKIE) or first
+    requested = (cookie_parser(cookies).get(COOKIE) or first).strip().lower()
     supported = {name.lower(): name for name in LANGUAGES}
-    exact = requested.strip().lower()
-    return supported.get(exact) or supported.get(exact.partition("-")[0], "")
+    return supported.get(requested) or supported.get(requested.partition("-")[0], "")
 
 
 @cache
@@ -117,8 +102,17 @@ def browser_translations(page: gr.Blocks) -> gr.I18n:
     """Replace the page's texts by markers; their translations, for `launch(i18n=...)`."""
     translated = {message.id for message in _read(LANGUAGES[0])}
     for block, name, text in list(texts(page)):
-        if text in translated:
-            _replace(block, name, text)
+        if text not in translated:
+            continue
+        if name == "choices":
+            block.choices = [  # type: ignore[attr-defined]
+                (page_text(text) if label == text else label, value)
+                for label, value in block.choices  # type: ignore[attr-defined]
+            ]
+        elif isinstance(block, gr.HTML):
+            block.value = str(block.value).replace(text, page_text(text))
+        else:
+            setattr(block, name, page_text(text))
     tables = {
         name: {_PREFIX + text: catalogue(name).gettext(text) for text in _marked}
         for name in LANGUAGES
@@ -127,14 +121,12 @@ def browser_translations(page: gr.Blocks) -> gr.I18n:
 
 
 def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
-    """The texts of the initial page: the block, the attribute, the text.
-
-    Of HTML that is the content of the outermost element, unless it is hidden or has a marker.
-    """
+    """The texts of the initial page: block, attribute, text. Of HTML that is the content of the
+    outermost element, unless it is hidden or has a marker."""
     for block in page.blocks.values():
         if isinstance(block, Api):  # an argument of an endpoint; its name is part of a program
             continue
-        for name in _ATTRIBUTES:
+        for name in ("label", "info", "placeholder"):
             if isinstance(text := getattr(block, name, None), str) and text:
                 yield block, name, text
         value = getattr(block, "value", None)
@@ -148,18 +140,3 @@ def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
             for label, value in block.choices:
                 if not (of_field and label == value):  # the name of a schedule, an optimizer
                     yield block, "choices", str(label)
-
-
-_VISIBLE = r"(?![^>]*aria-hidden)"
-_OUTER = re.compile(rf"\s*<(?P<tag>\w+){_VISIBLE}[^>]*>(?P<inner>.+)</(?P=tag)>\s*", re.DOTALL)
-
-
-def _replace(block: Any, name: str, text: str) -> None:
-    if name == "choices":
-        block.choices = [
-            (page_text(text) if label == text else label, value) for label, value in block.choices
-        ]
-    elif isinstance(block, gr.HTML) and name == "value":
-        block.value = str(block.value).replace(text, page_text(text))
-    else:
-        setattr(block, name, page_text(text))

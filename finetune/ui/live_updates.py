@@ -1,8 +1,7 @@
-"""The live view of one run: status, curves and log, sent in parts as they change.
+"""The live view of one run: status, curves, what happens now, first batch and log.
 
-It has a route of its own: a tick of a Gradio event costs the server 6 ms and the browser 50, for
-each visitor, which slows a training on the same processors. The browser asks with the marks of the
-parts it shows, and what is new is drawn once for all who watch.
+It has a route of its own, since a Gradio event costs the server 6 ms and the browser 50. A browser
+asks with the marks of the parts it shows, and what is new is drawn once for all who watch.
 """
 
 from __future__ import annotations
@@ -15,13 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from finetune.errors import StoreError
 from finetune.jobs import service
+from finetune.runs.events import FirstBatch, Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import charts, course_view, feedback, i18n, run_view, tab_links, theme
+from finetune.ui import charts, elements, feedback, i18n, run_view, theme
+from finetune.ui.html import render
 from finetune.ui.i18n import gettext
 
 FRESH = 0.2  # seconds for which a drawing is shown to everyone without reading the run again
@@ -35,17 +37,13 @@ Parts = dict[str, tuple[str, str]]  # name -> mark of the state it shows, conten
 
 
 def view(prefix: str = "", empty: bool = False) -> gr.HTML:
-    """A live view in the current layout; its value is the id of the run to watch, "" for none.
-
-    Args:
-        prefix: of the elements' ids, where the page has several.
-        empty: whether it says what to do while there is no run.
-    """
+    """A live view with a prefix to its elements' ids; its value is the id of the run to watch.
+    Where `empty`, it says what to do while there is no run."""
     contents = {name: content for name, (_, content) in blank().items()}
     if not empty:
         contents["status"] = ""
     template = theme.asset("live.html").format(prefix=prefix, **contents)
-    script = theme.asset("live.js") + tab_links.SCRIPT
+    script = theme.asset("live.js") + elements.TAB_LINKS
     return gr.HTML("", html_template=template, js_on_load=script, elem_id=f"{prefix}watched")
 
 
@@ -56,7 +54,7 @@ def blank() -> Parts:
         "status": run_view.empty(),
         "loss": charts.loss_chart(summary),
         "scores": charts.score_chart(summary),
-        "lesson": course_view.lesson("nothing"),
+        "lesson": lesson("nothing"),
         **_labels(),
     }
     return {name: ("", content) for name, content in contents.items()}
@@ -65,29 +63,6 @@ def blank() -> Parts:
 def _labels() -> dict[str, str]:
     gone = gettext("The app does not answer. What runs goes on; this page tries again by itself.")
     return {"gone": gone, "title": gettext("Log")}
-
-
-class Pace:
-    """Spreads the browsers' questions: the more ask, the longer each waits for the next one."""
-
-    def __init__(self) -> None:
-        self._asked: deque[tuple[float, float]] = deque()  # when, and the wait that was answered
-
-    def wait(self, run: Run, now: float | None = None) -> int:
-        """Note a question about a run; milliseconds until this browser should ask again."""
-        now = time.monotonic() if now is None else now
-        while self._asked and self._asked[0][0] <= now - _WINDOW:
-            self._asked.popleft()
-        # A browser that asks every 400 ms is counted five times: each question for its own wait.
-        watchers = sum(seconds for _, seconds in self._asked) / _WINDOW
-        drawing = _drawings.get(_key(run))
-        least = _WAIT_ENDED if drawing is not None and drawing.ended else _WAIT_FEW
-        wait = min(max(round(1000 * watchers / _MAX_RATE), least), _WAIT_MANY)
-        self._asked.append((now, wait / 1000))
-        return wait
-
-
-pace = Pace()
 
 
 @dataclass
@@ -101,22 +76,32 @@ class _Drawing:
 
 
 _drawings: dict[tuple[str, str], _Drawing] = {}
+# When browsers have asked lately, and the seconds to wait that each was answered.
+_asked: deque[tuple[float, float]] = deque(maxlen=500)
 
 
-def _key(run: Run) -> tuple[str, str]:
-    return str(run.folder), i18n.language()
-
-
-def changes(store: RunStore, run: Run, shown: Mapping[str, str]) -> Parts:
-    """The parts whose marks differ from those of the parts that a browser shows."""
+def changes(store: RunStore, run: Run, shown: Mapping[str, str]) -> tuple[Parts, int]:
+    """The parts whose marks differ from those of the parts that a browser shows, and the
+    milliseconds until it should ask again."""
     if len(_drawings) > _MAX_DRAWINGS:
         _drawings.clear()
-    drawing = _drawings.setdefault(_key(run), _Drawing())
+    drawing = _drawings.setdefault((str(run.folder), i18n.language()), _Drawing())
     with drawing.lock:
         if time.monotonic() - drawing.at >= FRESH:
             _draw(store, run, drawing)
             drawing.at = time.monotonic()
-        return {name: part for name, part in drawing.parts.items() if shown.get(name) != part[0]}
+        parts = {name: part for name, part in drawing.parts.items() if shown.get(name) != part[0]}
+    return parts, _wait(_WAIT_ENDED if drawing.ended else _WAIT_FEW)
+
+
+def _wait(least: int) -> int:
+    """Spreads the browsers' questions: the more ask, the longer each waits for the next one."""
+    now = time.monotonic()
+    # A browser that asks every 400 ms is counted five times: each question for its own wait.
+    seconds = sum(wait for at, wait in list(_asked) if at > now - _WINDOW)
+    wait = min(max(round(1000 * seconds / _WINDOW / _MAX_RATE), least), _WAIT_MANY)
+    _asked.append((now, wait / 1000))
+    return wait
 
 
 def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
@@ -127,7 +112,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
         dataset, damaged = run.config().dataset, ""
     except StoreError as error:
         dataset, damaged = "", feedback.show_errors(error)
-    moment = course_view.moment(summary, dataset)
+    now = moment(summary, dataset)
     state = (summary.status, place, run.stop_requested())
     batch, total = summary.first_batch, summary.total_steps
     # Part -> what it depends on, and how it is drawn.
@@ -145,8 +130,8 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
             (len(summary.validation), total, len(summary.baselines)),
             lambda: charts.score_chart(summary),
         ),
-        "lesson": (moment, lambda: course_view.lesson(moment)),
-        "batch": (batch.time if batch else 0, lambda: course_view.first_batch(batch)),
+        "lesson": (now, lambda: lesson(now)),
+        "batch": (batch.time if batch else 0, lambda: first_batch(batch)),
         "log": (run.log_size(), run.log_tail),
         **{name: ("", lambda text=text: text) for name, text in _labels().items()},
         "state": (state, lambda: summary.status),
@@ -156,3 +141,26 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
         mark = f"{hash(basis):x}"
         if name not in drawing.parts or drawing.parts[name][0] != mark:
             drawing.parts[name] = (mark, draw())
+
+
+def moment(summary: RunSummary, dataset: str = "") -> str:
+    """Which of the moments in `templates/lesson.html` a run is at; `dataset` is its configuration's
+    name of the pairs, which are loaded before a checkpoint."""
+    if summary.status != "running":
+        return summary.status
+    if summary.phase == Phase.DOWNLOAD:
+        return "data" if summary.detail == dataset else "checkpoint"
+    return summary.phase
+
+
+def lesson(moment: str) -> Markup:
+    """The box that explains a moment, with a link to the chapter of the course."""
+    return render("lesson.html", moment=moment)
+
+
+def first_batch(batch: FirstBatch | None) -> Markup:
+    """The first batch: its form, shapes, lengths and tokens; empty where there is none."""
+    if batch is None or not batch.ids or not batch.shapes.get("input_ids"):
+        return Markup()
+    gap = next((n for n, position in enumerate(batch.positions) if position != n), -1)
+    return render("first_batch.html", batch=batch, gap=gap)

@@ -1,16 +1,15 @@
 """Refuses requests that another web page caused or that name a foreign host.
 
 A browser sends requests for any page it shows, with the visitor's cookies. The outermost middleware
-refuses those of other origins, and those to a host name that is not the app's, which may be a
-foreign page's (DNS rebinding). Programs send no Origin and are not affected.
-
-Starlette's TrustedHostMiddleware compares names without ports and IPv6 brackets; CORSMiddleware, as
-Gradio's, carries a request out and then withholds the answer. Source of the headers:
+refuses those of other origins (CORSMiddleware, as Gradio's, would carry them out and withhold the
+answer), and those to a host name that is not the app's, which may be a foreign page's (DNS
+rebinding). Programs send no Origin and are not affected. Source of the headers:
 https://developer.mozilla.org/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -29,14 +28,14 @@ from finetune.errors import FinetuneError
 ALLOWED = "FINETUNE_ALLOWED_HOSTS"
 PROXIES = "FINETUNE_TRUSTED_PROXIES"
 
+_ADVICE = f"If that is the app's own address, start it with {ALLOWED} naming its host."
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://([^/?#@]+)")
 _PORTS = {"http": "80", "https": "443"}
 _SIGN_IN = {"/login/callback", "/login/huggingface"}  # opened from the Hub's page
 # What proxies say of a request. Gradio and its MCP server would believe it of anybody.
-_FORWARDED = {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto",
-              b"x-forwarded-port", b"x-forwarded-prefix", b"x-gradio-server"}  # fmt: skip
+_FORWARDED = (b"forwarded", b"x-forwarded-", b"x-gradio-server")
 _PRIVATE = ["127.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12",
             "192.168.0.0/16", "::1/128", "fc00::/7", "fe80::/10"]  # fmt: skip
 _CLOSE = {"connection": "close"}  # a body that still comes is not read
@@ -46,16 +45,10 @@ Host = tuple[str, str]  # name and port; the port empty where it was left out
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """The hosts an app answers to.
+    """The hosts an app answers to."""
 
-    Args:
-        bound: the address it is bound to; with "0.0.0.0" or "::" any address and the machine's name
-            are its own.
-        shared_link: address of Gradio's share link; empty while there is none.
-    """
-
-    bound: str
-    shared_link: Callable[[], str] = str
+    bound: str  # of "0.0.0.0" or "::" any address and the machine's name are its own
+    shared_link: Callable[[], str] = str  # address of Gradio's share link; empty without one
 
     def __contains__(self, host: Host) -> bool:
         name, _ = host
@@ -65,7 +58,11 @@ class AllowedHosts:
         if bound not in ("0.0.0.0", "::"):
             return name == bound
         machine = socket.gethostname().lower()
-        return _is_address(name) or name in (machine, f"{machine.partition('.')[0]}.local")
+        if name in (machine, f"{machine.partition('.')[0]}.local"):
+            return True
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return False
 
     def public(self) -> set[Host]:
         """The names under which others reach the app: a Space's, a share link's, a proxy's."""
@@ -80,18 +77,9 @@ def _parse_host(text: str) -> Host | None:
     return (match[1] or match[2], match[3] or "") if match else None
 
 
-def _is_address(name: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(name))
-    except ValueError:
-        return False
-
-
 class OwnOrigin:
-    """ASGI middleware, around all others, that lets only the app's own pages and programs in.
-
-    Headers of proxies are believed where `trusted_proxies` names the sender, and removed.
-    """
+    """ASGI middleware, around all others, that lets only the app's own pages and programs in; it
+    believes the headers of `trusted_proxies`, and removes those of all."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         self._app = app
@@ -99,9 +87,6 @@ class OwnOrigin:
         self._behind_proxy = ProxyHeadersMiddleware(self._answer, trusted_proxies())  # type: ignore[arg-type]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
         if scope["type"] == "websocket":  # the page uses none
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -120,7 +105,7 @@ class OwnOrigin:
         await self._behind_proxy(scope, receive, send)  # type: ignore[arg-type]
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["headers"] = [pair for pair in scope["headers"] if pair[0] not in _FORWARDED]
+        scope["headers"] = [pair for pair in scope["headers"] if not pair[0].startswith(_FORWARDED)]
         if refusal := self._refusal(scope):
             await PlainTextResponse(refusal, 403, _CLOSE)(scope, receive, send)
             return
@@ -141,22 +126,14 @@ class OwnOrigin:
         headers = Headers(scope=scope)
         host = _parse_host(headers.get("host", ""))
         if host is None or host not in self._hosts:
-            name = headers.get("host", "")[:100]
-            return (
-                f"This app does not answer to the name {name!r}. If it is the app's own, start it "
-                f"with {ALLOWED}={host[0] if host else 'NAME'} (several with commas)."
-            )
-        is_get = scope["method"] == "GET"
-        path, origin = scope["path"], headers.get("origin")
+            return f"This app does not answer to {headers.get('host', '')[:100]!r}. {_ADVICE}"
+        is_get, path, origin = scope["method"] == "GET", scope["path"], headers.get("origin")
         if is_get and path == "/":
             return ""
         if origin is not None:
             if self._is_own(origin, host, scope["scheme"]):
                 return ""
-            return (
-                f"This app does not answer to pages of {origin[:100]!r}. If its own address is "
-                f"that, start it with {ALLOWED} naming it."
-            )
+            return f"This app does not answer to pages of {origin[:100]!r}. {_ADVICE}"
         # Browsers leave out the Origin where a page of another site merely gets something.
         opened = is_get and headers.get("sec-fetch-mode") == "navigate" and path in _SIGN_IN
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not opened:
@@ -166,9 +143,8 @@ class OwnOrigin:
     def _is_own(self, origin: str, host: Host, scheme: str) -> bool:
         """Whether an origin is the app's, whether or not a proxy ends its TLS."""
         match = _ORIGIN.fullmatch(origin.lower())
-        if match is None or (parsed := _parse_host(match[2])) is None:
-            return False
-        if scheme == "https" and match[1] != "https":
+        parsed = _parse_host(match[2]) if match else None
+        if not match or not parsed or (scheme == "https" and match[1] == "http"):
             return False
         # The proxy may send another Host: the app's public names are its own all the same.
         default = _PORTS[match[1]]
@@ -177,19 +153,13 @@ class OwnOrigin:
 
 
 def trusted_proxies() -> list[str]:
-    """The networks whose proxy headers are believed; on a Space also every private one.
-
-    Raises:
-        FinetuneError: naming a value that is no address.
-    """
+    """The networks whose proxy headers are believed; on a Space also every private one."""
     names = [name.strip() for name in os.environ.get(PROXIES, "").split(",") if name.strip()]
     try:
         networks = [str(ipaddress.ip_network(name, strict=False)) for name in names]
     except ValueError as error:
         raise FinetuneError(
-            "{proxies} is wrong: {error}.",
-            "Name addresses or networks, with commas between.",
-            proxies=PROXIES,
-            error=error,
-        ) from error
+            "{proxies} is wrong: {error}.", "Name addresses or networks, with commas between.",
+            proxies=PROXIES, error=error,
+        ) from error  # fmt: skip
     return networks + (_PRIVATE if os.environ.get("SPACE_ID") else [])

@@ -5,14 +5,15 @@ Gradio serves a file to whoever knows its path; its file routes are closed here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import mimetypes
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import orjson
+from gradio.context import LocalContext
 from gradio.route_utils import FnIndexInferError
 from gradio.routes import App
 from starlette.middleware import Middleware
@@ -25,7 +26,7 @@ from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
 from finetune.jobs import export, predict, service
 from finetune.runs.store import RunStore
-from finetune.ui import auth, i18n, live_updates, upload_limits
+from finetune.ui import auth, live_updates, upload_limits
 from finetune.ui.origins import AllowedHosts, OwnOrigin
 
 # Routes of Gradio's that the page does not need: files by their path, links that save the page's
@@ -34,34 +35,17 @@ _CLOSED = (
     "file={path:path}", "file/{path:path}", "proxy={path:path}", "deep_link", "openapi.json",
     "dev/{path:path}", "process_recording",
 )  # fmt: skip
-_MEDIA_TYPES = {".zip": "application/zip", ".csv": "text/csv", ".json": "application/json"}
 
 
 def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
     """`launch(app_kwargs=...)`: our routes, which are asked before Gradio's, and middleware."""
-    endpoints: dict[str, Callable[[RunStore, Request], Any]] = {
-        "/finetune/watch/{run_id:path}": _watch,
-        "/finetune/runs/{run_id}/{kind}": _run_download,
-        "/finetune/batches/{batch_id}/result": _batch_result,
-    }
-    closed = [f"{prefix}/{path}" for prefix in ("/gradio_api", "") for path in _CLOSED]
-    return {
-        "routes": [
-            *(Route(path, _not_found, methods=["GET", "POST"]) for path in closed),
-            *(Route(path, partial(endpoint, store)) for path, endpoint in endpoints.items()),
-            Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
-            Route(auth.ISSUE, partial(auth.issue, store), methods=["POST"]),
-        ],
-        "middleware": [Middleware(auth.VisitorCookie, store=store)],
-        "lifespan": _lifespan(hosts),
-        "exception_handlers": {FnIndexInferError: _not_found, FinetuneError: _not_found},
-    }
 
+    def own(endpoint: Callable[[RunStore, Request], Response]) -> Callable[[Request], Response]:
+        """With the visitor's own store."""
+        return lambda request: endpoint(auth.visitor_store(store, request), request)
 
-def _lifespan(hosts: AllowedHosts) -> Callable[[App], AbstractAsyncContextManager[None]]:
-    """Puts `OwnOrigin` around the whole app as it starts: Gradio adds its own middleware around
-    what it is given, and one of them lets other origins in."""
-
+    # Around the whole app as it starts: Gradio adds its own middleware around what it is given, and
+    # one of them lets other origins in.
     @asynccontextmanager
     async def lifespan(app: App) -> AsyncIterator[None]:
         assert app.middleware_stack is not None  # built for this start
@@ -69,7 +53,20 @@ def _lifespan(hosts: AllowedHosts) -> Callable[[App], AbstractAsyncContextManage
         upload_limits.refuse_other_ways(app.get_blocks())
         yield
 
-    return lifespan
+    closed = [f"{prefix}/{path}" for prefix in ("/gradio_api", "") for path in _CLOSED]
+    return {
+        "routes": [
+            *(Route(path, _not_found, methods=["GET", "POST"]) for path in closed),
+            Route("/finetune/watch/{run_id:path}", own(_watch)),
+            Route("/finetune/runs/{run_id}/{kind}", own(_run_download)),
+            Route("/finetune/batches/{batch_id}/result", own(_batch_result)),
+            Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
+            Route(auth.ISSUE, partial(auth.issue, store), methods=["POST"]),
+        ],
+        "middleware": [Middleware(auth.VisitorCookie, store=store)],
+        "lifespan": lifespan,
+        "exception_handlers": {FnIndexInferError: _not_found, FinetuneError: _not_found},
+    }
 
 
 def _not_found(request: Request, error: Exception | None = None) -> Response:
@@ -77,16 +74,15 @@ def _not_found(request: Request, error: Exception | None = None) -> Response:
     return PlainTextResponse(message, 404)
 
 
-def _watch(store: RunStore, request: Request) -> Response:
+def _watch(mine: RunStore, request: Request) -> Response:
     """The parts of a run's live view that the browser does not have yet; without an id all parts
     as they are while there is no run."""
-    i18n.use_language_of(request)
+    LocalContext.request.set(request)  # type: ignore[arg-type]  # its language is the answer's
     headers = {"cache-control": "no-store"}
     if run_id := request.path_params["run_id"]:
-        mine = auth.visitor_store(store, request)
-        run = (store.everyone if mine.visitor.admin else mine).get(run_id)
-        parts = live_updates.changes(store.everyone, run, request.query_params)
-        headers["x-wait"] = str(live_updates.pace.wait(run))
+        run = (mine.everyone if mine.visitor.admin else mine).get(run_id)
+        parts, wait = live_updates.changes(mine.everyone, run, request.query_params)
+        headers["x-wait"] = str(wait)
     else:
         parts = live_updates.blank()
     if not parts:
@@ -94,42 +90,36 @@ def _watch(store: RunStore, request: Request) -> Response:
     return Response(orjson.dumps(parts), media_type="application/json", headers=headers)
 
 
-def _run_download(store: RunStore, request: Request) -> Response:
-    mine = auth.visitor_store(store, request)
-    run = mine.get(request.path_params["run_id"])
-    match request.path_params["kind"]:
+def _run_download(mine: RunStore, request: Request) -> Response:
+    run, kind = mine.get(request.path_params["run_id"]), request.path_params["kind"]
+    content: Iterable[str | bytes]
+    match kind:
         case "model.zip":
-            return _attachment(downloads.model_zip(run), f"{run.id}.zip")
+            content = downloads.model_zip(run)
         case "script.zip":
-            return _attachment(script_bundle.script_zip(run, mine), f"{run.id}-script.zip")
+            content = script_bundle.script_zip(run, mine)
         case "onnx.zip":
-            onnx = export.export_zip(run, service.run_summary(mine, run))
-            return _attachment(onnx, f"{run.id}-onnx.zip")
+            content = export.export_zip(run, service.run_summary(mine, run))
         case "events.csv":
-            return _attachment(downloads.events_csv(run), f"{run.id}-events.csv")
+            content = downloads.events_csv(run)
         case "config.json":
-            return _attachment([run.config().to_json()], f"{run.id}-config.json")
+            content = [run.config().to_json()]
         case "corrected.csv":
             prepared = run.events_summary().prepared
-            pairs = corrections.corrections_csv(run, prepared.labels if prepared else [])
-            return _attachment([pairs], f"{run.id}-corrected.csv")
-    raise StoreError("There is no such file.")
+            content = [corrections.corrections_csv(run, prepared.labels if prepared else [])]
+        case _:
+            raise StoreError("There is no such file.")
+    return _attachment(content, f"{run.id}-{kind}")
 
 
-def _batch_result(store: RunStore, request: Request) -> Response:
+def _batch_result(mine: RunStore, request: Request) -> Response:
     """A judged file, as far as it is written."""
-    mine = auth.visitor_store(store, request)
     batch = predict.get_prediction(mine, request.path_params["batch_id"])
     if batch.result is None:
         raise StoreError("There is no result yet.", "Wait for the first rows.")
     stem = batch.prediction_request().file.partition(".")[0][:80]
-    return _attachment(_read(batch.result), f"{stem or 'pairs'}-predicted{batch.result.suffix}")
-
-
-def _read(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(2**20):
-            yield chunk
+    chunks = iter(partial(batch.result.open("rb").read, 2**20), b"")
+    return _attachment(chunks, f"{stem or 'pairs'}-predicted{batch.result.suffix}")
 
 
 def _attachment(content: Iterable[str | bytes], name: str) -> Response:
@@ -138,5 +128,5 @@ def _attachment(content: Iterable[str | bytes], name: str) -> Response:
         "cache-control": "private, no-store",
         "x-content-type-options": "nosniff",
     }
-    media_type = _MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream")
+    media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
     return StreamingResponse(content, media_type=media_type, headers=headers)

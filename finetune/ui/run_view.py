@@ -10,9 +10,8 @@ from finetune.jobs import run_table
 from finetune.messages import message
 from finetune.runs.run import Run
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui.html import render
+from finetune.ui.html import phase_text, render
 from finetune.ui.i18n import gettext
-from finetune.ui.phases import phase_text
 
 ENDINGS = {
     "finished": message("Finished"),

@@ -7,14 +7,12 @@ Gradio removes what is left after a while (`delete_cache` in `app.build`).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +55,7 @@ async def receive(store: RunStore, request: Request) -> Response:
     own_before, all_before = _received[owner], _received.total()
     own_room, shared_room = await run_in_threadpool(_room, mine)
     folder = _owner_folder(owner) / secrets.token_urlsafe(18)
+    upload_id = request.query_params.get("upload_id")
     paths: list[str] = []
 
     def check(size: int) -> None:
@@ -72,15 +71,27 @@ async def receive(store: RunStore, request: Request) -> Response:
 
     try:
         check(int(request.headers.get("content-length", 0)))
-        paths = await _save(Request(request.scope, receive_counted), folder)
+        files, _, _ = await upload_fn(
+            Request(request.scope, receive_counted), str(folder), MAX_FILE_BYTES, upload_id,
+            upload_progress=file_upload_statuses if upload_id else None,
+        )  # fmt: skip
+        paths = list(map(str, files))
         request.app.get_blocks().upload_file_set.update(paths)  # which Gradio empties
         return JSONResponse(paths)
     except _TooMuch:
-        return PlainTextResponse(_too_much(), 413, _CLOSE)
+        limits = Limits()
+        text = (
+            f"This is too much: a visitor may have {limits.upload_bytes / 2**20:,.0f} MB, all "
+            f"visitors together {limits.all_upload_bytes / 2**20:,.0f} MB. Bring a part of the "
+            "rows, or delete a run of other files."
+        )
+        return PlainTextResponse(text, 413, _CLOSE)
     except (MultiPartException, ClientDisconnect, TypeError, AttributeError) as error:
         text = getattr(error, "message", "The form has a field that is no file, or was cut off.")
         return PlainTextResponse(text, 400, _CLOSE)
     finally:
+        if upload_id:  # the progress bar waits for this
+            file_upload_statuses.set_done(upload_id)
         if not paths:
             await run_in_threadpool(shutil.rmtree, folder, ignore_errors=True)
 
@@ -95,37 +106,7 @@ def _room(store: RunStore) -> tuple[float, float]:
 
 
 def _bytes(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # just removed
-            total += path.stat().st_size if path.is_file() else 0
-    return total
-
-
-def _too_much() -> str:
-    limits = Limits()
-    return (
-        f"These files are more than there is room for: a visitor may have "
-        f"{limits.upload_bytes / 2**20:,.0f} MB, all visitors together "
-        f"{limits.all_upload_bytes / 2**20:,.0f} MB. Bring a part of the rows, or delete a run of "
-        "other files."
-    )
-
-
-async def _save(request: Request, folder: Path) -> list[str]:
-    upload_id = request.query_params.get("upload_id")
-    try:
-        paths, _, _ = await upload_fn(
-            request, str(folder), MAX_FILE_BYTES, upload_id,
-            upload_progress=file_upload_statuses if upload_id else None,
-        )  # fmt: skip
-    finally:
-        if upload_id:  # the progress bar waits for this
-            file_upload_statuses.set_done(upload_id)
-    for path in folder.iterdir():
-        if path.is_file():  # of a field with another name than "files"
-            path.unlink()
-    return [str(path) for path in paths]
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _owner_folder(owner: str) -> Path:
@@ -138,14 +119,7 @@ def _is_below(upload: str, folder: Path) -> bool:
 
 
 def path(visitor: Visitor, upload: str) -> Path:
-    """Where a file that a visitor has uploaded is now.
-
-    Args:
-        upload: the path with which the upload was answered.
-
-    Raises:
-        DataError: when it was removed, or is another's.
-    """
+    """Where a visitor's file is now, by the path with which its upload was answered."""
     current = _stored.get(upload, Path(upload))
     is_theirs = any(_is_below(upload, _owner_folder(name)) for name in visitor.names)
     if not (is_theirs or visitor.alone) or not current.is_file():
@@ -172,24 +146,17 @@ def refuse_other_ways(page: gr.Blocks) -> None:
     is sent in place of a file, and its MCP server saves files that are part of a call."""
     for block in page.blocks.values():
         move = block.async_move_resource_to_block_cache
-        block.async_move_resource_to_block_cache = partial(_move, move)  # type: ignore[method-assign]
+        block.async_move_resource_to_block_cache = _guarded(move, is_http_url_like)  # type: ignore[method-assign]
     if (server := getattr(page, "mcp_server_obj", None)) is not None:
-        server.convert_strings_to_filedata = partial(_convert, server.convert_strings_to_filedata)
+        convert = server.convert_strings_to_filedata
+        server.convert_strings_to_filedata = _guarded(convert, lambda value, positions: positions)
 
 
-async def _move(move: Callable[[Any], Awaitable[str | None]], resource: Any) -> str | None:
-    if is_http_url_like(resource):
-        _refuse_if_shared()
-    return await move(resource)
+def _guarded(function: Callable[..., Any], has_file: Callable[..., object]) -> Callable[..., Any]:
+    def guarded(*values: Any) -> Any:
+        if owners.is_shared() and has_file(*values):
+            text = "Files are not fetched here. Send the file itself, as gradio_client does."
+            raise gr.Error(text, print_exception=False)
+        return function(*values)
 
-
-def _convert(convert: Callable[[Any, Any], Any], value: Any, positions: Any) -> Any:
-    if positions:
-        _refuse_if_shared()
-    return convert(value, positions)
-
-
-def _refuse_if_shared() -> None:
-    if owners.is_shared():
-        text = "Files are not fetched here. Send the file itself, as gradio_client does."
-        raise gr.Error(text, print_exception=False)
+    return guarded

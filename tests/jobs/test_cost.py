@@ -221,7 +221,7 @@ def test_the_page_says_what_is_unknown_and_what_is_known(store: RunStore) -> Non
     checked(store, RunConfig(max_length=16), 1746, bins=bins, longest=40, max_length=16, cut=0.031)
     timed(store, RunConfig(name="<b>first", max_length=16), rate=87.3)
     config = RunConfig(max_length=16, num_train_epochs=2)
-    text = shown(config, grid=cost_view.GridCost(4, 480.0))
+    text = shown(config, runs=4, seconds=480.0)
     for words in (
         "<b>438</b>",
         "1,746 pairs, 219 steps an epoch, 2 epochs",

@@ -42,6 +42,7 @@ LISTED: tuple[str, ...] = (
     *("words", "overlap", "number", "number differs", "negation", "negation differs"),
     *("class", "yes", "no"),
     *("duplicates", "leaked"),  # why rows are left out
+    *("reading train", "reading validation", "reading test"),
     *(space.ZERO_GPU, space.NO_GPU, space.NOT_LASTING),  # on a Space only
 )
 # Texts that stay as they are: names of fields, which are the same in code, files and papers.

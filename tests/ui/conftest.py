@@ -93,7 +93,7 @@ def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def server(module_server: Server) -> Iterator[Server]:
     """The page served by this process, without runs; the server is the module's."""
     yield module_server
-    auth._identities.cache_clear()
+    auth._identities.clear()
     while module_server.store.root.exists():  # the server may just write there
         shutil.rmtree(module_server.store.root, ignore_errors=True)
 

@@ -197,18 +197,18 @@ def test_a_page_that_watches_is_told_what_is_new(
     monkeypatch.setattr(live_updates, "FRESH", 0.0)
     run = record(store, *story()[:5])
     adopt(run)
-    first = live_updates.changes(store, run, {})
+    first, _ = live_updates.changes(store, run, {})
     assert first["state"][1] == "running"
-    assert live_updates.changes(store, run, marks(first)) == {}
+    assert live_updates.changes(store, run, marks(first))[0] == {}
     run.append(story()[5])
-    second = live_updates.changes(store, run, marks(first))
+    second, _ = live_updates.changes(store, run, marks(first))
     # A quarter of the steps is told aloud; the scores, the log and the state have not changed.
     assert set(second) == {"status", "loss", "announced"}
     assert "50% of the steps" in second["announced"][1]
     assert "Training loss" in second["loss"][1]
     assert "step 4 of 8" in second["status"][1]
     run.append(events.Finished(step=8, seconds=3.0))
-    third = live_updates.changes(store, run, marks(first | second))
+    third, _ = live_updates.changes(store, run, marks(first | second))
     assert third["state"][1] == "finished"
     assert "Finished" in third["announced"][1]
 

@@ -120,11 +120,11 @@ def test_the_browser_has_every_text_of_the_page_and_no_word_that_is_typed(tmp_pa
 @pytest.mark.parametrize("language", ["ko"], indirect=True)
 def test_a_run_is_drawn_in_the_language_of_whoever_watches(store: RunStore, language: str) -> None:
     run = store.create(RunConfig())
-    korean = live_updates.changes(store, run, {})
+    korean, _ = live_updates.changes(store, run, {})
     assert korean["title"][1] == "로그"
     assert "지금 일어나는 일" in korean["lesson"][1]
     LocalContext.request.set(None)
-    english = live_updates.changes(store, run, {})
+    english, _ = live_updates.changes(store, run, {})
     assert "Log" in english["title"][1]
     assert set(korean) == set(english)
 

@@ -10,15 +10,15 @@ import gradio as gr
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from finetune.ui import feedback, polling, theme
+from finetune.ui import elements, feedback, theme
 
 
 def test_an_answer_ends_the_wait_it_was_asked_in() -> None:
-    wait = polling.start_polling()
-    assert wait != polling.start_polling()
-    assert polling.stop_polling(gr.EventData(None, {"wait": wait})) == "-" + wait[1:]
+    wait = elements.start_polling()
+    assert wait != elements.start_polling()
+    assert elements.stop_polling(gr.EventData(None, {"wait": wait})) == "-" + wait[1:]
     for odd in (None, "x", {"wait": None}, {"wait": [1]}):  # any client can send anything
-        assert polling.stop_polling(gr.EventData(None, odd)).startswith("-")
+        assert elements.stop_polling(gr.EventData(None, odd)).startswith("-")
 
 
 class Questions:
@@ -31,9 +31,9 @@ class Questions:
             with gr.Tab("one"):
                 gr.Markdown("here")
             with gr.Tab("two"):
-                element = polling.polling_element(0.1)
+                element = elements.polling_element(0.1)
                 button = gr.Button("Begin")
-                button.click(polling.start_polling, None, element, **feedback.QUICK)
+                button.click(elements.start_polling, None, element, **feedback.QUICK)
                 element.submit(self.answer, None, element, **feedback.QUICK)
 
     def answer(self, event: gr.EventData) -> str:
@@ -41,7 +41,7 @@ class Questions:
         self.waits.append(event._data["wait"])
         if len(self.waits) == 1:
             self.late.wait(20)
-        return polling.stop_polling(event)
+        return elements.stop_polling(event)
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ from finetune.errors import DataError, FinetuneError, StoreError
 from finetune.jobs import check
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.ui import checks_view, elements, feedback, form, polling, tab_links, upload_limits
-from finetune.ui.handlers import Updates, handler
+from finetune.ui import elements, feedback, form, upload_limits
+from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
@@ -62,7 +62,7 @@ class DataTab:
 
     def draw_poller(self) -> None:
         """Asks for the check's state; outside the tabs, for Train listens to it too."""
-        self.poller = polling.polling_element(1)
+        self.poller = elements.polling_element(1)
 
     def draw(self) -> dict[str, gr.components.Component]:
         """Lay out the tab inside the current `gr.Tab`, after `draw_poller`; the form's controls
@@ -104,7 +104,7 @@ class DataTab:
     def _draw_report(self) -> None:
         self.progress = gr.HTML(elem_id="look-progress", elem_classes="ft-if-filled")
         self.overview = gr.HTML(
-            macro(_TEMPLATE, "empty")(), elem_id="overview", js_on_load=tab_links.SCRIPT
+            macro(_TEMPLATE, "empty")(), elem_id="overview", js_on_load=elements.TAB_LINKS
         )
         with gr.Column(visible=False) as self.more:
             elements.heading(gettext("Findings"))
@@ -194,14 +194,14 @@ class DataTab:
                 if is_upload(former.config().dataset):
                     check.abandon_check(former)
         job = check.start_check(store, config, again=cause == "pressed")
-        return {self.check_id: job.id, self.message: "", self.poller: polling.start_polling()}
+        return {self.check_id: job.id, self.message: "", self.poller: elements.start_polling()}
 
     @handler
     def on_tick(
         self, store: RunStore, check_id: str, drawn: Drawn, words: str, event: gr.EventData
     ) -> Updates:
         """How far the check is; what it found is drawn once."""
-        stop = {self.poller: polling.stop_polling(event)}
+        stop = {self.poller: elements.stop_polling(event)}
         try:
             state = check.check_state(check.get_check(store, check_id))
         except DataError:
@@ -214,7 +214,7 @@ class DataTab:
         drawn = replace(drawn, end=end)
         updates: Updates = {self.progress: macro(_TEMPLATE, "progress")(state), self.drawn: drawn}
         if state.report or (state.latest and not drawn.has_rows):
-            updates[self.poller] = polling.start_polling()  # Train hears that pairs are counted
+            updates[self.poller] = elements.start_polling()  # Train hears that pairs are counted
             updates |= self._report(store, state, drawn, words)
         elif end and not state.latest:
             updates |= {self.overview: "", self.more: gr.update(visible=False)}
@@ -226,9 +226,9 @@ class DataTab:
         report = state.latest
         assert report is not None
         updates: Updates = {
-            self.overview: checks_view.overview(report),
+            self.overview: macro(_TEMPLATE, "overview")(report),
             self.more: gr.update(visible=bool(report.corpus)),
-            self.findings: checks_view.findings(report),
+            self.findings: macro(_TEMPLATE, "findings")(report),
         }
         if drawn.has_rows:  # somebody may have chosen others since
             return updates

@@ -20,12 +20,11 @@ from finetune.messages import message
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import elements, evaluation_view, feedback, form, polling, theme
+from finetune.ui import elements, evaluation_view, feedback, form, theme
 from finetune.ui.elements import button, event_data
-from finetune.ui.handlers import Updates, handler, reports_errors_in
-from finetune.ui.html import macro
+from finetune.ui.feedback import Updates, handler, reports_errors_in
+from finetune.ui.html import macro, phase_text
 from finetune.ui.i18n import gettext
-from finetune.ui.phases import phase_text
 
 View = dict[str, Any]
 PROGRESS, EVALUATION, ERRORS = PARTS = (
@@ -58,7 +57,7 @@ class Evaluation:
         with gr.Column(visible=False, elem_id="part-errors") as errors:
             self._draw_errors()
         self.columns = [progress, evaluation, errors]
-        self.polling = polling.polling_element(1)
+        self.polling = elements.polling_element(1)
 
     def _draw_evaluation(self) -> None:
         elements.note(gettext("Is it really better, how sure is that, and where does it fail?"))
@@ -208,7 +207,7 @@ class Evaluation:
             return {
                 self.body: feedback.show_errors(error), self.test: "", self.orders: hidden,
                 self.open: hidden, self.question: hidden,
-                self.polling: polling.polling_value(False, event),
+                self.polling: elements.polling_value(False, event),
             }  # fmt: skip
         ended = summary.status in ENDED
         orders = evaluate.evaluation_state(run, "orders")
@@ -232,7 +231,7 @@ class Evaluation:
             self.test: evaluation_view.test_set(summary, opened, test, has_test),
             self.open: gr.update(visible=has_test and ended and not test.running, value=text),
             self.question: hidden,
-            self.polling: polling.polling_value(orders.running or test.running, event),
+            self.polling: elements.polling_value(orders.running or test.running, event),
         }
 
     def _examples(

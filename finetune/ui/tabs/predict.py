@@ -23,7 +23,7 @@ from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.ui import elements, feedback, model_chooser
 from finetune.ui.elements import button
-from finetune.ui.handlers import Updates, reports_errors_in
+from finetune.ui.feedback import Updates, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.model_chooser import Models

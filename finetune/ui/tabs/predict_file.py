@@ -20,8 +20,8 @@ from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
-from finetune.ui import elements, feedback, polling, upload_limits
-from finetune.ui.handlers import Updates, handler
+from finetune.ui import elements, feedback, upload_limits
+from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.run_table_view import when
@@ -38,7 +38,7 @@ class FilePredictions:
         """Lay out the part inside `fold` and wire its events; `run` chooses the model."""
         self.fold = fold
         self.job_id = gr.State("")
-        self.poller = polling.polling_element(1)
+        self.poller = elements.polling_element(1)
         elements.note(
             "CSV, TSV, JSONL, JSON or Parquet, also as .gz. The same file comes back with the "
             "prediction, the probability of each class and whether the model was trained on "
@@ -131,7 +131,7 @@ class FilePredictions:
         try:
             return self._shown(store, predict.get_prediction(store, job_id), event)
         except FinetuneError as error:
-            stop = {self.poller: polling.stop_polling(event)}
+            stop = {self.poller: elements.stop_polling(event)}
             return {self.view: feedback.show_errors(error), **stop}
 
     def _shown(
@@ -142,7 +142,7 @@ class FilePredictions:
         updates: Updates = {
             self.view: view(store, job, state),
             self.cancel: gr.update(interactive=state.running),
-            self.poller: polling.polling_value(state.running, event),
+            self.poller: elements.polling_value(state.running, event),
         }
         return updates if event else updates | {self.job_id: job.id, self.message: ""}
 

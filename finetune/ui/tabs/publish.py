@@ -21,8 +21,8 @@ from finetune.jobs.export import ExportState
 from finetune.jobs.push import Approvals, PushState
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import elements, feedback, model_chooser, polling, sign_in
-from finetune.ui.handlers import Updates, reports_errors_in
+from finetune.ui import auth, elements, feedback, model_chooser
+from finetune.ui.feedback import Updates, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
@@ -44,7 +44,7 @@ class PublishTab:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         elements.note(gettext("Share a tuned model on the Hugging Face Hub with an honest card."))
         self.empty = elements.no_model("publish-empty")
-        self.poller = polling.polling_element(0.5)
+        self.poller = elements.polling_element(0.5)
         # The name suggested for the chosen model, and the one before.
         self.suggested, self.before = elements.browser_value(), elements.browser_value()
         with gr.Row(equal_height=False):
@@ -103,7 +103,7 @@ class PublishTab:
 
     def _draw_sign_in(self) -> None:
         self.token: gr.Textbox | None = None
-        if sign_in.on_space():
+        if auth.has_sign_in():
             gr.LoginButton()
             return
         info = gettext("Paste a token with write access, or run `hf auth login` in a terminal.")
@@ -248,7 +248,7 @@ class PublishTab:
             self.push: gr.update(interactive=has_run and not pushed.running, value=text),
             self.cancel: gr.update(visible=pushed.running, interactive=not pushed.cancelling),
             self.result: macro(_TEMPLATE, "state")(pushed),
-            self.poller: polling.polling_value(pushed.running or exported.running, event),
+            self.poller: elements.polling_value(pushed.running or exported.running, event),
             self.take_away: gr.update(visible=has_run),
             self.downloads: downloads,
             self.onnx: gr.update(visible=can_export, interactive=not exported.running),
@@ -266,7 +266,7 @@ class PublishTab:
     def _token(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> str | None:
         """The visitor's own: of their sign-in on a Space; elsewhere what they typed, or else what
         is stored on this machine where it is theirs alone."""
-        if sign_in.on_space():
+        if auth.has_sign_in():
             return oauth.token if oauth else None
         stored = client.stored_token() if store.visitor.alone else None
         return str(form[self.token] or "").strip() or stored

@@ -23,14 +23,12 @@ from finetune.ui import (
     feedback,
     form,
     live_updates,
-    polling,
     run_details,
     run_table_view,
-    tab_links,
     theme,
 )
 from finetune.ui.elements import button, event_data
-from finetune.ui.handlers import Updates, handler
+from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.tabs.evaluate import Evaluation
@@ -62,7 +60,7 @@ class RunsTab:
         self.ticked = elements.browser_value()  # ids of the ticked runs
         self.sent = gr.State({})  # by part of the page: a hash of what it was made from
         self.doomed = gr.State("")  # id of the run that the question is about
-        self.pulse = polling.polling_element(1.5, polling.ALWAYS)
+        self.pulse = elements.polling_element(1.5, elements.ALWAYS)
         elements.note(gettext("Every run: the queue, the history, one in full, several compared."))
         with gr.Row(equal_height=True):
             self.filter = gr.Textbox(
@@ -79,7 +77,7 @@ class RunsTab:
             )
         self.table = gr.HTML(
             feedback.note(gettext("Reading the runs.")), elem_id="runs-table",
-            js_on_load=theme.asset("run_table.js") + tab_links.SCRIPT,
+            js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
             most=run_table_view.MAX_COMPARED,
         )  # fmt: skip
         self.message = elements.notice("runs-message")

@@ -29,8 +29,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import cost_view, elements, feedback, form, live_updates, upload_limits
-from finetune.ui.cost_view import GridCost
-from finetune.ui.handlers import Updates, handler, reports_errors_in
+from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.i18n import gettext
 
 _SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before the form's
@@ -184,11 +183,11 @@ class TrainTab:
                 self.costs: feedback.note(text),
                 self.planned: feedback.show_errors(error) if several else "",
             }
-        grid, count = None, len(planned)
+        total, count = None, len(planned)
         text, groups = "", len({run.group for run in planned} - {""})
         if count > 1:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
-            grid = GridCost(count, sum(seconds) if len(seconds) == count else None)
+            total = sum(seconds) if len(seconds) == count else None
             text = gettext("Train queues {n} runs.", n=count)
             if groups > 1:
                 text = gettext("Train queues {n} runs in {groups} groups.", n=count, groups=groups)
@@ -196,7 +195,7 @@ class TrainTab:
         folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
         files = _files(store, config.dataset)
         return {
-            self.costs: cost_view.costs(estimates[0], config, grid, files, folder),
+            self.costs: cost_view.costs(estimates[0], config, count, total, files, folder),
             self.planned: feedback.note(text) if text else "",
         }
 

@@ -10,7 +10,7 @@ import pytest
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import course_view
+from finetune.ui import live_updates
 
 MARKUP = "<script>alert(1)</script>"
 BATCH = events.FirstBatch(
@@ -30,14 +30,14 @@ def test_every_phase_and_every_ending_has_a_lesson() -> None:
     running = [RunSummary(status="running", phase=phase) for phase in ("", "of later", *Phase)]
     ended = [RunSummary(status=status) for status in (*ENDED, "waiting")]  # type: ignore[arg-type]
     for summary in (*running, *ended):
-        drawn = course_view.lesson(course_view.moment(summary))
+        drawn = live_updates.lesson(live_updates.moment(summary))
         assert 'href="https://huggingface.co/learn/llm-course/chapter' in drawn
         assert 'target="_blank" rel="noopener"' in drawn
         assert drawn.count('aria-current="step"') == (summary.status == "running")
-    assert course_view.lesson("finished").count(", done") == 5
+    assert live_updates.lesson("finished").count(", done") == 5
     for detail, lesson in (("glue/mrpc", "data"), ("bert-base-uncased", "checkpoint")):
         summary = RunSummary(status="running", phase=Phase.DOWNLOAD, detail=detail)
-        assert course_view.moment(summary, "glue/mrpc") == lesson
+        assert live_updates.moment(summary, "glue/mrpc") == lesson
 
 
 def cells(drawn: str, row: str) -> list[str]:
@@ -46,7 +46,7 @@ def cells(drawn: str, row: str) -> list[str]:
 
 
 def test_the_batch_is_drawn_as_the_course_draws_one() -> None:
-    drawn = course_view.first_batch(BATCH)
+    drawn = live_updates.first_batch(BATCH)
     assert "<code>[CLS] sentence1 [SEP] sentence2 [SEP]</code>" in drawn
     assert "before padding: 6, 4. After: 6 each. 17% of the batch is padding." in drawn
     assert cells(drawn, "input_ids")[:6] == ["2", "5", "3", "6", "7", "3"]
@@ -54,9 +54,9 @@ def test_the_batch_is_drawn_as_the_course_draws_one() -> None:
     assert drawn.count('<td class="ft-pad">0</td>') == 6  # two of the second, in three tensors
     shapes = {name: size for name, size in BATCH.shapes.items() if name != "token_type_ids"}
     without = replace(BATCH, shapes=shapes, token_type_ids=[])
-    assert "token_type_ids" not in course_view.first_batch(without)
+    assert "token_type_ids" not in live_updates.first_batch(without)
     long = replace(BATCH, positions=[0, 1, 2, 97, 98, 99], lengths=[100, 98])
-    drawn = course_view.first_batch(long)
+    drawn = live_updates.first_batch(long)
     assert drawn.count('title="94 tokens are not shown"') == 2
     assert cells(drawn, "input_ids")[:7] == ["2", "5", "3", "\u2026", "6", "7", "3"]
 
@@ -66,7 +66,7 @@ def test_any_token_is_shown_and_never_obeyed(token: str) -> None:
     odd = replace(
         BATCH, tokens=[[token] * 6] * 2, labels=[MARKUP, MARKUP], form=MARKUP, special=[MARKUP]
     )
-    drawn = course_view.first_batch(odd)
+    drawn = live_updates.first_batch(odd)
     assert "<script" not in drawn
     assert "\u202e" not in drawn
     tokens = re.findall(r"<th scope=\"col\"[^>]*><bdi>(.*?)</bdi>", drawn)
