@@ -94,7 +94,7 @@ class Api:
         not read), seconds, and the answer for the sentences in the other order.
 
         Args:
-            run_id: a run of yours, or a text classifier of the Hub as owner/name.
+            run_id: a run of yours.
             sentence1: the first sentence.
             sentence2: the second; empty for a model of single sentences.
             both_orders: average the probabilities of both orders.

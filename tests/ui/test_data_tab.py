@@ -36,7 +36,7 @@ class Watched:
 
     def tick(self) -> dict[Any, Any]:
         """The parts of the page that change."""
-        changes = self.tab.on_tick(NOBODY, self.check.id, self.drawn, "owl", POLL)
+        changes = self.tab.on_tick(NOBODY, self.check.id, self.drawn, POLL)
         self.drawn = changes.pop(self.tab.drawn, self.drawn)
         return changes
 
@@ -90,14 +90,9 @@ def test_rows_come_in_the_requested_order(
     report = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
     watched.write("report.json", report.to_json())
     assert "an owl" in watched.tick()[tab.rows]
-    for words, order in (("", ""), ("owl", "random")):
-        shown = tab.on_rows(NOBODY, watched.check.id, "test", words, order)
-        assert "an owl" in shown[tab.rows]
-    assert calls == [
-        ("c", "train", "search", "owl"),
-        ("c", "test", "first", ""),
-        ("c", "test", "random", "owl"),
-    ]
+    shown = tab.on_rows(NOBODY, watched.check.id, "test", "random")
+    assert "an owl" in shown[tab.rows]
+    assert calls == [("c", "train", "first"), ("c", "test", "random")]
 
 
 def test_a_chooser_that_offers_the_same_as_before_is_left_alone(

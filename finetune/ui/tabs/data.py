@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from finetune import uploads
 from finetune.config import (
@@ -109,16 +110,10 @@ class DataTab:
         with gr.Column(visible=False) as self.more:
             elements.heading(gettext("Findings"))
             self.findings = gr.HTML(elem_id="findings")
-            self.findings_csv = gr.HTML(elem_id="findings-csv")
             elements.heading(gettext("Rows"))
             with gr.Row(equal_height=True):
-                self.split = gr.Dropdown(
-                    [], label=gettext("split"), elem_id="rows-split", min_width=110
-                )
-                self.words = gr.Textbox(
-                    label=gettext("with the words"), elem_id="rows-search", min_width=140,
-                    max_lines=1,
-                )  # fmt: skip
+                text = gettext("split")
+                self.split = gr.Dropdown([], label=text, elem_id="rows-split", min_width=110)
                 self.again = gr.Button(gettext("Others"), elem_id="rows-again", min_width=90)
             self.rows = gr.HTML(elem_id="rows")
 
@@ -146,14 +141,11 @@ class DataTab:
         changes = [box.input if isinstance(box, choosers) else box.submit for box in boxes]
         gr.on(changes, **self.examining(), **latest)
         self.examine.click(**self.examining("pressed"), **quick)
-        watched = [self.check_id, self.drawn, self.words]
-        self.poller.submit(self.on_tick, watched, everything, **quick)
-        row_inputs = [self.check_id, self.split, self.words]
+        self.poller.submit(self.on_tick, [self.check_id, self.drawn], everything, **quick)
         bounded = latest | {"queue": True, "concurrency_limit": 4}
-        gr.on(
-            [self.split.input, self.words.submit], self.on_rows, row_inputs, everything, **bounded
-        )
-        self.again.click(self.on_rows, [*row_inputs, gr.State("random")], everything, **bounded)
+        for event, order in ((self.split.input, "first"), (self.again.click, "random")):
+            row_inputs = [self.check_id, self.split, gr.State(order)]
+            event(self.on_rows, row_inputs, everything, **bounded)
 
     def examining(self, cause: str = "chosen") -> dict[str, Any]:
         """How an event calls `on_examine`: pairs were `chosen`, Examine `pressed`, or the form
@@ -198,9 +190,7 @@ class DataTab:
         return {self.check_id: job.id, self.message: "", self.poller: polling.start_polling()}
 
     @handler
-    def on_tick(
-        self, store: RunStore, check_id: str, drawn: Drawn, words: str, event: gr.EventData
-    ) -> Updates:
+    def on_tick(self, store: RunStore, check_id: str, drawn: Drawn, event: gr.EventData) -> Updates:
         """How far the check is; what it found is drawn once."""
         stop = {self.poller: polling.stop_polling(event)}
         try:
@@ -216,22 +206,20 @@ class DataTab:
         updates: Updates = {self.progress: macro(_TEMPLATE, "progress")(state), self.drawn: drawn}
         if state.report or (state.partial and not drawn.has_rows):
             updates[self.poller] = polling.start_polling()  # Train hears that pairs are counted
-            updates |= self._report(store, state, drawn, words)
+            updates |= self._report(store, state, drawn)
         elif end and not state.partial:
             updates |= {self.overview: "", self.more: gr.update(visible=False)}
         return updates | (stop if end else {})
 
-    def _report(
-        self, store: RunStore, state: check.CheckState, drawn: Drawn, words: str
-    ) -> Updates:
-        report = state.latest
+    def _report(self, store: RunStore, state: check.CheckState, drawn: Drawn) -> Updates:
+        report, findings = state.latest, Markup()
         assert report is not None
-        link = macro(_TEMPLATE, "findings_link")(drawn.check_id)
+        if state.report and report.findings:
+            findings = macro(_TEMPLATE, "findings_link")(drawn.check_id)
         updates: Updates = {
             self.overview: checks_view.overview(report, state.first_rows),
             self.more: gr.update(visible=bool(report.corpus)),
-            self.findings: checks_view.findings(report),
-            self.findings_csv: link if state.report and report.findings else "",
+            self.findings: checks_view.findings(report) + findings,
         }
         if drawn.has_rows:  # somebody may have chosen others since
             return updates
@@ -240,7 +228,7 @@ class DataTab:
         updates |= {
             self.drawn: replace(drawn, has_rows=True, choices=choices),
             self.split: gr.update(choices=list(report.read), value=split or None),
-            self.rows: _rows(store, report, split, words),
+            self.rows: _rows(store, report, split, "first"),
         }
         # A chooser that offers the same as before may be being typed into: an update would take
         # that away.
@@ -250,23 +238,20 @@ class DataTab:
         return updates
 
     @handler
-    def on_rows(
-        self, store: RunStore, check_id: str, split: str, words: str, order: str = ""
-    ) -> Updates:
-        """Other rows were chosen: those with the words, the first, or some drawn at random."""
+    def on_rows(self, store: RunStore, check_id: str, split: str, order: str) -> Updates:
+        """Other rows were chosen: the `first` of a split, or some at `random`."""
         report = check.check_state(check.get_check(store, check_id)).latest
-        return {self.rows: _rows(store, report, split, words, order) if report else ""}
+        return {self.rows: _rows(store, report, split, order) if report else ""}
 
 
-def _rows(store: RunStore, report: CheckReport, split: str, words: str, order: str = "") -> str:
+def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
     if not report.corpus:
         return ""
     from finetune.data import preview
 
-    order = order or ("search" if words else "first")
+    folder, seed = store.root / "data" / report.corpus, secrets.randbelow(2**31)
     try:
-        folder, seed = store.root / "data" / report.corpus, secrets.randbelow(2**31)
-        rows = preview.preview_rows(folder, split, order, words or "", seed=seed)
+        rows = preview.preview_rows(folder, split, order, seed=seed)
     except FinetuneError as error:
         return feedback.show_errors(error)
     caption = gettext("Rows of {split}", split=split)

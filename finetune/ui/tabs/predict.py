@@ -5,20 +5,16 @@ torch is imported with the first question, not with the page.
 
 from __future__ import annotations
 
-import json
 import random
-import secrets
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
-from finetune import text_hashes
-from finetune.data import catalog
 from finetune.errors import DataError, FinetuneError
 from finetune.evaluation import examples, report
+from finetune.inference.decision_rule import PredictOptions
 from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.ui import elements, feedback, model_chooser
@@ -28,9 +24,6 @@ from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.model_chooser import Models
 from finetune.ui.tabs.predict_file import FilePredictions
-
-if TYPE_CHECKING:
-    from finetune.inference.decision_rule import PredictOptions
 
 EXAMPLES = [
     ["The library opens an hour later on Sundays.", "On Sundays the library opens one hour later."],
@@ -57,7 +50,6 @@ class PredictTab:
         self.run = gr.Dropdown(
             [], label=gettext("Model"), elem_id="predict-run", interactive=True,
             allow_custom_value=True,
-            info=gettext("A run of yours, or a text classifier of the Hub as owner/name."),
         )  # fmt: skip
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
@@ -66,7 +58,8 @@ class PredictTab:
                 self.answer = gr.HTML(_waiting(), elem_id="answer")
                 self.why = gr.Button(gettext("Why?"), elem_id="ask-why", visible=False, size="sm")
         self.reasons = gr.HTML(elem_id="reasons")
-        self.question = elements.browser_value()  # the one that was answered last
+        # What was answered last: the run, both sentences, the options.
+        self.question = gr.State(None)
         gr.Examples(EXAMPLES, [self.first, self.second], label=gettext("Try one of these"))
         with gr.Accordion(gettext("A whole file"), open=False, elem_id="batch-fold") as fold:
             self.files.draw(self.run, self.options, fold)
@@ -98,19 +91,19 @@ class PredictTab:
         quick, latest = feedback.QUICK, feedback.LATEST
         everything = elements.components(self)
         self.run.change(self.on_run, [self.run, self.question], everything, **latest)
+        explained = self.why.click(
+            self.on_why, self.question, self.reasons, concurrency_limit=2,
+            show_progress="minimal", api_visibility="private",
+        )  # fmt: skip
+        # Why an earlier question was answered so is not said beneath a later answer.
         gr.on(
             [self.ask.click, self.first.submit, self.second.submit],
             self.on_ask,
             [self.run, self.first, self.second, *self.options],
             everything,
+            cancels=explained,
             **latest,
         )
-        self.why.click(
-            self.on_why, self.question, self.reasons, concurrency_limit=2,
-            show_progress="minimal", api_visibility="private",
-        ).then(
-            None, [self.reasons, self.question], self.reasons, js="finetune.reasonsOf", **quick
-        )  # fmt: skip
         for pressed, kind in ((self.right, "right"), (self.wrong, "wrong")):
             pressed.click(self.on_draw, [self.run, gr.State(kind)], everything, **quick)
         self.opening: dict[str, Any] = {
@@ -122,12 +115,10 @@ class PredictTab:
         """The tab was opened: the models there are, the newest chosen."""
         update = model_chooser.choices(store, chosen)
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
-        if catalog.is_hub_id(chosen):  # typed, and no run of anybody's
-            update |= {"value": chosen, "visible": True}
         return {self.run: update, self.empty: empty}
 
     @reports_errors_in("answer")
-    def on_run(self, store: RunStore, run_id: str | None, question: str) -> Updates:
+    def on_run(self, store: RunStore, run_id: str | None, question: Any) -> Updates:
         """Another model was chosen: nothing was asked of it yet, and one of single sentences needs
         no second box."""
         paired = True
@@ -135,7 +126,7 @@ class PredictTab:
             paired = service.run_summary(store, store.get(run_id)).paired
         text = gettext("Compare") if paired else gettext("Ask")
         updates: Updates = {self.second: gr.update(visible=paired), self.ask: gr.update(value=text)}
-        if question and json.loads(question)["run"] != run_id:
+        if question and question[0] != run_id:
             hidden = gr.update(visible=False)
             updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}
         return updates
@@ -151,42 +142,36 @@ class PredictTab:
 
     @reports_errors_in("answer")
     def on_ask(
-        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *options: bool
+        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *flags: bool
     ) -> Updates:
-        """The answer to one pair; as JSON what was asked."""
+        """The answer to one pair."""
+        options, question = PredictOptions(*map(bool, flags)), None
         try:
             with self.models.using(store, run_id) as predictor:
-                prediction = predictor(sentence1, sentence2, _predict_options(options))
+                prediction = predictor(sentence1, sentence2, options)
         except FinetuneError as error:
-            answer, question = feedback.show_errors(error), ""
+            answer = feedback.show_errors(error)
         else:
             answer = macro("answer.html", "answer")(prediction)
-            asked = {"run": run_id, "sentences": [sentence1, sentence2], "options": options}
-            # A lone surrogate, which a person can paste, cannot be sent.
-            text = json.dumps(asked | {"id": secrets.token_hex(8)}, ensure_ascii=False)
-            question = text_hashes.replace_surrogates(text)
+            question = (run_id, sentence1, sentence2, options)
         return {
             self.answer: answer,
-            self.why: gr.update(visible=bool(question)),
+            self.why: gr.update(visible=question is not None),
             self.reasons: "",
             self.question: question,
         }
 
     @reports_errors_in("reasons")
-    def on_why(self, store: RunStore, question: str) -> Updates:
+    def on_why(self, store: RunStore, question: Any) -> Updates:
         """Why the answer to the question is as it is, and what would change it."""
-        try:
-            asked = json.loads(question)
-            sentence1, sentence2 = (str(sentence or "") for sentence in asked["sentences"])
-            question_id, run_id = str(asked["id"]), asked["run"]
-            options = _predict_options(asked["options"])
-        except (KeyError, TypeError, ValueError) as error:  # any client can send anything
-            raise DataError("Nothing was asked yet.", "Ask first.") from error
+        if question is None:
+            raise DataError("Nothing was asked yet.", "Ask first.")
+        run_id, *sentences, options = question
         with self.models.using(store, run_id) as predictor:
-            label, explanation = predictor.explain(sentence1, sentence2, options)
-            flips, tried = predictor.flips(sentence1, sentence2, options)
+            label, explanation = predictor.explain(*sentences, options)
+            flips, tried = predictor.flips(*sentences, options)
         why = macro("answer.html", "why")
-        return {self.reasons: why(explanation, flips, tried, label, question_id)}
+        return {self.reasons: why(explanation, flips, tried, label)}
 
     @reports_errors_in("drawn")
     def on_draw(self, store: RunStore, run_id: str | None, kind: str) -> Updates:
@@ -199,21 +184,14 @@ class PredictTab:
         if not len(rows):
             raise DataError("There is no validation pair that it gets {kind}.", kind=kind)
         example = examples.example_rows(study, [int(random.choice(rows))])[0]
-        text = gettext(
-            "Validation example {n:,}: its label is {label}. {history}.",
-            n=example.row + 1,
-            label=example.label,
-            history=gettext(example.history),
-        )
-        note = feedback.note(text)
-        return {self.first: example.sentence1, self.second: example.sentence2, self.drawn: note}
+        number, label = example.row + 1, example.label
+        text = gettext("Validation example {n:,}: its label is {label}.", n=number, label=label)
+        return {
+            self.first: example.sentence1,
+            self.second: example.sentence2,
+            self.drawn: feedback.note(text),
+        }
 
 
 def _waiting() -> str:
     return feedback.note(gettext("The answer appears here, with the probability of each class."))
-
-
-def _predict_options(values: Sequence[object]) -> PredictOptions:
-    from finetune.inference.decision_rule import PredictOptions
-
-    return PredictOptions(*map(bool, values))

@@ -24,8 +24,7 @@ from finetune.ui import elements, feedback, polling, upload_limits
 from finetune.ui.handlers import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
-from finetune.ui.run_table_view import when
-from finetune.ui.run_view import duration
+from finetune.ui.run_view import duration, when
 
 
 @dataclass

@@ -6,9 +6,7 @@ While the tab is open it reads the run folders again and again; only what has ch
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -25,8 +23,7 @@ from finetune.ui import (
     form,
     live_updates,
     polling,
-    run_details,
-    run_table_view,
+    run_view,
     tab_links,
     theme,
 )
@@ -37,14 +34,13 @@ from finetune.ui.i18n import gettext
 from finetune.ui.tabs.evaluate import Evaluation
 
 View = dict[str, Any]  # what this browser looks at; kept by the server, no client can change it
-# Component -> what it shows is made from, and its update.
-Parts = dict[Any, tuple[Hashable, Callable[[], Any]]]
 
 
 def blank() -> View:
     """Nothing opened, the newest first; an admin may ask for everybody's."""
-    view = {"by": "created", "descending": True, "opened": "", "comparing": False}
-    return view | {"everybody": False}
+    return {
+        "by": "created", "descending": True, "opened": "", "comparing": False, "everybody": False,
+    }  # fmt: skip
 
 
 @dataclass
@@ -61,7 +57,7 @@ class RunsTab:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         self.view = gr.State(blank())
         self.ticked = elements.browser_value()  # ids of the ticked runs
-        self.sent = gr.State({})  # by part of the page: a hash of what it was made from
+        self.sent = gr.State({})  # by component: a hash of what it shows
         self.doomed = gr.State("")  # id of the run that the question is about
         self.pulse = polling.polling_element(1.5, polling.ALWAYS)
         elements.note(gettext("Every run: the queue, the history, one in full, several compared."))
@@ -81,7 +77,7 @@ class RunsTab:
         self.table = gr.HTML(
             feedback.note(gettext("Reading the runs.")), elem_id="runs-table",
             js_on_load=theme.asset("run_table.js") + tab_links.SCRIPT,
-            most=run_table_view.MAX_COMPARED,
+            most=run_view.MAX_COMPARED,
         )  # fmt: skip
         self.message = elements.notice("runs-message")
         self.comparison = gr.HTML(elem_id="comparison", visible=False)
@@ -96,7 +92,6 @@ class RunsTab:
             self.resume = button(gettext("Resume"), "run-resume", 110, variant="primary", **medium)
             self.stop = button(gettext("Stop, keep best"), "run-stop", 130, **medium)
             self.discard = button(gettext("Stop, discard"), "run-discard", 130, **medium)
-            self.front = button(gettext("Move to the front"), "run-front", 140, **medium)
             self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160, **medium)
             self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
             self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
@@ -145,7 +140,7 @@ class RunsTab:
         self.everybody.input(self.on_everybody, [*looked_at, self.everybody], everything, **quick)
         for pressed, action in (
             (self.resume, "resume"), (self.stop, "stop"), (self.cancel, "stop"),
-            (self.discard, "discard"), (self.front, "front"),
+            (self.discard, "discard"),
         ):  # fmt: skip
             pressed.click(self.on_action, [*looked_at, gr.State(action)], everything, **quick)
         description = [self.name, self.tags, self.note, self.described]
@@ -199,15 +194,12 @@ class RunsTab:
     @handler
     def on_action(self, store: RunStore, view: View, *others: Any) -> Updates:
         """A button above the run was pressed."""
-        visible = _visible(store, view)
-        match others[-1]:
-            case "resume":  # only its owner may ask for that
-                service.resume_run(store, store.get(view["opened"]))
-            case "front":
-                service.move_to_front(store, store.get(view["opened"]))
-            case action:
-                run = visible.get(view["opened"])
-                service.stop_run(visible, run, discard=action == "discard")
+        visible, action = _visible(store, view), others[-1]
+        if action == "resume":  # only its owner may ask for that
+            service.resume_run(store, store.get(view["opened"]))
+        else:
+            run = visible.get(view["opened"])
+            service.stop_run(visible, run, discard=action == "discard")
         return {self.message: ""} | self._refresh(store, view, *others[:-1])
 
     @handler
@@ -256,66 +248,53 @@ class RunsTab:
         self, store: RunStore, view: View, ticked: Any, sent: dict[int, int], text: str
     ) -> Updates:
         """The updates of what this browser has not been sent yet."""
-        visible, text = _visible(store, view), str(text or "")
-        rows = run_table_view.rows(visible)
+        visible, admin = _visible(store, view), store.visitor.admin
+        rows = run_view.rows(visible)
         ids = {row.id for row in rows}
         opened = view["opened"] if view["opened"] in ids else ""
         several = [run_id for run_id in str(ticked or "").split() if run_id in ids]
-        several = several[: run_table_view.MAX_COMPARED]
-        comparing, admin = view["comparing"] and len(several) > 1, store.visitor.admin
-        alone = bool(opened) and not comparing
+        several = several[: run_view.MAX_COMPARED]
+        enough = len(several) > 1
+        comparing = view["comparing"] and enough
         comparison = compare_view.comparison(visible, several) if comparing else ""
         order = (opened, view["by"], view["descending"])
-        parts: Parts = {
-            self.table: ((*rows, text, *order), lambda: run_table_view.table(rows, *order, text)),
-            self.compare: (len(several), lambda: _compare_button(len(several))),
-            self.comparison: (comparison, lambda: gr.update(value=comparison, visible=comparing)),
-            self.one: (alone, lambda: gr.update(visible=alone)),
-            self.everybody: (admin, lambda: gr.update(visible=admin)),
+        button_text = gettext("Compare {n}", n=len(several)) if enough else gettext("Compare")
+        updates: Updates = {
+            self.table: run_view.table(rows, *order, str(text or "")),
+            self.compare: gr.update(value=button_text, interactive=enough),
+            self.comparison: gr.update(value=comparison, visible=comparing),
+            self.one: gr.update(visible=bool(opened) and not comparing),
+            self.everybody: gr.update(visible=admin),
         }
-        if alone:
+        if opened and not comparing:
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it
-                parts |= self._run_parts(visible, visible.get(opened))
-        hashes = {component._id: hash(mark) for component, (mark, _) in parts.items()}
+                updates |= self._run_updates(visible, visible.get(opened))
+        hashes = {component._id: hash(str(update)) for component, update in updates.items()}
         changed = {
-            component: update()
-            for component, (_, update) in parts.items()
+            component: update
+            for component, update in updates.items()
             if sent.get(component._id) != hashes[component._id]
         }
         return changed | {self.sent: sent | hashes}
 
-    def _run_parts(self, store: RunStore, run: Run) -> Parts:
+    def _run_updates(self, store: RunStore, run: Run) -> Updates:
         summary = service.run_summary(store, run)
-        queue_place = service.queue_place(store, run)[0]
-        everybodys = run_table_view.is_everybodys(store)
-        has_model, asked_to_stop = run.has_model(), run.stop_requested()
-        running = summary.status == "running"
-        saved = (run.id, has_model, summary.count, summary.status)
-        links = macro("run_details.html", "downloads")
-        parts: Parts = {
-            self.live: (run.id, lambda: run.id),
-            self.config: (run.id, lambda: run_details.configuration(run)),
-            self.checkpoints: (saved, lambda: run_details.checkpoints(run, summary)),
-            self.downloads: ((run.id, has_model), lambda: links(run.id, has_model)),
+        resumable = summary.status in service.RESUMABLE and not run_view.is_everybodys(store)
+        running, waits = summary.status == "running", service.queue_place(store, run)[0] > 0
+        can_stop = running and not run.stop_requested()
+        downloads = macro("run_details.html", "downloads")
+        return {
+            self.live: run.id,
+            self.config: run_view.configuration(run),
+            self.checkpoints: run_view.checkpoints(run, summary),
+            self.downloads: downloads(run.id, run.has_model()),
+            self.resume: gr.update(visible=resumable),
+            self.stop: gr.update(visible=running, interactive=can_stop),
+            self.discard: gr.update(visible=running, interactive=can_stop),
+            self.cancel: gr.update(visible=waits),
         }
-        # Whether each makes sense now, and whether it can be pressed.
-        for control, visible, active in (
-            (self.resume, summary.status in service.RESUMABLE and not everybodys, True),
-            (self.stop, running, not asked_to_stop),
-            (self.discard, running, not asked_to_stop),
-            (self.front, queue_place > 1 and store.visitor.alone and not everybodys, True),
-            (self.cancel, queue_place > 0, True),
-        ):
-            update = partial(gr.update, visible=visible, interactive=active)
-            parts[control] = ((visible, active), update)
-        return parts
 
 
 def _visible(store: RunStore, view: View) -> RunStore:
     """The runs that are shown: the visitor's, or everybody's where an admin asks for them."""
     return store.everyone if view.get("everybody") and store.visitor.admin else store
-
-
-def _compare_button(count: int) -> Any:
-    text = gettext("Compare {n}", n=count) if count > 1 else gettext("Compare")
-    return gr.update(value=text, interactive=count > 1)

@@ -27,7 +27,7 @@ from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, RunSummary
+from finetune.runs.summary import ENDED
 from finetune.ui import cost_view, elements, feedback, form, live_updates, upload_limits
 from finetune.ui.cost_view import GridCost
 from finetune.ui.handlers import Updates, handler, reports_errors_in
@@ -157,12 +157,13 @@ class TrainTab:
     def on_start(self, store: RunStore, *values: Any) -> Updates:
         """Start the runs of the form, or queue them."""
         planned = _plan(values)
-        configs, groups = [run.config for run in planned], [run.group for run in planned]
-        runs = service.start_runs(store, configs, groups)
+        runs = service.start_runs(
+            store, [run.config for run in planned], [run.group for run in planned]
+        )
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
-        text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
-        if waiting == 1:
-            text = gettext("1 run waits in the queue; see Runs.")
+        text = gettext("1 run waits in the queue; see Runs.")
+        if waiting > 1:
+            text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
         return self._shown(store, runs[0]) | {
             self.message: feedback.note(text) if waiting else "",
             self.kept: form.read(values[_SEVERAL:]).to_dict(),
@@ -180,24 +181,19 @@ class TrainTab:
                 "What Train will take is told once the form is right: {wrong}.", wrong=wrong
             )
             several = any(values[1:_SEVERAL]) or values[0] != 1
-            return {
-                self.costs: feedback.note(text),
-                self.planned: feedback.show_errors(error) if several else "",
-            }
-        grid, count = None, len(planned)
-        text, groups = "", len({run.group for run in planned} - {""})
+            problems = feedback.show_errors(error) if several else ""
+            return {self.costs: feedback.note(text), self.planned: problems}
+        grid, text, count = None, "", len(planned)
         if count > 1:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
             grid = GridCost(count, sum(seconds) if len(seconds) == count else None)
-            text = gettext("Train queues {n} runs.", n=count)
-            if groups > 1:
-                text = gettext("Train queues {n} runs in {groups} groups.", n=count, groups=groups)
+            text = feedback.note(gettext("Train queues {n} runs.", n=count))
         config, root = planned[0].config, store.root.resolve()
         folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
         files = _files(store, config.dataset)
         return {
             self.costs: cost_view.costs(estimates[0], config, grid, files, folder),
-            self.planned: feedback.note(text) if text else "",
+            self.planned: text,
         }
 
     @reports_errors_in("costs")
@@ -240,7 +236,16 @@ class TrainTab:
         """Ask the run to save and end at its next step."""
         run = store.get(run_id)
         service.stop_run(store, run)
-        text = _stopping(service.run_summary(store, run))
+        summary = service.run_summary(store, run)
+        if summary.best is not None:
+            text = gettext("Stopping: the best model is kept.")
+        elif summary.step or summary.phase == "train":
+            text = gettext(
+                "Stopping: nothing was evaluated yet, so the model is kept as it is, its scores "
+                "unknown."
+            )
+        else:
+            text = gettext("Stopping: training has not begun, so there is no model to keep.")
         return self._shown(store, run) | {self.message: feedback.note(text)}
 
     @handler
@@ -304,24 +309,10 @@ def _plan(values: Sequence[Any]) -> list[PlannedRun]:
 
 def _files(store: RunStore, dataset: str) -> dict[str, str]:
     """Split -> file of an upload: with its folder only where that is the visitor's own machine."""
-    if not is_upload(dataset):
-        return {}
-    try:
-        if store.visitor.alone:
+    with contextlib.suppress(DataError):  # gone: Train says so
+        if is_upload(dataset) and store.visitor.alone:
             files = store.uploads.files(dataset)
             return {split: str(path.resolve()) for split, path in files.items()}
-        return store.uploads.file_names(dataset)
-    except DataError:  # gone: Train says so
-        return {}
-
-
-def _stopping(summary: RunSummary) -> str:
-    """What will be left of a run that was asked to stop."""
-    if summary.best is not None:
-        return gettext("Stopping: the best model is kept.")
-    if summary.step or summary.phase == "train":
-        return gettext(
-            "Stopping: nothing was evaluated yet, so the model is kept as it is, its scores "
-            "unknown."
-        )
-    return gettext("Stopping: training has not begun, so there is no model to keep.")
+        if is_upload(dataset):
+            return store.uploads.file_names(dataset)
+    return {}
