@@ -16,12 +16,11 @@ from finetune.evaluation.slices import TESTED
 from finetune.inference.decision_rule import DecisionRule
 from finetune.metrics import intervals
 from finetune.metrics.classification import Curve, thin_curve
-from finetune.runs.summary import JobState, RunSummary
+from finetune.runs.summary import RunSummary
 from finetune.ui import charts
 from finetune.ui.charts import Series
 from finetune.ui.html import macro, measure, render, short
 from finetune.ui.i18n import gettext
-from finetune.ui.run_view import when
 
 MOST_CLASSES = 30  # in a table; of more, the most frequent
 MOST_CHOICES = 200  # classes to choose another label from
@@ -180,26 +179,6 @@ def versus(
         examples=first.analysis.examples,
         same_answers=comparison is not None and bool((first.answers == second.answers).all()),
         disagreements=disagreements,
-    )
-
-
-def test_set(
-    summary: RunSummary, study: RunEvaluation | None, job: JobState, has_test: bool
-) -> Markup:
-    """The sealed test set, or its scores and how often it was opened.
-
-    Args:
-        study: the evaluation on the test set; None where it was not opened.
-        job: the process that scores it.
-    """
-    current = study is not None and study.analysis.step == summary.opened[-1].step
-    return render(
-        "test_set.html",
-        opened=summary.opened,
-        analysis=study.analysis if study is not None and current else None,
-        job=job,
-        has_test=has_test,
-        when=when,
     )
 
 

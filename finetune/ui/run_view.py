@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from markupsafe import Markup
 
@@ -123,19 +122,6 @@ def configuration(run: Run) -> Markup:
         return feedback.show_errors(error)
     draw = macro("run_details.html", "configuration")
     return draw(values, RunConfig().to_dict(), config.knobs())
-
-
-def checkpoints(run: Run, summary: RunSummary) -> Markup:
-    """The saved model and the points to resume from, with their sizes."""
-    model = (summary.saved_step, _size(run.best)) if run.has_model() else (None, 0)
-    resumable = [(int(path.name.rpartition("-")[2]), _size(path)) for path in run.checkpoints()]
-    return macro("run_details.html", "checkpoints")(*model, resumable, summary.status in ENDED)
-
-
-def _size(folder: Path) -> int:
-    with contextlib.suppress(OSError):  # removed meanwhile
-        return sum(path.stat().st_size for path in folder.rglob("*"))
-    return 0
 
 
 def rows(store: RunStore) -> list[RunRow]:

@@ -32,12 +32,11 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth
-from finetune.ui.api import Api
 from finetune.ui.tabs import data, runs
 from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub
-from tests.support.tabs import data_tab, new_check, predict_tab
+from tests.support.tabs import data_tab, new_check
 from tests.ui.conftest import Server
 
 NAME = "Adas-secret-name"

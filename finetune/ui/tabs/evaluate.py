@@ -19,10 +19,10 @@ from finetune.jobs.evaluate import EvaluationKind
 from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import elements, evaluation_view, feedback, form, polling, theme
+from finetune.ui import elements, evaluation_view, feedback, form, polling, run_view, theme
 from finetune.ui.elements import button, event_data
 from finetune.ui.handlers import Updates, handler, reports_errors_in
-from finetune.ui.html import macro
+from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
 from finetune.ui.phases import phase_text
 
@@ -232,13 +232,18 @@ class Evaluation:
             body += feedback.show_errors(JobError(orders.error, orders.remedy))
         has_test = "test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {})
         text = gettext("Open it again") if summary.opened else gettext("Open the test set")
-        opened = None
-        with contextlib.suppress(FinetuneError):
-            opened = report.evaluate_run(run, summary, "test") if summary.opened else None
+        opened = None  # the evaluation on the test set, once it was opened
+        if summary.opened and summary.opened[-1].step == study.analysis.step:
+            with contextlib.suppress(FinetuneError):
+                opened = report.evaluate_run(run, summary, "test").analysis
+        test_set = render(
+            "test_set.html", opened=summary.opened, analysis=opened, job=test, has_test=has_test,
+            when=run_view.when,
+        )  # fmt: skip
         return {
             self.body: body,
             self.orders: gr.update(visible=unmeasured and not orders.running),
-            self.test: evaluation_view.test_set(summary, opened, test, has_test),
+            self.test: test_set,
             self.open: gr.update(visible=has_test and ended and not test.running, value=text),
             self.question: gr.update(visible=False),
             self.polling: polling.polling_value(orders.running or test.running, event),

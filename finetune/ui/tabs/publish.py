@@ -124,9 +124,7 @@ class PublishTab:
         everything = elements.components(self)
         # As a set: the handler gets a dict.
         push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
-        self.opening: dict[str, Any] = {
-            "fn": self.on_open, "inputs": self.run, "outputs": everything
-        }  # fmt: skip
+        self.opening = {"fn": self.on_open, "inputs": self.run, "outputs": everything}
         chosen = self.run.change(self.on_run, self.run, everything, **latest)
         for event in (chosen.then, self.licence.change, self.name.blur, self.owner.change):
             event(self.on_card, {*self.form}, self.card, **latest)
@@ -224,10 +222,8 @@ class PublishTab:
             downloads = macro(_TEMPLATE, "downloads")(run.id, exported)
         except FinetuneError:
             has_run = False
-        again = pushed.status in ("failed", "stopped", "interrupted")
-        text = gettext("Try again") if again else gettext("Push to Hub")
         return {
-            self.push: gr.update(interactive=has_run and not pushed.running, value=text),
+            self.push: gr.update(interactive=has_run and not pushed.running),
             self.cancel: gr.update(visible=pushed.running, interactive=not pushed.cancelling),
             self.result: macro(_TEMPLATE, "state")(pushed),
             self.poller: polling.polling_value(pushed.running or exported.running, event),

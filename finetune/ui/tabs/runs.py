@@ -122,9 +122,6 @@ class RunsTab:
                 self.save = gr.Button(text, elem_id="run-save", size="sm")
                 with gr.Accordion(gettext("Configuration"), open=False, elem_id="run-config-fold"):
                     self.config = gr.HTML(elem_id="run-config")
-                title = gettext("Checkpoints")
-                with gr.Accordion(title, open=False, elem_id="run-checkpoints-fold"):
-                    self.checkpoints = gr.HTML(elem_id="run-checkpoints")
 
     def _wire(self) -> None:
         quick, everything = feedback.QUICK, elements.components(self)
@@ -286,7 +283,6 @@ class RunsTab:
         return {
             self.live: run.id,
             self.config: run_view.configuration(run),
-            self.checkpoints: run_view.checkpoints(run, summary),
             self.downloads: downloads(run.id, run.has_model()),
             self.resume: gr.update(visible=resumable),
             self.stop: gr.update(visible=running, interactive=can_stop),

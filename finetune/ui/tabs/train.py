@@ -22,7 +22,6 @@ from finetune.data import catalog
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.jobs import cost, service
-from finetune.jobs.cost import Estimate
 from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.run import Run
@@ -112,11 +111,7 @@ class TrainTab:
             self.stop = elements.button(gettext("Stop"), "stop", variant="stop", interactive=False)
             self.resume = gr.Button(gettext("Resume"), elem_id="resume", visible=False)
         self.message = elements.notice("train-message")
-        # The costs' place is kept, so that nothing moves when they come, in whatever language.
-        bundled = Estimate(steps=cost.count_steps(RunConfig(), catalog.DATASETS[0].pairs))
-        hidden = Markup('<div style="visibility:hidden" aria-hidden="true">{}</div>')
-        room = hidden.format(cost_view.costs(bundled, RunConfig()))
-        self.costs = gr.HTML(room, elem_id="costs", js_on_load=cost_view.SCRIPT)
+        self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
         self.live = live_updates.view(empty=True)
 
     def _wire(self) -> None:
@@ -133,9 +128,7 @@ class TrainTab:
         self.live.submit(self.on_turn, self.live, everything, **latest)  # its state has changed
         none = gr.State("")
         self.opening = {"fn": self.on_turn, "inputs": none, "outputs": everything, **quick}
-        self.costing: dict[str, Any] = {
-            "fn": self.on_costs, "inputs": values, "outputs": everything, **latest
-        }  # fmt: skip
+        self.costing = {"fn": self.on_costs, "inputs": values, "outputs": everything, **latest}
         # With other pairs or another checkpoint the lengths are others: measured after the answer.
         sources = {*DATA_FIELDS, "checkpoint"}
         judged = [name for name, knob in run_config.knobs().items() if knob.usual]
@@ -157,9 +150,8 @@ class TrainTab:
     def on_start(self, store: RunStore, *values: Any) -> Updates:
         """Start the runs of the form, or queue them."""
         planned = _plan(values)
-        runs = service.start_runs(
-            store, [run.config for run in planned], [run.group for run in planned]
-        )
+        groups = [run.group for run in planned]
+        runs = service.start_runs(store, [run.config for run in planned], groups)
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
         text = gettext("1 run waits in the queue; see Runs.")
         if waiting > 1:
@@ -180,21 +172,22 @@ class TrainTab:
             text = gettext(
                 "What Train will take is told once the form is right: {wrong}.", wrong=wrong
             )
-            several = any(values[1:_SEVERAL]) or values[0] != 1
-            problems = feedback.show_errors(error) if several else ""
-            return {self.costs: feedback.note(text), self.planned: problems}
+            return {self.costs: feedback.note(text), self.planned: ""}
         grid, text, count = None, "", len(planned)
         if count > 1:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
             grid = GridCost(count, sum(seconds) if len(seconds) == count else None)
             text = feedback.note(gettext("Train queues {n} runs.", n=count))
-        config, root = planned[0].config, store.root.resolve()
+        config, root, files = planned[0].config, store.root.resolve(), {}
+        with contextlib.suppress(DataError):  # an upload that is gone: Train says so
+            if is_upload(config.dataset):
+                files = store.uploads.file_names(config.dataset)
+            if files and store.visitor.alone:  # with their folder only on one's own machine
+                paths = store.uploads.files(config.dataset)
+                files = {split: str(path.resolve()) for split, path in paths.items()}
         folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
-        files = _files(store, config.dataset)
-        return {
-            self.costs: cost_view.costs(estimates[0], config, grid, files, folder),
-            self.planned: text,
-        }
+        costs = cost_view.costs(estimates[0], config, grid, files, folder)
+        return {self.costs: costs, self.planned: text}
 
     @reports_errors_in("costs")
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
@@ -305,14 +298,3 @@ def _plan(values: Sequence[Any]) -> list[PlannedRun]:
     config = form.read(values[_SEVERAL:])
     by_name = dict(zip(grids.GRID, grid, strict=True))
     return grids.plan_runs(config, 1 if seeds is None else seeds, by_name)
-
-
-def _files(store: RunStore, dataset: str) -> dict[str, str]:
-    """Split -> file of an upload: with its folder only where that is the visitor's own machine."""
-    with contextlib.suppress(DataError):  # gone: Train says so
-        if is_upload(dataset) and store.visitor.alone:
-            files = store.uploads.files(dataset)
-            return {split: str(path.resolve()) for split, path in files.items()}
-        if is_upload(dataset):
-            return store.uploads.file_names(dataset)
-    return {}
