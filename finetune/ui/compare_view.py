@@ -10,7 +10,6 @@ from markupsafe import Markup
 from finetune.errors import NoSuchRun, StoreError
 from finetune.evaluation import report
 from finetune.jobs import run_table, service
-from finetune.jobs.run_table import RunRow
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import charts, evaluation_view, feedback
@@ -33,9 +32,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     rows = [run_table.run_row(store, run) for run in runs]
     if "dataset" in differing:  # a person's files by what they are called
         differing["dataset"] = [row.dataset for row in rows]
-    # The best of each metric is marked where all were scored on the same pairs.
     fingerprints = {summary.prepared and summary.prepared.fingerprint for summary in summaries}
-    comparable = len(fingerprints) == 1
     swatch = macro("macros.html", "swatch")
     html = render(
         "compare.html",
@@ -48,8 +45,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
             _chart(summaries, gettext("Validation accuracy"), "accuracy"),
             _chart(summaries, gettext("Validation loss"), "loss"),
         ],
-        comparable=comparable,
-        best={name: _best(rows, name) if comparable else None for name in ("f1", "accuracy")},
+        comparable=len(fingerprints) == 1,
         differing=differing,
         when=when,
         duration=duration,
@@ -82,8 +78,3 @@ def _chart(summaries: Sequence[RunSummary], title: str, metric: str) -> Markup:
     most = 1.0 if metric in ("f1", "accuracy") else math.inf
     empty = gettext("None of these runs has come so far.")
     return charts.chart(title, lines, last, empty, epoch=epoch, most=most)
-
-
-def _best(rows: Sequence[RunRow], metric: str) -> float | None:
-    scores = [score for row in rows if (score := getattr(row, metric)) is not None]
-    return max(scores) if len(scores) > 1 else None

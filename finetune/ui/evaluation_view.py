@@ -34,7 +34,7 @@ def view(study: RunEvaluation, summary: RunSummary, decision: DecisionRule) -> M
     analysis, order = study.analysis, study.analysis.order
     by_support = sorted(range(len(analysis.labels)), key=lambda n: -analysis.classes[n].support)
     classes = sorted(by_support[:MOST_CLASSES])
-    answered, occurring = (analysis.confusion.any(axis=axis) for axis in (0, 1))
+    answered, occurring = analysis.confusion.sum(axis=0), analysis.confusion.sum(axis=1)
     changed_pairs: list[Any] = []
     if order and study.table is not None:
         changed_pairs = list(zip(example_rows(study, order.worst), order.changes, strict=True))
@@ -48,7 +48,7 @@ def view(study: RunEvaluation, summary: RunSummary, decision: DecisionRule) -> M
         never=[
             analysis.labels[n]
             for n in by_support
-            if answered.sum() > 1 and occurring[n] and not answered[n]
+            if np.count_nonzero(answered) > 1 and occurring[n] and not answered[n]
         ],
         widest=max(analysis.scores.values(), key=lambda score: score.high - score.low),
         classes=classes,
@@ -71,8 +71,9 @@ def _verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -
         baseline, level = max(levels.items(), key=lambda item: item[1])
         examples = int(baselines[baseline].get("examples", analysis.examples))
         chance = intervals.newcombe_bound(score, level, examples)
-    answered, occurring = (analysis.confusion.any(axis=axis) for axis in (0, 1))
-    always = analysis.labels[answered.argmax()] if answered.sum() == 1 < occurring.sum() else None
+    answered = analysis.confusion.sum(axis=0).nonzero()[0]
+    occurring = analysis.confusion.sum(axis=1).nonzero()[0]
+    always = analysis.labels[answered[0]] if len(answered) == 1 < len(occurring) else None
     verdict = macro("evaluation_text.html", "verdict")
     return verdict(measure(metric), score.value, baseline, level, chance, always)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,28 +44,11 @@ def status_html(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0
     Args:
         queue_place: place in the queue, from 1, and how many wait; (0, 0) if it does not wait.
     """
-    scored = summary.best or (summary.validation[-1] if summary.validation else None)
-    baselines = {
-        metric: max((scores[metric] for scores in summary.baselines.values() if metric in scores),
-                    default=None)
-        for metric in ("accuracy", "f1")
-    }  # fmt: skip
-    # Whether the best scores are those of always answering the most frequent class.
-    majority = summary.prepared.majority if summary.prepared else {}
-    best = summary.best.metrics if summary.best else {}
-    like_a_constant = all(
-        math.isclose(majority.get(metric, -1), best.get(metric, -2), abs_tol=1e-9)
-        for metric in baselines
-    )
     return render(
         "run.html",
         title=run.title(),
         headline=_headline(summary, queue_place),
         summary=summary,
-        scored=scored,
-        scores=scored.metrics if scored else {},
-        baselines=baselines,
-        like_a_constant=like_a_constant,
         ended=summary.status in ENDED,
         seconds=run_table.training_seconds(summary) or 0.0,
         duration=duration,

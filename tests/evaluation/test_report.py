@@ -263,4 +263,4 @@ def errors(store: RunStore, run: Run, which: str) -> str:
     with gr.Blocks():
         tab.draw(lambda: None)
     view = {"opened": run.id}
-    return str(tab.on_filter(None, view, which, "", "confidence", "")[tab.table])
+    return str(tab.on_filter(None, view, which, "", "")[tab.table])

@@ -24,7 +24,7 @@ from tests.ui.test_app import NOBODY
 
 LABELS = ["not_equivalent", "equivalent"]
 FILTERS: dict[str, Any] = {
-    "which": "all", "label": "", "sort": "row", "search": "", "page": 0,
+    "which": "all", "label": "", "search": "", "page": 0,
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from tests.evaluation.test_report import evaluated, sure
 from tests.support import toys
 from tests.ui.test_app import NOBODY
 
-FILTERS = ("all", "", "row", "", 0)
+FILTERS = ("all", "", "", 0)
 
 
 @pytest.fixture

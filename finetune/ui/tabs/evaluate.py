@@ -27,11 +27,7 @@ from finetune.ui.i18n import gettext
 from finetune.ui.phases import phase_text
 
 View = dict[str, Any]
-PROGRESS, EVALUATION, ERRORS = PARTS = (
-    message("Progress"),
-    message("Evaluation"),
-    message("Errors"),
-)
+PARTS = message("Progress"), message("Evaluation"), message("Errors")
 _TEXT = "evaluation_text.html"
 
 
@@ -46,7 +42,7 @@ class Evaluation:
         """Lay out the choice among the parts, and the parts; the first is the Runs tab's own."""
         # No `gr.Tabs`, whose tabs come twice when drawn hidden.
         self.part = gr.Radio(
-            list(PARTS), value=PROGRESS, show_label=False, label=gettext("Part"),
+            list(PARTS), value=PARTS[0], show_label=False, label=gettext("Part"),
             elem_id="run-parts", container=False,
         )  # fmt: skip
         with gr.Column() as progress:
@@ -76,10 +72,6 @@ class Evaluation:
 
     def _draw_errors(self) -> None:
         elements.note(gettext("Read what it got wrong: the fastest way to know what to do next."))
-        sorts = [
-            (gettext("confidence"), "confidence"), (gettext("length"), "words"),
-            (gettext("word overlap"), "overlap"), (gettext("place in the data"), "row"),
-        ]  # fmt: skip
         with gr.Row(equal_height=True):
             self.filters: list[Any] = [
                 gr.Dropdown(
@@ -89,7 +81,6 @@ class Evaluation:
                 for name, label, choices in (
                     ("which", gettext("examples"), [(name, name) for name in SELECTIONS]),
                     ("label", gettext("true class"), [(gettext("any class"), "")]),
-                    ("by", gettext("sorted by"), sorts),
                 )
             ]  # fmt: skip
             text = gettext("with the words")
@@ -133,9 +124,9 @@ class Evaluation:
         }
         updates[self.message] = ""
         run_id = view.get("opened")
-        if run_id and part == EVALUATION:
+        if run_id and part == PARTS[1]:
             updates |= self._evaluation(store, run_id)
-        elif run_id and part == ERRORS:
+        elif run_id and part == PARTS[2]:
             updates |= self._examples(store, run_id, *filters)
             labels = _labels(service.run_summary(store, store.get(run_id)))
             choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
@@ -217,8 +208,8 @@ class Evaluation:
         except FinetuneError as error:
             offers = (self.orders, self.open, self.question)
             hidden: Updates = {offer: gr.update(visible=False) for offer in offers}
-            waiting, text = polling.polling_value(False, event), feedback.show_errors(error)
-            return hidden | {self.body: text, self.test: "", self.polling: waiting}
+            waiting, problem = polling.polling_value(False, event), feedback.show_errors(error)
+            return hidden | {self.body: problem, self.test: "", self.polling: waiting}
         ended = summary.status in ENDED
         orders = evaluate.evaluation_state(run, "orders")
         test = evaluate.evaluation_state(run, "test")
@@ -250,9 +241,8 @@ class Evaluation:
         }
 
     def _examples(
-        self, store: RunStore, run_id: str, which: str, label: str, sort: str, search: str,
-        page: int = 0,
-    ) -> Updates:  # fmt: skip
+        self, store: RunStore, run_id: str, which: str, label: str, search: str, page: int = 0
+    ) -> Updates:
         """The Errors part: the examples from the `page`-th on."""
         now = time.time_ns() // 1000
         try:
@@ -262,7 +252,7 @@ class Evaluation:
             texts = {self.table: feedback.show_errors(error), self.counts: "", self.corrected: ""}
             return texts | {self.start: gr.update(visible=False), self.page: 0}
         search = str(search or "")[:200]
-        rows = select_examples(study, which, label, search=search, by=sort)
+        rows = select_examples(study, which, label, search=search)
         first = page if 0 <= page < max(1, len(rows)) else 0
         corrected = corrections.read_corrections(run)
         table = evaluation_view.examples(study, rows, first, corrected)

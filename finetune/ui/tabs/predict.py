@@ -31,13 +31,6 @@ from finetune.ui.i18n import gettext
 from finetune.ui.model_chooser import Models
 from finetune.ui.run_view import duration, when
 
-EXAMPLES = [
-    ["The library opens an hour later on Sundays.", "On Sundays the library opens one hour later."],
-    ["The nurse thanked the driver.", "The driver thanked the nurse."],
-    ["Your refund will arrive within five days.", "Your refund will arrive within fifteen days."],
-    ["Nobody was hurt when the roof came down.", "The roof collapsed without injuring anyone."],
-]
-
 
 @dataclass
 class PredictTab:
@@ -66,7 +59,6 @@ class PredictTab:
         self.reasons = gr.HTML(elem_id="reasons")
         # What was answered last: the run, both sentences, the options.
         self.question = gr.State(None)
-        gr.Examples(EXAMPLES, [self.first, self.second], label=gettext("Try one of these"))
         with gr.Accordion(gettext("A whole file"), open=False, elem_id="batch-fold") as fold:
             self.files.draw(self.run, self.options, fold)
         self._wire()
@@ -170,10 +162,10 @@ class PredictTab:
         """Why the answer to the question is as it is, and what would change it."""
         if question is None:
             raise DataError("Nothing was asked yet.", "Ask first.")
-        run_id, *sentences, options = question
+        run_id, sentence1, sentence2, options = question
         with self.models.using(store, run_id) as predictor:
-            label, explanation = predictor.explain(*sentences, options)
-            flips, tried = predictor.flips(*sentences, options)
+            label, explanation = predictor.explain(sentence1, sentence2, options)
+            flips, tried = predictor.flips(sentence1, sentence2, options)
         why = macro("answer.html", "why")
         return {self.reasons: why(explanation, flips, tried, label)}
 
@@ -275,8 +267,9 @@ class FilePredictions:
         """Predict the file; `choices`: its three columns and the three options."""
         if not path:
             raise DataError("There is no file.", "Choose one.")
-        columns, options = [str(column or "") for column in choices[:3]], map(bool, choices[3:])
-        request = PredictionRequest(store.get(run_id).id, Path(path).name, *columns, *options)
+        first, second, label = (str(column or "") for column in choices[:3])
+        run, name, options = store.get(run_id), Path(path).name, map(bool, choices[3:])
+        request = PredictionRequest(run.id, name, first, second, label, *options)
         job = predict.start_prediction(store, request, upload_limits.path(store.visitor, path))
         upload_limits.kept(path, job.input)
         return self._shown(store, job)

@@ -104,8 +104,6 @@ class PublishTab:
             gr.LoginButton()
             return
         info = gettext("Paste a token with write access, or run `hf auth login` in a terminal.")
-        if client.stored_token():
-            info = gettext("The token of `hf auth login` is used unless you type another.")
         self.token = gr.Textbox(
             label=gettext("Access token"), info=info, type="password", elem_id="token", max_lines=1
         )

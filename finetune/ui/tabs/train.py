@@ -131,13 +131,13 @@ class TrainTab:
         self.costing = {"fn": self.on_costs, "inputs": values, "outputs": everything, **latest}
         # With other pairs or another checkpoint the lengths are others: measured after the answer.
         sources = {*DATA_FIELDS, "checkpoint"}
-        judged = [name for name, knob in run_config.knobs().items() if knob.usual]
+        judged = {name for name, knob in run_config.knobs().items() if knob.usual}
+        names = judged | {*cost.INPUT_FIELDS}
+        estimated: list[Any] = [control.change for control in self.several]
         measured: list[Any] = []
-        estimated = [control.change for control in self.several]
-        names = dict.fromkeys((*cost.INPUT_FIELDS, *judged))
-        for name in filter(self.form.__contains__, names):
-            events = measured if name in sources else estimated
-            events.append(self.form[name].change)  # type: ignore[attr-defined]
+        for name in names & {*self.form}:
+            control: Any = self.form[name]
+            (measured if name in sources else estimated).append(control.change)
         gr.on([*estimated, self.live.submit], **self.costing)
         self.measured(gr.on(measured, **self.costing))
 
@@ -288,11 +288,7 @@ class TrainTab:
 
 
 def _plan(values: Sequence[Any]) -> list[PlannedRun]:
-    """The runs of a click on Train.
-
-    Raises:
-        ConfigError: naming every value that cannot be used.
-    """
+    """The runs of a click on Train, or a `ConfigError`."""
     seeds, *grid = values[:_SEVERAL]
     seeds = int(seeds) if isinstance(seeds, float) and seeds.is_integer() else seeds
     config = form.read(values[_SEVERAL:])
