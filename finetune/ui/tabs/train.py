@@ -135,7 +135,7 @@ class TrainTab:
         names = judged | {*cost.INPUT_FIELDS}
         estimated: list[Any] = [control.change for control in self.several]
         measured: list[Any] = []
-        for name in names & {*self.form}:
+        for name in sorted(names & {*self.form}):
             control: Any = self.form[name]
             (measured if name in sources else estimated).append(control.change)
         gr.on([*estimated, self.live.submit], **self.costing)
