@@ -189,11 +189,7 @@ def examples(
     first: int,
     corrections: Mapping[int, str],
 ) -> Markup:
-    """A page of the examples of some rows, from the `first` of them on.
-
-    Args:
-        corrections: row -> the class it was corrected to.
-    """
+    """A page of some rows, from the `first` of them on; `corrections`: row -> its new class."""
     labels = study.analysis.labels
     return render(
         "examples.html",

@@ -45,15 +45,7 @@ class Models:
         self._cache: ModelCache | None = None
 
     def using(self, store: RunStore, run_id: str | None) -> AbstractContextManager[Predictor]:
-        """The model of a run, for the time of a `with`.
-
-        Args:
-            store: as the one who asks sees it.
-
-        Raises:
-            NoSuchRun: when there is no such run.
-            ModelError: when the model cannot be loaded.
-        """
+        """The model of a run of the visitor's `store`, for the time of a `with`."""
         import torch
 
         from finetune.inference.model_cache import ModelCache

@@ -1,4 +1,4 @@
-"""Runs as HTML: the state of one, its configuration and checkpoints, the table of all."""
+"""Runs as HTML: the state of one, its configuration, the table of all."""
 
 from __future__ import annotations
 

@@ -107,9 +107,9 @@ class PredictTab:
         self.opening = {"fn": self.on_open, "inputs": self.run, "outputs": everything}
 
     @reports_errors_in("answer")
-    def on_open(self, store: RunStore, chosen: str | None) -> Updates:
+    def on_open(self, store: RunStore, run_id: str | None) -> Updates:
         """The tab was opened: the models there are, the newest chosen."""
-        update = model_chooser.choices(store, chosen)
+        update = model_chooser.choices(store, run_id)
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
         return {self.run: update, self.empty: empty}
 

@@ -123,8 +123,8 @@ class PublishTab:
         # As a set: the handler gets a dict.
         push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
         self.opening = {"fn": self.on_open, "inputs": self.run, "outputs": everything}
-        chosen = self.run.change(self.on_run, self.run, everything, **latest)
-        for event in (chosen.then, self.licence.change, self.name.blur, self.owner.change):
+        run_changed = self.run.change(self.on_run, self.run, everything, **latest)
+        for event in (run_changed.then, self.licence.change, self.name.blur, self.owner.change):
             event(self.on_card, {*self.form}, self.card, **latest)
         show = "(demo) => ({__type__: 'update', visible: demo})"
         self.demo.change(None, self.demo, self.hardware, js=show, **quick)
@@ -142,9 +142,9 @@ class PublishTab:
         self.poller.submit(self.on_tick, self.run, everything, **quick)
 
     @reports_errors_in("plan")
-    def on_open(self, store: RunStore, chosen: str | None) -> Updates:
+    def on_open(self, store: RunStore, run_id: str | None) -> Updates:
         """The tab was opened: the models there are, the newest chosen, and how far its push is."""
-        update = model_chooser.choices(store, chosen)
+        update = model_chooser.choices(store, run_id)
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
         return {self.run: update, self.empty: empty, **self._state(store, update["value"])}
 

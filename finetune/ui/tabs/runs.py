@@ -58,7 +58,7 @@ class RunsTab:
         self.view = gr.State(blank())
         self.ticked = elements.browser_value()  # ids of the ticked runs
         self.sent = gr.State({})  # by component: a hash of what it shows
-        self.doomed = gr.State("")  # id of the run that the question is about
+        self.run_to_delete = gr.State("")  # id of the run that the question is about
         self.pulse = polling.polling_element(1.5, polling.ALWAYS)
         elements.note(gettext("Every run: the queue, the history, one in full, several compared."))
         with gr.Row(equal_height=True):
@@ -81,7 +81,7 @@ class RunsTab:
         )  # fmt: skip
         self.message = elements.notice("runs-message")
         self.comparison = gr.HTML(elem_id="comparison", visible=False)
-        with gr.Column(visible=False, elem_id="one-run") as self.one:
+        with gr.Column(visible=False, elem_id="one-run") as self.run_column:
             self._draw_buttons()
             self.evaluation.draw(self._draw_progress)
         self._wire()
@@ -125,42 +125,42 @@ class RunsTab:
 
     def _wire(self) -> None:
         quick, everything = feedback.QUICK, elements.components(self)
-        looked_at = [self.view, self.ticked, self.sent, self.filter]
+        view_inputs = [self.view, self.ticked, self.sent, self.filter]
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
-        opened = self.table.click(self.on_table, looked_at, everything, **each)
+        opened = self.table.click(self.on_table, view_inputs, everything, **each)
         self.evaluation.wire(self.view, opened)
-        tick = {"fn": self.on_tick, "inputs": looked_at, "outputs": everything, **feedback.LATEST}
+        tick = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything, **feedback.LATEST}
         keep_ticked = self.table.select(None, None, self.ticked, js="() => finetune.ticked", **each)
         for event in (keep_ticked.then, self.pulse.submit, self.filter.change):
             event(**tick)
-        self.compare.click(self.on_compare, looked_at, everything, **quick)
-        self.everybody.input(self.on_everybody, [*looked_at, self.everybody], everything, **quick)
+        self.compare.click(self.on_compare, view_inputs, everything, **quick)
+        self.everybody.input(self.on_everybody, [*view_inputs, self.everybody], everything, **quick)
         for pressed, action in (
             (self.resume, "resume"), (self.stop, "stop"), (self.cancel, "stop"),
             (self.discard, "discard"),
         ):  # fmt: skip
-            pressed.click(self.on_action, [*looked_at, gr.State(action)], everything, **quick)
+            pressed.click(self.on_action, [*view_inputs, gr.State(action)], everything, **quick)
         description = [self.name, self.tags, self.note, self.described]
-        self.save.click(self.on_save, [*looked_at, *description], everything, **quick)
+        self.save.click(self.on_save, [*view_inputs, *description], everything, **quick)
         self.delete.click(self.on_delete, self.view, everything, **quick)
         self.keep.click(lambda: gr.update(visible=False), None, self.confirmation, **quick)
-        self.confirm.click(self.on_confirm, [*looked_at, self.doomed], everything, **quick)
-        self.opening = {"fn": self.on_tick, "inputs": looked_at, "outputs": everything}
+        self.confirm.click(self.on_confirm, [*view_inputs, self.run_to_delete], everything, **quick)
+        self.opening = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything}
 
     @handler
-    def on_tick(self, store: RunStore, *looked_at: Any) -> Updates:
+    def on_tick(self, store: RunStore, *view_inputs: Any) -> Updates:
         """Send what has changed since the last time."""
-        return self._refresh(store, *looked_at)
+        return self._refresh(store, *view_inputs)
 
     @handler
     def on_everybody(self, store: RunStore, view: View, *others: Any) -> Updates:
         """An admin asks for everybody's runs, or for their own again."""
-        return self._look(store, view | {"everybody": bool(others[-1])}, *others[:-1])
+        return self._change_view(store, view | {"everybody": bool(others[-1])}, *others[:-1])
 
     @handler
     def on_compare(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Show the ticked runs beside each other, in place of the opened one."""
-        return self._look(store, view | {"comparing": True}, *others)
+        return self._change_view(store, view | {"comparing": True}, *others)
 
     @handler
     def on_table(self, store: RunStore, event: gr.EventData, view: View, *others: Any) -> Updates:
@@ -186,7 +186,7 @@ class RunsTab:
                 self.note: about.note,
                 self.described: run.id,
             }
-        return description | self._look(store, view, *others)
+        return description | self._change_view(store, view, *others)
 
     @handler
     def on_action(self, store: RunStore, view: View, *others: Any) -> Updates:
@@ -202,13 +202,13 @@ class RunsTab:
     @handler
     def on_save(self, store: RunStore, *values: Any) -> Updates:
         """Keep name, tags and note of the run they were filled in for; another may be open now."""
-        *looked_at, name, tags, note, described = values
+        *view_inputs, name, tags, note, described = values
         store.get(described).describe(
             name=str(name or "").strip(),
             tags=metadata.parse_tags(str(tags or "")),
             note=str(note or ""),
         )
-        return {self.message: ""} | self._refresh(store, *looked_at)
+        return {self.message: ""} | self._refresh(store, *view_inputs)
 
     @handler
     def on_delete(self, store: RunStore, view: View) -> Updates:
@@ -217,16 +217,16 @@ class RunsTab:
         return {
             self.confirmation: gr.update(visible=True),
             self.question: macro("run_details.html", "question")(run.title()),
-            self.doomed: run.id,
+            self.run_to_delete: run.id,
         }
 
     @handler
     def on_confirm(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Delete the run that the question was about, whichever is opened by now."""
-        visible, doomed = _visible(store, view), others[-1]
-        service.delete_run(visible, visible.get(doomed))
-        opened = "" if view["opened"] == doomed else view["opened"]
-        return self._look(store, view | {"opened": opened}, *others[:-1])
+        visible, run_to_delete = _visible(store, view), others[-1]
+        service.delete_run(visible, visible.get(run_to_delete))
+        opened = "" if view["opened"] == run_to_delete else view["opened"]
+        return self._change_view(store, view | {"opened": opened}, *others[:-1])
 
     @handler
     def on_clone(self, store: RunStore, view: View) -> Updates:
@@ -235,7 +235,7 @@ class RunsTab:
         updates = [*form.filled(store, config), gr.Tabs(selected="train")]
         return dict(zip(self.filled, updates, strict=True)) | {self.message: ""}
 
-    def _look(self, store: RunStore, view: View, *others: Any) -> Updates:
+    def _change_view(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Updates after this browser has chosen to look at something else."""
         hidden = gr.update(visible=False)
         updates = {self.view: view, self.confirmation: hidden, self.message: ""}
@@ -260,7 +260,7 @@ class RunsTab:
             self.table: run_view.table(rows, *order, str(text or "")),
             self.compare: gr.update(value=button_text, interactive=enough),
             self.comparison: gr.update(value=comparison, visible=comparing),
-            self.one: gr.update(visible=bool(opened) and not comparing),
+            self.run_column: gr.update(visible=bool(opened) and not comparing),
             self.everybody: gr.update(visible=admin),
         }
         if opened and not comparing:

@@ -27,7 +27,7 @@ from finetune.runs.grids import PlannedRun
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.ui import cost_view, elements, feedback, form, live_updates, upload_limits
+from finetune.ui import cost_view, elements, feedback, form, live_updates, theme, upload_limits
 from finetune.ui.cost_view import GridCost
 from finetune.ui.handlers import Updates, handler, reports_errors_in
 from finetune.ui.i18n import gettext
@@ -36,14 +36,6 @@ _SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before th
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = Path(__file__).resolve().parent.parent.parent.parent / "runs"  # of the terminal
 _ANSWERS = "data-answers"  # marks what `on_hub` shows where the Hub answers
-# Chooses what can run, once the Hub has answered; whoever has chosen meanwhile, or trained before,
-# keeps it. In the browser: an answer of the server's would come after what is chosen meanwhile.
-_DEFAULT = """(hub, kept, dataset, checkpoint) => {
-  const [blank, better] = %s;
-  const free = !kept && dataset === blank[0] && checkpoint === blank[1];
-  const [pairs, base] = free && hub.includes('%s') ? better : [dataset, checkpoint];
-  return [pairs, base, pairs];
-}"""
 
 
 @dataclass
@@ -59,7 +51,7 @@ class TrainTab:
         """Lay out the tab inside the current `gr.Tab`, but for what Data has `drawn` of the form,
         and wire its events."""
         # In the visitor's browser; the server reads it only to fill the form again.
-        self.kept = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
+        self.stored = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
         text = gettext(
             "Choose pairs and a pretrained checkpoint, press Train, and watch it learn whether two "
             "sentences mean the same."
@@ -158,7 +150,7 @@ class TrainTab:
             text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
         return self._shown(store, runs[0]) | {
             self.message: feedback.note(text) if waiting else "",
-            self.kept: form.read(values[_SEVERAL:]).to_dict(),
+            self.stored: form.read(values[_SEVERAL:]).to_dict(),
         }
 
     @reports_errors_in("costs")
@@ -211,14 +203,14 @@ class TrainTab:
         return dict(zip(self.filled, updates, strict=True)) | {self.message: feedback.note(note)}
 
     @handler
-    def on_restore(self, store: RunStore, kept: object) -> Updates:
+    def on_restore(self, store: RunStore, stored: object) -> Updates:
         """Fill the form as it was when Train was last pressed in this browser, and offer uploads.
 
         Where it is of another version, or its upload is gone, the defaults stay.
         """
-        if isinstance(kept, dict) and kept:
+        if isinstance(stored, dict) and stored:
             with contextlib.suppress(FinetuneError):
-                updates = form.filled(store, RunConfig.from_dict(kept))
+                updates = form.filled(store, RunConfig.from_dict(stored))
                 return dict(zip(self.filled, updates, strict=True))
         choices = form.datasets(store)
         choosers = (self.form["dataset"], self.filled[-1])
@@ -284,7 +276,8 @@ class TrainTab:
         the choices of pairs and checkpoint to those two, and Data's chooser."""
         blank = RunConfig()
         defaults = [(blank.dataset, blank.checkpoint), catalog.COURSE_CHOICE]
-        return _DEFAULT % (json.dumps(defaults), _ANSWERS)
+        script = theme.asset("choose_default.js").replace("DEFAULTS", json.dumps(defaults))
+        return script.replace("ANSWERS", _ANSWERS)
 
 
 def _plan(values: Sequence[Any]) -> list[PlannedRun]:
