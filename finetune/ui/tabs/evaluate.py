@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +22,6 @@ from finetune.ui.elements import button, event_data
 from finetune.ui.handlers import Updates, handler, reports_errors_in
 from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
-from finetune.ui.phases import phase_text
 
 View = dict[str, Any]
 PARTS = message("Progress"), message("Evaluation"), message("Errors")
@@ -112,7 +109,6 @@ class Evaluation:
         # 3. The examples.
         changes = [control.change for control in self.filters]
         gr.on(changes, self.on_filter, [view, *self.filters], everything, **latest)
-        self.table.submit(self.on_filter, at_page, everything, **latest)
         self.table.click(self.on_table, at_page, everything, trigger_mode="multiple", **quick)
 
     @handler
@@ -215,18 +211,12 @@ class Evaluation:
         test = evaluate.evaluation_state(run, "test")
         unmeasured = study.analysis.order is None and summary.paired and ended
         body = evaluation_view.view(study, summary, decision_rule.read_rule(run.best))
-        body += macro(_TEXT, "drawing_of")(run.id)
-        if orders.running:
-            doing = phase_text(orders.phase, orders.detail)
-            body += feedback.note(gettext("Measuring both orders: {doing} \u2026", doing=doing))
-        elif orders.error:
-            body += feedback.show_errors(JobError(orders.error, orders.remedy))
+        body += macro(_TEXT, "measuring")(orders) + macro(_TEXT, "drawing_of")(run.id)
         has_test = "test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {})
         text = gettext("Open it again") if summary.opened else gettext("Open the test set")
-        opened = None  # the evaluation on the test set, once it was opened
+        opened = None
         if summary.opened and summary.opened[-1].step == study.analysis.step:
-            with contextlib.suppress(FinetuneError):
-                opened = report.evaluate_run(run, summary, "test").analysis
+            opened = report.evaluate_run(run, summary, "test").analysis
         test_set = render(
             "test_set.html", opened=summary.opened, analysis=opened, job=test, has_test=has_test,
             when=run_view.when,
@@ -244,7 +234,6 @@ class Evaluation:
         self, store: RunStore, run_id: str, which: str, label: str, search: str, page: int = 0
     ) -> Updates:
         """The Errors part: the examples from the `page`-th on."""
-        now = time.time_ns() // 1000
         try:
             run = store.get(run_id)
             study = report.evaluate_run(run, service.run_summary(store, run))
@@ -258,7 +247,7 @@ class Evaluation:
         table = evaluation_view.examples(study, rows, first, corrected)
         doubts = macro(_TEXT, "doubts")(len(study.suspects), study.table is not None)
         return {
-            self.table: table + macro(_TEXT, "drawing_of")(run.id, now),
+            self.table: table + macro(_TEXT, "drawing_of")(run.id),
             self.counts: doubts,
             self.corrected: macro(_TEXT, "corrected")(len(corrected), run.id),
             self.start: gr.update(visible=bool(corrected)),
