@@ -266,15 +266,7 @@ window.finetune = (() => {
   const otherPairs = (pairs, other, blank) =>
     pairs === other ? [keep, ...blank.map(() => keep)] : [pairs, ...blank];
 
-  // Predict. Why an earlier question was answered so is not said of the one answered since.
-  const reasonsOf = (reasons, question) => {
-    const of = /data-of="(\w+)"/.exec(reasons)?.[1];
-    return [of && JSON.parse(question || '{}').id !== of ? '' : reasons];
-  };
-
-  // Publish. A suggestion replaces no name that was typed.
-  const suggest = (now, before, name) => [!name || name === before ? now : name, now];
-  return {otherPairs, reasonsOf, suggest};
+  return {otherPairs};
 })();
 // Tells the server the language in which Gradio shows the page, as it writes it into the document.
 (() => {

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pydantic.dataclasses
 from datasets import Dataset
 from filelock import FileLock
@@ -114,19 +113,13 @@ class CachedDataset:
         ]
 
 
-def preview_rows(
-    folder: Path, split: str, query: str = "", seed: int | None = None
-) -> list[Example]:
-    """The first rows of a split of a cached dataset, or a random sample where there is a seed, of
-    those with the query in a sentence; DataError where the dataset is gone."""
+def preview_rows(folder: Path, split: str, seed: int | None = None) -> list[Example]:
+    """The first rows of a split of a cached dataset, or a random sample where there is a seed;
+    DataError where the dataset is gone."""
     dataset = load_cached(folder)
     if dataset is None:
         raise DataError("What was read of these pairs is gone.", "Press Examine again.")
     rows = np.arange(dataset.rows[split])
-    if query:
-        columns = dataset.texts(split).with_format("arrow")[:].columns
-        masks = [pc.match_substring(column, query, ignore_case=True) for column in columns]
-        rows = np.flatnonzero(np.any([mask.fill_null(False).to_numpy() for mask in masks], axis=0))
     if seed is not None:
         size = min(PREVIEW_ROWS, len(rows))
         rows = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))

@@ -77,8 +77,9 @@ class Api:
         seconds, and the answer for the sentences in the other order.
 
         Args:
-            run_id: a run of yours, or a text classifier of the Hub as owner/name.
-            sentence2: empty for a model of single sentences.
+            run_id: a run of yours.
+            sentence1: the first sentence.
+            sentence2: the second; empty for a model of single sentences.
             both_orders: average the probabilities of both orders.
             threshold: use the threshold saved with the model, if there is one.
             calibrated: use the temperature saved with the model, if there is one.

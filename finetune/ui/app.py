@@ -83,11 +83,12 @@ class _Tabs:
         page.load(**train.opening)
         train.measured(page.load(**train.costing))
         default = [train.form["dataset"], train.form["checkpoint"]]
-        page.load(train.on_restore, train.kept, [*restored, train.message], **quick).then(
+        train.filled, self.runs.filled = self.restored, [*self.restored, self.tabs]
+        page.load(train.on_restore, train.stored, [*self.restored, train.message], **quick).then(
             train.on_hub, None, train.hub, concurrency_limit=None, **_QUIET
         ).then(
             None,
-            [train.hub, train.kept, *default],
+            [train.hub, train.stored, *default],
             [*default, data.dataset],
             js=train.choosing_default(),
             **quick,

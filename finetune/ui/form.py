@@ -143,7 +143,7 @@ def _file_names(files: Mapping[str, str]) -> str:
 
 def read(values: Sequence[Any]) -> RunConfig:
     """The configuration of the controls' values, in the order of `NAMES`."""
-    return RunConfig.from_dict(dict(zip(NAMES, values, strict=True)))
+    return RunConfig(**dict(zip(NAMES, values, strict=True)))
 
 
 def filled(store: RunStore, config: RunConfig) -> list[Any]:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from markupsafe import Markup
 
-from finetune import owners
-from finetune.data import catalog, checkpoints, hub_access
-from finetune.errors import ModelError
+from finetune.data import checkpoints
 from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.ui.html import macro
@@ -46,35 +44,17 @@ class Models:
         self.store = store
         self._cache: ModelCache | None = None
 
-    def using(self, store: RunStore, name: str | None) -> AbstractContextManager[Predictor]:
-        """The model of a run, or of the Hub, for the time of a `with`.
-
-        Args:
-            store: as the one who asks sees it.
-            name: a run's id, or owner/name.
-
-        Raises:
-            NoSuchRun: when it is neither.
-            ModelError: when it cannot be loaded, or a visitor without an identity asks for one of
-                the Hub.
-        """
+    def using(self, store: RunStore, run_id: str | None) -> AbstractContextManager[Predictor]:
+        """The model of a run of the visitor's `store`, for the time of a `with`."""
         import torch
 
-        from finetune.inference import model_cache
+        from finetune.inference.model_cache import ModelCache
 
         if self._cache is None:
-            self._cache = model_cache.ModelCache()
+            self._cache = ModelCache()
         # A training has the accelerator to itself.
         training = torch.cuda.is_available() and service.active_run(self.store.everyone)
         device = "cpu" if training else ""
-        if catalog.is_hub_id(name):
-            if not store.visitor.may_start:
-                raise ModelError(*owners.NOBODY)
-            hub_access.count_checkpoint(store.root, store.visitor.name, str(name))
-            folder, max_length = model_cache.fetch_hub_model(
-                str(name), anonymous=owners.is_shared()
-            )
-            return self._cache.using(folder, max_length, None, device)
-        run = store.get(name)
+        run = store.get(run_id)
         paired = service.run_summary(store, run).paired
         return self._cache.using(run.best, checkpoints.length_of(run.folder), paired, device)

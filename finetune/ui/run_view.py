@@ -1,18 +1,29 @@
-"""The state of one run as HTML: its phase, a progress bar, its scores, and how it ended."""
+"""Runs as HTML: the state of one, its configuration, the table of all."""
 
 from __future__ import annotations
 
-import math
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 from markupsafe import Markup
 
+from finetune import config, owners
+from finetune.config import RunConfig
+from finetune.errors import StoreError
 from finetune.jobs import run_table
+from finetune.jobs.run_table import RunGroup, RunRow
 from finetune.messages import message
 from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui.html import phase_text, render
+from finetune.ui import feedback
+from finetune.ui.html import macro, phase_text, render
 from finetune.ui.i18n import gettext
 
+MAX_COMPARED = 8  # colours and dashes that can be told apart
+MAX_ROWS = 300  # groups and runs in the table; a filter finds the rest
 ENDINGS = {
     "finished": message("Finished"),
     "stopped": message("Stopped"),
@@ -27,21 +38,16 @@ def empty() -> Markup:
 
 
 def status_html(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
-    """The upper part of the live view.
+    """The upper part of the live view: phase, progress bar, scores, and how it ended.
 
     Args:
         queue_place: place in the queue, from 1, and how many wait; (0, 0) if it does not wait.
     """
-    scored = summary.best or (summary.validation[-1] if summary.validation else None)
     return render(
         "run.html",
         title=run.title(),
         headline=_headline(summary, queue_place),
         summary=summary,
-        scored=scored,
-        scores=scored.metrics if scored else {},
-        baselines={name: _best_baseline(summary, name) for name in ("accuracy", "f1")},
-        like_a_constant=_is_like_a_constant(summary),
         ended=summary.status in ENDED,
         seconds=run_table.training_seconds(summary) or 0.0,
         duration=duration,
@@ -63,12 +69,20 @@ def quarters(summary: RunSummary) -> int:
 
 def duration(seconds: float) -> str:
     """`48 s`, `3 min 05 s`, `2 h 10 min`."""
-    whole = int(seconds + 0.5)
+    whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def when(seconds: float) -> str:
+    """The server's local time, to the minute."""
+    with contextlib.suppress(ValueError, OverflowError, OSError):  # a damaged file's number
+        if seconds:
+            return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    return "\u2013"
 
 
 def _headline(summary: RunSummary, queue_place: tuple[int, int]) -> str:
@@ -81,18 +95,51 @@ def _headline(summary: RunSummary, queue_place: tuple[int, int]) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _best_baseline(summary: RunSummary, metric: str) -> float | None:
-    values = (scores[metric] for scores in summary.baselines.values() if metric in scores)
-    return max(values, default=None)
+def configuration(run: Run) -> Markup:
+    """Every hyperparameter of the run, or why they cannot be read."""
+    try:
+        values = run.config().to_dict()
+    except StoreError as error:
+        return feedback.show_errors(error)
+    draw = macro("run_details.html", "configuration")
+    return draw(values, RunConfig().to_dict(), config.knobs())
 
 
-def _is_like_a_constant(summary: RunSummary) -> bool:
-    """Whether the best scores are exactly those of always answering the most frequent class."""
-    majority = summary.prepared.majority if summary.prepared else {}
-    scores = summary.best.metrics if summary.best else {}
-    return all(
-        name in majority
-        and name in scores
-        and math.isclose(majority[name], scores[name], abs_tol=1e-9)
-        for name in ("accuracy", "f1")
+def rows(store: RunStore) -> list[RunRow]:
+    """The rows of all runs; where an admin looks at everybody's, each with its owner as a tag."""
+    listed = run_table.run_rows(store)
+    if not is_everybodys(store):
+        return listed
+    owner_of = {row.id: Run(store.root / row.id).owner.removeprefix("user:") for row in listed}
+    tags = {row.id: filter(None, (owner_of[row.id][:16], *row.tags)) for row in listed}
+    return [replace(row, tags=tuple(tags[row.id])) for row in listed]
+
+
+def is_everybodys(store: RunStore) -> bool:
+    """Whether an admin looks at everybody's runs, to stop or delete them."""
+    return store.visitor.alone and owners.is_shared()
+
+
+def table(rows: Sequence[RunRow], opened: str, by: str, descending: bool, text: str = "") -> Markup:
+    """The table, or what to do while it is empty; `assets/run_table.js` tells of clicks in it.
+
+    Args:
+        opened: id of the run shown below.
+        by, descending: how it is sorted.
+        text: words that each listed run must have.
+    """
+    matching = run_table.filter_rows(rows, text)
+    ordered = run_table.sort_rows(matching, by, descending, rows)[:MAX_ROWS]
+    return render(
+        "run_table.html",
+        rows=ordered,
+        opened=opened,
+        by=by,
+        descending=descending,
+        listed=sum(len(row.rows) if isinstance(row, RunGroup) else 1 for row in ordered),
+        matching=len(matching),
+        total=len(rows),
+        most=MAX_COMPARED,
+        duration=duration,
+        when=when,
     )

@@ -102,9 +102,7 @@ def measure(store: RunStore) -> dict[str, float]:
     study = report.evaluate_run(first, summary)
     drawn = evaluation_view.view(study, summary, DecisionRule())
     rows = examples.select_examples(study, "wrong", search="berlin")
-    drawn += evaluation_view.examples(
-        examples.example_rows(study, rows[:20].tolist()), len(rows), 0, [], {}, False
-    )
+    drawn += evaluation_view.examples(study, rows, 0, {})
     one = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     other = report.evaluate_run(second, service.run_summary(store, second))

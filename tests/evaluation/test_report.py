@@ -213,19 +213,15 @@ def test_a_better_model_is_called_better_only_when_that_is_sure(
     ("counts", "present", "absent"),
     [
         ([[40, 2, 0], [3, 50, 0], [1, 2, 0]],
-         ["It never answers c (0 of 3 right)", "fewer than 10: class: c (3)."],
+         ["<b>It never answers c</b>", "fewer than 10: class: c (3)."],
          ["No kind of pair is surely worse"]),
-        ([[5, 25], [25, 5]], ["Worse than chance at a (5 of 30 right), b"], []),
-        # Seldom answered, but more often where it is true.
-        ([[97, 3], [20, 5]], [], ["Worse than chance", "never answers"]),
+        ([[97, 3], [20, 5]], [], ["never answers"]),
         ([[28, 2], [2, 28]], ["No kind of pair is surely worse than the rest."], []),
-        ([[4] + [0] * 7 for _ in range(8)], ["and 1 more"], ['id="missed"']),
+        ([[4] + [0] * 7 for _ in range(8)], ["fewer than 10: class: a (4)"], ['id="missed"']),
         ([[3, 0], [0, 3]], ["No kind of pair has enough examples to be judged."], ["surely worse"]),
         ([[2, 28], [28, 2]], ['id="backwards"', "may be swapped"], []),
-        ([[3, 4], [4, 3]], ['id="backwards"', "can be chance"], []),
     ],
-    ids=["never", "below chance", "seldom", "fine", "many", "all small", "backwards",
-         "perhaps backwards"],
+    ids=["never", "seldom", "fine", "many", "all small", "backwards"],
 )  # fmt: skip
 def test_weak_kinds_missed_classes_and_swapped_labels_are_named(
     store: RunStore, counts: list[list[int]], present: list[str], absent: list[str]
@@ -256,10 +252,7 @@ def test_labels_that_were_always_contradicted_are_suspected_and_can_be_corrected
         assert study.suspects.tolist() == suspects
         assert examples.select_examples(study, "suspected labels").tolist() == suspects
         table = errors(store, run, "suspected labels")
-        assert "<select data-row=" in table
-        assert ("None is sure; these are the nearest." in table) == (not suspects)
-    assert examples.select_examples(study, by="doubt").tolist() == [0, 1]
-    assert table.index('data-row="0"') < table.index('data-row="1"')
+        assert ("<select data-row=" in table) == bool(suspects)
 
 
 def errors(store: RunStore, run: Run, which: str) -> str:
@@ -268,4 +261,4 @@ def errors(store: RunStore, run: Run, which: str) -> str:
     with gr.Blocks():
         tab.draw(lambda: None)
     view = {"opened": run.id}
-    return str(tab.on_filter(None, view, which, "", "", "confidence", "")[tab.table])
+    return str(tab.on_filter(None, view, which, "", "")[tab.table])

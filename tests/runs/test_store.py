@@ -21,7 +21,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root
 from finetune.ui import model_chooser
-from finetune.ui.run_table_view import table
+from finetune.ui.run_view import table
 
 
 def test_a_run_is_its_folder(store: RunStore) -> None:

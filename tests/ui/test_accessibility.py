@@ -84,7 +84,6 @@ def visit_runs(page: Page) -> list[str]:
     page.locator("#runs-table .ft-open").first.click()
     expect(page.locator("#run-score-plot .ft-dot").first).to_be_visible()
     page.locator("#run-config-fold > button").click()
-    page.locator("#run-checkpoints-fold > button").click()
     expect(page.locator("#run-config table")).to_be_visible()
     violations = grave(page, "Runs, progress")
     for part, content in (("Evaluation", "#verdict"), ("Errors", "#errors-table table")):

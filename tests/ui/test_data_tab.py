@@ -35,7 +35,7 @@ class Watched:
 
     def tick(self) -> dict[Any, Any]:
         """The parts of the page that change."""
-        changes = self.tab.on_tick(NOBODY, self.check.id, self.drawn, "owl", POLL)
+        changes = self.tab.on_tick(NOBODY, self.check.id, self.drawn, POLL)
         self.drawn = changes.pop(self.tab.drawn, self.drawn)
         return changes
 
@@ -87,8 +87,8 @@ def test_rows_come_in_the_requested_order(
 ) -> None:
     calls: list[object] = []
 
-    def preview_rows(folder: Path, split: str, query: str, seed: int | None) -> list[Example]:
-        calls.append((folder.name, split, query, seed is None))
+    def preview_rows(folder: Path, split: str, seed: int | None) -> list[Example]:
+        calls.append((folder.name, split, seed is None))
         return [Example("train", 7, "an owl")]
 
     monkeypatch.setattr(dataset_cache, "preview_rows", preview_rows)
@@ -96,14 +96,9 @@ def test_rows_come_in_the_requested_order(
     report = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
     watched.write("report.json", report.to_json())
     assert "an owl" in watched.tick()[tab.rows]
-    for words, order in (("", ""), ("owl", "random")):
-        shown = tab.on_rows(NOBODY, watched.check.id, "test", words, order)
-        assert "an owl" in shown[tab.rows]
-    assert calls == [
-        ("c", "train", "owl", True),
-        ("c", "test", "", True),
-        ("c", "test", "owl", False),
-    ]
+    shown = tab.on_rows(NOBODY, watched.check.id, "test", "random")
+    assert "an owl" in shown[tab.rows]
+    assert calls == [("c", "train", True), ("c", "test", False)]
 
 
 def test_a_chooser_that_offers_the_same_as_before_is_left_alone(

@@ -24,7 +24,7 @@ from tests.ui.test_app import NOBODY
 
 LABELS = ["not_equivalent", "equivalent"]
 FILTERS: dict[str, Any] = {
-    "which": "all", "label": "", "history": "", "sort": "row", "search": "", "page": 0,
+    "which": "all", "label": "", "search": "", "page": 0,
 }  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def test_examples_are_filtered_and_an_unusable_threshold_is_refused(
     ):
         updates = part.on_filter(NOBODY, view, *(FILTERS | filters).values())
         assert text in updates[part.table], filters
-        assert "always right" in updates[part.counts]
+        assert "suspected label mistakes: <b>1</b>" in updates[part.counts]
     for value in ("0", "1.5"):
         click = gr.EventData(None, {"do": "save", "what": value, "run": run.id})
         message = part.on_choice(NOBODY, click, view)[part.message]
@@ -152,7 +152,7 @@ def test_errors_are_listed_and_labels_corrected(app: App, page: Page, toy_checkp
     run = evaluated(app, toy_checkpoint, 1, 3.0)
     open_part(page, "Errors")
     expect(page.locator("#errors-table tbody tr").first).to_be_visible()
-    expect(page.locator("#histories")).to_contain_text("always right")
+    expect(page.locator("#doubts")).to_contain_text("suspected label mistakes")
     page.locator("#errors-which input").click()
     page.get_by_role("option", name="suspected labels").click()
     chooser = page.locator("#errors-table select[data-row='5']")

@@ -26,8 +26,8 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth, form
-from finetune.ui.tabs import predict_file
-from finetune.ui.tabs.predict_file import FilePredictions
+from finetune.ui.tabs import predict
+from finetune.ui.tabs.predict import FilePredictions
 from tests.support.tabs import data_tab, predict_tab
 from tests.ui.test_app import NOBODY, draw_train
 from tests.ui.test_visitors import ada, asks, bob, shared
@@ -95,7 +95,7 @@ def test_rows_that_are_not_new_are_told_and_scored_apart(
     job = add_job(store, store.create(RunConfig()), "pairs.csv")
     report = {name: value for name, value in (REPORT | changes).items() if value is not None}
     state = PredictionState(status, done=20, total=408, report=report)
-    shown = predict_file.view(store, job, state)
+    shown = predict.view(store, job, state)
     plain = " ".join(re.sub("<.*?>", " ", shown).split())
     for text in texts:
         assert text in plain
@@ -106,7 +106,7 @@ def test_markup_in_a_file_is_shown(store: RunStore) -> None:
     job = add_job(store, store.create(RunConfig()), "<b>.csv")
     report = REPORT | {"labels": ["<i>", "yes"], "errors": 2, "examples": ["<u>"]}
     rows = [{"<s>": "<script>", "long": "x" * 999}]
-    shown = predict_file.view(store, job, PredictionState("finished", head=rows, report=report))
+    shown = predict.view(store, job, PredictionState("finished", head=rows, report=report))
     for tag in ("<b>.csv", "<i>", "<u>", "<s>", "<script>"):
         assert tag not in shown
         assert tag.replace("<", "&lt;").replace(">", "&gt;") in shown

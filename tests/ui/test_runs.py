@@ -16,7 +16,7 @@ from finetune.jobs.scheduler import Queue
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import form, run_table_view
+from finetune.ui import form, run_view
 from finetune.ui.tabs import runs
 from tests.support import toys
 from tests.support.browser import App, choose_bundled, fill_toy, press_train
@@ -67,7 +67,7 @@ def test_a_filter_hides_members_and_changes_no_group(
         assert "0.815 \u00b1 0.013" in drawn
         # Only then the boxes of deleted runs are taken for gone.
         assert ("data-whole" in drawn) == (members == 4)
-    monkeypatch.setattr(run_table_view, "MAX_ROWS", 1)
+    monkeypatch.setattr(run_view, "MAX_ROWS", 1)
     finished(store, toy_checkpoint)
     part = draw("")
     assert "data-whole" not in part

@@ -32,12 +32,11 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth
-from finetune.ui.api import Api
 from finetune.ui.tabs import data, runs
 from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.hub import LoopbackHub
-from tests.support.tabs import data_tab, new_check, predict_tab
+from tests.support.tabs import data_tab, new_check
 from tests.ui.conftest import Server
 
 NAME = "Adas-secret-name"
@@ -224,17 +223,9 @@ def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
 def test_nobody_causes_no_fetch_from_the_hub(
     store: RunStore, shared: None, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a model to ask, by the tab or the endpoints, nor pairs or a checkpoint to look at."""
+    """Neither pairs nor a checkpoint to look at."""
     monkeypatch.setattr(background, "start_job", lambda *values: pytest.fail("it was started"))
-    nobody, refused, model = asks("x" * 43), "keeps no cookies", "ada/classifier"
-    tab, ask = data_tab(store), predict_tab(store)
-    api = Api(store, ask.models)
-    for act in (api.predict, api.explain):
-        with pytest.raises(gr.Error, match=refused):
-            act(nobody, model, "a", "b")
-    assert refused in ask.on_ask(nobody, model, "a", "b", False, False, False)[ask.answer]
-    question = {"id": "x", "run": model, "sentences": ["a", "b"], "options": [0, 0, 0]}
-    assert refused in ask.on_why(nobody, json.dumps(question))[ask.reasons]
+    nobody, refused, tab = asks("x" * 43), "keeps no cookies", data_tab(store)
     for values in ({"dataset": "ada/pairs"}, {"dataset": "glue/mrpc"}, {"checkpoint": "ada/bert"}):
         for cause in ("chosen", "pressed"):
             shown = tab.on_examine(nobody, cause, "", *checked_fields(**values))

@@ -111,13 +111,8 @@ class DataTab:
             self.findings = gr.HTML(elem_id="findings")
             elements.heading(gettext("Rows"))
             with gr.Row(equal_height=True):
-                self.split = gr.Dropdown(
-                    [], label=gettext("split"), elem_id="rows-split", min_width=110
-                )
-                self.words = gr.Textbox(
-                    label=gettext("with the words"), elem_id="rows-search", min_width=140,
-                    max_lines=1,
-                )  # fmt: skip
+                text = gettext("split")
+                self.split = gr.Dropdown([], label=text, elem_id="rows-split", min_width=110)
                 self.again = gr.Button(gettext("Others"), elem_id="rows-again", min_width=90)
             self.rows = gr.HTML(elem_id="rows")
 
@@ -145,14 +140,11 @@ class DataTab:
         changes = [box.input if isinstance(box, choosers) else box.submit for box in boxes]
         gr.on(changes, **self.examining(), **latest)
         self.examine.click(**self.examining("pressed"), **quick)
-        watched = [self.check_id, self.drawn, self.words]
-        self.poller.submit(self.on_tick, watched, everything, **quick)
-        row_inputs = [self.check_id, self.split, self.words]
+        self.poller.submit(self.on_tick, [self.check_id, self.drawn], everything, **quick)
         bounded = latest | {"queue": True, "concurrency_limit": 4}
-        gr.on(
-            [self.split.input, self.words.submit], self.on_rows, row_inputs, everything, **bounded
-        )
-        self.again.click(self.on_rows, [*row_inputs, gr.State("random")], everything, **bounded)
+        for event, order in ((self.split.input, "first"), (self.again.click, "random")):
+            row_inputs = [self.check_id, self.split, gr.State(order)]
+            event(self.on_rows, row_inputs, everything, **bounded)
 
     def examining(self, cause: str = "chosen") -> dict[str, Any]:
         """How an event calls `on_examine`: pairs were `chosen`, Examine `pressed`, or the form
@@ -197,9 +189,7 @@ class DataTab:
         return {self.check_id: job.id, self.message: "", self.poller: elements.start_polling()}
 
     @handler
-    def on_tick(
-        self, store: RunStore, check_id: str, drawn: Drawn, words: str, event: gr.EventData
-    ) -> Updates:
+    def on_tick(self, store: RunStore, check_id: str, drawn: Drawn, event: gr.EventData) -> Updates:
         """How far the check is; what it found is drawn once."""
         stop = {self.poller: elements.stop_polling(event)}
         try:
@@ -215,14 +205,12 @@ class DataTab:
         updates: Updates = {self.progress: macro(_TEMPLATE, "progress")(state), self.drawn: drawn}
         if state.report or (state.latest and not drawn.has_rows):
             updates[self.poller] = elements.start_polling()  # Train hears that pairs are counted
-            updates |= self._report(store, state, drawn, words)
+            updates |= self._report(store, state, drawn)
         elif end and not state.latest:
             updates |= {self.overview: "", self.more: gr.update(visible=False)}
         return updates | (stop if end else {})
 
-    def _report(
-        self, store: RunStore, state: check.CheckState, drawn: Drawn, words: str
-    ) -> Updates:
+    def _report(self, store: RunStore, state: check.CheckState, drawn: Drawn) -> Updates:
         report = state.latest
         assert report is not None
         updates: Updates = {
@@ -237,7 +225,7 @@ class DataTab:
         updates |= {
             self.drawn: replace(drawn, has_rows=True, choices=choices),
             self.split: gr.update(choices=list(report.read), value=split or None),
-            self.rows: _rows(store, report, split, words),
+            self.rows: _rows(store, report, split, "first"),
         }
         # A chooser that offers the same as before may be being typed into: an update would take
         # that away.
@@ -247,23 +235,20 @@ class DataTab:
         return updates
 
     @handler
-    def on_rows(
-        self, store: RunStore, check_id: str, split: str, words: str, order: str = ""
-    ) -> Updates:
-        """Other rows were chosen: the first or some drawn at random, of those with the words."""
+    def on_rows(self, store: RunStore, check_id: str, split: str, order: str) -> Updates:
+        """Other rows were chosen: the `first` of a split, or some at `random`."""
         report = check.check_state(check.get_check(store, check_id)).latest
-        return {self.rows: _rows(store, report, split, words, order) if report else ""}
+        return {self.rows: _rows(store, report, split, order) if report else ""}
 
 
-def _rows(store: RunStore, report: CheckReport, split: str, words: str, order: str = "") -> str:
+def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
     if not report.corpus:
         return ""
-    from finetune.data import dataset_cache
 
+    folder = store.root / "data" / report.corpus
+    seed = secrets.randbelow(2**31) if order == "random" else None
     try:
-        folder = store.root / "data" / report.corpus
-        seed = secrets.randbelow(2**31) if order == "random" else None
-        rows = dataset_cache.preview_rows(folder, split, words or "", seed)
+        rows = dataset_cache.preview_rows(folder, split, seed)
     except FinetuneError as error:
         return feedback.show_errors(error)
     caption = gettext("Rows of {split}", split=split)

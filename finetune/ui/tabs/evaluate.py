@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,26 +10,21 @@ import gradio as gr
 
 from finetune.errors import FinetuneError, JobError
 from finetune.evaluation import corrections, report
-from finetune.evaluation import examples as run_examples
+from finetune.evaluation.examples import SELECTIONS, select_examples
 from finetune.inference import decision_rule
 from finetune.jobs import evaluate, service
 from finetune.jobs.evaluate import EvaluationKind
 from finetune.messages import message
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import elements, evaluation_view, feedback, form, theme
+from finetune.ui import elements, evaluation_view, feedback, form, run_view, theme
 from finetune.ui.elements import button, event_data
 from finetune.ui.feedback import Updates, handler, reports_errors_in
-from finetune.ui.html import macro, phase_text
+from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
 
 View = dict[str, Any]
-PROGRESS, EVALUATION, ERRORS = PARTS = (
-    message("Progress"),
-    message("Evaluation"),
-    message("Errors"),
-)
+PARTS = message("Progress"), message("Evaluation"), message("Errors")
 _TEXT = "evaluation_text.html"
 
 
@@ -46,7 +39,7 @@ class Evaluation:
         """Lay out the choice among the parts, and the parts; the first is the Runs tab's own."""
         # No `gr.Tabs`, whose tabs come twice when drawn hidden.
         self.part = gr.Radio(
-            list(PARTS), value=PROGRESS, show_label=False, label=gettext("Part"),
+            list(PARTS), value=PARTS[0], show_label=False, label=gettext("Part"),
             elem_id="run-parts", container=False,
         )  # fmt: skip
         with gr.Column() as progress:
@@ -76,27 +69,20 @@ class Evaluation:
 
     def _draw_errors(self) -> None:
         elements.note(gettext("Read what it got wrong: the fastest way to know what to do next."))
-        selections = [(name, name) for name in run_examples.SELECTIONS]
-        histories = [(gettext("any course"), ""), *((name, name) for name in report.HISTORIES)]
-        sorts = [
-            (gettext("confidence"), "confidence"), (gettext("length"), "words"),
-            (gettext("word overlap"), "overlap"), (gettext("place in the data"), "row"),
-        ]  # fmt: skip
         with gr.Row(equal_height=True):
-            self.filters = [
+            self.filters: list[Any] = [
                 gr.Dropdown(
-                    choices, value=value, label=label, elem_id=f"errors-{name}", min_width=140
+                    choices, value=choices[0][1], label=label, elem_id=f"errors-{name}",
+                    min_width=140,
                 )
-                for name, label, value, choices in (
-                    ("which", gettext("examples"), "wrong", selections),
-                    ("label", gettext("true class"), "", [(gettext("any class"), "")]),
-                    ("history", gettext("over the evaluations"), "", histories),
-                    ("by", gettext("sorted by"), "confidence", sorts),
+                for name, label, choices in (
+                    ("which", gettext("examples"), [(name, name) for name in SELECTIONS]),
+                    ("label", gettext("true class"), [(gettext("any class"), "")]),
                 )
-            ]
-            self.search = gr.Textbox(
-                label=gettext("with the words"), elem_id="errors-search", max_lines=1, min_width=150
-            )
+            ]  # fmt: skip
+            text = gettext("with the words")
+            search = gr.Textbox(label=text, elem_id="errors-search", max_lines=1, min_width=150)
+            self.filters.append(search)
         self.page = gr.State(0)
         self.counts = gr.HTML(elem_id="errors-counts")
         self.table = gr.HTML(elem_id="errors-table", js_on_load=_script("examples.js"))
@@ -107,12 +93,11 @@ class Evaluation:
     def wire(self, view: gr.State, opened: Any) -> None:
         """Connect the events; after `opened` another run may be open in `view`."""
         quick, latest = feedback.QUICK, feedback.LATEST
-        everything = elements.components(self)
-        filters: list[Any] = [*self.filters, self.search]
+        everything, at_page = elements.components(self), [view, *self.filters, self.page]
         # 1. Another part, or another run.
         progress = {"show_progress": "minimal", "show_progress_on": [self.body, self.table]}
         for event in (self.part.input, opened.then):
-            shown = [view, self.part, *filters, self.page]
+            shown = [view, self.part, *self.filters, self.page]
             event(self.on_part, shown, everything, **latest | progress)
         # 2. The evaluation.
         self.body.click(self.on_choice, view, everything, **quick)
@@ -122,10 +107,8 @@ class Evaluation:
             pressed.click(self.on_measure, [view, gr.State(kind)], everything, **quick)
         self.polling.submit(self.on_tick, view, everything, **quick)
         # 3. The examples.
-        changes = [control.change for control in filters]
-        gr.on(changes, self.on_filter, [view, *filters], everything, **latest)
-        at_page = [view, *filters, self.page]
-        self.table.submit(self.on_filter, at_page, everything, **latest)
+        changes = [control.change for control in self.filters]
+        gr.on(changes, self.on_filter, [view, *self.filters], everything, **latest)
         self.table.click(self.on_table, at_page, everything, trigger_mode="multiple", **quick)
 
     @handler
@@ -137,9 +120,9 @@ class Evaluation:
         }
         updates[self.message] = ""
         run_id = view.get("opened")
-        if run_id and part == EVALUATION:
+        if run_id and part == PARTS[1]:
             updates |= self._evaluation(store, run_id)
-        elif run_id and part == ERRORS:
+        elif run_id and part == PARTS[2]:
             updates |= self._examples(store, run_id, *filters)
             labels = _labels(service.run_summary(store, store.get(run_id)))
             choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
@@ -156,12 +139,28 @@ class Evaluation:
     def on_choice(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
         """Save a threshold or a temperature with the model, or forget it."""
         clicked = event_data(event)
-        run = store.get(clicked.get("run"))
+        run, number = store.get(clicked.get("run")), float(clicked.get("what") or 0)
         summary = service.run_summary(store, run)
-        if summary.status not in ENDED:
+        if summary.prepared is None or summary.status not in ENDED:
             raise JobError("This run is still training.", "Save it when the run has ended.")
-        text = _change_rule(run, summary, str(clicked.get("do")), str(clicked.get("what")))
-        return self._evaluation(store, view["opened"]) | {self.message: feedback.good(text)}
+        match clicked.get("do"):
+            case "save":
+                positive = summary.prepared.data.get("positive_label") or _labels(summary)[-1]
+                decision_rule.write_rule(run.best, threshold=number, positive=str(positive))
+                text = message("The threshold {n:.3f} is saved with the model. Predict offers it.")
+            case "forget":
+                decision_rule.write_rule(run.best, threshold=None, positive="")
+                text = message("The saved threshold is forgotten.")
+            case "temper":
+                decision_rule.write_rule(run.best, temperature=number)
+                text = message(
+                    "The temperature {n:.2f} is saved with the model. Predict offers it."
+                )
+            case _:
+                decision_rule.write_rule(run.best, temperature=None)
+                text = message("The saved temperature is forgotten.")
+        note = feedback.good(gettext(text, n=number))
+        return self._evaluation(store, view["opened"]) | {self.message: note}
 
     @handler
     def on_measure(self, store: RunStore, view: View, kind: EvaluationKind) -> Updates:
@@ -198,73 +197,58 @@ class Evaluation:
         self, store: RunStore, run_id: str, event: gr.EventData | None = None
     ) -> Updates:
         """The Evaluation part; `event` is the tick that this answers."""
-        hidden = gr.update(visible=False)
         try:
             run = store.get(run_id)
             summary = service.run_summary(store, run)
             study = report.evaluate_run(run, summary)
         except FinetuneError as error:
-            return {
-                self.body: feedback.show_errors(error), self.test: "", self.orders: hidden,
-                self.open: hidden, self.question: hidden,
-                self.polling: elements.polling_value(False, event),
-            }  # fmt: skip
+            offers = (self.orders, self.open, self.question)
+            hidden: Updates = {offer: gr.update(visible=False) for offer in offers}
+            waiting, problem = elements.polling_value(False, event), feedback.show_errors(error)
+            return hidden | {self.body: problem, self.test: "", self.polling: waiting}
         ended = summary.status in ENDED
         orders = evaluate.evaluation_state(run, "orders")
         test = evaluate.evaluation_state(run, "test")
         unmeasured = study.analysis.order is None and summary.paired and ended
         body = evaluation_view.view(study, summary, decision_rule.read_rule(run.best))
-        body += macro(_TEXT, "drawing_of")(run.id)
-        if orders.running:
-            doing = phase_text(orders.phase, orders.detail)
-            body += feedback.note(gettext("Measuring both orders: {doing} \u2026", doing=doing))
-        elif orders.error:
-            body += feedback.show_errors(JobError(orders.error, orders.remedy))
+        body += macro(_TEXT, "measuring")(orders) + macro(_TEXT, "drawing_of")(run.id)
         has_test = "test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {})
         text = gettext("Open it again") if summary.opened else gettext("Open the test set")
         opened = None
-        with contextlib.suppress(FinetuneError):
-            opened = report.evaluate_run(run, summary, "test") if summary.opened else None
+        if summary.opened and summary.opened[-1].step == study.analysis.step:
+            opened = report.evaluate_run(run, summary, "test").analysis
+        test_set = render(
+            "test_set.html", opened=summary.opened, analysis=opened, job=test, has_test=has_test,
+            when=run_view.when,
+        )  # fmt: skip
         return {
             self.body: body,
             self.orders: gr.update(visible=unmeasured and not orders.running),
-            self.test: evaluation_view.test_set(summary, opened, test, has_test),
+            self.test: test_set,
             self.open: gr.update(visible=has_test and ended and not test.running, value=text),
-            self.question: hidden,
+            self.question: gr.update(visible=False),
             self.polling: elements.polling_value(orders.running or test.running, event),
         }
 
     def _examples(
-        self, store: RunStore, run_id: str, which: str, label: str, history: str, sort: str,
-        search: str, page: int = 0,
-    ) -> Updates:  # fmt: skip
+        self, store: RunStore, run_id: str, which: str, label: str, search: str, page: int = 0
+    ) -> Updates:
         """The Errors part: the examples from the `page`-th on."""
-        now = time.time_ns() // 1000
         try:
             run = store.get(run_id)
             study = report.evaluate_run(run, service.run_summary(store, run))
         except FinetuneError as error:
-            return {
-                self.table: feedback.show_errors(error), self.counts: "", self.corrected: "",
-                self.start: gr.update(visible=False), self.page: 0,
-            }  # fmt: skip
+            texts = {self.table: feedback.show_errors(error), self.counts: "", self.corrected: ""}
+            return texts | {self.start: gr.update(visible=False), self.page: 0}
         search = str(search or "")[:200]
-        rows = run_examples.select_examples(study, which, label, history, search, sort)
-        nearest = which == "suspected labels" and not len(rows)
-        if nearest:
-            rows = run_examples.select_examples(study, "wrong", label, history, search, "doubt")[
-                :10
-            ]
+        rows = select_examples(study, which, label, search=search)
         first = page if 0 <= page < max(1, len(rows)) else 0
         corrected = corrections.read_corrections(run)
-        has_texts = study.table is not None
-        table = evaluation_view.examples(
-            run_examples.example_rows(study, rows[first : first + evaluation_view.PAGE].tolist()),
-            len(rows), first, study.analysis.labels, corrected, has_texts, nearest,
-        )  # fmt: skip
+        table = evaluation_view.examples(study, rows, first, corrected)
+        doubts = macro(_TEXT, "doubts")(len(study.suspects), study.table is not None)
         return {
-            self.table: table + macro(_TEXT, "drawing_of")(run.id, now),
-            self.counts: macro(_TEXT, "histories")(study.analysis, len(study.suspects), has_texts),
+            self.table: table + macro(_TEXT, "drawing_of")(run.id),
+            self.counts: doubts,
             self.corrected: macro(_TEXT, "corrected")(len(corrected), run.id),
             self.start: gr.update(visible=bool(corrected)),
             self.page: first,
@@ -277,22 +261,3 @@ def _script(name: str) -> str:
 
 def _labels(summary: RunSummary) -> list[str]:
     return summary.prepared.labels if summary.prepared else []
-
-
-def _change_rule(run: Run, summary: RunSummary, action: str, value: str) -> str:
-    """Save or forget a threshold or a temperature; a message of it."""
-    text = {
-        "save": message("The threshold {n:.3f} is saved with the model. Predict offers it."),
-        "forget": message("The saved threshold is forgotten."),
-        "temper": message("The temperature {n:.2f} is saved with the model. Predict offers it."),
-        "cool": message("The saved temperature is forgotten."),
-    }[action]
-    number = float(value) if action in ("save", "temper") else None
-    if action in ("temper", "cool"):
-        decision_rule.write_rule(run.best, temperature=number)
-    else:
-        data = summary.prepared.data if summary.prepared else {}
-        positive = str(data.get("positive_label") or _labels(summary)[-1])
-        positive = positive if number is not None else ""
-        decision_rule.write_rule(run.best, threshold=number, positive=positive)
-    return gettext(text, n=number or 0)

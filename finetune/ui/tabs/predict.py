@@ -5,39 +5,31 @@ torch is imported with the first question, not with the page.
 
 from __future__ import annotations
 
-import json
 import random
-import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
-from finetune import text_hashes
-from finetune.data import catalog
-from finetune.errors import DataError, FinetuneError
+from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.evaluation import examples, report
-from finetune.jobs import service
+from finetune.inference import file_request
+from finetune.inference.decision_rule import PredictOptions
+from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
+from finetune.jobs import predict, service
+from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
-from finetune.ui import elements, feedback, model_chooser
+from finetune.ui import elements, feedback, model_chooser, upload_limits
 from finetune.ui.elements import button
-from finetune.ui.feedback import Updates, reports_errors_in
+from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.model_chooser import Models
-from finetune.ui.tabs.predict_file import FilePredictions
-
-if TYPE_CHECKING:
-    from finetune.inference.decision_rule import PredictOptions
-
-EXAMPLES = [
-    ["The library opens an hour later on Sundays.", "On Sundays the library opens one hour later."],
-    ["The nurse thanked the driver.", "The driver thanked the nurse."],
-    ["Your refund will arrive within five days.", "Your refund will arrive within fifteen days."],
-    ["Nobody was hurt when the roof came down.", "The roof collapsed without injuring anyone."],
-]
+from finetune.ui.run_view import duration, when
 
 
 @dataclass
@@ -57,7 +49,6 @@ class PredictTab:
         self.run = gr.Dropdown(
             [], label=gettext("Model"), elem_id="predict-run", interactive=True,
             allow_custom_value=True,
-            info=gettext("A run of yours, or a text classifier of the Hub as owner/name."),
         )  # fmt: skip
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
@@ -66,8 +57,8 @@ class PredictTab:
                 self.answer = gr.HTML(_waiting(), elem_id="answer")
                 self.why = gr.Button(gettext("Why?"), elem_id="ask-why", visible=False, size="sm")
         self.reasons = gr.HTML(elem_id="reasons")
-        self.question = elements.browser_value()  # the one that was answered last
-        gr.Examples(EXAMPLES, [self.first, self.second], label=gettext("Try one of these"))
+        # What was answered last: the run, both sentences, the options.
+        self.question = gr.State(None)
         with gr.Accordion(gettext("A whole file"), open=False, elem_id="batch-fold") as fold:
             self.files.draw(self.run, self.options, fold)
         self._wire()
@@ -98,36 +89,32 @@ class PredictTab:
         quick, latest = feedback.QUICK, feedback.LATEST
         everything = elements.components(self)
         self.run.change(self.on_run, [self.run, self.question], everything, **latest)
+        explained = self.why.click(
+            self.on_why, self.question, self.reasons, concurrency_limit=2,
+            show_progress="minimal", api_visibility="private",
+        )  # fmt: skip
+        # Why an earlier question was answered so is not said beneath a later answer.
         gr.on(
             [self.ask.click, self.first.submit, self.second.submit],
             self.on_ask,
             [self.run, self.first, self.second, *self.options],
             everything,
+            cancels=explained,
             **latest,
         )
-        self.why.click(
-            self.on_why, self.question, self.reasons, concurrency_limit=2,
-            show_progress="minimal", api_visibility="private",
-        ).then(
-            None, [self.reasons, self.question], self.reasons, js="finetune.reasonsOf", **quick
-        )  # fmt: skip
         for pressed, kind in ((self.right, "right"), (self.wrong, "wrong")):
             pressed.click(self.on_draw, [self.run, gr.State(kind)], everything, **quick)
-        self.opening: dict[str, Any] = {
-            "fn": self.on_open, "inputs": self.run, "outputs": everything
-        }  # fmt: skip
+        self.opening = {"fn": self.on_open, "inputs": self.run, "outputs": everything}
 
     @reports_errors_in("answer")
-    def on_open(self, store: RunStore, chosen: str | None) -> Updates:
+    def on_open(self, store: RunStore, run_id: str | None) -> Updates:
         """The tab was opened: the models there are, the newest chosen."""
-        update = model_chooser.choices(store, chosen)
+        update = model_chooser.choices(store, run_id)
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
-        if catalog.is_hub_id(chosen):  # typed, and no run of anybody's
-            update |= {"value": chosen, "visible": True}
         return {self.run: update, self.empty: empty}
 
     @reports_errors_in("answer")
-    def on_run(self, store: RunStore, run_id: str | None, question: str) -> Updates:
+    def on_run(self, store: RunStore, run_id: str | None, question: Any) -> Updates:
         """Another model was chosen: nothing was asked of it yet, and one of single sentences needs
         no second box."""
         paired = True
@@ -135,7 +122,7 @@ class PredictTab:
             paired = service.run_summary(store, store.get(run_id)).paired
         text = gettext("Compare") if paired else gettext("Ask")
         updates: Updates = {self.second: gr.update(visible=paired), self.ask: gr.update(value=text)}
-        if question and json.loads(question)["run"] != run_id:
+        if question and question[0] != run_id:
             hidden = gr.update(visible=False)
             updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}
         return updates
@@ -151,42 +138,36 @@ class PredictTab:
 
     @reports_errors_in("answer")
     def on_ask(
-        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *options: bool
+        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *flags: bool
     ) -> Updates:
-        """The answer to one pair; as JSON what was asked."""
+        """The answer to one pair."""
+        options, question = PredictOptions(*map(bool, flags)), None
         try:
             with self.models.using(store, run_id) as predictor:
-                prediction = predictor(sentence1, sentence2, _predict_options(options))
+                prediction = predictor(sentence1, sentence2, options)
         except FinetuneError as error:
-            answer, question = feedback.show_errors(error), ""
+            answer = feedback.show_errors(error)
         else:
             answer = macro("answer.html", "answer")(prediction)
-            asked = {"run": run_id, "sentences": [sentence1, sentence2], "options": options}
-            # A lone surrogate, which a person can paste, cannot be sent.
-            text = json.dumps(asked | {"id": secrets.token_hex(8)}, ensure_ascii=False)
-            question = text_hashes.replace_surrogates(text)
+            question = (run_id, sentence1, sentence2, options)
         return {
             self.answer: answer,
-            self.why: gr.update(visible=bool(question)),
+            self.why: gr.update(visible=question is not None),
             self.reasons: "",
             self.question: question,
         }
 
     @reports_errors_in("reasons")
-    def on_why(self, store: RunStore, question: str) -> Updates:
+    def on_why(self, store: RunStore, question: Any) -> Updates:
         """Why the answer to the question is as it is, and what would change it."""
-        try:
-            asked = json.loads(question)
-            sentence1, sentence2 = (str(sentence or "") for sentence in asked["sentences"])
-            question_id, run_id = str(asked["id"]), asked["run"]
-            options = _predict_options(asked["options"])
-        except (KeyError, TypeError, ValueError) as error:  # any client can send anything
-            raise DataError("Nothing was asked yet.", "Ask first.") from error
+        if question is None:
+            raise DataError("Nothing was asked yet.", "Ask first.")
+        run_id, sentence1, sentence2, options = question
         with self.models.using(store, run_id) as predictor:
             label, explanation = predictor.explain(sentence1, sentence2, options)
             flips, tried = predictor.flips(sentence1, sentence2, options)
         why = macro("answer.html", "why")
-        return {self.reasons: why(explanation, flips, tried, label, question_id)}
+        return {self.reasons: why(explanation, flips, tried, label)}
 
     @reports_errors_in("drawn")
     def on_draw(self, store: RunStore, run_id: str | None, kind: str) -> Updates:
@@ -199,21 +180,141 @@ class PredictTab:
         if not len(rows):
             raise DataError("There is no validation pair that it gets {kind}.", kind=kind)
         example = examples.example_rows(study, [int(random.choice(rows))])[0]
-        text = gettext(
-            "Validation example {n:,}: its label is {label}. {history}.",
-            n=example.row + 1,
-            label=example.label,
-            history=gettext(example.history),
-        )
+        number, label = example.row + 1, example.label
+        text = gettext("Validation example {n:,}: its label is {label}.", n=number, label=label)
         note = feedback.note(text)
         return {self.first: example.sentence1, self.second: example.sentence2, self.drawn: note}
 
 
-def _waiting() -> str:
+def _waiting() -> Markup:
     return feedback.note(gettext("The answer appears here, with the probability of each class."))
 
 
-def _predict_options(values: Sequence[object]) -> PredictOptions:
-    from finetune.inference.decision_rule import PredictOptions
+@dataclass
+class FilePredictions:
+    """A whole file of pairs: its columns, its progress, its first rows, its scores."""
 
-    return PredictOptions(*map(bool, values))
+    store: RunStore
+
+    def draw(self, run: gr.Dropdown, options: Sequence[gr.Checkbox], fold: gr.Accordion) -> None:
+        """Lay out the part inside `fold` and wire its events; `run` chooses the model."""
+        self.fold = fold
+        self.job_id = gr.State("")
+        self.poller = elements.polling_element(1)
+        elements.note(
+            "CSV, TSV, JSONL, JSON or Parquet, also as .gz. The same file comes back with the "
+            "prediction, the probability of each class and whether the model was trained on "
+            "the row; with a label column its scores too."
+        )
+        labels = {
+            "sentence1": gettext("sentence1 column"),
+            "sentence2": gettext("sentence2 column"),
+            "label": gettext("label column"),
+        }
+        with gr.Row(equal_height=False):
+            with gr.Column(min_width=320):
+                self.file = elements.pairs_file(gettext("File"), "batch-file")
+            with gr.Column(min_width=320), gr.Row():
+                self.columns = [
+                    gr.Dropdown(
+                        [(gettext("guessed"), "")], value="", label=labels[name], min_width=130,
+                        elem_id=f"batch-{name}", allow_custom_value=True,
+                    )
+                    for name in COLUMNS
+                ]  # fmt: skip
+        with gr.Row():
+            text = gettext("Predict the file")
+            self.start = button(text, "batch-start", 140, variant="primary")
+            self.cancel = button(gettext("Cancel"), "batch-cancel", interactive=False)
+        self.message = elements.notice("batch-message")
+        self.view = gr.HTML(elem_id="batch-view")
+        self._wire([run, self.file, *self.columns, *options])
+
+    def _wire(self, request: list[Any]) -> None:
+        quick, everything = feedback.QUICK, elements.components(self)
+        self.file.upload(self.on_file, self.file, everything, **quick)
+        self.start.click(self.on_start, request, everything, **quick)
+        self.cancel.click(self.on_cancel, self.job_id, everything, **quick)
+        self.poller.submit(self.on_tick, self.job_id, everything, **quick)
+        self.opening = {"fn": self.on_open, "inputs": self.job_id, "outputs": everything}
+
+    @handler
+    def on_open(self, store: RunStore, job_id: str) -> Updates:
+        """The tab was opened: after a reload the newest file is shown again."""
+        newest = None if job_id else next(iter(predict.newest_predictions(store)), None)
+        if newest is None:
+            return {}
+        running = predict.prediction_state(newest).running
+        return self._shown(store, newest) | {self.fold: gr.update(open=running)}
+
+    @handler
+    def on_file(self, store: RunStore, path: str) -> Updates:
+        """A file came: what its columns are, and which of them seem meant."""
+        updates: Updates = {self.message: ""}
+        received = upload_limits.path(store.visitor, path)
+        names, guesses = file_request.file_columns(received, Path(path).name)
+        for chooser, column, guess in zip(self.columns, COLUMNS, guesses, strict=True):
+            none = [] if column == "sentence1" else [(NONE, NONE)]
+            first = gettext("guessed: {name}", name=guess or gettext("none"))
+            choices = [(first, ""), *none, *((name, name) for name in names)]
+            updates[chooser] = gr.update(choices=choices, value="")
+        return updates
+
+    @handler
+    def on_start(
+        self, store: RunStore, run_id: str | None, path: str | None, *choices: Any
+    ) -> Updates:
+        """Predict the file; `choices`: its three columns and the three options."""
+        if not path:
+            raise DataError("There is no file.", "Choose one.")
+        first, second, label = (str(column or "") for column in choices[:3])
+        run, name, options = store.get(run_id), Path(path).name, map(bool, choices[3:])
+        request = PredictionRequest(run.id, name, first, second, label, *options)
+        job = predict.start_prediction(store, request, upload_limits.path(store.visitor, path))
+        upload_limits.kept(path, job.input)
+        return self._shown(store, job)
+
+    @handler
+    def on_cancel(self, store: RunStore, job_id: str) -> Updates:
+        """It shall end; what is predicted by then is kept."""
+        predict.cancel_prediction(predict.get_prediction(store, job_id))
+        text = gettext("Cancelling: what is judged by then is kept.")
+        return {self.message: feedback.note(text)}
+
+    @handler
+    def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
+        """How far it is, and once what it came to."""
+        try:
+            return self._shown(store, predict.get_prediction(store, job_id), event)
+        except FinetuneError as error:
+            stop = {self.poller: elements.stop_polling(event)}
+            return {self.view: feedback.show_errors(error), **stop}
+
+    def _shown(
+        self, store: RunStore, job: PredictionJob, event: gr.EventData | None = None
+    ) -> Updates:
+        """What the page shows of a file; `event` is the tick that this answers."""
+        state = predict.prediction_state(job)
+        updates: Updates = {
+            self.view: view(store, job, state),
+            self.cancel: gr.update(interactive=state.running),
+            self.poller: elements.polling_value(state.running, event),
+        }
+        return updates if event else updates | {self.job_id: job.id, self.message: ""}
+
+
+def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
+    """Which file it is, its progress, what it came to, and its first rows.
+
+    Raises:
+        DataError: when it is gone.
+    """
+    request = job.prediction_request()
+    try:
+        model = store.get(request.run).title()
+    except NoSuchRun:
+        model = gettext("a deleted run")
+    shown = {"id": job.id, "file": request.file, "model": model, "when": when(job.created)}
+    seconds = state.report.get("seconds")
+    time = duration(seconds) if seconds else ""
+    return macro("prediction_file.html", "view")(shown, state, time)

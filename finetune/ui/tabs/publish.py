@@ -19,7 +19,6 @@ from finetune.hub.push_plan import PushRequest
 from finetune.jobs import export, push, service
 from finetune.jobs.export import ExportState
 from finetune.jobs.push import Approvals, PushState
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth, elements, feedback, model_chooser
 from finetune.ui.feedback import Updates, reports_errors_in
@@ -45,8 +44,6 @@ class PublishTab:
         elements.note(gettext("Share a tuned model on the Hugging Face Hub with an honest card."))
         self.empty = elements.no_model("publish-empty")
         self.poller = elements.polling_element(0.5)
-        # The name suggested for the chosen model, and the one before.
-        self.suggested, self.before = elements.browser_value(), elements.browser_value()
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self._draw_form()
@@ -107,8 +104,6 @@ class PublishTab:
             gr.LoginButton()
             return
         info = gettext("Paste a token with write access, or run `hf auth login` in a terminal.")
-        if client.stored_token():
-            info = gettext("The token of `hf auth login` is used unless you type another.")
         self.token = gr.Textbox(
             label=gettext("Access token"), info=info, type="password", elem_id="token", max_lines=1
         )
@@ -127,17 +122,10 @@ class PublishTab:
         everything = elements.components(self)
         # As a set: the handler gets a dict.
         push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
-        self.opening: dict[str, Any] = {
-            "fn": self.on_open, "inputs": self.run, "outputs": everything
-        }  # fmt: skip
-        self.run.change(self.on_run, [self.run, self.licence], everything, **latest).then(
-            None, [self.suggested, self.before, self.name], [self.name, self.before],
-            js="finetune.suggest", **quick,
-        )  # fmt: skip
-        gr.on(
-            [self.licence.change, self.name.blur, self.owner.change],
-            self.on_card_changed, {*self.form}, self.card, **latest,
-        )  # fmt: skip
+        self.opening = {"fn": self.on_open, "inputs": self.run, "outputs": everything}
+        run_changed = self.run.change(self.on_run, self.run, everything, **latest)
+        for event in (run_changed.then, self.licence.change, self.name.blur, self.owner.change):
+            event(self.on_card, {*self.form}, self.card, **latest)
         show = "(demo) => ({__type__: 'update', visible: demo})"
         self.demo.change(None, self.demo, self.hardware, js=show, **quick)
         # What a Check has shown is not what Push will do once something else is asked for.
@@ -154,42 +142,34 @@ class PublishTab:
         self.poller.submit(self.on_tick, self.run, everything, **quick)
 
     @reports_errors_in("plan")
-    def on_open(self, store: RunStore, chosen: str | None) -> Updates:
+    def on_open(self, store: RunStore, run_id: str | None) -> Updates:
         """The tab was opened: the models there are, the newest chosen, and how far its push is."""
-        update = model_chooser.choices(store, chosen)
+        update = model_chooser.choices(store, run_id)
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
         return {self.run: update, self.empty: empty, **self._state(store, update["value"])}
 
     @reports_errors_in("card")
-    def on_run(self, store: RunStore, run_id: str | None, licence: str | None) -> Updates:
-        """Another model was chosen: its suggested name, its card, and how far its push is."""
-        updates = {self.suggested: "", self.card: "", self.plan: "", **self._state(store, run_id)}
-        if run_id:
-            run = store.get(run_id)
-            name = push_plan.suggested_name(run)
-            card = self._card(store, run, f"your-name/{name}", licence)
-            updates |= {self.suggested: name, self.card: card}
-        return updates
+    def on_run(self, store: RunStore, run_id: str | None) -> Updates:
+        """Another model was chosen: its suggested name, and how far its push is."""
+        name = push_plan.suggested_name(store.get(run_id)) if run_id else ""
+        return {self.name: name, self.plan: "", **self._state(store, run_id)}
 
     @reports_errors_in("card")
-    def on_card_changed(self, store: RunStore, form: Inputs) -> Updates:
-        """Another name, owner or licence was chosen: the card says it."""
-        if not form[self.run]:
-            return {}
-        request = self._request(form)
-        name = request.name if "/" in request.name else f"your-name/{request.name or 'model'}"
-        return {self.card: self._card(store, store.get(form[self.run]), name, request.licence)}
-
-    def _card(self, store: RunStore, run: Run, name: str, licence: str | None) -> str:
+    def on_card(self, store: RunStore, form: Inputs) -> Updates:
         """The card as Markdown shows it: its picture in place, its front matter as YAML at the
         end."""
+        if not form[self.run]:
+            return {}
+        run, request = store.get(form[self.run]), self._request(form)
+        name = request.name if "/" in request.name else f"your-name/{request.name or 'model'}"
         summary = service.run_summary(store, run)
-        text = model_card.card_text(run, summary, name, (licence or "").strip() or None)
+        findings = model_card.check_findings(run, summary)
+        text = model_card.card_text(run, summary, name, request.licence, findings)
         _, metadata, body = text.split("---\n", 2)
         if picture := curves_picture.curves_png(summary):
             address = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
             body = body.replace(f"]({model_card.PICTURE})", f"]({address})")
-        return f"{body.strip()}\n\n## Metadata\n\n```yaml\n{metadata}```"
+        return {self.card: f"{body.strip()}\n\n## Metadata\n\n```yaml\n{metadata}```"}
 
     @reports_errors_in("plan")
     def on_check(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
@@ -204,7 +184,6 @@ class PublishTab:
         return self._state(store, run.id) | {
             self.plan: macro(_TEMPLATE, "plan")(plan),
             self.owner: gr.update(choices=list(owners), value=account),
-            self.card: self._card(store, run, plan.full, plan.licence),
         }
 
     @reports_errors_in("plan")
@@ -241,17 +220,14 @@ class PublishTab:
             downloads = macro(_TEMPLATE, "downloads")(run.id, exported)
         except FinetuneError:
             has_run = False
-        again = pushed.status in ("failed", "stopped", "interrupted")
-        text = gettext("Try again") if again else gettext("Push to Hub")
-        can_export = has_run and exported.file is None
         return {
-            self.push: gr.update(interactive=has_run and not pushed.running, value=text),
+            self.push: gr.update(interactive=has_run and not pushed.running),
             self.cancel: gr.update(visible=pushed.running, interactive=not pushed.cancelling),
             self.result: macro(_TEMPLATE, "state")(pushed),
             self.poller: elements.polling_value(pushed.running or exported.running, event),
             self.take_away: gr.update(visible=has_run),
             self.downloads: downloads,
-            self.onnx: gr.update(visible=can_export, interactive=not exported.running),
+            self.onnx: gr.update(visible=exported.file is None, interactive=not exported.running),
         }
 
     def _request(self, form: Inputs) -> PushRequest:

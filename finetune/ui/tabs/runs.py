@@ -6,9 +6,7 @@ While the tab is open it reads the run folders again and again; only what has ch
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -17,16 +15,7 @@ from finetune.errors import NoSuchRun
 from finetune.jobs import run_table, service
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
-from finetune.ui import (
-    compare_view,
-    elements,
-    feedback,
-    form,
-    live_updates,
-    run_details,
-    run_table_view,
-    theme,
-)
+from finetune.ui import compare_view, elements, feedback, form, live_updates, run_view, theme
 from finetune.ui.elements import button, event_data
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
@@ -34,14 +23,13 @@ from finetune.ui.i18n import gettext
 from finetune.ui.tabs.evaluate import Evaluation
 
 View = dict[str, Any]  # what this browser looks at; kept by the server, no client can change it
-# Component -> what it shows is made from, and its update.
-Parts = dict[Any, tuple[Hashable, Callable[[], Any]]]
 
 
 def blank() -> View:
     """Nothing opened, the newest first; an admin may ask for everybody's."""
-    view = {"by": "created", "descending": True, "opened": "", "comparing": False}
-    return view | {"everybody": False}
+    return {
+        "by": "created", "descending": True, "opened": "", "comparing": False, "everybody": False,
+    }  # fmt: skip
 
 
 @dataclass
@@ -58,8 +46,8 @@ class RunsTab:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         self.view = gr.State(blank())
         self.ticked = elements.browser_value()  # ids of the ticked runs
-        self.sent = gr.State({})  # by part of the page: a hash of what it was made from
-        self.doomed = gr.State("")  # id of the run that the question is about
+        self.sent = gr.State({})  # by component: a hash of what it shows
+        self.run_to_delete = gr.State("")  # id of the run that the question is about
         self.pulse = elements.polling_element(1.5, elements.ALWAYS)
         elements.note(gettext("Every run: the queue, the history, one in full, several compared."))
         with gr.Row(equal_height=True):
@@ -78,11 +66,11 @@ class RunsTab:
         self.table = gr.HTML(
             feedback.note(gettext("Reading the runs.")), elem_id="runs-table",
             js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
-            most=run_table_view.MAX_COMPARED,
+            most=run_view.MAX_COMPARED,
         )  # fmt: skip
         self.message = elements.notice("runs-message")
         self.comparison = gr.HTML(elem_id="comparison", visible=False)
-        with gr.Column(visible=False, elem_id="one-run") as self.one:
+        with gr.Column(visible=False, elem_id="one-run") as self.run_column:
             self._draw_buttons()
             self.evaluation.draw(self._draw_progress)
         self._wire()
@@ -93,7 +81,6 @@ class RunsTab:
             self.resume = button(gettext("Resume"), "run-resume", 110, variant="primary", **medium)
             self.stop = button(gettext("Stop, keep best"), "run-stop", 130, **medium)
             self.discard = button(gettext("Stop, discard"), "run-discard", 130, **medium)
-            self.front = button(gettext("Move to the front"), "run-front", 140, **medium)
             self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160, **medium)
             self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
             self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
@@ -124,48 +111,45 @@ class RunsTab:
                 self.save = gr.Button(text, elem_id="run-save", size="sm")
                 with gr.Accordion(gettext("Configuration"), open=False, elem_id="run-config-fold"):
                     self.config = gr.HTML(elem_id="run-config")
-                title = gettext("Checkpoints")
-                with gr.Accordion(title, open=False, elem_id="run-checkpoints-fold"):
-                    self.checkpoints = gr.HTML(elem_id="run-checkpoints")
 
     def _wire(self) -> None:
         quick, everything = feedback.QUICK, elements.components(self)
-        looked_at = [self.view, self.ticked, self.sent, self.filter]
+        view_inputs = [self.view, self.ticked, self.sent, self.filter]
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
-        opened = self.table.click(self.on_table, looked_at, everything, **each)
+        opened = self.table.click(self.on_table, view_inputs, everything, **each)
         self.evaluation.wire(self.view, opened)
-        tick = {"fn": self.on_tick, "inputs": looked_at, "outputs": everything, **feedback.LATEST}
+        tick = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything, **feedback.LATEST}
         keep_ticked = self.table.select(None, None, self.ticked, js="() => finetune.ticked", **each)
         for event in (keep_ticked.then, self.pulse.submit, self.filter.change):
             event(**tick)
-        self.compare.click(self.on_compare, looked_at, everything, **quick)
-        self.everybody.input(self.on_everybody, [*looked_at, self.everybody], everything, **quick)
+        self.compare.click(self.on_compare, view_inputs, everything, **quick)
+        self.everybody.input(self.on_everybody, [*view_inputs, self.everybody], everything, **quick)
         for pressed, action in (
             (self.resume, "resume"), (self.stop, "stop"), (self.cancel, "stop"),
-            (self.discard, "discard"), (self.front, "front"),
+            (self.discard, "discard"),
         ):  # fmt: skip
-            pressed.click(self.on_action, [*looked_at, gr.State(action)], everything, **quick)
+            pressed.click(self.on_action, [*view_inputs, gr.State(action)], everything, **quick)
         description = [self.name, self.tags, self.note, self.described]
-        self.save.click(self.on_save, [*looked_at, *description], everything, **quick)
+        self.save.click(self.on_save, [*view_inputs, *description], everything, **quick)
         self.delete.click(self.on_delete, self.view, everything, **quick)
         self.keep.click(lambda: gr.update(visible=False), None, self.confirmation, **quick)
-        self.confirm.click(self.on_confirm, [*looked_at, self.doomed], everything, **quick)
-        self.opening = {"fn": self.on_tick, "inputs": looked_at, "outputs": everything}
+        self.confirm.click(self.on_confirm, [*view_inputs, self.run_to_delete], everything, **quick)
+        self.opening = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything}
 
     @handler
-    def on_tick(self, store: RunStore, *looked_at: Any) -> Updates:
+    def on_tick(self, store: RunStore, *view_inputs: Any) -> Updates:
         """Send what has changed since the last time."""
-        return self._refresh(store, *looked_at)
+        return self._refresh(store, *view_inputs)
 
     @handler
     def on_everybody(self, store: RunStore, view: View, *others: Any) -> Updates:
         """An admin asks for everybody's runs, or for their own again."""
-        return self._look(store, view | {"everybody": bool(others[-1])}, *others[:-1])
+        return self._change_view(store, view | {"everybody": bool(others[-1])}, *others[:-1])
 
     @handler
     def on_compare(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Show the ticked runs beside each other, in place of the opened one."""
-        return self._look(store, view | {"comparing": True}, *others)
+        return self._change_view(store, view | {"comparing": True}, *others)
 
     @handler
     def on_table(self, store: RunStore, event: gr.EventData, view: View, *others: Any) -> Updates:
@@ -191,32 +175,29 @@ class RunsTab:
                 self.note: about.note,
                 self.described: run.id,
             }
-        return description | self._look(store, view, *others)
+        return description | self._change_view(store, view, *others)
 
     @handler
     def on_action(self, store: RunStore, view: View, *others: Any) -> Updates:
         """A button above the run was pressed."""
-        visible = _visible(store, view)
-        match others[-1]:
-            case "resume":  # only its owner may ask for that
-                service.resume_run(store, store.get(view["opened"]))
-            case "front":
-                service.move_to_front(store, store.get(view["opened"]))
-            case action:
-                run = visible.get(view["opened"])
-                service.stop_run(visible, run, discard=action == "discard")
+        visible, action = _visible(store, view), others[-1]
+        if action == "resume":  # only its owner may ask for that
+            service.resume_run(store, store.get(view["opened"]))
+        else:
+            run = visible.get(view["opened"])
+            service.stop_run(visible, run, discard=action == "discard")
         return {self.message: ""} | self._refresh(store, view, *others[:-1])
 
     @handler
     def on_save(self, store: RunStore, *values: Any) -> Updates:
         """Keep name, tags and note of the run they were filled in for; another may be open now."""
-        *looked_at, name, tags, note, described = values
+        *view_inputs, name, tags, note, described = values
         store.get(described).describe(
             name=str(name or "").strip(),
             tags=parse_tags(str(tags or "")),
             note=str(note or ""),
         )
-        return {self.message: ""} | self._refresh(store, *looked_at)
+        return {self.message: ""} | self._refresh(store, *view_inputs)
 
     @handler
     def on_delete(self, store: RunStore, view: View) -> Updates:
@@ -225,16 +206,16 @@ class RunsTab:
         return {
             self.confirmation: gr.update(visible=True),
             self.question: macro("run_details.html", "question")(run.title()),
-            self.doomed: run.id,
+            self.run_to_delete: run.id,
         }
 
     @handler
     def on_confirm(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Delete the run that the question was about, whichever is opened by now."""
-        visible, doomed = _visible(store, view), others[-1]
-        service.delete_run(visible, visible.get(doomed))
-        opened = "" if view["opened"] == doomed else view["opened"]
-        return self._look(store, view | {"opened": opened}, *others[:-1])
+        visible, run_to_delete = _visible(store, view), others[-1]
+        service.delete_run(visible, visible.get(run_to_delete))
+        opened = "" if view["opened"] == run_to_delete else view["opened"]
+        return self._change_view(store, view | {"opened": opened}, *others[:-1])
 
     @handler
     def on_clone(self, store: RunStore, view: View) -> Updates:
@@ -243,7 +224,7 @@ class RunsTab:
         updates = [*form.filled(store, config), gr.Tabs(selected="train")]
         return dict(zip(self.filled, updates, strict=True)) | {self.message: ""}
 
-    def _look(self, store: RunStore, view: View, *others: Any) -> Updates:
+    def _change_view(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Updates after this browser has chosen to look at something else."""
         hidden = gr.update(visible=False)
         updates = {self.view: view, self.confirmation: hidden, self.message: ""}
@@ -253,66 +234,52 @@ class RunsTab:
         self, store: RunStore, view: View, ticked: Any, sent: dict[int, int], text: str
     ) -> Updates:
         """The updates of what this browser has not been sent yet."""
-        visible, text = _visible(store, view), str(text or "")
-        rows = run_table_view.rows(visible)
+        visible, admin = _visible(store, view), store.visitor.admin
+        rows = run_view.rows(visible)
         ids = {row.id for row in rows}
         opened = view["opened"] if view["opened"] in ids else ""
         several = [run_id for run_id in str(ticked or "").split() if run_id in ids]
-        several = several[: run_table_view.MAX_COMPARED]
-        comparing, admin = view["comparing"] and len(several) > 1, store.visitor.admin
-        alone = bool(opened) and not comparing
+        several = several[: run_view.MAX_COMPARED]
+        enough = len(several) > 1
+        comparing = view["comparing"] and enough
         comparison = compare_view.comparison(visible, several) if comparing else ""
         order = (opened, view["by"], view["descending"])
-        parts: Parts = {
-            self.table: ((*rows, text, *order), lambda: run_table_view.table(rows, *order, text)),
-            self.compare: (len(several), lambda: _compare_button(len(several))),
-            self.comparison: (comparison, lambda: gr.update(value=comparison, visible=comparing)),
-            self.one: (alone, lambda: gr.update(visible=alone)),
-            self.everybody: (admin, lambda: gr.update(visible=admin)),
+        button_text = gettext("Compare {n}", n=len(several)) if enough else gettext("Compare")
+        updates: Updates = {
+            self.table: run_view.table(rows, *order, str(text or "")),
+            self.compare: gr.update(value=button_text, interactive=enough),
+            self.comparison: gr.update(value=comparison, visible=comparing),
+            self.run_column: gr.update(visible=bool(opened) and not comparing),
+            self.everybody: gr.update(visible=admin),
         }
-        if alone:
+        if opened and not comparing:
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it
-                parts |= self._run_parts(visible, visible.get(opened))
-        hashes = {component._id: hash(mark) for component, (mark, _) in parts.items()}
+                updates |= self._run_updates(visible, visible.get(opened))
+        hashes = {component._id: hash(str(update)) for component, update in updates.items()}
         changed = {
-            component: update()
-            for component, (_, update) in parts.items()
+            component: update
+            for component, update in updates.items()
             if sent.get(component._id) != hashes[component._id]
         }
         return changed | {self.sent: sent | hashes}
 
-    def _run_parts(self, store: RunStore, run: Run) -> Parts:
+    def _run_updates(self, store: RunStore, run: Run) -> Updates:
         summary = service.run_summary(store, run)
-        queue_place = service.queue_place(store, run)[0]
-        everybodys = run_table_view.is_everybodys(store)
-        has_model, asked_to_stop = run.has_model(), run.stop_requested()
-        running = summary.status == "running"
-        saved = (run.id, has_model, summary.count, summary.status)
-        links = macro("run_details.html", "downloads")
-        parts: Parts = {
-            self.live: (run.id, lambda: run.id),
-            self.config: (run.id, lambda: run_details.configuration(run)),
-            self.checkpoints: (saved, lambda: run_details.checkpoints(run, summary)),
-            self.downloads: ((run.id, has_model), lambda: links(run.id, has_model)),
+        resumable = summary.status in service.RESUMABLE and not run_view.is_everybodys(store)
+        running, waits = summary.status == "running", service.queue_place(store, run)[0] > 0
+        can_stop = running and not run.stop_requested()
+        downloads = macro("run_details.html", "downloads")
+        return {
+            self.live: run.id,
+            self.config: run_view.configuration(run),
+            self.downloads: downloads(run.id, run.has_model()),
+            self.resume: gr.update(visible=resumable),
+            self.stop: gr.update(visible=running, interactive=can_stop),
+            self.discard: gr.update(visible=running, interactive=can_stop),
+            self.cancel: gr.update(visible=waits),
         }
-        # Whether each makes sense now, and whether it can be pressed.
-        for control, visible, active in (
-            (self.resume, summary.status in service.RESUMABLE and not everybodys, True),
-            (self.stop, running, not asked_to_stop),
-            (self.discard, running, not asked_to_stop),
-            (self.front, queue_place > 1 and store.visitor.alone and not everybodys, True),
-            (self.cancel, queue_place > 0, True),
-        ):
-            update = partial(gr.update, visible=visible, interactive=active)
-            parts[control] = ((visible, active), update)
-        return parts
 
 
 def _visible(store: RunStore, view: View) -> RunStore:
     """The runs that are shown: the visitor's, or everybody's where an admin asks for them."""
     return store.everyone if view.get("everybody") and store.visitor.admin else store
-
-
-def _compare_button(count: int) -> Any:
-    text = gettext("Compare {n}", n=count) if count > 1 else gettext("Compare")
-    return gr.update(value=text, interactive=count > 1)

@@ -22,13 +22,12 @@ from finetune.data import catalog
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.jobs import cost, service
-from finetune.jobs.cost import Estimate
 from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import cost_view, elements, feedback, form, live_updates, upload_limits
+from finetune.runs.summary import ENDED
+from finetune.ui import cost_view, elements, feedback, form, live_updates, theme, upload_limits
 from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.i18n import gettext
 
@@ -36,14 +35,6 @@ _SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before th
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = Path(__file__).resolve().parent.parent.parent.parent / "runs"  # of the terminal
 _ANSWERS = "data-answers"  # marks what `on_hub` shows where the Hub answers
-# Chooses what can run, once the Hub has answered; whoever has chosen meanwhile, or trained before,
-# keeps it. In the browser: an answer of the server's would come after what is chosen meanwhile.
-_DEFAULT = """(hub, kept, dataset, checkpoint) => {
-  const [blank, better] = %s;
-  const free = !kept && dataset === blank[0] && checkpoint === blank[1];
-  const [pairs, base] = free && hub.includes('%s') ? better : [dataset, checkpoint];
-  return [pairs, base, pairs];
-}"""
 
 
 @dataclass
@@ -59,7 +50,7 @@ class TrainTab:
         """Lay out the tab inside the current `gr.Tab`, but for what Data has `drawn` of the form,
         and wire its events."""
         # In the visitor's browser; the server reads it only to fill the form again.
-        self.kept = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
+        self.stored = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
         text = gettext(
             "Choose pairs and a pretrained checkpoint, press Train, and watch it learn whether two "
             "sentences mean the same."
@@ -111,11 +102,7 @@ class TrainTab:
             self.stop = elements.button(gettext("Stop"), "stop", variant="stop", interactive=False)
             self.resume = gr.Button(gettext("Resume"), elem_id="resume", visible=False)
         self.message = elements.notice("train-message")
-        # The costs' place is kept, so that nothing moves when they come, in whatever language.
-        bundled = Estimate(steps=cost.count_steps(RunConfig(), catalog.DATASETS[0].pairs))
-        hidden = Markup('<div style="visibility:hidden" aria-hidden="true">{}</div>')
-        room = hidden.format(cost_view.costs(bundled, RunConfig()))
-        self.costs = gr.HTML(room, elem_id="costs", js_on_load=cost_view.SCRIPT)
+        self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
         self.live = live_updates.view(empty=True)
 
     def _wire(self) -> None:
@@ -132,18 +119,16 @@ class TrainTab:
         self.live.submit(self.on_turn, self.live, everything, **latest)  # its state has changed
         none = gr.State("")
         self.opening = {"fn": self.on_turn, "inputs": none, "outputs": everything, **quick}
-        self.costing: dict[str, Any] = {
-            "fn": self.on_costs, "inputs": values, "outputs": everything, **latest
-        }  # fmt: skip
+        self.costing = {"fn": self.on_costs, "inputs": values, "outputs": everything, **latest}
         # With other pairs or another checkpoint the lengths are others: measured after the answer.
         sources = {*DATA_FIELDS, "checkpoint"}
-        judged = [name for name, knob in run_config.knobs().items() if knob.usual]
+        judged = {name for name, knob in run_config.knobs().items() if knob.usual}
+        names = judged | {*cost.INPUT_FIELDS}
+        estimated: list[Any] = [control.change for control in self.several]
         measured: list[Any] = []
-        estimated = [control.change for control in self.several]
-        names = dict.fromkeys((*cost.INPUT_FIELDS, *judged))
-        for name in filter(self.form.__contains__, names):
-            events = measured if name in sources else estimated
-            events.append(self.form[name].change)  # type: ignore[attr-defined]
+        for name in sorted(names & {*self.form}):
+            control: Any = self.form[name]
+            (measured if name in sources else estimated).append(control.change)
         gr.on([*estimated, self.live.submit], **self.costing)
         self.measured(gr.on(measured, **self.costing))
 
@@ -156,15 +141,15 @@ class TrainTab:
     def on_start(self, store: RunStore, *values: Any) -> Updates:
         """Start the runs of the form, or queue them."""
         planned = _plan(values)
-        configs, groups = [run.config for run in planned], [run.group for run in planned]
-        runs = service.start_runs(store, configs, groups)
+        groups = [run.group for run in planned]
+        runs = service.start_runs(store, [run.config for run in planned], groups)
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
-        text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
-        if waiting == 1:
-            text = gettext("1 run waits in the queue; see Runs.")
+        text = gettext("1 run waits in the queue; see Runs.")
+        if waiting > 1:
+            text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
         return self._shown(store, runs[0]) | {
             self.message: feedback.note(text) if waiting else "",
-            self.kept: form.read(values[_SEVERAL:]).to_dict(),
+            self.stored: form.read(values[_SEVERAL:]).to_dict(),
         }
 
     @reports_errors_in("costs")
@@ -178,26 +163,22 @@ class TrainTab:
             text = gettext(
                 "What Train will take is told once the form is right: {wrong}.", wrong=wrong
             )
-            several = any(values[1:_SEVERAL]) or values[0] != 1
-            return {
-                self.costs: feedback.note(text),
-                self.planned: feedback.show_errors(error) if several else "",
-            }
-        total, count = None, len(planned)
-        text, groups = "", len({run.group for run in planned} - {""})
+            return {self.costs: feedback.note(text), self.planned: ""}
+        total, text, count = None, "", len(planned)
         if count > 1:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
             total = sum(seconds) if len(seconds) == count else None
-            text = gettext("Train queues {n} runs.", n=count)
-            if groups > 1:
-                text = gettext("Train queues {n} runs in {groups} groups.", n=count, groups=groups)
-        config, root = planned[0].config, store.root.resolve()
+            text = feedback.note(gettext("Train queues {n} runs.", n=count))
+        config, root, files = planned[0].config, store.root.resolve(), {}
+        with contextlib.suppress(DataError):  # an upload that is gone: Train says so
+            if is_upload(config.dataset):
+                files = store.uploads.file_names(config.dataset)
+            if files and store.visitor.alone:  # with their folder only on one's own machine
+                paths = store.uploads.files(config.dataset)
+                files = {split: str(path.resolve()) for split, path in paths.items()}
         folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
-        files = _files(store, config.dataset)
-        return {
-            self.costs: cost_view.costs(estimates[0], config, count, total, files, folder),
-            self.planned: feedback.note(text) if text else "",
-        }
+        costs = cost_view.costs(estimates[0], config, count, total, files, folder)
+        return {self.costs: costs, self.planned: text}
 
     @reports_errors_in("costs")
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
@@ -221,14 +202,14 @@ class TrainTab:
         return dict(zip(self.filled, updates, strict=True)) | {self.message: feedback.note(note)}
 
     @handler
-    def on_restore(self, store: RunStore, kept: object) -> Updates:
+    def on_restore(self, store: RunStore, stored: object) -> Updates:
         """Fill the form as it was when Train was last pressed in this browser, and offer uploads.
 
         Where it is of another version, or its upload is gone, the defaults stay.
         """
-        if isinstance(kept, dict) and kept:
+        if isinstance(stored, dict) and stored:
             with contextlib.suppress(FinetuneError):
-                updates = form.filled(store, RunConfig(**kept))
+                updates = form.filled(store, RunConfig(**stored))
                 return dict(zip(self.filled, updates, strict=True))
         choices = form.datasets(store)
         choosers = (self.form["dataset"], self.filled[-1])
@@ -239,7 +220,16 @@ class TrainTab:
         """Ask the run to save and end at its next step."""
         run = store.get(run_id)
         service.stop_run(store, run)
-        text = _stopping(service.run_summary(store, run))
+        summary = service.run_summary(store, run)
+        if summary.best is not None:
+            text = gettext("Stopping: the best model is kept.")
+        elif summary.step or summary.phase == "train":
+            text = gettext(
+                "Stopping: nothing was evaluated yet, so the model is kept as it is, its scores "
+                "unknown."
+            )
+        else:
+            text = gettext("Stopping: training has not begun, so there is no model to keep.")
         return self._shown(store, run) | {self.message: feedback.note(text)}
 
     @handler
@@ -285,42 +275,14 @@ class TrainTab:
         the choices of pairs and checkpoint to those two, and Data's chooser."""
         blank = RunConfig()
         defaults = [(blank.dataset, blank.checkpoint), catalog.COURSE_CHOICE]
-        return _DEFAULT % (json.dumps(defaults), _ANSWERS)
+        script = theme.asset("choose_default.js").replace("DEFAULTS", json.dumps(defaults))
+        return script.replace("ANSWERS", _ANSWERS)
 
 
 def _plan(values: Sequence[Any]) -> list[PlannedRun]:
-    """The runs of a click on Train.
-
-    Raises:
-        ConfigError: naming every value that cannot be used.
-    """
+    """The runs of a click on Train, or a `ConfigError`."""
     seeds, *grid = values[:_SEVERAL]
     seeds = int(seeds) if isinstance(seeds, float) and seeds.is_integer() else seeds
     config = form.read(values[_SEVERAL:])
     by_name = dict(zip(grids.GRID, grid, strict=True))
     return grids.plan_runs(config, 1 if seeds is None else seeds, by_name)
-
-
-def _files(store: RunStore, dataset: str) -> dict[str, str]:
-    """Split -> file of an upload: with its folder only where that is the visitor's own machine."""
-    if not is_upload(dataset):
-        return {}
-    try:
-        if store.visitor.alone:
-            files = store.uploads.files(dataset)
-            return {split: str(path.resolve()) for split, path in files.items()}
-        return store.uploads.file_names(dataset)
-    except DataError:  # gone: Train says so
-        return {}
-
-
-def _stopping(summary: RunSummary) -> str:
-    """What will be left of a run that was asked to stop."""
-    if summary.best is not None:
-        return gettext("Stopping: the best model is kept.")
-    if summary.step or summary.phase == "train":
-        return gettext(
-            "Stopping: nothing was evaluated yet, so the model is kept as it is, its scores "
-            "unknown."
-        )
-    return gettext("Stopping: training has not begun, so there is no model to keep.")
