@@ -237,7 +237,7 @@ class _Facts:
 
 def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig) -> bool:
     """Whether an example took a run about the time it will take here, and that was measured."""
-    if not (summary.started and len(summary.train.recent) > 1 and summary.samples_per_second > 0):
+    if not (summary.started and len(summary.train) > 1 and summary.samples_per_second > 0):
         return False
     on_processor = summary.started.device.startswith(("CPU", "MPS"))
     batch = config.per_device_train_batch_size / past.per_device_train_batch_size

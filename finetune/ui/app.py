@@ -83,8 +83,7 @@ class _Tabs:
         page.load(**train.opening)
         train.measured(page.load(**train.costing))
         default = [train.form["dataset"], train.form["checkpoint"]]
-        train.filled, self.runs.filled = self.restored, [*self.restored, self.tabs]
-        page.load(train.on_restore, train.stored, [*self.restored, train.message], **quick).then(
+        page.load(train.on_restore, train.stored, [*restored, train.message], **quick).then(
             train.on_hub, None, train.hub, concurrency_limit=None, **_QUIET
         ).then(
             None,

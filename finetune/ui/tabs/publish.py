@@ -163,8 +163,7 @@ class PublishTab:
         run, request = store.get(form[self.run]), self._request(form)
         name = request.name if "/" in request.name else f"your-name/{request.name or 'model'}"
         summary = service.run_summary(store, run)
-        findings = model_card.check_findings(run, summary)
-        text = model_card.card_text(run, summary, name, request.licence, findings)
+        text = model_card.card_text(run, summary, name, request.licence)
         _, metadata, body = text.split("---\n", 2)
         if picture := curves_picture.curves_png(summary):
             address = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
