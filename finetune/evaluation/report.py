@@ -166,18 +166,18 @@ def _evaluate(
 
 
 def _histories(
-    run: Run, kept: SavedLogits, other_steps: tuple[int, ...]
+    run: Run, best: SavedLogits, other_steps: tuple[int, ...]
 ) -> tuple[NDArray[np.int8], NDArray[np.float32], int]:
     """Each example's index into `HISTORIES`, the doubt of its label, and how many evaluations were
     read: all by step, or evenly chosen ones where they are many."""
-    most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // kept.logits.size), len(other_steps))
-    places = np.linspace(0, len(other_steps) - 1, most)
-    truth = kept.labels
+    most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // best.logits.size), len(other_steps))
+    positions = np.linspace(0, len(other_steps) - 1, most)
+    truth = best.labels
     always, ever = np.ones(len(truth), bool), np.zeros(len(truth), bool)
     right, total, count = ever, np.zeros(len(truth)), 0
-    for step in sorted({*(other_steps[round(place)] for place in places), kept.step}):
+    for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
-            saved = kept if step == kept.step else saved_predictions.read_logits(run, step)
+            saved = best if step == best.step else saved_predictions.read_logits(run, step)
             right = saved.logits.argmax(axis=1) == truth
             always &= right
             ever |= right

@@ -101,10 +101,8 @@ def fit_temperature(logits: Logits, labels: Indices) -> float:
 
 
 def calibrate(logits: Logits, labels: Indices) -> Calibration | None:
-    """Calibration after temperature scaling; None for fewer than 10 examples.
-
-    A temperature looks better on the examples it was fitted on, so each of 5 folds, or fewer of 10
-    examples each, is judged at the temperature fitted on the others."""
+    """Calibration after temperature scaling; None for fewer than 10 examples. Each of 5 folds, or
+    fewer of 10 examples each, is judged at the temperature fitted on the others."""
     if len(labels) < _LEAST:
         return None
     folds = max(2, min(_FOLDS, len(labels) // _LEAST))
