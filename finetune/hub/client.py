@@ -24,7 +24,6 @@ from finetune.messages import message as _
 
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds without an answer or a byte sent, after which the Hub is given up
-_POLL = 0.05  # seconds between two looks whether somebody wants the end
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ class HubClient:
         while not future.done():
             if stoppable:
                 self.check_stopped()
-            wait([future], _POLL)
+            wait([future], 0.05)
             if (now := self.beat()) != beat:
                 beat, since = now, time.monotonic()
             if time.monotonic() - since > PATIENCE:

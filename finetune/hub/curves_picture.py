@@ -1,7 +1,4 @@
-"""A run's curves as a PNG, for its model card; drawn without a browser.
-
-Source of the colours: Okabe and Ito, https://jfly.uni-koeln.de/color/.
-"""
+"""A run's curves as a PNG, in the colours of Okabe and Ito: https://jfly.uni-koeln.de/color/."""
 
 from __future__ import annotations
 
