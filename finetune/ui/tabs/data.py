@@ -244,6 +244,7 @@ class DataTab:
 def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
     if not report.corpus:
         return ""
+    from finetune.data import dataset_cache
 
     folder = store.root / "data" / report.corpus
     seed = secrets.randbelow(2**31) if order == "random" else None
