@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from finetune.evaluation.report import HISTORIES, RunEvaluation
+from finetune.evaluation.report import RunEvaluation
 
 SELECTIONS = ("wrong", "right", "suspected labels", "all")
 
@@ -26,45 +25,31 @@ class ExampleRow:
     label: str  # names of classes
     answer: str
     confidence: float  # probability of the answer
-    history: str  # one of `HISTORIES`
     words: int  # of both sentences together; 0 where unknown
     overlap: float | None  # share of words in common; None where unknown
 
 
 def select_examples(
-    study: RunEvaluation,
-    which: str = "wrong",
-    label: str = "",
-    history: str = "",
-    search: str = "",
-    by: str = "confidence",
+    study: RunEvaluation, which: str = "wrong", label: str = "", search: str = ""
 ) -> NDArray[np.int64]:
-    """Rows of examples, in order; what is empty selects any.
+    """Rows of examples, the most confident answers first, suspected labels by their doubt.
 
     Args:
-        which, history: one of `SELECTIONS`, and of `HISTORIES`.
-        label: the true class by name.
+        which: one of `SELECTIONS`.
+        label: the true class by name; empty for any.
         search: a text that stands in one of the sentences, in upper or lower case.
-        by: `confidence`, `doubt`, `words` or `overlap`, the greatest first; or `row`. Suspected
-            labels come by their doubt.
     """
     selected = np.ones(len(study.truth), bool)
     if which in ("wrong", "right"):
         selected &= (study.answers == study.truth) == (which == "right")
     if label in study.analysis.labels:
         selected &= study.truth == study.analysis.labels.index(label)
-    if history in HISTORIES:
-        selected &= study.history == HISTORIES.index(history)
     if search.strip() and study.table is not None:
         selected &= _contains(study.table, search.strip())
     if which == "suspected labels":
         return study.suspects[selected[study.suspects]]
     rows = np.flatnonzero(selected)
-    values: dict[str, NDArray[Any]] = {"row": -np.arange(len(selected)), "doubt": study.doubt}
-    if study.traits is not None:
-        values |= {"words": study.traits.words, "overlap": study.traits.overlap}
-    ranks = values.get(by, study.confidence)[rows]
-    return rows[np.argsort(-ranks, kind="stable")]
+    return rows[np.argsort(-study.confidence[rows], kind="stable")]
 
 
 def _contains(table: pa.Table, text: str) -> NDArray[np.bool_]:
@@ -88,7 +73,6 @@ def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
             label=names[study.truth[row]],
             answer=names[study.answers[row]],
             confidence=float(study.confidence[row]),
-            history=HISTORIES[study.history[row]],
             words=int(traits.words[row]) if traits else 0,
             overlap=float(traits.overlap[row]) if traits and "sentence2" in text else None,
         )

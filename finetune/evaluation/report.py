@@ -9,7 +9,6 @@ import contextlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +25,9 @@ from finetune.metrics.intervals import Interval, McNemar
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
-History = Literal["always right", "learned", "forgotten", "never learned"]
-HISTORIES: tuple[History, ...] = ("always right", "learned", "forgotten", "never learned")
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
-_MOST_EVALUATIONS = 20  # read for the histories; of more, evenly chosen ones
-_MOST_NUMBERS = 200_000_000  # of all evaluations read for the histories together
+_MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
+_MOST_NUMBERS = 200_000_000  # of all evaluations read for them together
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,6 @@ class Analysis:
     calibration: Calibration | None  # after temperature scaling; None for few examples
     order: OrderConsistency | None  # None where it was not measured
     slices: list[Slice]  # empty where the texts were not kept
-    histories: dict[History, int]  # how many examples went which way over the evaluations
-    evaluations: int  # how many the histories are of
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +74,7 @@ class RunEvaluation:
     answers: Labels
     confidence: NDArray[np.float32]  # probability of the answer
     doubt: NDArray[np.float32]  # 1 minus the label's mean probability over the evaluations
-    history: NDArray[np.int8]  # index into `HISTORIES`
+    never_right: NDArray[np.bool_]  # no evaluation got it right
     traits: Traits | None  # None where the texts were not kept
     table: pa.Table | None  # the examples; None where they were not kept
 
@@ -90,8 +85,7 @@ class RunEvaluation:
 
         Source: Swayamdipta et al. 2020, Dataset Cartography, https://arxiv.org/abs/2009.10795.
         """
-        never = self.history == HISTORIES.index("never learned")
-        rows = np.flatnonzero(never & (self.doubt > 1 - SUSPECT))
+        rows = np.flatnonzero(self.never_right & (self.doubt > 1 - SUSPECT))
         return rows[np.argsort(-self.doubt[rows], kind="stable")]
 
 
@@ -129,12 +123,12 @@ def _evaluate(
     answers = shares.argmax(axis=1).astype(np.int64)
     confidence = shares[np.arange(len(truth)), answers]
     confusion = classification.confusion_matrix(truth, answers, len(labels))
-    # 2. The texts, and how each example went.
+    # 2. The texts, and how often each label was predicted.
     table, traits = saved_predictions.read_examples(run, split), None
     if table is not None:
         names = [name for name in ("sentence1", "sentence2") if name in table.column_names]
         traits = slices.pair_traits(*(table.column(name).to_pylist() for name in names))
-    history, doubt, count = _histories(run, scored, other_steps)
+    doubt, never_right = _label_doubts(run, scored, other_steps)
     # 3. The curves, which only two classes have.
     curves, sweep = None, None
     if len(labels) == 2:
@@ -159,32 +153,26 @@ def _evaluate(
         calibration=calibration.calibrate(scored.logits, truth),
         order=_order_consistency(run, scored, positive) if split == "validation" else None,
         slices=slices.score_slices(traits, truth, answers, labels) if traits else [],
-        histories={name: int((history == index).sum()) for index, name in enumerate(HISTORIES)},
-        evaluations=count,
     )
-    return RunEvaluation(analysis, truth, answers, confidence, doubt, history, traits, table)
+    return RunEvaluation(analysis, truth, answers, confidence, doubt, never_right, traits, table)
 
 
-def _histories(
+def _label_doubts(
     run: Run, best: SavedLogits, other_steps: tuple[int, ...]
-) -> tuple[NDArray[np.int8], NDArray[np.float32], int]:
-    """Each example's index into `HISTORIES`, the doubt of its label, and how many evaluations were
-    read: all by step, or evenly chosen ones where they are many."""
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """The doubt of each example's label, and whether no evaluation got it right; of all
+    evaluations, or evenly chosen ones where they are many."""
     most = min(_MOST_EVALUATIONS, max(1, _MOST_NUMBERS // best.logits.size), len(other_steps))
     positions = np.linspace(0, len(other_steps) - 1, most)
     truth = best.labels
-    always, ever = np.ones(len(truth), bool), np.zeros(len(truth), bool)
-    right, total, count = ever, np.zeros(len(truth)), 0
+    never_right, total, count = np.ones(len(truth), bool), np.zeros(len(truth)), 0
     for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
             saved = best if step == best.step else saved_predictions.read_logits(run, step)
-            right = saved.logits.argmax(axis=1) == truth
-            always &= right
-            ever |= right
+            never_right &= saved.logits.argmax(axis=1) != truth
             total += calibration.probabilities(saved.logits)[np.arange(len(truth)), truth]
             count += 1
-    history = np.select([always, right, ever], [0, 1, 2], 3).astype(np.int8)
-    return history, (1 - total / count).astype(np.float32), count
+    return (1 - total / count).astype(np.float32), never_right
 
 
 def _order_consistency(run: Run, scored: SavedLogits, positive: int) -> OrderConsistency | None:

@@ -32,7 +32,6 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 
-_MIDDLE = 10**12  # the first order; there is room in front
 _log = logging.getLogger("finetune.jobs.scheduler")
 _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
 
@@ -61,17 +60,13 @@ class Queue:
         """The ids that wait, the next first."""
         return [entry.run_id for entry in self._entries()]
 
-    def add(self, run_id: str, owner: str = "", first: bool = False) -> None:
-        """Put a run at the end of its owner's turns, or before all; one that waits is moved."""
-        entries = self._entries()
-        orders = [entry.order for entry in entries] or [_MIDDLE]
-        if first and entries:
-            turn, order = entries[0].turn, min(orders) - 1
-        else:
-            had_turn = disk.read_json(self._turn_file)
-            now = max(had_turn.values(), default=0)
-            theirs = [entry.turn + 1 for entry in entries if entry.owner == owner]
-            turn, order = max([now + (owner in had_turn), *theirs]), max(orders) + 1
+    def add(self, run_id: str, owner: str = "") -> None:
+        """Put a run at the end of its owner's turns; one that waits is moved."""
+        entries, had_turn = self._entries(), disk.read_json(self._turn_file)
+        order = max((entry.order for entry in entries), default=0) + 1
+        now = max(had_turn.values(), default=0)
+        theirs = [entry.turn + 1 for entry in entries if entry.owner == owner]
+        turn = max([now + (owner in had_turn), *theirs])
         path = self._folder / f"{turn}.{order}-{run_id}"
         with disk.writing(f"The queue {self._folder}"):
             self._folder.mkdir(parents=True, exist_ok=True)

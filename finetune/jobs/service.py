@@ -139,16 +139,6 @@ def resume_run(store: RunStore, run: Run) -> None:
     scheduler.dispatch_queue(store)
 
 
-def move_to_front(store: RunStore, run: Run) -> None:
-    """Let a waiting run be the next, where nobody shares the machine."""
-    if not store.visitor.alone:
-        raise JobError("Others wait too.", "The queue of a shared app goes in order.")
-    with store_lock(store):
-        if run.id not in Queue(store.root).waiting():
-            raise JobError("The run does not wait any more.")
-        Queue(store.root).add(run.id, run.owner, first=True)
-
-
 def stop_run(
     store: RunStore,
     run: Run,

@@ -14,14 +14,12 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from finetune.data import catalog
 from finetune.errors import DataError, ModelError
-from finetune.inference import decision_rule, model_cache
+from finetune.inference import decision_rule
 from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.model_cache import ModelCache
 from finetune.inference.predictor import MAX_CHARACTERS, Predictor
 from tests.support import toys
-from tests.support.hub import LoopbackHub
 
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
 
@@ -173,37 +171,3 @@ def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10))
     with pytest.raises(ModelError, match=r"weights take .* GB of memory are free"):
         load(ModelCache(), best)
-
-
-def test_classifiers_of_the_hub_are_checked_before_they_are_fetched(
-    hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
-    monkeypatch.setattr(model_cache, "MOST_OF_HUB", 1_000_000)
-    assert sum(map(len, files.values())) < 1_000_000
-
-    def fetch(name: str, anonymous: bool = True, **repo: Any) -> tuple[Path, int]:
-        hub.add_repo(name, **repo)
-        return model_cache.fetch_hub_model(name, anonymous)
-
-    folder, max_length = fetch("ada/good", files=toy_checkpoint)
-    assert max_length == 64
-    assert Predictor(folder, max_length, None)("the cat").other is None
-    # What comes with the weights counts too, and what is not fetched does not.
-    words = b"word " * 200_000
-    with pytest.raises(ModelError, match=r"ada/wordy has 0\.0 GB; a visitor may load"):
-        fetch("ada/wordy", files=files | {"vocab.txt": words})
-    assert model_cache.fetch_hub_model("ada/wordy", anonymous=False)[1] == 64
-    assert fetch("ada/more", files=files | {"more/vocab.txt": words})[1] == 64
-    pickle = files | {"pytorch_model.bin": files.pop("model.safetensors")}
-    with pytest.raises(ModelError, match=r"cannot be loaded: .*no file named model.safetensors"):
-        Predictor(*fetch("ada/pickle", files=pickle))
-    with pytest.raises(ModelError, match="ada/none is not on the Hub, or it is private"):
-        model_cache.fetch_hub_model("ada/none", anonymous=True)
-    assert not any(token for token in hub.tokens_seen)
-    monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
-    assert fetch("ada/locked", anonymous=False, files=files, gated=True)[1] == 64  # now it is here
-    with pytest.raises(ModelError, match="ada/locked is gated"):
-        model_cache.fetch_hub_model("ada/locked", anonymous=True)
-    for name in ("../x", "/etc/passwd", "a/b/c", "a b/c", 7, None, "x"):
-        assert not catalog.is_hub_id(name)

@@ -101,10 +101,9 @@ def test_the_order_is_kept_on_disk(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     for name in "abcd":
         queue.add(name)
-    queue.add("c", first=True)
     queue.add("a")  # again: it goes to the end
     (tmp_path / ".queue" / "notes-x.txt").write_text("")  # no place in the queue
-    assert Queue(tmp_path).waiting() == ["c", "b", "d", "a"]
+    assert Queue(tmp_path).waiting() == ["b", "c", "d", "a"]
     queue.remove("b")
     queue.remove("b")
     assert Queue(tmp_path).waiting() == ["c", "d", "a"]
@@ -118,14 +117,10 @@ def test_one_trains_and_the_others_wait_in_order(
     places = [service.queue_place(stand_in, run) for run in (first, second, third)]
     assert places == [(0, 2), (1, 2), (2, 2)]
     assert [status(stand_in, run) for run in (first, second)] == ["running", "waiting"]
-    service.move_to_front(stand_in, third)
-    assert [service.queue_place(stand_in, run)[0] for run in (third, second)] == [1, 2]
-    with pytest.raises(JobError, match="does not wait"):
-        service.move_to_front(stand_in, first)
     hold(ENDLESS)
     scheduling.start()
-    until(lambda: status(stand_in, second) == "finished")
-    in_order = [service.run_summary(stand_in, run) for run in (first, third, second)]
+    until(lambda: status(stand_in, third) == "finished")
+    in_order = [service.run_summary(stand_in, run) for run in (first, second, third)]
     assert in_order[0].ended <= in_order[1].began <= in_order[1].ended <= in_order[2].began
 
 
@@ -381,8 +376,6 @@ def test_a_visitor_has_so_many_runs_and_places(
     assert service.queue_place(bob, waiting) == (1, 3)  # before hers: one of hers trains
     with pytest.raises(JobError, match="3 runs wait already, and the queue has 3 places"):
         service.resume_run(bob, stopped(bob))
-    with pytest.raises(JobError, match="goes in order"):
-        service.move_to_front(bob, waiting)
     with pytest.raises(JobError, match="keeps no cookies"):
         service.start_run(stand_in.for_visitor(owners.identify()), brief())
 

@@ -24,7 +24,7 @@ from babel.messages.pofile import read_po
 from finetune import config, errors
 from finetune.data import catalog
 from finetune.environment import space
-from finetune.evaluation import baselines, examples, report
+from finetune.evaluation import baselines, examples
 from finetune.runs.store import RunStore
 from finetune.runs.summary import MAJORITY
 from finetune.ui import app, i18n
@@ -36,7 +36,6 @@ ERRORS = {name for name, value in vars(errors).items() if isinstance(value, type
 # Texts that are kept elsewhere.
 LISTED: tuple[str, ...] = (
     *examples.SELECTIONS,
-    *report.HISTORIES,
     *(MAJORITY, baselines.TFIDF, baselines.COSINE),
     # the kinds of pairs
     *("words", "overlap", "number", "number differs", "negation", "negation differs"),
