@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -53,9 +52,10 @@ def test_the_batch_is_drawn_as_the_course_draws_one() -> None:
     assert cells(drawn, "token_type_ids")[:6] == ["0", "0", "0", "1", "1", "1"]
     assert drawn.count('<td class="ft-pad">0</td>') == 6  # two of the second, in three tensors
     shapes = {name: size for name, size in BATCH.shapes.items() if name != "token_type_ids"}
-    without = replace(BATCH, shapes=shapes, token_type_ids=[])
+    without = BATCH.model_copy(update={"shapes": shapes, "token_type_ids": []})
     assert "token_type_ids" not in live_updates.first_batch(without)
-    long = replace(BATCH, positions=[0, 1, 2, 97, 98, 99], lengths=[100, 98])
+    few = {"positions": [0, 1, 2, 97, 98, 99], "lengths": [100, 98]}
+    long = BATCH.model_copy(update=few)
     drawn = live_updates.first_batch(long)
     assert drawn.count('title="94 tokens are not shown"') == 2
     assert cells(drawn, "input_ids")[:7] == ["2", "5", "3", "\u2026", "6", "7", "3"]
@@ -63,9 +63,8 @@ def test_the_batch_is_drawn_as_the_course_draws_one() -> None:
 
 @pytest.mark.parametrize("token", [MARKUP, "\u05e9\u05dc\u05d5\u05dd", "\u202e", " cat", "\n"])
 def test_any_token_is_shown_and_never_obeyed(token: str) -> None:
-    odd = replace(
-        BATCH, tokens=[[token] * 6] * 2, labels=[MARKUP, MARKUP], form=MARKUP, special=[MARKUP]
-    )
+    marks = {"labels": [MARKUP, MARKUP], "form": MARKUP, "special": [MARKUP]}
+    odd = BATCH.model_copy(update={"tokens": [[token] * 6] * 2, **marks})
     drawn = live_updates.first_batch(odd)
     assert "<script" not in drawn
     assert "\u202e" not in drawn
