@@ -67,6 +67,10 @@ def default_sleep_time(hardware: str) -> int | None:
     return None if hardware == "cpu-basic" or hardware.startswith("zero-") else 3600
 
 
+class NoAnswer(PublishError):
+    """The Hub gave no answer, or failed: what was asked may be done all the same."""
+
+
 class HubClient:
     """The Hub as one person sees it, until `stopped` says that they want the end."""
 
@@ -169,7 +173,7 @@ class HubClient:
             if (now := self.beat()) != beat:
                 beat, since = now, time.monotonic()
             if time.monotonic() - since > PATIENCE:
-                raise PublishError(
+                raise NoAnswer(
                     "{action}: for {patience:g} seconds the Hub has not answered, or has asked for "
                     "a pause.",
                     "Check the network and try again.",
@@ -194,9 +198,9 @@ class HubClient:
             )
         if status := cause.status:
             fact = _("{action} was refused with status {status}.", action=action, status=status)
-            return PublishError(fact, remedy)
+            return (PublishError if status < 500 else NoAnswer)(fact, remedy)
         reason = cause.reason or self._without_secrets(hub_errors.chain(error)[-1])
-        return PublishError("{action} failed: {reason}.", remedy, action=action, reason=reason)
+        return NoAnswer("{action} failed: {reason}.", remedy, action=action, reason=reason)
 
     def _without_secrets(self, error: BaseException) -> str:
         """What a client's error says, without tokens and the queries of signed addresses."""

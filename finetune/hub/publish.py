@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from finetune.data import checkpoints
 from finetune.errors import FinetuneError, PublishError
 from finetune.hub import demo, model_card
-from finetune.hub.client import HubClient
+from finetune.hub.client import HubClient, NoAnswer
 from finetune.hub.push_plan import Files, PushPlan, PushRequest, prepare_push
 from finetune.messages import message as _
 from finetune.runs.events import Phase
@@ -183,16 +183,23 @@ def _upload(
         tell(Phase.COMMIT, plan.size)
         hub.check_stopped()  # the last moment: a commit cannot be taken back
         removals = map(CommitOperationDelete, plan.removed)
-        commit = hub.call(
-            _("The push to {full}", full=plan.full),
-            lambda: hub.api.create_commit(
-                plan.full,
-                [*operations, *removals],
-                commit_message="Fine-tuned with Finetune",
-                parent_commit=plan.head or None,
-            ),
-            stoppable=False,
-        )
+        try:
+            commit = hub.call(
+                _("The push to {full}", full=plan.full),
+                lambda: hub.api.create_commit(
+                    plan.full,
+                    [*operations, *removals],
+                    commit_message="Fine-tuned with Finetune",
+                    parent_commit=plan.head or None,
+                ),
+                stoppable=False,
+            )
+        except NoAnswer as error:
+            raise PublishError(
+                "{fact} The commit may still arrive.",
+                "Look into the repository in a minute, and push again if it has not arrived.",
+                fact=error.fact,
+            ) from None
     tell(Phase.COMMITTED, plan.size)
     return str(commit.oid)
 

@@ -267,12 +267,16 @@ def describe_event(event: events.Event) -> str:
                 f"{event.train_examples} training and {event.validation_examples} validation "
                 f"pairs, {event.total_steps} steps, {event.parameters:,} parameters"
             )
+            unreadable = [
+                f"warning: {count:,} rows of {split} could not be read and are left out"
+                for split, count in event.data.get("unreadable", {}).items()
+            ]
             leaks = [
                 f"warning: {count:,} training pairs stand in {split} too, and its score will "
                 "flatter the model; --drop_leaked leaves them out"
                 for split, count in event.data.get("leaked", {}).items()
             ]
-            return "\n".join([counts, *leaks])
+            return "\n".join([counts, *unreadable, *leaks])
         case events.Stepped():
             return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
         case events.Evaluated():

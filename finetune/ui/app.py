@@ -45,6 +45,7 @@ def build(store: RunStore) -> gr.Blocks:
         tabs.draw()
         Api(store, tabs.predict.models).wire()
         tabs.wire(page)
+    feedback.refuse_in_one_line(page)
     return page
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import gradio as gr
 from markupsafe import Markup
+from starlette.exceptions import HTTPException
 
 from finetune.errors import ConfigError, FinetuneError
 from finetune.ui import auth, theme
@@ -26,6 +27,33 @@ LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
 AS_DRAWN = theme.asset("as_drawn.js")  # `js_on_load` of a `gr.HTML` with controls in it
 Updates = dict[Any, Any]  # component -> its new value or `gr.update`; others stay as they are
 Handler = Callable[..., Updates]
+
+
+def refuse_in_one_line(page: gr.Blocks) -> None:
+    """Log input that a control refuses in one line instead of Gradio's traceback of 10 KB: any
+    client can send any value, as often as it likes."""
+    take = page.preprocess_data
+
+    async def preprocess_data(block_fn: Any, *values: Any, **options: Any) -> Any:
+        try:
+            if block_fn.fn is None:
+                raise ValueError("the browser alone does that")
+            return await take(block_fn, *values, **options)
+        except Exception as error:
+            fact = " ".join(str(error).split())[:200]
+            _log.warning("refused input to %s: %s: %s", block_fn.name, type(error).__name__, fact)
+            text = error.message if isinstance(error, gr.Error) else "This input cannot be read."
+            raise gr.Error(text, print_exception=False) from error
+
+    page.preprocess_data = preprocess_data  # type: ignore[method-assign]
+    page.default_config.fns = _Functions(page.default_config.fns)
+
+
+class _Functions(dict[int, Any]):
+    """The page's functions by index; 404 for one that is not there."""
+
+    def __missing__(self, index: object) -> Any:
+        raise HTTPException(404, "There is no such function.")
 
 
 def reports_errors_in(component: str) -> Callable[[Handler], Handler]:

@@ -172,7 +172,7 @@ def test_what_cannot_be_pushed_is_said_before_a_byte(
         ("POST", BATCH, 429, "status 429.*after it"),
         ("PUT", PUT, 503, r"Sending .* to ada/pairs was refused with status 503"),
         ("POST", COMMIT, 401, "status 401.*make a new one"),
-        ("POST", COMMIT, 500, "status 500.*a fault"),
+        ("POST", COMMIT, 500, "status 500.*may still arrive"),
     ],
 )
 def test_a_refusal_names_its_remedy_and_the_next_try_works(
