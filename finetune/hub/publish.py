@@ -97,13 +97,14 @@ def push_run(
     plan, files = prepare_push(run, summary, request, hub)
     if plan.billed and plan.price not in approved:
         raise PublishError(
-            f"The demo Space would be billed: {plan.hardware}. Nothing was sent.",
+            "The demo Space would be billed: {hardware}. Nothing was sent.",
             "Press Check to see the price, and push then; or choose cpu-basic, which is free.",
+            hardware=plan.hardware,
         )
     if plan.held and not request.update and plan.full not in approved:
         raise RepositoryExists(
-            f"{plan.full} exists already.",
-            "Press Check to see what a push changes in it, and push then; or choose another name.",
+            _("{full} exists already.", full=plan.full),
+            _("Press Check to see what a push changes in it, and push then; or choose another name."),
         )
     length = checkpoints.length_of(run.folder)
     score = partial(score_model, paired=summary.paired, max_length=length)
