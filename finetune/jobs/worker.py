@@ -22,8 +22,8 @@ LIFETIME = 3600.0  # seconds without a run after which a warm worker ends
 _IMPORTED = (  # the first is what the first optimizer would import
     "torch._dynamo", "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto", "finetune.data.splits", "finetune.jobs.train",
-    "finetune.training.dataloaders", "finetune.training.loop",
-    "finetune.training.metrics", "finetune.training.model", "finetune.training.trackers",
+    "finetune.training.dataloaders", "finetune.training.loop", "finetune.training.model",
+    "sklearn.metrics",
 )  # fmt: skip
 
 
