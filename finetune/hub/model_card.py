@@ -76,7 +76,7 @@ def check_findings(run: Run, summary: RunSummary) -> Sequence[Finding]:
     """What a check of the run's pairs found, if there was one of the very same rows."""
     with contextlib.suppress(FinetuneError):
         folder = check_report.folder_for(run.folder.parent, run.config())
-        checked, prepared = check_report.read_report(folder), summary.prepared
+        checked, prepared = check_report.read_report(folder / "report.json"), summary.prepared
         if checked and prepared and checked.fingerprint == prepared.fingerprint:
             return [finding for finding in checked.findings if finding.severity != "notes"]
     return ()

@@ -104,7 +104,10 @@ def push_run(
     if plan.held and not request.update and plan.full not in approved:
         raise RepositoryExists(
             _("{full} exists already.", full=plan.full),
-            _("Press Check to see what a push changes in it, and push then; or choose another name."),
+            _(
+                "Press Check to see what a push changes in it, and push then; or choose another "
+                "name."
+            ),
         )
     length = checkpoints.length_of(run.folder)
     score = partial(score_model, paired=summary.paired, max_length=length)

@@ -169,10 +169,11 @@ class _Training:
         now, before = self.pairs.fingerprint, run.events_summary().prepared
         if self.checkpoint and before is not None and before.fingerprint not in ("", now):
             revision = before.data.get("revision", "")
-            remedy = "Start a new run, with dataset_revision {revision} for the former pairs."
             raise DataError(
                 "The pairs have changed since this run began (fingerprint {now}, it was {before}).",
-                remedy if revision else "Start a new run.",
+                "Start a new run, with dataset_revision {revision} for the former pairs."
+                if revision
+                else "Start a new run.",
                 now=now[:12],
                 before=before.fingerprint[:12],
                 revision=revision,

@@ -88,7 +88,7 @@ def test_zerogpu_finds_a_function_in_the_app(tmp_path: Path) -> None:
         [sys.executable, "-c", "import app"], cwd=ROOT, env=with_spaces(tmp_path),
         capture_output=True, text=True,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "lends to lent\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "lends to zero_gpu_function\n"), done.stderr
 
 
 @pytest.mark.long

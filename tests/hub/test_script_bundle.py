@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dataclasses
 import io
 import re
 import runpy
@@ -184,7 +183,7 @@ def test_what_the_script_does_not_repeat_is_refused_by_name(
     with pytest.raises(DataError, match="have changed since run"):
         script_bundle.script_zip(run, store)
     pairs = splits.load_pairs(run.config(), store.root)
-    run.append(dataclasses.replace(prepared, fingerprint=pairs.fingerprint))
+    run.append(prepared.model_copy(update={"fingerprint": pairs.fingerprint}))
     folder = unpacked(run, store)
     with pytest.raises(SystemExit, match="'optim', 'num_processes', 'torch_compile'"):
         runpy.run_path(str(folder / "train.py"))

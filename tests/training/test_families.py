@@ -148,7 +148,7 @@ def test_what_a_checkpoint_reads_is_said_everywhere(
     for ask in (service.start_run, cost.estimate_cost):
         with pytest.raises(ConfigError, match=words):
             ask(store, config)
-    assert cost.estimate_cost(store, config.changed(max_length=65)).steps
+    assert cost.estimate_cost(store, config.changed(max_length=65)).parameters
 
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "DebertaV2", "GPT2"])
