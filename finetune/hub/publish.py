@@ -186,25 +186,29 @@ def _upload(
         )
         tell(Phase.COMMIT, plan.size)
         hub.check_stopped()  # the last moment: a commit cannot be taken back
-        removals = map(CommitOperationDelete, plan.removed)
-        try:
-            commit = hub.call(
-                _("The push to {full}", full=plan.full),
-                lambda: hub.api.create_commit(
-                    plan.full,
-                    [*operations, *removals],
-                    commit_message="Fine-tuned with Finetune",
-                    parent_commit=plan.head or None,
-                ),
-                stoppable=False,
-            )
-        except NoAnswer as error:
-            raise PublishError(
-                "{fact} The commit may still arrive.",
-                "Look into the repository in a minute, and push again if it has not arrived.",
-                fact=error.fact,
-            ) from None
+        sha = _commit(hub, plan, operations)
     tell(Phase.COMMITTED, plan.size)
+    return sha
+
+
+def _commit(hub: HubClient, plan: PushPlan, additions: list[Any]) -> str:
+    """One commit of the additions, without the files of an earlier model; its sha."""
+    operations = [*additions, *map(CommitOperationDelete, plan.removed)]
+    message, parent = "Fine-tuned with Finetune", plan.head or None
+    try:
+        commit = hub.call(
+            _("The push to {full}", full=plan.full),
+            lambda: hub.api.create_commit(
+                plan.full, operations, commit_message=message, parent_commit=parent
+            ),
+            stoppable=False,
+        )
+    except NoAnswer as error:
+        raise PublishError(
+            "{fact} The commit may still arrive.",
+            "Look into the repository in a minute, and push again if it has not arrived.",
+            fact=error.fact,
+        ) from None
     return str(commit.oid)
 
 
