@@ -109,8 +109,8 @@ def get_prediction(store: RunStore, job_id: object) -> PredictionJob:
 def newest_predictions(store: RunStore) -> list[PredictionJob]:
     """The visitor's prediction jobs, the newest first."""
     jobs = [PredictionJob(path.parent) for path in (store.root / "batches").glob("*/job.json")]
-    mine = [job for job in jobs if store.visitor.owns(job.owner)]
-    return sorted(mine, key=lambda job: job.created, reverse=True)
+    owned = [job for job in jobs if store.visitor.owns(job.owner)]
+    return sorted(owned, key=lambda job: job.created, reverse=True)
 
 
 def prediction_state(job: PredictionJob) -> PredictionState:

@@ -74,14 +74,14 @@ def _not_found(request: Request, error: Exception | None = None) -> Response:
     return PlainTextResponse(message, 404)
 
 
-def _watch(mine: RunStore, request: Request) -> Response:
+def _watch(store: RunStore, request: Request) -> Response:
     """The parts of a run's live view that the browser does not have yet; without an id all parts
     as they are while there is no run."""
     LocalContext.request.set(request)  # type: ignore[arg-type]  # its language is the answer's
     headers = {"cache-control": "no-store"}
     if run_id := request.path_params["run_id"]:
-        run = (mine.everyone if mine.visitor.admin else mine).get(run_id)
-        parts, wait = live_updates.changes(mine.everyone, run, request.query_params)
+        run = (store.everyone if store.visitor.admin else store).get(run_id)
+        parts, wait = live_updates.changes(store.everyone, run, request.query_params)
         headers["x-wait"] = str(wait)
     else:
         parts = live_updates.blank()
@@ -90,16 +90,16 @@ def _watch(mine: RunStore, request: Request) -> Response:
     return Response(orjson.dumps(parts), media_type="application/json", headers=headers)
 
 
-def _run_download(mine: RunStore, request: Request) -> Response:
-    run, kind = mine.get(request.path_params["run_id"]), request.path_params["kind"]
+def _run_download(store: RunStore, request: Request) -> Response:
+    run, kind = store.get(request.path_params["run_id"]), request.path_params["kind"]
     content: Iterable[str | bytes]
     match kind:
         case "model.zip":
             content = downloads.model_zip(run)
         case "script.zip":
-            content = script_bundle.script_zip(run, mine)
+            content = script_bundle.script_zip(run, store)
         case "onnx.zip":
-            content = export.export_zip(run, service.run_summary(mine, run))
+            content = export.export_zip(run, service.run_summary(store, run))
         case "events.csv":
             content = downloads.events_csv(run)
         case "config.json":
@@ -112,9 +112,9 @@ def _run_download(mine: RunStore, request: Request) -> Response:
     return _attachment(content, f"{run.id}-{kind}")
 
 
-def _batch_result(mine: RunStore, request: Request) -> Response:
+def _batch_result(store: RunStore, request: Request) -> Response:
     """A judged file, as far as it is written."""
-    batch = predict.get_prediction(mine, request.path_params["batch_id"])
+    batch = predict.get_prediction(store, request.path_params["batch_id"])
     if batch.result is None:
         raise StoreError("There is no result yet.", "Wait for the first rows.")
     stem = batch.prediction_request().file.partition(".")[0][:80]

@@ -47,13 +47,13 @@ class _TooMuch(Exception):
 
 async def receive(store: RunStore, request: Request) -> Response:
     """Save the files of a form, and answer with their paths as Gradio's own route does."""
-    mine = auth.visitor_store(store, request)
-    owner = mine.visitor.name
-    if not mine.visitor.may_start:
+    visitor_store = auth.visitor_store(store, request)
+    owner = visitor_store.visitor.name
+    if not visitor_store.visitor.may_start:
         return PlainTextResponse(" ".join(NOBODY), 403, _CLOSE)
     # Whatever comes from now on, in other requests too, takes of the room there is now.
     own_before, all_before = _received[owner], _received.total()
-    own_room, shared_room = await run_in_threadpool(_room, mine)
+    own_room, shared_room = await run_in_threadpool(_room, visitor_store)
     folder = _owner_folder(owner) / secrets.token_urlsafe(18)
     upload_id = request.query_params.get("upload_id")
     paths: list[str] = []
