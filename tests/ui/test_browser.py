@@ -165,7 +165,7 @@ def test_a_persons_own_file(app: App, page: Page, toy_checkpoint: Path, tmp_path
     expect(page.locator("#look-progress")).to_contain_text("nyu-mll/glue is not on the Hub")
     page.get_by_role("button", name="Your own files").click()
     page.locator("#train-file input[type=file]").set_input_files(own_file(tmp_path))
-    expect(page.locator("#overview")).to_contain_text("Choose it as label_column")
+    expect(page.locator("#overview")).to_contain_text("Choose it as sentence1_column")
     expect(page.locator("#overview")).to_contain_text("number, ours, theirs, verdict")
     choose(page, "sentence1_column", "ours")
     choose(page, "sentence2_column", "theirs")
