@@ -95,7 +95,7 @@ class Uploads:
         for path in self.root.glob("*/upload.json"):
             folder, name = path.parent, UPLOAD_PREFIX + path.parent.name
             with contextlib.suppress(OSError, DataError):  # not theirs, or just removed
-                size = sum(file.stat().st_size for file in folder.iterdir())
+                size = sum(file.stat().st_size for file in self.files(name).values())
                 when = folder.stat().st_mtime
                 stored.append(StoredUpload(name, self.file_names(name), size, when))
         return sorted(stored, key=lambda upload: upload.when)
