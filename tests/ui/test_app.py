@@ -11,13 +11,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
 import pytest
 from starlette.requests import Request
 
-from finetune import config
+from finetune import config, owners
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
 from finetune.inference import decision_rule
@@ -286,3 +287,19 @@ def test_the_app_starts_without_torch_and_asks_nobody_outside(tmp_path: Path) ->
     assert "200 False" in done.stdout, done.stderr
     assert set(re.findall("OUTSIDE.*", done.stderr)) == {"OUTSIDE 192.0.2.1"}  # this test's own
     assert done.returncode == 0, done.stderr
+
+
+def test_a_public_link_is_for_visitors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever has the link must not be the owner of the runs here."""
+    import app as program
+    from finetune.ui import app as page
+
+    options: dict[str, Any] = {}
+    monkeypatch.setenv("FINETUNE_VISITORS", "0")
+    monkeypatch.setattr(sys, "argv", ["app.py", "--share", "--runs", str(tmp_path)])
+    monkeypatch.setattr(program, "Scheduler", lambda *_, **__: SimpleNamespace(start=dict))
+    monkeypatch.setattr(program, "lower_priority", dict)
+    monkeypatch.setattr(page, "launch", lambda *_, **named: options.update(named))
+    program.main()
+    assert options["share"]
+    assert owners.is_shared()
