@@ -1,9 +1,9 @@
-// The command stays unfolded when the form is changed.
+// What is unfolded stays so when the form is changed.
 let open = false;
 element.addEventListener('toggle', (event) => {
-  if (event.target.matches('.ft-command')) open = event.target.open;
+  if (event.target.matches('.ft-costs')) open = event.target.open;
 }, true);
 watch('value', () => {
-  const command = element.querySelector('.ft-command');
-  if (command && command.open !== open) command.open = open;
+  const costs = element.querySelector('.ft-costs');
+  if (costs && costs.open !== open) costs.open = open;
 });

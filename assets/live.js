@@ -1,10 +1,8 @@
 // Shows one run and asks for its news. The value is the run's id; the app is asked with the mark of
 // each part that is shown, and answers with the parts that have changed. `submit` tells Gradio that
-// the run's state is another. What is shown while there is no run is asked for once, in the
-// reader's language.
+// the run's state is another, `select` that a button of the view was pressed.
 let run = '', marks = {}, pending = false, wait = 1000;
 const part = (name) => element.querySelector(`[data-part="${name}"]`);
-const showsNoRun = part('status').textContent !== '';
 const show = (name, content) => {
   const box = part(name);
   if (name !== 'log') { box.innerHTML = content; return; }
@@ -13,8 +11,7 @@ const show = (name, content) => {
   if (atEnd) box.scrollTop = box.scrollHeight;
 };
 async function ask() {
-  if (pending || document.hidden || element.offsetParent === null) return;
-  if (!run && (!showsNoRun || marks.status !== undefined)) return;
+  if (!run || pending || document.hidden || element.offsetParent === null) return;
   pending = true;
   const asked = run;
   try {
@@ -30,6 +27,7 @@ async function ask() {
       if (name !== 'state') show(name, content);
       else if (before !== undefined) trigger('submit');
     }
+    element.querySelector('.ft-live').toggleAttribute('data-empty', false);
   } catch (error) {
     part('gone').hidden = false;
   } finally {
@@ -37,9 +35,23 @@ async function ask() {
     if (asked !== run) ask();
   }
 }
-const change = () => { run = String(props.value || ''); marks = {}; ask(); };
+const change = () => {
+  run = String(props.value || '');
+  marks = {};
+  if (!run) element.querySelector('.ft-live').toggleAttribute('data-empty', true);
+  ask();
+};
 watch('value', change);
 change();
+element.addEventListener('click', (event) => {
+  const button = event.target.closest('[data-do]');
+  if (!button) return;
+  if (button.dataset.busy) { // said at once; the server draws it so, too
+    button.disabled = true;
+    button.textContent = button.dataset.busy;
+  }
+  trigger('select', {do: button.dataset.do, what: button.dataset.what, run});
+});
 document.addEventListener('visibilitychange', ask);
 const repeat = () => { ask(); setTimeout(repeat, wait); };
 setTimeout(repeat, wait);

@@ -15,21 +15,29 @@
     }
     search();
     differ();
+    refused();
   };
   let due = 0;
   const soon = () => { due ||= setTimeout(() => { due = 0; tend(); }, 150); };
   for (const what of ['click', 'focusin']) document.addEventListener(what, soon);
   addEventListener('resize', soon);
-  addEventListener('load', () => {
-    new MutationObserver(soon).observe(document.body, {childList: true, subtree: true});
-    soon();
-  });
-  // On a phone the run stands below the form: who presses Train shall see it begin.
+  // The root, since Gradio may run this before there is a body, or after the page was loaded.
+  new MutationObserver(soon).observe(document.documentElement, {childList: true, subtree: true});
+  soon();
+  // Tabs within a part of the page: [data-tabs] holds a tablist and, in the same order, its panels.
+  const choose = (tab) => {
+    const tabs = [...tab.parentElement.children];
+    const panels = tab.closest('[data-tabs]').querySelectorAll(':scope > [role=tabpanel]');
+    tabs.forEach((one, n) => {
+      one.setAttribute('aria-selected', String(one === tab));
+      one.tabIndex = one === tab ? 0 : -1;
+      panels[n].hidden = one !== tab;
+      panels[n].setAttribute('aria-label', one.textContent);
+    });
+  };
   document.addEventListener('click', (event) => {
-    if (innerWidth > 640 || !event.target.closest?.('#train')) return;
-    const calm = matchMedia('(prefers-reduced-motion: reduce)').matches;
-    setTimeout(() => document.querySelector('#train-message .ft-said') ||
-      document.querySelector('#status')?.scrollIntoView({behavior: calm ? 'auto' : 'smooth'}), 700);
+    const tab = event.target.closest?.('[data-tabs] > [role=tablist] > [role=tab]');
+    if (tab) choose(tab);
   });
   // Arrows go from tab to tab (https://www.w3.org/WAI/ARIA/apg/patterns/tabs/).
   document.addEventListener('keydown', (event) => {
@@ -54,20 +62,48 @@
     go(event, [...choice.closest('fieldset').querySelectorAll('input[type=radio]')], choice, step);
   });
 
-  // Advanced: a box hides the settings that do not match, and what differs from the preset says so.
+  // The form: a box hides the settings that do not match, and opens Advanced for those that do; what
+  // differs from the preset says so, and what was refused is marked.
   const knobs = (within) => [...document.querySelectorAll(`${within} [id^="knob-"]`)];
   const plainly = (text) => text.toLowerCase().replaceAll('_', ' ');
   const search = () => {
     const box = document.querySelector('#find-knob :is(input, textarea)');
-    const told = document.querySelector('#knobs-shown p');
-    if (!box || !told) return;
+    const status = document.querySelector('#knobs-shown p');
+    if (!box || !status) return;
     const words = plainly(box.value).split(/\s+/).filter(Boolean);
-    const all = knobs('#advanced');
-    const fits = (one) => words.every((word) => plainly(one.textContent).includes(word));
-    for (const one of all) one.toggleAttribute('data-left-out', !fits(one));
-    const now = `${all.filter(fits).length} / ${all.length}`;
-    const count = told.querySelector('b') || told.appendChild(document.createElement('b'));
+    const matches = (text) => words.every((word) => plainly(text).includes(word));
+    const all = knobs('#setup'), left = all.filter((knob) => matches(knob.textContent));
+    for (const knob of all) knob.toggleAttribute('data-left-out', !left.includes(knob));
+    const now = `${left.length} / ${all.length}`;
+    const count = status.querySelector('b') || status.appendChild(document.createElement('b'));
     if (count.textContent !== now) count.textContent = now;
+    status.hidden = !words.length;
+    const elsewhere = JSON.parse(status.dataset.elsewhere).some(matches);
+    document.querySelector('#knobs-elsewhere p').hidden = !words.length || !elsewhere;
+    if (words.length) unfold(); // what is folded is not in the document
+  };
+  const unfold = () => document.querySelector('#advanced > button.label-wrap:not(.open)')?.click();
+  const refused = () => {
+    const problems = new Map([...document.querySelectorAll('#train-message [data-field]')].map(
+      (problem) => [`knob-${problem.dataset.field}`, problem]));
+    if ([...problems.keys()].some((id) => !document.getElementById(id))) unfold();
+    for (const knob of knobs('')) {
+      const problem = problems.get(knob.id), box = knob.querySelector('input, textarea');
+      const text = problem?.querySelector('span').textContent ?? '';
+      if (!box || text === (knob.dataset.problem ?? '')) continue;
+      if (!problem) {
+        delete knob.dataset.problem;
+        for (const name of ['aria-invalid', 'aria-describedby']) box.removeAttribute(name);
+        continue;
+      }
+      problem.id = `problem-${problem.dataset.field}`;
+      knob.dataset.problem = text;
+      box.setAttribute('aria-invalid', 'true');
+      box.setAttribute('aria-describedby', problem.id);
+      if (problem === problems.values().next().value) { // the first
+        setTimeout(() => { box.scrollIntoView({block: 'center'}); box.focus(); }, 100);
+      }
+    }
   };
   const differ = () => {
     const chosen = document.querySelector('#preset input')?.value;
@@ -253,9 +289,7 @@
     stay(plot);
     if (focused && document.activeElement === document.body) plot.focus({preventScroll: true});
   };
-  addEventListener('load', () => {
-    new MutationObserver(redrawn).observe(document.body, {childList: true, subtree: true});
-  });
+  new MutationObserver(redrawn).observe(document.documentElement, {childList: true, subtree: true});
 })();
 // What the browser alone does in events of the tabs: `js=` and `js_on_load=` in finetune/ui/tabs.
 window.finetune = (() => {

@@ -4,5 +4,6 @@ element.addEventListener('click', (event) => {
   if (!link) return;
   const tab = document.querySelector(`#tabs [role="tab"][data-tab-id="${link.dataset.tab}"]`);
   tab?.click();
+  if (link.dataset.tab === 'train') document.querySelector('#new-run')?.click(); // with its form
   tab?.focus();
 });

@@ -39,11 +39,13 @@ Scheduler = Literal[
 ]  # fmt: skip
 
 
-def _field(group: str, default: Any, *bounds: float, usual: tuple[float, ...] = ()) -> Any:
+def _field(
+    group: str, default: Any, *bounds: float, usual: tuple[float, ...] = (), label: str = ""
+) -> Any:
     """A field of `RunConfig`: with the lowest and the highest value, and those between which nearly
-    all runs lie, where it is a number."""
+    all runs lie, where it is a number; and its label in the form where that is not its name."""
     low, high = bounds or (None, None)
-    details: Any = {"group": group, "low": low, "high": high, "usual": usual}
+    details: Any = {"group": group, "low": low, "high": high, "usual": usual, "label": label}
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
@@ -79,19 +81,19 @@ class RunConfig(BaseModel):
     """What to learn from: one offered, your files (see Data), or a Hub id as owner/name."""
     checkpoint: str = _common(BUNDLED_CHECKPOINT)
     """The pretrained model to start from: one offered, a Hub id, or a folder."""
+    num_train_epochs: int = _common(3, 1, 1000, usual=(1, 20), label="Epochs")
+    """Passes over the training pairs. A few thousand may need 5; the best one is kept."""
     learning_rate: float = _common(5e-5, 1e-8, 1.0, usual=(1e-6, 0.001))
     """Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls."""
-    num_train_epochs: int = _common(3, 1, 1000, usual=(1, 20))
-    """Passes over the training pairs. A few thousand may need 5; the best one is kept."""
-    per_device_train_batch_size: int = _common(8, 1, 4096)
+    per_device_train_batch_size: int = _training(8, 1, 4096, label="Batch size")
     """Pairs a step on each device. Larger is faster on a GPU and takes more memory."""
-    max_length: int = _common(128, 8, 8192)
+    max_length: int = _training(128, 8, 8192, label="Maximum length")
     """Longest pair in tokens; what is beyond is cut. Shorter is faster."""
-    seed: int = _common(42, 0, 2**31 - 1)
+    seed: int = _training(42, 0, 2**31 - 1)
     """Fixes the order of the pairs, the new classifier's weights and dropout."""
-    max_steps: int = _training(-1, -1, 10_000_000)
+    max_steps: int = _training(-1, -1, 10_000_000, label="Maximum steps")
     """Stop after this many optimizer steps; -1 leaves it to num_train_epochs."""
-    gradient_accumulation_steps: int = _training(1, 1, 1024)
+    gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
     """Batches summed before each step: a larger batch in the same memory."""
     weight_decay: float = _training(0.01, 0.0, 1.0, usual=(0.0, 0.3))
     """Pull of AdamW towards zero. 0.01 is AdamW's own default."""
@@ -101,25 +103,27 @@ class RunConfig(BaseModel):
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
     warmup_steps: int = _training(0, 0, 10_000_000)
     """Steps in which the rate rises from 0, in place of warmup_ratio; 0 leaves it to that."""
-    lr_scheduler_type: Scheduler = _training("linear")
+    lr_scheduler_type: Scheduler = _training("linear", label="Learning rate schedule")
     """How the rate goes on after the warm-up; linear and cosine suit most runs."""
     optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor"] = _training(
-        "adamw_torch_fused"
+        "adamw_torch_fused", label="Optimizer"
     )
     """AdamW plain or fused (faster), with 8-bit states (CUDA, bitsandbytes), or Adafactor."""
-    adam_beta1: float = _expert(0.9, 0.0, 0.9999)
+    adam_beta1: float = _expert(0.9, 0.0, 0.9999, label="AdamW beta 1")
     """Memory of AdamW's mean of gradients. Seldom changed."""
-    adam_beta2: float = _expert(0.999, 0.0, 0.999999)
+    adam_beta2: float = _expert(0.999, 0.0, 0.999999, label="AdamW beta 2")
     """Memory of AdamW's mean of squares. 0.98 reacts faster, with a larger batch."""
-    adam_epsilon: float = _expert(1e-8, 1e-16, 0.1)
+    adam_epsilon: float = _expert(1e-8, 1e-16, 0.1, label="AdamW epsilon")
     """Keeps AdamW from dividing by nothing. 1e-6 is steadier."""
-    max_grad_norm: float = _training(1.0, 0.0, 1000.0)
+    max_grad_norm: float = _training(1.0, 0.0, 1000.0, label="Gradient clipping")
     """Clip the gradient's norm to this, which tames sudden jumps; 0 does not clip."""
-    label_smoothing_factor: float = _training(0.0, 0.0, 0.9, usual=(0.0, 0.3))
+    label_smoothing_factor: float = _training(
+        0.0, 0.0, 0.9, usual=(0.0, 0.3), label="Label smoothing"
+    )
     """Aim at less than certainty: 0.1 helps where labels are noisy."""
     class_weights: Literal["none", "balanced"] = _training("none")
     """balanced weighs the loss of each class by its rarity: try it where one is rare."""
-    swap_augmentation: bool = _training(False)
+    swap_augmentation: bool = _training(False, label="Both orders")
     """Train on both orders of every pair: twice the steps; where order means nothing only."""
     deterministic: bool = _training(False)
     """Forbid operations whose result varies from run to run; slower on a GPU."""
@@ -129,29 +133,33 @@ class RunConfig(BaseModel):
     """Leave the word embeddings as they are: less memory, faster. Off for words of a new field."""
     frozen_layers: int = _model(0, 0, 200)
     """Leave so many of the lowest layers as they are."""
-    attn_implementation: Literal["auto", "sdpa", "eager", "flash_attention_2"] = _model("auto")
+    attn_implementation: Literal["auto", "sdpa", "eager", "flash_attention_2"] = _model(
+        "auto", label="Attention"
+    )
     """How attention is computed; auto takes the fastest the model has."""
-    use_lora: bool = _model(False)
+    use_lora: bool = _model(False, label="LoRA")
     """Train small added matrices (LoRA), not all weights: less memory for large checkpoints."""
-    lora_r: int = _model(16, 1, 1024)
+    lora_r: int = _model(16, 1, 1024, label="LoRA rank")
     """Rank of LoRA's matrices; more can learn more."""
-    lora_alpha: int = _model(32, 1, 4096)
+    lora_alpha: int = _model(32, 1, 4096, label="LoRA alpha")
     """LoRA's scale; about twice the rank."""
-    lora_dropout: float = _model(0.05, 0.0, 0.9)
+    lora_dropout: float = _model(0.05, 0.0, 0.9, label="LoRA dropout")
     """Dropout before LoRA's matrices."""
-    lora_target_modules: str = _model("")
+    lora_target_modules: str = _model("", label="LoRA layers")
     """Names of the layers LoRA changes, with commas between; empty for all linear ones."""
-    per_device_eval_batch_size: int = _evaluation(32, 1, 4096)
+    per_device_eval_batch_size: int = _evaluation(32, 1, 4096, label="Evaluation batch size")
     """Pairs a batch when scoring the validation split."""
-    eval_steps: int = _evaluation(0, 0, 10_000_000)
+    eval_steps: int = _evaluation(0, 0, 10_000_000, label="Steps between evaluations")
     """Score the validation split every so many steps; 0 does it after each epoch."""
-    save_steps: int = _evaluation(0, 0, 10_000_000)
+    save_steps: int = _evaluation(0, 0, 10_000_000, label="Steps between checkpoints")
     """Write a checkpoint to resume from every so many steps; 0 does it at each evaluation."""
-    save_total_limit: int = _evaluation(1, 1, 1000)
+    save_total_limit: int = _evaluation(1, 1, 1000, label="Checkpoints kept")
     """Keep so many of the latest checkpoints while the run goes on; it resumes from the last."""
-    logging_steps: int = _evaluation(5, 1, 100_000)
+    logging_steps: int = _evaluation(5, 1, 100_000, label="Steps between reports")
     """Report the mean training loss every so many steps."""
-    metric_for_best_model: Literal["f1", "accuracy", "loss"] = _evaluation("f1")
+    metric_for_best_model: Literal["f1", "accuracy", "loss"] = _evaluation(
+        "f1", label="Best model by"
+    )
     """The validation score that decides which model is kept."""
     early_stopping_patience: int = _evaluation(0, 0, 1000)
     """End after so many evaluations without a better score; 0 goes to the end."""
@@ -167,41 +175,41 @@ class RunConfig(BaseModel):
     """Round lengths up to a multiple of this; 8 suits GPU tensor cores, 0 does not."""
     gradient_checkpointing: bool = _speed(False)
     """Compute activations twice rather than keep them: less memory, a third slower."""
-    torch_compile: bool = _speed(False)
+    torch_compile: bool = _speed(False, label="Compile the model")
     """Compile the model: minutes at the start, faster steps on a GPU afterwards."""
-    num_processes: int = _speed(1, 1, 64)
+    num_processes: int = _speed(1, 1, 64, label="Processes")
     """Processes that share each batch's work, one for each GPU; the batch size is each one's."""
-    accelerate_config: str = _speed("")
+    accelerate_config: str = _speed("", label="Accelerate configuration")
     """A file that `accelerate config` wrote, for FSDP or DeepSpeed; empty for none."""
-    dataset_config_name: str = _data("")
+    dataset_config_name: str = _data("", label="Configuration")
     """Which configuration of a Hub dataset; empty for its only or its default one."""
-    dataset_revision: str = _data("")
+    dataset_revision: str = _data("", label="Revision")
     """Branch, tag or commit of a Hub dataset; empty for the newest."""
-    train_split: str = _data("")
+    train_split: str = _data("", label="Training split")
     """The split to train on; empty for train."""
     validation_split: str = _data("")
     """The split to score on; empty for validation or the like, else it is cut from train."""
     test_split: str = _data("")
     """The split kept for the very end; empty for test."""
-    sentence1_column: str = _data("")
+    sentence1_column: str = _data("", label="First sentence")
     """The column of the first sentence; empty to guess it from the names."""
-    sentence2_column: str = _data("")
+    sentence2_column: str = _data("", label="Second sentence")
     """The column of the second sentence; (none) for single sentences."""
-    label_column: str = _data("")
+    label_column: str = _data("", label="Label")
     """The column of the class; empty to guess it."""
-    positive_label: str = _data("")
+    positive_label: str = _data("", label="Positive class")
     """Of two classes the one whose F1 is meant; empty for the second, such as 1 or yes."""
     validation_share: float = _data(0.1, 0.01, 0.5)
     """Share of train cut off for validation where there is no such split."""
-    max_train_samples: int = _data(0, 0, 1_000_000_000)
+    max_train_samples: int = _data(0, 0, 1_000_000_000, label="Most training rows")
     """Train on so many rows at most, drawn at random; 0 takes all."""
-    max_eval_samples: int = _data(0, 0, 1_000_000_000)
+    max_eval_samples: int = _data(0, 0, 1_000_000_000, label="Most validation rows")
     """Score on so many validation rows at most, drawn at random; 0 takes all."""
     data_seed: int = _data(42, 0, 2**31 - 1)
     """Fixes which rows are drawn and cut off; apart from seed, so that runs can be compared."""
-    drop_duplicates: bool = _data(False)
+    drop_duplicates: bool = _data(False, label="Leave out duplicates")
     """Keep only the first of equal pairs in each split."""
-    drop_leaked: bool = _data(False)
+    drop_leaked: bool = _data(False, label="Leave out leaked rows")
     """Leave out training pairs that stand in validation or test too, swapped or not."""
     name: str = _field("Name", "")
     """A name to find the run by; made from dataset and checkpoint when empty."""
@@ -284,6 +292,7 @@ def _problem(error: Any) -> str:
 class Knob:
     """How a hyperparameter is shown and what it may be."""
 
+    label: str
     help: str
     kind: type  # bool, int, float or str
     choices: tuple[str, ...]  # the values allowed, for a text
@@ -300,8 +309,10 @@ def knobs() -> dict[str, Knob]:
     for name, field in RunConfig.model_fields.items():
         choices = get_args(field.annotation)
         kind: Any = str if choices else field.annotation
-        details: Any = field.json_schema_extra
-        described[name] = Knob(str(field.description), kind, choices, **details)
+        extra: Any = field.json_schema_extra
+        details = dict(extra)
+        label = details.pop("label") or name.replace("_", " ").capitalize()
+        described[name] = Knob(label, str(field.description), kind, choices, **details)
     return described
 
 

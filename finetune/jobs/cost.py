@@ -106,6 +106,7 @@ class Estimate:
     memory: Memory | None = None
     cut: Cut | None = None
     parameters: int | None = None
+    report: CheckReport | None = None  # the check of the pairs
     measurable: bool = False  # whether `cut` is known once `measure_token_lengths` was called
 
 
@@ -124,6 +125,7 @@ def estimate_cost(store: RunStore, config: RunConfig) -> Estimate:
         memory=estimate_memory(config, shape, lengths.longest) if shape else None,
         cut=_cut(lengths, config.max_length) if lengths.longest else None,
         parameters=shape.parameters if shape else None,
+        report=facts.report,
         measurable=facts.measurable,
     )
 

@@ -63,7 +63,7 @@ class _Tabs:
             with gr.Tab("Data", id="data") as self.data_tab:
                 data_controls = self.data.draw()
             with gr.Tab("Train", id="train") as self.train_tab:
-                self.train.draw(data_controls)
+                self.train.draw(data_controls, self.data.dataset)
             with gr.Tab("Runs", id="runs") as self.runs_tab:
                 self.runs.draw()
             with gr.Tab("Predict", id="predict") as self.predict_tab:
@@ -76,12 +76,12 @@ class _Tabs:
         """Connect what happens when the page is loaded, the form filled or a tab selected."""
         data, train, runs, predict = self.data, self.train, self.runs, self.predict
         quick = feedback.QUICK
-        restored = [*train.form.values(), data.dataset]
+        restored = train.filled
         filled = [*restored, self.tabs]
-        train.filled, runs.filled, runs.evaluation.filled = restored, filled, filled
+        runs.filled = runs.evaluation.filled = filled
 
         # The newest run, the form as it was, and the Hub's default where the Hub answers.
-        page.load(**train.opening)
+        page.load(**train.arriving)
         train.measured(page.load(**train.costing))
         default = [train.form["dataset"], train.form["checkpoint"]]
         page.load(train.on_restore, train.stored, [*restored, train.message], **quick).then(
@@ -97,8 +97,12 @@ class _Tabs:
         # The form from a file or a run, and its costs when the pairs were counted. Not on the
         # change of a `gr.State`: Gradio reports that for queued events only.
         train.measured(data.poller.change(**train.costing))
-        train.load.upload(train.on_load, train.load, [*restored, train.message], **quick)
-        runs.clone.click(runs.on_clone, runs.view, [*filled, runs.message], **quick)
+        loaded = [*restored, train.folded, train.setup, train.message]
+        train.load.upload(train.on_load, train.load, loaded, **quick)
+        copied = runs.clone.click(runs.on_clone, runs.view, [*filled, runs.message], **quick)
+        copied.then(
+            None, None, None, js="() => document.querySelector('#new-run').click()", **quick
+        )
         runs.evaluation.start.click(
             runs.evaluation.on_start, runs.view, [*filled, runs.evaluation.message],
             show_progress="minimal", concurrency_limit=2, api_visibility="private",

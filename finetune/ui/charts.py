@@ -74,7 +74,7 @@ def score_chart(summary: RunSummary) -> Markup:
         gettext("Validation accuracy and F1"),
         lines,
         summary.total_steps,
-        gettext("Scores appear after the first evaluation, at the end of each epoch by default."),
+        gettext("The scores appear with the first evaluation."),
         look=gettext(
             "Above the dashed baselines it has learned something; when the scores fall while the "
             "loss still falls, it learns by heart."
@@ -121,14 +121,14 @@ def chart(
 ) -> Markup:
     """A chart of some lines from 0 to `last_x` or to where the points end."""
     drawn = [line for line in lines if line.points]
-    if not drawn:
-        return render("chart.html", title=title, spoken=title, drawn=drawn, empty=empty)
-    heights = [0.0, 1.0] if share else []
-    heights += [y for line in drawn for _, y in line.points]
+    heights = [y for line in drawn for _, y in line.points]
     heights += [level for line in lines for _, level in line.baselines]
+    if not heights:
+        return render("chart.html", title=title, spoken=title, ticks=[], empty=empty)
+    heights += [0.0, 1.0] if share else []
     ticks = _ticks(min(heights), max(heights))
     low, high = ticks[0], ticks[-1]
-    last = max(x for line in drawn for x, _ in line.points)
+    last = max((x for line in drawn for x, _ in line.points), default=0.0)
     right = max(last_x, last, 1.0)
 
     def left(x: float) -> float:  # percent

@@ -1,4 +1,4 @@
-"""What a click on Train will cost, as HTML: steps, time, memory, cut pairs, and the command."""
+"""What a click on Train will cost and which pairs it reads, as HTML."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from markupsafe import Markup
 from finetune import arguments
 from finetune import config as run_config
 from finetune.config import RunConfig
+from finetune.data.check_report import CheckReport
 from finetune.environment import devices
+from finetune.errors import DataError
 from finetune.jobs.cost import Estimate
+from finetune.runs.store import RunStore
 from finetune.ui import theme
 from finetune.ui.html import render
 from finetune.ui.run_view import duration
@@ -45,6 +48,21 @@ def costs(
         duration=duration,
         rough_duration=_rough_duration,
     )
+
+
+def pairs_card(report: CheckReport | None, store: RunStore) -> Markup:
+    """Three of the pairs, their classes and the baselines to beat; empty until they are checked."""
+    if report is None or not report.corpus or not report.splits:
+        return Markup()
+    from finetune.data import dataset_cache
+
+    origin = next(split.origin for split in report.splits if split.name == "train")
+    try:
+        rows = dataset_cache.preview_rows(store.root / "data" / report.corpus, origin)[:3]
+    except DataError:
+        return Markup()
+    baselines = {"majority class": report.majority} if report.majority else {}
+    return render("pairs_card.html", report=report, rows=rows, baselines=baselines)
 
 
 def _rough_duration(seconds: float) -> str:

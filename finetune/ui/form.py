@@ -1,4 +1,4 @@
-"""The hyperparameter form, drawn from `RunConfig`: one control for each field, its help beneath."""
+"""The hyperparameter form, drawn from `RunConfig`: one control for each field, with its help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finetune import config as run_config
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.runs.store import RunStore
-from finetune.ui import html
+from finetune.ui import html, theme
 from finetune.ui.i18n import gettext
 
 NAMES = tuple(run_config.knobs())
@@ -24,16 +24,38 @@ UPLOADS = 10  # offered by a dataset chooser, the newest
 Controls = dict[str, gr.components.Component]  # by field name
 
 
-def draw(drawn: Controls) -> Controls:
-    """Draw all controls but those that `draw_data` has `drawn`; all of them, as declared."""
-    knobs = {name: run_config.knobs()[name] for name in NAMES if name not in drawn}
+def draw_common() -> Controls:
+    """Draw the fields that every run is chosen by."""
+    common = [name for name, knob in run_config.knobs().items() if knob.group == "Common"]
+    wide = [name for name in common if run_config.knobs()[name].kind is str]
+    controls = {name: _control(name) for name in wide}
+    return controls | _draw_in_pairs([name for name in common if name not in wide])
+
+
+def draw_search() -> None:
+    """Draw the box that finds a setting; `assets/page.js` searches and says how many are left."""
+    gr.Textbox(
+        label=gettext("Find a setting"),
+        placeholder=gettext("By its name or what it does"),
+        elem_id="find-knob",
+        max_lines=1,
+    )
+    names = [f"{name} {run_config.knobs()[name].label}" for name in DATA_FIELDS[1:]]
+    text = Markup('<p role="status" hidden data-elsewhere="{}">{}</p>')
+    gr.HTML(text.format(json.dumps(names), gettext("settings shown:")), elem_id="knobs-shown")
+    link = Markup(
+        '<p hidden><button type="button" class="ft-button" data-tab="data">{}</button></p>'
+    )
+    text = link.format(gettext("More under Data"))
+    gr.HTML(text, elem_id="knobs-elsewhere", js_on_load=theme.asset("tab_links.js"))
+
+
+def draw_advanced(drawn: Controls) -> Controls:
+    """Draw all controls but those that are `drawn`; all of them, as declared."""
     groups: dict[str, list[str]] = {}
-    for name, knob in knobs.items():
-        groups.setdefault(knob.group, []).append(name)
-    common = groups.pop("Common")
-    wide = [name for name in common if knobs[name].kind is str]
-    controls = {**drawn, **{name: _control(name) for name in wide}}
-    controls |= _draw_in_pairs([name for name in common if name not in wide])
+    for name, knob in run_config.knobs().items():
+        if name not in drawn:
+            groups.setdefault(knob.group, []).append(name)
     # Hidden values with which the browser marks the controls that differ from the preset.
     word = Markup("<p>{}</p>").format(gettext("preset:"))
     gr.HTML(word, elem_id="preset-word", elem_classes="ft-unseen")
@@ -41,21 +63,12 @@ def draw(drawn: Controls) -> Controls:
         values = json.dumps(run_config.preset(name))
         data = Markup('<p data-preset="{}">{}</p>').format(values, name)
         gr.HTML(data, elem_classes="ft-unseen")
-    with gr.Accordion(gettext("Advanced"), open=False, elem_id="advanced"):
-        # `assets/page.js` searches and tells how many are left.
-        gr.Textbox(
-            label=gettext("Find a setting"),
-            info=gettext("One of those below, by its name or what it does; Esc shows all again."),
-            elem_id="find-knob",
-            max_lines=1,
-        )
-        text = gettext("settings shown:")
-        gr.HTML(Markup('<p role="status">{}</p>').format(text), elem_id="knobs-shown")
-        for group, names in groups.items():
-            with gr.Column(elem_classes="ft-knobs"):
-                if group != "Expert":
-                    gr.HTML(Markup('<h2 class="ft-group">{}</h2>').format(group))
-                controls |= _draw_in_pairs(names)
+    controls = dict(drawn)
+    for group, names in groups.items():
+        with gr.Column(elem_classes="ft-knobs"):
+            if group != "Expert":
+                gr.HTML(Markup('<h2 class="ft-group">{}</h2>').format(group))
+            controls |= _draw_in_pairs(names)
     return {name: controls[name] for name in NAMES}
 
 
@@ -89,8 +102,8 @@ def _control(name: str) -> gr.components.Component:
     is_column = name.endswith("_column")
     common: dict[str, Any] = {
         "value": default,
-        "label": name,
-        "info": knob.help,
+        "label": knob.label,
+        "info": f"`{name}` {knob.help}",
         "elem_id": f"knob-{name}",
         "min_width": 190 if is_column else 165,  # names of columns are long
         "interactive": True,

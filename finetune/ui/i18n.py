@@ -35,6 +35,7 @@ _MARKER = "__i18n__"
 _OUTER = re.compile(  # the content of an outermost element that is not hidden
     r"\s*<(?P<tag>\w+)(?![^>]*aria-hidden)[^>]*>(?P<inner>.+)</(?P=tag)>\s*", re.DOTALL
 )
+_FIELD_NAME = re.compile(r"^`\w+` ")  # before the help of a hyperparameter
 _marked: dict[str, None] = {}  # the texts of all markers
 
 
@@ -109,10 +110,8 @@ def browser_translations(page: gr.Blocks) -> gr.I18n:
                 (page_text(text) if label == text else label, value)
                 for label, value in block.choices  # type: ignore[attr-defined]
             ]
-        elif isinstance(block, gr.HTML):
-            block.value = str(block.value).replace(text, page_text(text))
-        else:
-            setattr(block, name, page_text(text))
+        else:  # what stands around the text is HTML, or a hyperparameter's name
+            setattr(block, name, str(getattr(block, name)).replace(text, page_text(text)))
     tables = {
         name: {_PREFIX + text: catalogue(name).gettext(text) for text in _marked}
         for name in LANGUAGES
@@ -128,7 +127,7 @@ def texts(page: gr.Blocks) -> Iterator[tuple[gr.blocks.Block, str, str]]:
             continue
         for name in ("label", "info", "placeholder"):
             if isinstance(text := getattr(block, name, None), str) and text:
-                yield block, name, text
+                yield block, name, _FIELD_NAME.sub("", text)
         value = getattr(block, "value", None)
         if isinstance(block, (gr.Button, gr.UploadButton, gr.Markdown)) and value:
             yield block, "value", str(value)

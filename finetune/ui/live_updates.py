@@ -36,33 +36,13 @@ _WINDOW = 2.0  # seconds over which questions are counted
 Parts = dict[str, tuple[str, str]]  # name -> mark of the state it shows, content
 
 
-def view(prefix: str = "", empty: bool = False) -> gr.HTML:
-    """A live view with a prefix to its elements' ids; its value is the id of the run to watch.
-    Where `empty`, it says what to do while there is no run."""
-    contents = {name: content for name, (_, content) in blank().items()}
-    if not empty:
-        contents["status"] = ""
-    template = theme.asset("live.html").format(prefix=prefix, **contents)
+def view(prefix: str = "") -> gr.HTML:
+    """A live view with a prefix to its elements' ids; its value is the id of the run to watch, and
+    it takes no room while that is empty."""
+    parts = theme.asset("live.html").format(prefix=prefix)
+    template = f'<div class="ft-live" data-empty>{parts}</div>'
     script = theme.asset("live.js") + elements.TAB_LINKS
     return gr.HTML("", html_template=template, js_on_load=script, elem_id=f"{prefix}watched")
-
-
-def blank() -> Parts:
-    """The parts shown while there is no run, in the asker's language."""
-    summary = RunSummary()
-    contents = {
-        "status": run_view.empty(),
-        "loss": charts.loss_chart(summary),
-        "scores": charts.score_chart(summary),
-        "lesson": lesson("nothing"),
-        **_labels(),
-    }
-    return {name: ("", content) for name, content in contents.items()}
-
-
-def _labels() -> dict[str, str]:
-    gone = gettext("The app does not answer. What runs goes on; this page tries again by itself.")
-    return {"gone": gone, "title": gettext("Log")}
 
 
 @dataclass
@@ -114,13 +94,15 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
         dataset, damaged = "", feedback.show_errors(error)
     now = moment(summary, dataset)
     state = (summary.status, place, run.stop_requested())
-    batch, total = summary.first_batch, summary.total_steps
+    batch, total, ended = summary.first_batch, summary.total_steps, summary.status in ENDED
     # Part -> what it depends on, and how it is drawn.
     current: dict[str, tuple[Any, Any]] = {
-        "status": (
-            (state, summary.count, run.title(), damaged),
-            lambda: damaged + run_view.status_html(run, summary, place),
+        "verdict": (
+            (summary.count if ended else 0, ended, damaged),
+            lambda: damaged + run_view.verdict(summary),
         ),
+        "bar": ((state, summary.count), lambda: run_view.bar(run, summary, place)),
+        "cards": ((state, summary.count), lambda: run_view.cards(summary)),
         "announced": (
             (state, summary.phase, run_view.quarters(summary)),
             lambda: run_view.announcement(summary, place),
@@ -130,17 +112,22 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
             (len(summary.validation), total, len(summary.baselines)),
             lambda: charts.score_chart(summary),
         ),
+        "tabs": ("", lambda: render("run_tabs.html")),
         "lesson": (now, lambda: lesson(now)),
         "batch": (batch.time if batch else 0, lambda: first_batch(batch)),
         "log": (run.log_size(), run.log_tail),
-        **{name: ("", lambda text=text: text) for name, text in _labels().items()},
+        "gone": ("", _gone),
         "state": (state, lambda: summary.status),
     }
-    drawing.ended = summary.status in ENDED
+    drawing.ended = ended
     for name, (basis, draw) in current.items():
         mark = f"{hash(basis):x}"
         if name not in drawing.parts or drawing.parts[name][0] != mark:
             drawing.parts[name] = (mark, draw())
+
+
+def _gone() -> str:
+    return gettext("The app does not answer. What runs goes on; this page tries again by itself.")
 
 
 def moment(summary: RunSummary, dataset: str = "") -> str:

@@ -57,7 +57,7 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
     return {
         "routes": [
             *(Route(path, _not_found, methods=["GET", "POST"]) for path in closed),
-            Route("/finetune/watch/{run_id:path}", own(_watch)),
+            Route("/finetune/watch/{run_id}", own(_watch)),
             Route("/finetune/runs/{run_id}/{kind}", own(_run_download)),
             Route("/finetune/batches/{batch_id}/result", own(_batch_result)),
             Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
@@ -75,16 +75,11 @@ def _not_found(request: Request, error: Exception | None = None) -> Response:
 
 
 def _watch(store: RunStore, request: Request) -> Response:
-    """The parts of a run's live view that the browser does not have yet; without an id all parts
-    as they are while there is no run."""
+    """The parts of a run's live view that the browser does not have yet."""
     LocalContext.request.set(request)  # type: ignore[arg-type]  # its language is the answer's
-    headers = {"cache-control": "no-store"}
-    if run_id := request.path_params["run_id"]:
-        run = (store.everyone if store.visitor.admin else store).get(run_id)
-        parts, wait = live_updates.changes(store.everyone, run, request.query_params)
-        headers["x-wait"] = str(wait)
-    else:
-        parts = live_updates.blank()
+    run = (store.everyone if store.visitor.admin else store).get(request.path_params["run_id"])
+    parts, wait = live_updates.changes(store.everyone, run, request.query_params)
+    headers = {"cache-control": "no-store", "x-wait": str(wait)}
     if not parts:
         return Response(status_code=204, headers=headers)
     return Response(orjson.dumps(parts), media_type="application/json", headers=headers)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from finetune import config, owners
 from finetune.config import RunConfig
 from finetune.errors import StoreError
-from finetune.jobs import run_table
+from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow
 from finetune.messages import message
 from finetune.runs.run import Run
@@ -32,26 +32,33 @@ ENDINGS = {
 }
 
 
-def empty() -> Markup:
-    """Shown while there is no run."""
-    return render("run_empty.html")
-
-
-def status_html(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
-    """The upper part of the live view: phase, progress bar, scores, and how it ended.
+def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
+    """Phase, progress and time left, with Stop or Resume.
 
     Args:
         queue_place: place in the queue, from 1, and how many wait; (0, 0) if it does not wait.
     """
     return render(
-        "run.html",
-        title=run.title(),
+        "run_bar.html",
         headline=_headline(summary, queue_place),
         summary=summary,
         ended=summary.status in ENDED,
+        # One that waits to go on has still the file that stopped it before.
+        stopping=run.stop_requested() and summary.status != "waiting",
+        resumable=summary.status in service.RESUMABLE,
         seconds=run_table.training_seconds(summary) or 0.0,
         duration=duration,
     )
+
+
+def cards(summary: RunSummary) -> Markup:
+    """The latest loss and the scores of the best model."""
+    return render("run_cards.html", summary=summary)
+
+
+def verdict(summary: RunSummary) -> Markup:
+    """How the run ended and what to do next; empty while it goes on."""
+    return render("run_verdict.html", summary=summary)
 
 
 def announcement(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:

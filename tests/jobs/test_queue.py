@@ -24,7 +24,7 @@ from finetune.jobs.scheduler import Queue
 from finetune.runs import events, grids
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui.run_view import status_html
+from finetune.ui import run_view
 from tests.jobs.test_service import until
 from tests.support.stand_in import HOLD, write
 
@@ -437,7 +437,7 @@ def test_a_visitors_run_is_worked_on_for_so_long(
     ended = service.run_summary(ada, run)
     assert ended.error == "It was worked on for 0 minutes, as long as a run may be."
     assert (ended.discarded, ended.saved_step, run.has_model()) == (False, 10, True)
-    assert ended.error in status_html(run, ended)
+    assert ended.error in run_view.verdict(ended)
     with pytest.raises(JobError, match="This run was worked on for 0 minutes"):
         service.resume_run(ada, run)
     own = service.start_run(stand_in, brief())

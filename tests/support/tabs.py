@@ -19,7 +19,7 @@ def data_tab(store: RunStore) -> DataTab:
     tab = DataTab(store)
     with gr.Blocks():
         tab.draw_poller()
-        tab.wire(form.draw(tab.draw()))
+        tab.wire(form.draw_advanced(tab.draw() | form.draw_common()))
     return tab
 
 

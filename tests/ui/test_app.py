@@ -53,8 +53,7 @@ def draw_train(store: RunStore) -> TrainTab:
     """The Train tab on a page of its own, with Data's chooser of pairs."""
     tab = TrainTab(store)
     with gr.Blocks():
-        tab.draw(form.draw_data())
-        tab.filled = [*tab.form.values(), gr.Dropdown()]
+        tab.draw(form.draw_data(), gr.Dropdown())
     return tab
 
 
@@ -91,10 +90,11 @@ def record(store: RunStore, *history: events.Event) -> Run:
 
 def test_the_form_draws_every_field_and_reads_what_it_shows() -> None:
     with gr.Blocks():
-        controls = form.draw(form.draw_data())
+        controls = form.draw_advanced(form.draw_data() | form.draw_common())
     assert list(controls) == list(form.NAMES)
     for name, control in controls.items():
-        assert (control.label, control.info) == (name, config.knobs()[name].help)
+        knob = config.knobs()[name]
+        assert (control.label, control.info) == (knob.label, f"`{name}` {knob.help}")
     assert form.read([control.value for control in controls.values()]) == RunConfig()
     changed = RunConfig(learning_rate=3e-4, num_train_epochs=7, lr_scheduler_type="cosine")
     assert form.read(form_values(changed)) == changed
@@ -147,14 +147,14 @@ def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
     train, predict, publish = module_tabs
     shown = train.on_turn(NOBODY, "")
     assert shown[train.live] == finished.id
-    assert not shown[train.stop]["interactive"]
-    assert not shown[train.resume]["visible"]
+    assert finished.title() in shown[train.title]
+    assert shown[train.start] == "Train"
     store.delete(finished)
     assert train.on_turn(NOBODY, finished.id)[train.live] == ""
     for wrong in (finished.id, "../x", "/etc/passwd", "x" * 10**6, 7, None):
         form = push_form(publish, wrong)
         for answer in (
-            train.on_stop(NOBODY, wrong)[train.message],
+            train.on_action(NOBODY, gr.EventData(None, {"do": "stop"}), wrong)[train.notice],
             predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[predict.answer],
             publish.on_push(NOBODY, form, None)[publish.plan],
             publish.on_check(NOBODY, form, None)[publish.plan],
@@ -180,7 +180,7 @@ def test_a_run_that_learned_nothing_does_not_look_like_a_success(
         update={"metrics": evaluated.metrics | scores, "intervals": intervals}
     )
     summary = RunSummary().fold([*history, scored, saved, finished])
-    text = run_view.status_html(store.create(RunConfig()), summary)
+    text = run_view.verdict(summary)
     assert warning in text
     assert ("ft-good" in text) == ('data-tab="publish"' in text) == (not warning)
     assert ("ft-warn" in text) == ("more epochs" in text) == bool(warning)
@@ -202,10 +202,10 @@ def test_a_page_that_watches_is_told_what_is_new(
     run.append(story()[5])
     second, _ = live_updates.changes(store, run, marks(first))
     # A quarter of the steps is told aloud; the scores, the log and the state have not changed.
-    assert set(second) == {"status", "loss", "announced"}
+    assert set(second) == {"bar", "cards", "loss", "announced"}
     assert "50% of the steps" in second["announced"][1]
     assert "Training loss" in second["loss"][1]
-    assert "step 4 of 8" in second["status"][1]
+    assert "step 4 of 8" in second["bar"][1]
     run.append(events.Finished(step=8, seconds=3.0))
     third, _ = live_updates.changes(store, run, marks(first | second))
     assert third["state"][1] == "finished"
@@ -239,7 +239,7 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
     run = store.create(RunConfig(name=MARKUP))
     run.append(events.Failed(error=MARKUP, remedy=MARKUP))
     for text in (
-        run_view.status_html(run, store.summary(run)),
+        run_view.verdict(store.summary(run)),
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),

@@ -15,8 +15,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from finetune.config import RunConfig
 from finetune.runs.store import RunStore
+from finetune.runs.summary import RunSummary
 from finetune.ui import app as page
-from finetune.ui import feedback, i18n, live_updates
+from finetune.ui import charts, feedback, i18n, live_updates
 from tests.support import toys, translations
 from tests.support.browser import App
 from tests.support.hub import LoopbackHub
@@ -93,10 +94,8 @@ def test_a_text_is_in_the_language_of_the_request_and_its_values_inject_nothing(
     assert i18n.gettext("no word of ours") == "no word of ours"
     assert i18n.gettext("Compare {name}", name="{n} <b>") == "{n} <b> vergleichen"
     assert "&lt;b&gt;" in feedback.note(i18n.gettext("Compare {name}", name="<b>"))
-    parts = live_updates.blank()
-    assert "Noch ist nichts trainiert" in parts["status"][1]
-    assert "Der Loss erscheint" in parts["loss"][1]
-    assert "Trainieren" in parts["lesson"][1]
+    assert "Der Loss erscheint" in charts.loss_chart(RunSummary())
+    assert "Trainieren" in live_updates.lesson("waiting")
 
 
 def test_the_browser_has_every_text_of_the_page_and_no_word_that_is_typed(tmp_path: Path) -> None:

@@ -176,8 +176,6 @@ class DataTab:
     @handler
     def on_examine(self, store: RunStore, cause: str, former_id: str, *values: Any) -> Updates:
         """Check the chosen pairs anew, or show what a former check of them found."""
-        if cause == "restored" and not former_id:  # nobody has looked at pairs yet
-            return {}
         config = RunConfig(**dict(zip(CHECKED_FIELDS, values, strict=True)))
         if former_id not in ("", check.check_folder(store, config).id):
             # Every visitor may wait for a check; for that of an upload only its owner.

@@ -1,4 +1,4 @@
-"""The Train tab: the form, what a run will cost, Train and Stop, and the live view of a run.
+"""The Train tab: the form, what a run will cost, and the live view of a run in its place.
 
 Training does not depend on the page: `live_updates` reads the run folder, so a reload, a second
 browser or a restarted app shows the same.
@@ -26,7 +26,7 @@ from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED
+from finetune.runs.summary import RunSummary
 from finetune.ui import cost_view, elements, feedback, form, live_updates, theme, upload_limits
 from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.i18n import gettext
@@ -34,6 +34,8 @@ from finetune.ui.i18n import gettext
 _SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before the form's
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = Path(__file__).resolve().parent.parent.parent.parent / "runs"  # of the terminal
+_HIDDEN = ["ft-unseen"]  # class of a row that keeps its controls' values
+_SHOWN = gr.update(elem_classes=[])
 _ANSWERS = "data-answers"  # marks what `on_hub` shows where the Hub answers
 
 
@@ -43,32 +45,44 @@ class TrainTab:
 
     store: RunStore
 
-    def __post_init__(self) -> None:
-        self.filled: list[Any] = []  # the form and Data's chooser of pairs
-
-    def draw(self, drawn: form.Controls) -> None:
+    def draw(self, drawn: form.Controls, dataset: gr.Dropdown) -> None:
         """Lay out the tab inside the current `gr.Tab`, but for what Data has `drawn` of the form,
-        and wire its events."""
+        and wire its events; Data's chooser of the `dataset` is filled with the form."""
         # In the visitor's browser; the server reads it only to fill the form again.
         self.stored = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
-        text = gettext(
-            "Choose pairs and a pretrained checkpoint, press Train, and watch it learn whether two "
-            "sentences mean the same."
-        )
-        elements.note(text)
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=2, min_width=320):
-                text = gettext("Sets the hyperparameters below; the pairs and the checkpoint stay.")
-                self.preset = gr.Dropdown(
-                    list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, info=text,
-                    label=gettext("Preset"), elem_id="preset",
-                )  # fmt: skip
-                self.form = form.draw(drawn)
-                self._draw_several()
-                self.hub = gr.HTML(elem_id="hub-status")
+        with gr.Row(elem_id="folded", elem_classes=_HIDDEN) as self.folded:
+            self.title = gr.HTML(elem_id="folded-title")
+            self.new = elements.button(gettext("New run"), "new-run", 110, size="md", scale=0)
+        with gr.Row(equal_height=False, elem_id="setup") as self.setup:
             with gr.Column(scale=3, min_width=320):
-                self._draw_run()
+                self._draw_form(drawn)
+            with gr.Column(scale=2, min_width=320):
+                self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
+                self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
+                self.message = elements.notice("train-message")
+                self.planned = elements.notice("planned")
+                self.pairs = gr.HTML(elem_id="pairs-card", elem_classes="ft-if-filled")
+        self.notice = elements.notice("run-message")
+        self.live = live_updates.view()
+        self.filled = [*self.form.values(), dataset]
         self._wire()
+
+    def _draw_form(self, drawn: form.Controls) -> None:
+        common = form.draw_common()
+        self.hub = gr.HTML(elem_id="hub-status")
+        form.draw_search()
+        with gr.Accordion(gettext("Advanced"), open=False, elem_id="advanced"):
+            self.preset = gr.Dropdown(
+                list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, elem_id="preset",
+                label=gettext("Preset"),
+                info=gettext("Sets the hyperparameters; the pairs and the checkpoint stay."),
+            )  # fmt: skip
+            self.form = form.draw_advanced(drawn | common)
+            self.load = gr.UploadButton(
+                gettext("Load a configuration (JSON)"), elem_id="load-config", size="sm",
+                variant="secondary", file_types=[".json"],
+            )  # fmt: skip
+        self._draw_several()
 
     def _draw_several(self) -> None:
         title = gettext("Several runs: seeds and a grid")
@@ -90,20 +104,6 @@ class TrainTab:
                 for name in grids.GRID
             ]  # fmt: skip
             self.several: list[Any] = [seeds, *grid]
-            self.planned = gr.HTML(elem_id="planned")
-        self.load = gr.UploadButton(
-            gettext("Load a configuration (JSON)"), elem_id="load-config", size="sm",
-            variant="secondary", file_types=[".json"],
-        )  # fmt: skip
-
-    def _draw_run(self) -> None:
-        with gr.Row():
-            self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
-            self.stop = elements.button(gettext("Stop"), "stop", variant="stop", interactive=False)
-            self.resume = gr.Button(gettext("Resume"), elem_id="resume", visible=False)
-        self.message = elements.notice("train-message")
-        self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
-        self.live = live_updates.view(empty=True)
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
@@ -114,11 +114,13 @@ class TrainTab:
         gr.on(choices, None, self.preset, preset, js=form.choosing_preset(), **quick)
         values = [*self.several, *self.form.values()]
         self.start.click(self.on_start, values, everything, **quick)
-        self.stop.click(self.on_stop, self.live, everything, **quick)
-        self.resume.click(self.on_resume, self.live, everything, **quick)
+        unfold = f"() => [{json.dumps(gr.update(elem_classes=_HIDDEN))}, {json.dumps(_SHOWN)}]"
+        self.new.click(None, None, [self.folded, self.setup], js=unfold, **quick)
         self.live.submit(self.on_turn, self.live, everything, **latest)  # its state has changed
+        self.live.select(self.on_action, self.live, [*everything, self.filled[-1]], **quick)
         none = gr.State("")
         self.opening = {"fn": self.on_turn, "inputs": none, "outputs": everything, **quick}
+        self.arriving = self.opening | {"fn": self.on_arrival}
         self.costing = {"fn": self.on_costs, "inputs": values, "outputs": everything, **latest}
         # With other pairs or another checkpoint the lengths are others: measured after the answer.
         sources = {*DATA_FIELDS, "checkpoint"}
@@ -142,13 +144,15 @@ class TrainTab:
         """Start the runs of the form, or queue them."""
         planned = _plan(values)
         groups = [run.group for run in planned]
+        active = service.active_run(store)
         runs = service.start_runs(store, [run.config for run in planned], groups)
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
         text = gettext("1 run waits in the queue; see Runs.")
         if waiting > 1:
             text = gettext("{n} runs wait in the queue; see Runs.", n=waiting)
-        return self._shown(store, runs[0]) | {
-            self.message: feedback.note(text) if waiting else "",
+        return self._folded(store, active or runs[0]) | {
+            self.message: "",
+            self.notice: feedback.note(text) if waiting else "",
             self.stored: form.read(values[_SEVERAL:]).to_dict(),
         }
 
@@ -178,7 +182,8 @@ class TrainTab:
                 files = {split: str(path.resolve()) for split, path in paths.items()}
         folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
         costs = cost_view.costs(estimates[0], config, count, total, files, folder)
-        return {self.costs: costs, self.planned: text}
+        pairs = cost_view.pairs_card(estimates[0].report, store)
+        return {self.costs: costs, self.planned: text, self.pairs: pairs}
 
     @reports_errors_in("costs")
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
@@ -197,9 +202,7 @@ class TrainTab:
             raise ConfigError({"config.json": "has more than 1 MB; choose a run's own"})
         text = received.read_text(encoding="utf-8-sig", errors="replace")
         upload_limits.drop(path)
-        updates = form.filled(store, RunConfig.from_json(text))
-        note = gettext("The configuration is in the form. Press Train to start it.")
-        return dict(zip(self.filled, updates, strict=True)) | {self.message: feedback.note(note)}
+        return self._refilled(store, RunConfig.from_json(text))
 
     @handler
     def on_restore(self, store: RunStore, stored: object) -> Updates:
@@ -215,48 +218,57 @@ class TrainTab:
         choosers = (self.form["dataset"], self.filled[-1])
         return {chooser: gr.update(choices=choices) for chooser in choosers}
 
-    @handler
-    def on_stop(self, store: RunStore, run_id: str | None) -> Updates:
-        """Ask the run to save and end at its next step."""
+    @reports_errors_in("notice")
+    def on_action(self, store: RunStore, event: gr.EventData, run_id: str) -> Updates:
+        """A button of the live view was pressed."""
         run = store.get(run_id)
-        service.stop_run(store, run)
-        summary = service.run_summary(store, run)
-        if summary.best is not None:
-            text = gettext("Stopping: the best model is kept.")
-        elif summary.step or summary.phase == "train":
-            text = gettext(
-                "Stopping: nothing was evaluated yet, so the model is kept as it is, its scores "
-                "unknown."
-            )
-        else:
-            text = gettext("Stopping: training has not begun, so there is no model to keep.")
-        return self._shown(store, run) | {self.message: feedback.note(text)}
-
-    @handler
-    def on_resume(self, store: RunStore, run_id: str | None) -> Updates:
-        """The run goes on from its last checkpoint, in its turn."""
-        run = store.get(run_id)
-        service.resume_run(store, run)
-        return self._shown(store, run) | {self.message: ""}
+        match elements.event_data(event).get("do"):
+            case "stop":
+                text = _what_is_kept(service.run_summary(store, run))
+                service.stop_run(store, run)
+                return self._shown(store, run) | {self.notice: feedback.note(text)}
+            case "resume":
+                service.resume_run(store, run)
+                return self._shown(store, run) | {self.notice: ""}
+            case "longer":
+                config = run.config()
+                steps, epochs = 2 * config.max_steps, 2 * config.num_train_epochs
+                longer = {"max_steps": steps} if steps > 0 else {"num_train_epochs": epochs}
+                return self._refilled(store, config.changed(name="", **longer))
+        return {}
 
     @handler
     def on_turn(self, store: RunStore, run_id: str) -> Updates:
         """Show the run; where there is none the one that is training, or else the newest."""
-        try:
-            run: Run | None = store.get(run_id)
-        except NoSuchRun:
-            run = service.active_run(store) or next(iter(store.runs()), None)
-        return self._shown(store, run) if run else {self.live: ""}
+        return self._shown(store, _find_run(store, run_id))
 
-    def _shown(self, store: RunStore, run: Run) -> Updates:
-        """The run to watch, Stop and Resume."""
-        summary = service.run_summary(store, run)
-        # One that waits to go on has still the file that stopped it before.
-        stopping = run.stop_requested() and summary.status != "waiting"
-        return {
-            self.live: run.id,
-            self.stop: gr.update(interactive=summary.status not in ENDED and not stopping),
-            self.resume: gr.update(visible=summary.status in service.RESUMABLE),
+    @handler
+    def on_arrival(self, store: RunStore, run_id: str) -> Updates:
+        """As `on_turn`, with the form folded where there is a run."""
+        run = _find_run(store, run_id)
+        return self._folded(store, run) if run else self._shown(store, run)
+
+    def _shown(self, store: RunStore, run: Run | None) -> Updates:
+        """The run to watch, and what a click on Train does meanwhile."""
+        start = gettext("Add to queue") if service.active_run(store) else gettext("Train")
+        title = Markup("<b>{}</b>").format(run.title()) if run else ""
+        return {self.live: run.id if run else "", self.start: start, self.title: title}
+
+    def _folded(self, store: RunStore, run: Run) -> Updates:
+        """The run to watch, in place of the form."""
+        return self._shown(store, run) | {
+            self.folded: _SHOWN,
+            self.setup: gr.update(elem_classes=_HIDDEN),
+        }
+
+    def _refilled(self, store: RunStore, config: RunConfig) -> Updates:
+        """The form with a configuration in it, unfolded."""
+        updates = dict(zip(self.filled, form.filled(store, config), strict=True))
+        note = gettext("The configuration is in the form. Press Train to start it.")
+        return updates | {
+            self.folded: gr.update(elem_classes=_HIDDEN),
+            self.setup: _SHOWN,
+            self.message: feedback.note(note),
         }
 
     def on_hub(self) -> Markup:
@@ -286,3 +298,22 @@ def _plan(values: Sequence[Any]) -> list[PlannedRun]:
     config = form.read(values[_SEVERAL:])
     by_name = dict(zip(grids.GRID, grid, strict=True))
     return grids.plan_runs(config, 1 if seeds is None else seeds, by_name)
+
+
+def _find_run(store: RunStore, run_id: str) -> Run | None:
+    try:
+        return store.get(run_id)
+    except NoSuchRun:
+        return service.active_run(store) or next(iter(store.runs()), None)
+
+
+def _what_is_kept(summary: RunSummary) -> str:
+    """What a stop leaves of a run."""
+    if summary.best is not None:
+        return gettext("Stopping: the best model is kept.")
+    if summary.step or summary.phase == "train":
+        return gettext(
+            "Stopping: nothing was evaluated yet, so the model is kept as it is, its scores "
+            "unknown."
+        )
+    return gettext("Stopping: training has not begun, so there is no model to keep.")
