@@ -15,7 +15,7 @@ from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.runs.store import RunStore
 from finetune.ui import html, theme
-from finetune.ui.i18n import gettext
+from finetune.ui.i18n import gettext, page_text
 
 NAMES = tuple(run_config.knobs())
 # Set by a flag, a file or a program; shown once a configuration that sets one is in the form.

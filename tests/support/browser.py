@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import psutil
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from finetune.jobs import workers
 from finetune.jobs.scheduler import Queue
@@ -79,16 +79,24 @@ class App:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def control(page: Page, knob: str) -> Locator:
+    """The box of a hyperparameter; those under Advanced are not there before it is open."""
+    box = page.locator(f"#knob-{knob} input")
+    if not box.count():
+        page.locator("#advanced > button").click()
+    return box
+
+
 def fill(page: Page, knob: str, value: str) -> None:
     """Type a hyperparameter."""
-    box = page.locator(f"#knob-{knob} input")
+    box = control(page, knob)
     box.fill(value)
     box.press("Tab")
 
 
 def choose(page: Page, knob: str, value: str) -> None:
     """Type a value into a chooser."""
-    box = page.locator(f"#knob-{knob} input")
+    box = control(page, knob)
     box.fill(value)
     box.press("Enter")
     if knob.endswith("_column"):  # others show a label for their value
