@@ -5,7 +5,12 @@ let run = '', marks = {}, pending = false, wait = 1000;
 const part = (name) => element.querySelector(`[data-part="${name}"]`);
 const show = (name, content) => {
   const box = part(name);
-  if (name !== 'log') { box.innerHTML = content; return; }
+  if (name !== 'log') {
+    const focused = box.contains(document.activeElement);
+    box.innerHTML = content;
+    if (focused) (box.querySelector('button, a, [tabindex]') ?? element.querySelector('[role=tab]')).focus({preventScroll: true});
+    return;
+  }
   const atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 8;
   box.value = content;
   if (atEnd) box.scrollTop = box.scrollHeight;
@@ -45,9 +50,9 @@ watch('value', change);
 change();
 element.addEventListener('click', (event) => {
   const button = event.target.closest('[data-do]');
-  if (!button) return;
+  if (!button || button.ariaDisabled === 'true') return;
   if (button.dataset.busy) { // said at once; the server draws it so, too
-    button.disabled = true;
+    button.ariaDisabled = 'true';
     button.textContent = button.dataset.busy;
   }
   trigger('select', {do: button.dataset.do, what: button.dataset.what, run});

@@ -14,8 +14,8 @@ from finetune import config as run_config
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.runs.store import RunStore
-from finetune.ui import html, theme
-from finetune.ui.i18n import gettext, page_text
+from finetune.ui import html
+from finetune.ui.i18n import gettext
 
 NAMES = tuple(run_config.knobs())
 # Set by a flag, a file or a program; shown once a configuration that sets one is in the form.
@@ -43,11 +43,9 @@ def draw_search() -> None:
     names = [f"{name} {run_config.knobs()[name].label}" for name in DATA_FIELDS[1:]]
     text = Markup('<p role="status" hidden data-elsewhere="{}">{}</p>')
     gr.HTML(text.format(json.dumps(names), gettext("settings shown:")), elem_id="knobs-shown")
-    link = Markup(
-        '<p hidden><button type="button" class="ft-button" data-tab="data">{}</button></p>'
-    )
-    text = link.format(gettext("More under Data"))
-    gr.HTML(text, elem_id="knobs-elsewhere", js_on_load=theme.asset("tab_links.js"))
+    elsewhere = gr.Button(gettext("More under Data"), elem_id="knobs-elsewhere", size="sm")
+    script = "() => document.querySelector('#tabs [data-tab-id=data]').click()"
+    elsewhere.click(None, js=script, api_visibility="private")
 
 
 def draw_advanced(drawn: Controls) -> Controls:

@@ -101,7 +101,9 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
             (summary.count if ended else 0, ended, damaged),
             lambda: damaged + run_view.verdict(summary),
         ),
-        "bar": ((state, summary.count), lambda: run_view.bar(run, summary, place)),
+        "bar": ((state, summary.count), lambda: run_view.bar(summary, place)),
+        "action": (state, lambda: run_view.action(run, summary)),
+        "progress": ((summary.step, total), lambda: run_view.progress(summary)),
         "cards": ((state, summary.count), lambda: run_view.cards(summary)),
         "announced": (
             (state, summary.phase, run_view.quarters(summary)),

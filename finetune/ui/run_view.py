@@ -32,8 +32,8 @@ ENDINGS = {
 }
 
 
-def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
-    """Phase, progress and time left, with Stop or Resume.
+def bar(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
+    """Phase, progress and time left.
 
     Args:
         queue_place: place in the queue, from 1, and how many wait; (0, 0) if it does not wait.
@@ -43,12 +43,26 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
         headline=_headline(summary, queue_place),
         summary=summary,
         ended=summary.status in ENDED,
-        # One that waits to go on has still the file that stopped it before.
-        stopping=run.stop_requested() and summary.status != "waiting",
-        resumable=summary.status in service.RESUMABLE,
         seconds=run_table.training_seconds(summary) or 0.0,
         duration=duration,
     )
+
+
+def action(run: Run, summary: RunSummary) -> Markup:
+    """Stop or Resume."""
+    return render(
+        "run_action.html",
+        ended=summary.status in ENDED,
+        # One that waits to go on has still the file that stopped it before.
+        stopping=run.stop_requested() and summary.status != "waiting",
+        resumable=summary.status in service.RESUMABLE,
+    )
+
+
+def progress(summary: RunSummary) -> Markup:
+    """A bar of the steps taken."""
+    share = summary.step / summary.total_steps if summary.total_steps else 0.0
+    return macro("macros.html", "progress_bar")(gettext("training steps"), share)
 
 
 def cards(summary: RunSummary) -> Markup:

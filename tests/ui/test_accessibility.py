@@ -58,7 +58,7 @@ def test_every_tab_works_and_axe_finds_nothing(
     violations = grave(page, "Train, values of the chart read")
     page.locator("#advanced > button").click()
     page.locator("#several > button").click()
-    page.locator("#log summary").click()
+    page.get_by_role("tab", name="Log").click()
     page.locator("#knob-weight_decay input").fill("0.2")
     expect(page.locator("#knob-weight_decay[data-differs]")).to_be_visible()
     page.locator("#knob-learning_rate input").fill("-1")

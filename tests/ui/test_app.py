@@ -202,7 +202,7 @@ def test_a_page_that_watches_is_told_what_is_new(
     run.append(story()[5])
     second, _ = live_updates.changes(store, run, marks(first))
     # A quarter of the steps is told aloud; the scores, the log and the state have not changed.
-    assert set(second) == {"bar", "cards", "loss", "announced"}
+    assert set(second) == {"bar", "progress", "cards", "loss", "announced"}
     assert "50% of the steps" in second["announced"][1]
     assert "Training loss" in second["loss"][1]
     assert "step 4 of 8" in second["bar"][1]

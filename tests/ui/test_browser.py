@@ -43,7 +43,7 @@ def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser
     expect(page.locator("#status")).to_contain_text("samples/s")
     run = app.store.runs()[0]
     assert run.config() == RunConfig()
-    shown = page.locator("#status .ft-card b").first
+    shown = page.locator("#cards .ft-card b").first
     before = shown.inner_text()
     expect(shown).not_to_have_text(before)  # the loss streams in
     expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
@@ -61,7 +61,7 @@ def test_train_watch_try_and_publish(
     choose_bundled(page)
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Finished", timeout=90_000)
-    cards = page.locator("#status .ft-card")
+    cards = page.locator("#cards .ft-card")
     intervals = r"accuracy, best model\s*0\.\d{3}\s*95%: 0\.\d{3} to \d\.\d{3}\s*best baseline 0\."
     expect(cards.nth(1)).to_contain_text(re.compile(intervals))
     expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
@@ -69,7 +69,7 @@ def test_train_watch_try_and_publish(
     summary = app.store.summary(app.store.runs()[0])
     assert summary.best is not None
     expect(cards.nth(2)).to_contain_text(f"{summary.best.metrics['f1']:.3f}")
-    page.locator("#log summary").click()
+    page.get_by_role("tab", name="Log").click()
     expect(page.locator("#log textarea")).to_have_value(re.compile("finished"))
 
     page.get_by_role("tab", name="Predict").click()

@@ -143,10 +143,9 @@ def test_a_german_browser_sees_german_and_an_unknown_one_english(
     expect(german.locator("#train")).to_have_text("Trainieren")
     for place, words in (
         ("header", "wann zwei Sätze dasselbe bedeuten"),
-        ("#costs", "Schritte je Epoche"),
-        ("#status", "Noch ist nichts trainiert"),
-        ("#lesson", "Was gerade geschieht"),
-        ("#knob-seed", "Legt die Reihenfolge der Paare"),
+        ("#costs", "Schritte"),
+        ("#pairs-card", "fürs Training"),
+        ("#knob-num_train_epochs", "Epochen"),
         ("#knob-learning_rate", "learning_rate"),
     ):
         expect(german.locator(place)).to_contain_text(words)
