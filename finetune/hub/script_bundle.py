@@ -135,7 +135,7 @@ def _script_config(
         "attn_implementation": None if attention == "auto" else attention,
         "steps": summary.step if summary.early else total,
         "total_steps": total,
-        "eval_steps": config.eval_steps or prepared.steps_per_epoch,
+        "eval_steps": summary.interval or config.eval_steps or prepared.steps_per_epoch,
         "warmup_steps": config.warmup_steps or math.ceil(total * config.warmup_ratio),
     }
 

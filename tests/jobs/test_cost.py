@@ -18,7 +18,7 @@ from finetune.jobs import check, cost, pipeline
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
-from finetune.training import accelerator, loop, model
+from finetune.training import accelerator, model, schedule
 from finetune.ui import cost_view
 from tests.support import training
 
@@ -106,7 +106,7 @@ def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
         config = RunConfig(num_processes=processes, gradient_accumulation_steps=3)
         steps = cost.count_steps(config, pairs)
         batches = math.ceil(math.ceil(pairs / config.per_device_train_batch_size) / processes)
-        assert (steps.per_epoch, steps.total) == loop.count_steps(config, batches)
+        assert (steps.per_epoch, steps.total) == schedule.count_steps(config, batches)
 
 
 def test_pairs_are_known_from_the_catalogue(store: RunStore) -> None:

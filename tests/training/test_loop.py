@@ -18,7 +18,7 @@ from finetune.jobs import service, train
 from finetune.runs import events, summary
 from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
-from finetune.training import loop
+from finetune.training import schedule
 from finetune.training.optimizer import build_optimizer
 from finetune.ui import run_view
 from tests.jobs.test_service import start, until
@@ -94,8 +94,8 @@ def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.P
 
 def test_steps_are_counted_when_the_last_batch_is_small() -> None:
     config = RunConfig(gradient_accumulation_steps=4, num_train_epochs=2)
-    assert loop.count_steps(config, 9) == (3, 6)
-    assert loop.count_steps(config.changed(max_steps=4), 9) == (3, 4)
+    assert schedule.count_steps(config, 9) == (3, 6)
+    assert schedule.count_steps(config.changed(max_steps=4), 9) == (3, 4)
 
 
 def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
