@@ -150,7 +150,7 @@ class RunSummary(JobState):
         """How long an evaluation keeps it from training, with what is saved after it."""
         if self.validation and self.paused:
             return self.paused / len(self.validation)
-        return self.untrained.seconds if self.untrained else 0.0
+        return self.curve[-1].seconds if self.curve else 0.0
 
     @property
     def seconds_left(self) -> float | None:

@@ -13,6 +13,7 @@ from finetune.config import BUNDLED_CHECKPOINT
 from finetune.data import checkpoints
 from finetune.evaluation import baselines
 from finetune.evaluation.baselines import COSINE, TFIDF
+from finetune.runs.summary import MAJORITY
 from tests.support import toys
 
 
@@ -63,8 +64,46 @@ def test_the_bundled_encoder_is_measured_as_it_comes(tmp_path: Path) -> None:
     scores = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 32)
     assert torch.equal(torch.get_rng_state(), before), "the run's random numbers were touched"
     assert set(scores) == {TFIDF, COSINE}
-    stopped = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 32, stop=lambda: True)
-    assert set(stopped) == {TFIDF}
+    again = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 32, stop=lambda: True)
+    assert again == scores  # they are kept
+    stopped = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 16, stop=lambda: True)
+    assert set(stopped) == {TFIDF}  # and this one is none
+
+
+def test_they_are_measured_once_for_the_same_rows_and_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = toys.write_pairs(tmp_path, train=100, validation=40)
+    scores = baselines.measure_tfidf(toys.load(folder))
+    measured = []
+    predict = baselines.predict_by_tfidf
+    monkeypatch.setattr(
+        baselines, "predict_by_tfidf", lambda *texts: measured.append(texts) or predict(*texts)
+    )
+    assert baselines.measure_tfidf(toys.load(folder, learning_rate=1e-3)) == scores
+    assert measured == []
+    fewer = baselines.measure_tfidf(toys.load(folder, max_eval_samples=39))
+    assert (fewer["examples"], len(measured)) == (39, 1)
+    baselines.measure_tfidf(toys.load(folder, positive_label="0"))
+    assert len(measured) == 2
+
+
+@pytest.mark.parametrize(
+    ("cosine", "constant", "words"),
+    [
+        ({"accuracy": 0.96, "f1": 0.2}, {"accuracy": 0.6}, "accuracy 0.960"),
+        ({"accuracy": 0.7, "f1": 0.951}, {"f1": 0.8}, "F1 0.951"),
+        ({"accuracy": 0.94, "f1": 0.949}, {}, ""),
+        ({"accuracy": 0.9, "f1": 0.96}, {"f1": 0.96}, ""),  # no more than one answer for all
+    ],
+)
+def test_where_the_similarity_alone_is_enough_it_is_said(
+    cosine: dict[str, float], constant: dict[str, float], words: str
+) -> None:
+    text = baselines.untrained_suffices({COSINE: cosine, MAJORITY: constant})
+    assert bool(text) == bool(words)
+    assert words in text
+    assert baselines.untrained_suffices({TFIDF: {"accuracy": 1.0}}) == ""
 
 
 @pytest.mark.slow

@@ -99,9 +99,10 @@ def test_the_steps_are_those_the_run_takes(
 def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
     toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    for config in (toy_config, toy_config.changed(eval_steps=5, max_steps=11)):
+    for values in ({}, {"eval_steps": 5, "max_steps": 11}, {"eval_steps": -1}):
+        config = toy_config.changed(**values)
         stream, _ = training.fit(config, toy_pairs)
-        assert cost.count_steps(config, 64).evaluations == len(training.evaluations(stream))
+        assert cost.count_steps(config, 64).evaluations == 1 + len(training.evaluations(stream))
     for processes, pairs in itertools.product((1, 2, 3), (1, 63, 64, 65, 1746)):
         config = RunConfig(num_processes=processes, gradient_accumulation_steps=3)
         steps = cost.count_steps(config, pairs)
@@ -127,10 +128,15 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
     timed(store, PAIRS, device="NVIDIA H100")
     assert time(PAIRS) is None
     timed(store, PAIRS.changed(dataset="glue/mrpc", name="other pairs"), rate=10.0)
-    # Three epochs of 200 pairs at 10 a second, and three evaluations of twice as many pairs.
-    assert time(PAIRS) == cost.Time(60 + 3 * 4, 10.0, "other pairs", "CPU", False)
+    # Three epochs of 200 pairs at 10 a second, and four evaluations of twice as many pairs.
+    each_epoch = PAIRS.changed(eval_steps=0)
+    assert time(each_epoch) == cost.Time(60 + 4 * 4, 10.0, "other pairs", "CPU", False)
     timed(store, PAIRS.changed(name="same pairs"), rate=50.0)
-    assert time(PAIRS) == cost.Time(600 / 50 + 3 * 2, 50.0, "same pairs", "CPU", True)
+    assert time(each_epoch) == cost.Time(600 / 50 + 4 * 2, 50.0, "same pairs", "CPU", True)
+    # Before the first step, and as often as a tenth of the time allows.
+    assert time(PAIRS) == cost.Time(600 / 50 + 2 * 2, 50.0, "same pairs", "CPU", True)
+    longer = time(PAIRS.changed(num_train_epochs=30))
+    assert longer == cost.Time(6000 / 50 + 6 * 2, 50.0, "same pairs", "CPU", True)
     for values in (
         {"checkpoint": "roberta-base"},
         {"mixed_precision": "no"},

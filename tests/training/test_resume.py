@@ -61,7 +61,8 @@ def live(run: Run, pairs: splits.Pairs, ends: Ends | None = None, killed: bool =
     checkpoint = next(reversed(run.checkpoints()), None)
     train._note_killed_worker(run)
     happening, classifier = stream(
-        run.config(), pairs, checkpoint, save_checkpoint=save_checkpoint, save_best=save_best,
+        run.config(), pairs, checkpoint, run.events_summary().interval,
+        save_checkpoint=save_checkpoint, save_best=save_best,
         should_stop=lambda: not killed and ended(),
     )  # fmt: skip
     for event in happening:
@@ -106,6 +107,7 @@ def scores(history: list[events.Event]) -> list[dict[str, float]]:
         {"group_by_length": True, "eval_steps": 5},
         {"optim": "adafactor", "swap_augmentation": True, "eval_steps": 4, "max_steps": 10},
         {"use_lora": True, "eval_steps": 3},
+        {"eval_steps": -1, "dropout": 0.1, "num_train_epochs": 4},
     ],
     ids=lambda values: next(iter(values)),
 )
