@@ -146,7 +146,7 @@ class RunConfig(BaseModel):
     eval_steps: int = _evaluation(-1, -1, 10_000_000)
     """Score every so many steps; 0 after each epoch, -1 ten times if a tenth of the time allows."""
     save_steps: int = _evaluation(0, 0, 10_000_000)
-    """Write a checkpoint to resume from every so many steps; 0 does it at each evaluation."""
+    """Write a checkpoint to resume from every so many steps; 0 as eval_steps says or each epoch."""
     save_total_limit: int = _evaluation(1, 1, 1000)
     """Keep so many of the latest checkpoints while the run goes on; it resumes from the last."""
     logging_steps: int = _evaluation(5, 1, 100_000)

@@ -214,16 +214,19 @@ class _Facts:
         return (path, tokenizer) if path and path.is_file() and tokenizer else None
 
     def time(self) -> Time | None:
-        """At the rate of the newest comparable run, of the same pairs if there is one."""
+        """At the rate of the newest comparable run, be it under way; of the same pairs, and then of
+        the same batch size, if there is one."""
         comparable = []
         for run in self.store.runs()[:60]:
             with contextlib.suppress(FinetuneError):
                 config, summary = run.config(), self.store.summary(run)
                 if _is_comparable(config, summary, self.config):
-                    comparable.append((_agree(config, self.config, _ROW_FIELDS), run, summary))
+                    same_batch = _agree(config, self.config, ["per_device_train_batch_size"])
+                    same = _agree(config, self.config, _ROW_FIELDS)
+                    comparable.append((same, same_batch, run, summary))
         if self.steps is None or not comparable:
             return None
-        same, run, summary = max(comparable, key=lambda past: past[0])
+        same, _, run, summary = max(comparable, key=lambda past: past[:2])
         training = self.steps.epochs * self.steps.pairs / summary.samples_per_second
         evaluation = summary.evaluation_seconds
         if summary.prepared and not same:

@@ -288,8 +288,8 @@ class _Loop:
         return step == self.total or (self.interval > 0 and step % self.interval == 0)
 
     def checkpoint_due(self) -> bool:
-        every = self.config.save_steps
-        return self.progress.step % every == 0 if every else self.evaluation_due()
+        every = self.config.save_steps or max(0, self.config.eval_steps) or self.per_epoch
+        return self.progress.step % every == 0
 
     def evaluate(self) -> Generator[Event, None, bool]:
         """Score the validation split; whether the run ends with that."""

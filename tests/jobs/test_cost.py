@@ -14,7 +14,8 @@ from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices
-from finetune.jobs import check, cost, pipeline
+from finetune.errors import ConfigError
+from finetune.jobs import check, cost, pipeline, service
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
@@ -135,6 +136,7 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
     assert time(each_epoch) == cost.Time(600 / 50 + 4 * 2, 50.0, "same pairs", "CPU", True)
     # Before the first step, and as often as a tenth of the time allows.
     assert time(PAIRS) == cost.Time(600 / 50 + 2 * 2, 50.0, "same pairs", "CPU", True)
+    timed(store, PAIRS.changed(per_device_train_batch_size=12), rate=99.0)
     longer = time(PAIRS.changed(num_train_epochs=30))
     assert longer == cost.Time(6000 / 50 + 6 * 2, 50.0, "same pairs", "CPU", True)
     for values in (
@@ -145,6 +147,27 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
         {"max_length": 32},
     ):
         assert time(PAIRS.changed(**values)) is None, values
+
+
+@pytest.mark.parametrize("place", ["bundled", "folder", "cached"])
+def test_a_length_beyond_the_checkpoints_is_refused_before_anything_starts(
+    place: str, store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, most = {
+        "bundled": (RunConfig().checkpoint, 512),
+        "folder": (str(toy_checkpoint), 64),
+        "cached": ("somebody/model", 64),
+    }[place]
+    config = str(toy_checkpoint / "config.json")
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names: config)
+    fitting = RunConfig(checkpoint=checkpoint, max_length=most)
+    assert cost.estimate_cost(store, fitting).steps is not None
+    for ask in (cost.estimate_cost, service.start_run):
+        with pytest.raises(ConfigError) as refused:
+            ask(store, fitting.changed(max_length=most + 1))
+        assert list(refused.value.problems) == ["max_length"]
+        assert f"is {most + 1}, but {checkpoint} reads at most {most} tokens" in str(refused.value)
+    assert store.runs() == []
 
 
 def test_another_visitors_files_and_places_are_not_looked_at(
