@@ -111,7 +111,10 @@ def test_a_check_measures_what_a_run_of_the_same_rows_has_to_beat(
     assert list(report.baselines) == [MAJORITY, baselines.TFIDF]
     assert report.baselines[MAJORITY] == report.majority
     assert [part.baselines for part in parts] == [{}, {}]  # seen before they are measured
-    monkeypatch.setattr(baselines, "predict_by_tfidf", lambda *texts: pytest.fail("measured again"))
+    monkeypatch.setattr(baselines, "predict_by_tfidf", lambda *texts: 1 / 0)
     pairs = splits.load_pairs(config.changed(learning_rate=1e-3), store.root)
     scores = baselines.measure_baselines(pairs, "none/none", 32)
     assert scores == {baselines.TFIDF: report.baselines[baselines.TFIDF]}
+    for other in ({"max_eval_samples": 9}, {"positive_label": "0"}):
+        with pytest.raises(ZeroDivisionError):
+            baselines.measure_tfidf(splits.load_pairs(config.changed(**other), store.root))
