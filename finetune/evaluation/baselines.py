@@ -85,7 +85,7 @@ def untrained_suffices(baselines: Mapping[str, Mapping[str, float]]) -> str:
     """A sentence for a person where the checkpoint's similarity alone reaches 0.95, and more than
     one constant answer does: training may not be needed. Else empty."""
     cosine, constant = baselines.get(COSINE, {}), baselines.get(MAJORITY, {})
-    for metric, name in (("accuracy", _("accuracy")), ("f1", "F1")):
+    for metric, name in (("accuracy", "accuracy"), ("f1", "F1")):
         value = cosine.get(metric, 0.0)
         if value >= ENOUGH and value > constant.get(metric, 0.0):
             return _(
