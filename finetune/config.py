@@ -149,10 +149,10 @@ class RunConfig(BaseModel):
     """Names of the layers LoRA changes, with commas between; empty for all linear ones."""
     per_device_eval_batch_size: int = _evaluation(32, 1, 4096, label="Evaluation batch size")
     """Pairs a batch when scoring the validation split."""
-    eval_steps: int = _evaluation(0, 0, 10_000_000, label="Steps between evaluations")
-    """Score the validation split every so many steps; 0 does it after each epoch."""
+    eval_steps: int = _evaluation(-1, -1, 10_000_000, label="Steps between evaluations")
+    """Score every so many steps; 0 after each epoch, -1 ten times if a tenth of the time allows."""
     save_steps: int = _evaluation(0, 0, 10_000_000, label="Steps between checkpoints")
-    """Write a checkpoint to resume from every so many steps; 0 does it at each evaluation."""
+    """Write a checkpoint to resume from every so many steps; 0 as eval_steps says or each epoch."""
     save_total_limit: int = _evaluation(1, 1, 1000, label="Checkpoints kept")
     """Keep so many of the latest checkpoints while the run goes on; it resumes from the last."""
     logging_steps: int = _evaluation(5, 1, 100_000, label="Steps between reports")
@@ -334,6 +334,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dropout": -1.0,
         "freeze_embeddings": False,
         "per_device_eval_batch_size": 8,
+        "eval_steps": 0,
         "mixed_precision": "no",
         "group_by_length": False,
         "pad_to_multiple_of": 0,

@@ -87,6 +87,8 @@ class CheckReport:
     read: dict[str, int] = field(default_factory=dict)  # split of the source -> rows read
     splits: list[SplitSummary] = field(default_factory=list)
     majority: dict[str, float] = field(default_factory=dict)  # scores of the commonest class
+    # Baseline -> score -> value on validation, under a run's names; empty where training is blocked
+    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     lengths: TokenLengths = field(default_factory=TokenLengths)  # of the training rows
     findings: list[Finding] = field(default_factory=list)  # the most severe first
     notes: list[Text] = field(default_factory=list)  # how the source was read

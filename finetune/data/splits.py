@@ -66,6 +66,7 @@ class Pairs:
     origin: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what is wrong
     fingerprint: str = ""  # sha256 over classes, texts and labels, in order
     numbers: dict[str, Integers] = field(default_factory=dict)  # split -> `RowHashes.unordered`
+    folder: Path = Path()  # of the cached dataset
 
 
 def load_pairs(config: RunConfig, root: Path) -> Pairs:
@@ -104,6 +105,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         },
         fingerprint=assigned.fingerprint(positive),
         numbers={name: assigned.of(name).unordered for name in ("train", "validation")},
+        folder=dataset.folder,
     )
 
 

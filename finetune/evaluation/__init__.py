@@ -1,3 +1,5 @@
 """How good a model is, how sure that is, and where it fails."""
 
-__all__ = ["corrections", "examples", "report", "saved_predictions", "slices", "test_set"]
+__all__ = [
+    "baselines", "corrections", "examples", "report", "saved_predictions", "slices", "test_set",
+]  # fmt: skip

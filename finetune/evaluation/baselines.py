@@ -1,29 +1,39 @@
-"""Baselines: TF-IDF with logistic regression, and the checkpoint's own cosine similarity."""
+"""Baselines: TF-IDF with logistic regression, and the checkpoint's own cosine similarity.
+
+What was measured of rows is kept beside them, `baseline-<key>.json`: nobody measures it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from datasets import Dataset
 from numpy.typing import NDArray
-from transformers import AutoModel, AutoTokenizer
 
 from finetune import disk
 from finetune.data import checkpoints
-from finetune.data.splits import Pairs
+from finetune.messages import message as _
 from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
+from finetune.runs.summary import MAJORITY
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from finetune.data.splits import Pairs
 
 TFIDF = "TF-IDF + logistic regression"
 COSINE = "cosine similarity, not tuned"
 MOST = 20_000  # pairs of each split; more change the figures in the third decimal and cost minutes
 MOST_ENCODED = 2_000  # validation pairs that are encoded: as dear as an evaluation
 MOST_TUNED = 500  # training pairs that the similarity's threshold is chosen on
+ENOUGH = 0.95  # of the similarity's accuracy or F1: training has little left to gain
 WEIGHTS = 2_000_000  # of the regression; fitting takes some 300 bytes for each
 _BATCH = 64
+_VERSION = 1  # of how they are measured
 
 Labels = NDArray[np.int64]
 Similarities = NDArray[np.float32]
@@ -49,25 +59,74 @@ def measure_baselines(
         half: whether to encode in bf16.
         stop: asked between two batches; the baselines measured by then are returned.
     """
+    paired = "sentence2" in pairs.splits["train"].column_names
+    folder = _sentence_encoder(checkpoint) if paired and len(pairs.labels) == 2 else None
+    baselines = {TFIDF: measure_tfidf(pairs)}
+    if folder is not None:
+        weights = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
+        key = (COSINE, MOST_TUNED, MOST_ENCODED, str(folder), weights, max_length)
+        baselines[COSINE] = _measured_once(
+            pairs, key, lambda: _measure_cosine(pairs, folder, max_length, half, stop)
+        )
+    return {name: scores for name, scores in baselines.items() if scores}
 
-    def scores(answers: Labels, labels: Labels) -> dict[str, float]:
-        confusion = confusion_matrix(labels, answers, len(pairs.labels))
-        return {**accuracy_and_f1(confusion, pairs.positive), "examples": float(len(labels))}
 
-    train, validation = (_draw(pairs.splits[name], MOST) for name in ("train", "validation"))
-    baselines = {TFIDF: scores(predict_by_tfidf(train, validation), validation.labels)}
-    folder = _sentence_encoder(checkpoint)
-    if folder is None or not train.second or len(pairs.labels) != 2:
-        return baselines
+def measure_tfidf(pairs: Pairs) -> dict[str, float]:
+    """The scores of TF-IDF; takes a few seconds and no torch."""
+
+    def measure() -> dict[str, float]:
+        train, validation = (_draw(pairs.splits[name], MOST) for name in ("train", "validation"))
+        return _scores(predict_by_tfidf(train, validation), validation.labels, pairs)
+
+    return _measured_once(pairs, (TFIDF, MOST, WEIGHTS), measure)
+
+
+def untrained_suffices(baselines: Mapping[str, Mapping[str, float]]) -> str:
+    """A sentence for a person where the checkpoint's similarity alone reaches 0.95, and more than
+    one constant answer does: training may not be needed. Else empty."""
+    cosine, constant = baselines.get(COSINE, {}), baselines.get(MAJORITY, {})
+    for metric, name in (("accuracy", "accuracy"), ("f1", "F1")):
+        value = cosine.get(metric, 0.0)
+        if value >= ENOUGH and value > constant.get(metric, 0.0):
+            return _(
+                "Training may not be needed: the checkpoint's cosine similarity alone, with one "
+                "threshold, reaches {metric} {value:.3f}.",
+                metric=name,
+                value=value,
+            )
+    return ""
+
+
+def _measured_once(
+    pairs: Pairs, key: tuple[object, ...], measure: Callable[[], dict[str, float]]
+) -> dict[str, float]:
+    """The scores kept beside the pairs under a key of their rows and labels, else measured."""
+    values = json.dumps([_VERSION, pairs.fingerprint, *key])
+    name = f"baseline-{hashlib.sha256(values.encode()).hexdigest()[:24]}.json"
+    scores = disk.read_json(pairs.folder / name)
+    if not scores and (scores := measure()):
+        disk.write_atomically(pairs.folder / name, json.dumps(scores))
+    return scores
+
+
+def _scores(answers: Labels, labels: Labels, pairs: Pairs) -> dict[str, float]:
+    confusion = confusion_matrix(labels, answers, len(pairs.labels))
+    return {**accuracy_and_f1(confusion, pairs.positive), "examples": float(len(labels))}
+
+
+def _measure_cosine(
+    pairs: Pairs, folder: Path, max_length: int, half: bool, stop: Callable[[], bool]
+) -> dict[str, float]:
+    """The scores of the similarity; empty when stopped."""
     train = _draw(pairs.splits["train"], MOST_TUNED)
     validation = _draw(pairs.splits["validation"], MOST_ENCODED)
     first, second = train.first + validation.first, train.second + validation.second
     cosine = cosine_similarity(folder, first, second, max_length, half, stop)
-    if cosine is not None:
-        tuned_on, similarity = np.split(cosine, [len(train.labels)])
-        answers = predict_by_threshold(tuned_on, train.labels, similarity, pairs.positive)
-        baselines[COSINE] = scores(answers, validation.labels)
-    return baselines
+    if cosine is None:
+        return {}
+    tuned_on, similarity = np.split(cosine, [len(train.labels)])
+    answers = predict_by_threshold(tuned_on, train.labels, similarity, pairs.positive)
+    return _scores(answers, validation.labels, pairs)
 
 
 def _draw(split: Dataset, most: int) -> _Texts:
@@ -142,12 +201,14 @@ def _sentence_encoder(checkpoint: str) -> Path | None:
     return folder if (folder / "modules.json").is_file() else None
 
 
-@torch.inference_mode()
 def cosine_similarity(
     folder: Path, first: list[str], second: list[str], max_length: int, half: bool,
     stop: Callable[[], bool],
 ) -> Similarities | None:  # fmt: skip
     """How alike a sentence encoder finds pairs, of shape (pairs,); None when stopped."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(folder)
     with torch.random.fork_rng():  # new weights are drawn for what a checkpoint lacks
         model = AutoModel.from_pretrained(folder, use_safetensors=True).eval()
@@ -164,7 +225,8 @@ def cosine_similarity(
             [texts[row] for row in rows],
             truncation=True, max_length=max_length, padding=True, return_tensors="pt",
         ).to(model.device)  # fmt: skip
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
+        autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=half)
+        with torch.inference_mode(), autocast:
             states = model(**inputs).last_hidden_state.float()
         mask = inputs["attention_mask"].unsqueeze(-1)
         mean = (states * mask).sum(1) / mask.sum(1)

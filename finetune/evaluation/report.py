@@ -94,7 +94,7 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     when a file has changed. A StoreError when nothing was evaluated yet, or was not kept."""
     best = summary.best
     if best is None or summary.prepared is None:
-        raise StoreError("Nothing was evaluated yet.", "The first evaluation ends an epoch.")
+        raise StoreError("Nothing was evaluated yet.", "Wait for the first evaluation.")
     names = summary.prepared.labels
     positive_label = summary.prepared.data.get("positive_label")
     positive = names.index(positive_label) if positive_label in names else min(1, len(names) - 1)

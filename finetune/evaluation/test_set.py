@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from finetune.config import RunConfig
 from finetune.data import checkpoints
 from finetune.errors import DataError
 from finetune.evaluation import saved_predictions
@@ -25,17 +24,6 @@ if TYPE_CHECKING:
 MOST_SWAPPED = 10_000  # pairs, drawn with a seed; each is scored twice
 
 
-def measure_run_baselines(
-    run: Run, config: RunConfig, half: bool, stop: Callable[[], bool]
-) -> dict[str, dict[str, float]]:
-    """Keep the validation examples, and score the baselines on them, as `measure_baselines`."""
-    from finetune.evaluation import baselines
-
-    pairs = _load_pairs(run)
-    _keep_examples(run, pairs, "validation")
-    return baselines.measure_baselines(pairs, config.checkpoint, config.max_length, half, stop)
-
-
 def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> None:
     """Score the kept model on the validation pairs in both orders, or on 10,000 of them; a
     DataError when they are single sentences."""
@@ -43,7 +31,7 @@ def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> Non
 
     table = saved_predictions.read_examples(run)
     if table is None:
-        table = _keep_examples(run, _load_pairs(run), "validation")
+        table = keep_examples(run, _load_pairs(run), "validation")
     if "sentence2" not in table.column_names:
         raise DataError("These are single sentences: they have no order.")
     rows = np.arange(table.num_rows)
@@ -67,7 +55,7 @@ def open_test_set(run: Run) -> None:
     pairs = _load_pairs(run)
     if "test" not in pairs.splits:
         raise DataError("These pairs have no test split.", "Bring a test file, or choose others.")
-    table = _keep_examples(run, pairs, "test")
+    table = keep_examples(run, pairs, "test")
     sentences = [name for name in ("sentence1", "sentence2") if name in table.column_names]
     scorer = Scorer(run.best, checkpoints.length_of(run.folder))
     logits = scorer.scores(*(table.column(name).to_pylist() for name in sentences))
@@ -102,8 +90,8 @@ def _load_pairs(run: Run) -> Pairs:
     return pairs
 
 
-def _keep_examples(run: Run, pairs: Pairs, split: str) -> pa.Table:
-    """The examples of a split, which are kept beside their logits."""
+def keep_examples(run: Run, pairs: Pairs, split: str) -> pa.Table:
+    """Keep the examples of a split beside their logits; they are returned."""
     table = pairs.splits[split].with_format("arrow")[:]
     saved_predictions.save_examples(run, split, table)
     return table

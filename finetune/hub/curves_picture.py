@@ -22,7 +22,7 @@ def curves_png(summary: RunSummary) -> bytes | None:
     loss.set_ylim(bottom=0)
     scores.set_title("Validation", loc="left")
     for name, label, colour, marker in _SCORES:
-        points = [(e.step, e.metrics[name]) for e in summary.validation if name in e.metrics]
+        points = [(e.step, e.metrics[name]) for e in summary.curve if name in e.metrics]
         scores.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker)
     if summary.best is not None:
         scores.axvline(summary.best.step, color="#64748b", linestyle=":", label="kept")

@@ -109,9 +109,10 @@ def _script_config(
     """The run's configuration, with what the run found out in place of what was left to it."""
     import torch
 
-    from finetune.training import model
+    from finetune.training import model, schedule
 
     config, total = run.config(), prepared.total_steps
+    interval = schedule.configured_interval(config, prepared.steps_per_epoch, total)
     length, multiple = checkpoints.length_of(run.folder), config.pad_to_multiple_of
     device = torch.device("cpu" if started.device.startswith("CPU") else "cuda")
     half = prepared.precision == "bf16"
@@ -135,7 +136,7 @@ def _script_config(
         "attn_implementation": None if attention == "auto" else attention,
         "steps": summary.step if summary.early else total,
         "total_steps": total,
-        "eval_steps": config.eval_steps or prepared.steps_per_epoch,
+        "eval_steps": summary.interval or interval or total,
         "warmup_steps": config.warmup_steps or math.ceil(total * config.warmup_ratio),
     }
 

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from finetune import disk, hub_errors, owners, uploads
@@ -24,12 +24,13 @@ from finetune.data import catalog, check_report, hub_access
 from finetune.data.check_report import CheckReport, read_report
 from finetune.environment import caches
 from finetune.errors import ConfigError, DataError, FinetuneError
+from finetune.evaluation import baselines
 from finetune.jobs import background, workers
 from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore, default_root
-from finetune.runs.summary import JobState
+from finetune.runs.summary import MAJORITY, JobState
 
 _ID = re.compile(r"[0-9a-f]{24}")
 
@@ -162,15 +163,21 @@ def check_config(
     on_progress: Callable[[Phase, str, int, int], None] = lambda phase, detail, done, total: None,
     on_partial: Callable[[CheckReport], None] = lambda report: None,
 ) -> CheckReport:
-    """The report on a configuration's pairs."""
+    """The report on a configuration's pairs, with the baselines that need no model."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     background.choose_offline(config.dataset, config.checkpoint)
     import datasets
 
-    from finetune.data import checks
+    from finetune.data import checks, splits
 
     datasets.disable_progress_bars()
-    return checks.check_pairs(config, root, on_progress, on_partial)
+    report = checks.check_pairs(config, root, on_progress, on_partial)
+    if report.blocked:
+        return report
+    on_partial(report)
+    on_progress(Phase.BASELINES, "", 0, 0)
+    tfidf = baselines.measure_tfidf(splits.load_pairs(config, root))
+    return replace(report, baselines={MAJORITY: report.majority, baselines.TFIDF: tfidf})
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -200,6 +207,8 @@ def _print_report(report: CheckReport) -> None:
         classes = zip(report.labels, split.classes, strict=True)
         counts = ", ".join(f"{name} {count:,}" for name, count in classes)
         print(f"  {split.name}: {split.rows:,} rows ({counts})")
+    for name, scores in report.baselines.items():
+        print(f"  to beat, {name}: accuracy {scores['accuracy']:.3f}, F1 {scores['f1']:.3f}")
     for finding in report.findings:
         rows = f" ({finding.count:,})" if finding.count else ""
         print(f"  {finding.severity}: {finding.title}{rows}. {finding.action}")

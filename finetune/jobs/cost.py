@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
@@ -25,6 +24,7 @@ from finetune.errors import ConfigError, FinetuneError
 from finetune.jobs import check
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
+from finetune.training import schedule
 
 # Two runs that differ in none of these take about the same time for an example.
 PACE_FIELDS = (
@@ -36,7 +36,7 @@ PACE_FIELDS = (
 INPUT_FIELDS = (
     *DATA_FIELDS, *PACE_FIELDS, "num_train_epochs", "max_steps", "per_device_train_batch_size",
     "gradient_accumulation_steps", "swap_augmentation", "eval_steps", "early_stopping_patience",
-    "lora_r",
+    "lr_scheduler_type", "deterministic", "lora_r",
 )  # fmt: skip
 # Two configurations that differ in none of these have the same rows to choose from.
 _ROW_FIELDS = set(DATA_FIELDS) - {"max_train_samples", "max_eval_samples", "positive_label"}
@@ -55,7 +55,7 @@ class Steps:
     pairs: int  # training examples, both orders counted where both are trained on
     per_epoch: int
     total: int
-    evaluations: int
+    evaluations: int  # at the most, that before the first step too
     about: bool = False  # whether the number of pairs is not exact
 
     @property
@@ -77,7 +77,7 @@ class Cut:
 class Time:
     """How long training takes at the rate of an earlier run."""
 
-    seconds: float  # from the first step to the last, evaluations included
+    seconds: float  # from the evaluation before the first step to the last step
     rate: float  # the run's training examples a second
     run: str  # its title
     device: str
@@ -142,13 +142,13 @@ def measure_token_lengths(store: RunStore, config: RunConfig) -> bool:
 
 
 def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
-    """How many steps so many training rows make, as `loop.count_steps` counts them."""
+    """How many steps so many training rows make."""
     pairs *= 1 + config.swap_augmentation
     batches = math.ceil(pairs / config.per_device_train_batch_size)
     batches = math.ceil(batches / config.num_processes)
-    per_epoch = max(1, math.ceil(batches / config.gradient_accumulation_steps))
-    total = config.max_steps if config.max_steps > 0 else per_epoch * config.num_train_epochs
-    evaluations = math.ceil(total / (config.eval_steps or per_epoch))
+    per_epoch, total = schedule.count_steps(config, max(1, batches))
+    interval = schedule.configured_interval(config, per_epoch, total)
+    evaluations = 1 + math.ceil(total / (interval or schedule.first_evaluation(total)))
     return Steps(pairs, per_epoch, total, evaluations, about)
 
 
@@ -216,25 +216,35 @@ class _Facts:
         return (path, tokenizer) if path and path.is_file() and tokenizer else None
 
     def time(self) -> Time | None:
-        """At the rate of the newest comparable run, of the same pairs if there is one."""
+        """At the rate of the newest comparable run, be it under way; of the same pairs, and then of
+        the same batch size, if there is one."""
         comparable = []
         for run in self.store.runs()[:60]:
             with contextlib.suppress(FinetuneError):
                 config, summary = run.config(), self.store.summary(run)
                 if _is_comparable(config, summary, self.config):
-                    comparable.append((_agree(config, self.config, _ROW_FIELDS), run, summary))
+                    same_batch = _agree(config, self.config, ["per_device_train_batch_size"])
+                    same = _agree(config, self.config, _ROW_FIELDS)
+                    comparable.append((same, same_batch, run, summary))
         if self.steps is None or not comparable:
             return None
-        same, run, summary = max(comparable, key=lambda past: past[0])
-        seconds = self.steps.epochs * self.steps.pairs / summary.samples_per_second
-        if summary.validation and summary.prepared:
-            evaluation = statistics.median(scored.seconds for scored in summary.validation)
-            if not same:
-                rows = self._rows("validation")  # 0 where unknown
-                evaluation *= rows / max(1, summary.prepared.validation_examples)
-            seconds += self.steps.evaluations * evaluation
+        same, _, run, summary = max(comparable, key=lambda past: past[:2])
+        training = self.steps.epochs * self.steps.pairs / summary.samples_per_second
+        evaluation = summary.evaluation_seconds
+        if summary.prepared and not same:
+            rows = self._rows("validation")  # 0 where unknown
+            evaluation *= rows / max(1, summary.prepared.validation_examples)
+        seconds = training + self._evaluations(training, evaluation) * evaluation
         device = summary.started.device if summary.started else ""
         return Time(seconds, summary.samples_per_second, run.title(), device, same)
+
+    def _evaluations(self, training: float, evaluation: float) -> int:
+        """How many there are where training and one evaluation take so many seconds."""
+        assert self.steps is not None
+        total = self.steps.total
+        if schedule.configured_interval(self.config, self.steps.per_epoch, total):
+            return self.steps.evaluations
+        return 1 + math.ceil(total / schedule.affordable_interval(total, training, evaluation))
 
 
 def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig) -> bool:

@@ -28,7 +28,7 @@ from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.summary import MAJORITY
-from finetune.training import distributed
+from finetune.training import distributed, schedule
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -104,14 +104,17 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     work.build_batches()
     stop.check()
     yield work.prepared()
-    # 5. The loop
+    # 5. What it has to beat, before it begins
+    yield from work.measure_baselines()
+    stop.check()
+    # 6. The loop
     finished = None  # said when the loop has let go of its model
     for event in work.fit():
         finished = event if isinstance(event, events.Finished) else None
         if finished is None:
             tracker(event)
             yield event
-    # 6. What is measured of the kept model
+    # 7. What is measured of the kept model
     if finished is not None:
         del work
         accelerator.free_memory()
@@ -149,9 +152,11 @@ class _Training:
         from accelerate.utils import broadcast_object_list
 
         self.run, self.config, self.accelerator, self.stop = run, config, accelerator, stop
-        # Only the main process knows beforehand which folder and checkpoint it is.
+        # Only the main process knows beforehand which folder and checkpoint it is, and how often
+        # the run has found that it can evaluate.
         latest = max(map(str, run.checkpoints()), default="")
-        folder, checkpoint = broadcast_object_list([str(run.folder), latest])
+        facts = [str(run.folder), latest, run.events_summary().interval]
+        folder, checkpoint, self.interval = broadcast_object_list(facts)
         run.folder = Path(folder)
         self.checkpoint = Path(checkpoint) if checkpoint else None
 
@@ -213,13 +218,11 @@ class _Training:
 
     def prepared(self) -> events.Prepared:
         """What the run will train on; a `ConfigError` for more steps than a visitor may take."""
-        from finetune.training import loop
-
         pairs, config, train = self.pairs, self.config, self.batches.train
         counts = pairs.counts
         commonest = counts["train"].index(max(counts["train"]))
         batches_per_process = -(-len(train) // self.accelerator.num_processes)
-        per_epoch, total = loop.count_steps(config, batches_per_process)
+        per_epoch, total = schedule.count_steps(config, batches_per_process)
         limit = owners.Limits().run_steps
         if owners.is_shared() and self.run.owner and total > limit:
             raise too_many_steps(config, total, limit)
@@ -238,31 +241,36 @@ class _Training:
             majority=constant_answer_scores(counts["validation"], commonest, pairs.positive),
         )
 
-    def fit(self) -> Generator[events.Event, None, None]:
-        """The loop's events, and the baselines after the first evaluation."""
+    def measure_baselines(self) -> Iterator[events.Event]:
+        """Score the baselines on the validation pairs, which are kept beside their logits."""
+        run, config = self.run, self.config
+        measured = run.events_summary().baselines.keys() - {MAJORITY}
+        if measured or not distributed.is_main_process():
+            return
+        yield events.PhaseStarted(phase=Phase.BASELINES)
+        with _logged_only():
+            from finetune.evaluation import baselines, test_set
+
+            test_set.keep_examples(run, self.pairs, "validation")
+            half = self.accelerator.mixed_precision == "bf16"
+            scores = baselines.measure_baselines(
+                self.pairs, config.checkpoint, config.max_length, half, self.stop
+            )
+            self.stop.check()  # or those not measured would be missing for good
+            yield events.BaselinesMeasured(baselines=scores)
+
+    def fit(self) -> Iterator[events.Event]:
+        """The loop's events."""
         from finetune.training import loop
 
-        run, accelerator = self.run, self.accelerator
         self.pairs = dataclasses.replace(self.pairs, splits={}, numbers={})  # unmaps the texts
         self.stop.looping = True
         gc.collect()
         gc.freeze()  # what the imports made stays, and is not looked through again at every step
-        measured = run.events_summary().baselines.keys() - {MAJORITY}
-        pending = distributed.is_main_process() and not measured
-        for event in loop.fit(
-            self.config, accelerator, self.classifier, self.batches,
-            self._hooks(), self.checkpoint, self.pairs.positive,
-        ):  # fmt: skip
-            yield event
-            if pending and isinstance(event, events.Evaluated):
-                pending = False
-                yield events.PhaseStarted(phase=Phase.BASELINES)
-                with _logged_only():
-                    from finetune.evaluation import test_set
-
-                    half = accelerator.mixed_precision == "bf16"
-                    scores = test_set.measure_run_baselines(run, self.config, half, self.stop)
-                    yield events.BaselinesMeasured(baselines=scores)
+        yield from loop.fit(
+            self.config, self.accelerator, self.classifier, self.batches,
+            self._hooks(), self.checkpoint, self.pairs.positive, self.interval,
+        )  # fmt: skip
 
     def _hooks(self) -> Hooks:
         """What writes the loop's results into the run folder."""

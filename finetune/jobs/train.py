@@ -280,7 +280,7 @@ def describe_event(event: events.Event) -> str:
         case events.Stepped():
             return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
         case events.Evaluated():
-            best = " (best so far)" if event.best else ""
+            best = " (best so far)" if event.best else " (before training)" * (not event.step)
             return f"step {event.step}: validation {_scores(event.metrics)}{best}"
         case events.BaselinesMeasured():
             baselines = event.baselines.items()

@@ -35,7 +35,8 @@ class Phase(StrEnum):
     TOKENIZE = "tokenize", message("Tokenising")
     TRAIN = "train", message("Training")
     EVALUATE = "evaluate", message("Evaluating")
-    BASELINES = "baselines", message("Evaluating")
+    EVALUATE_UNTRAINED = "evaluate_untrained", message("Scoring the model before training")
+    BASELINES = "baselines", message("Measuring the baselines")
     BOTH_ORDERS = "both_orders", message("Evaluating")
     SAVE_MODEL = "save_model", message("Saving the best model")
     SAVE_UNSCORED_MODEL = "save_unscored_model", message("Saving the model as it is")
@@ -147,8 +148,16 @@ class Stepped(Event):
     grad_norm: float | None = None  # before clipping; None where gradients are not clipped
 
 
+class EvaluationsPlanned(Event):
+    """The validation split is scored every `interval` steps, and after the last."""
+
+    event: Literal["evaluations_planned"] = "evaluations_planned"
+    interval: int
+
+
 class Evaluated(Event):
-    """The validation split was scored; `intervals` are ends of 95% bootstrap intervals."""
+    """The validation split was scored; `intervals` are ends of 95% bootstrap intervals. Step 0 is
+    the model before training, which is never the best."""
 
     event: Literal["evaluated"] = "evaluated"
     step: int
@@ -218,8 +227,8 @@ class Finished(Event):
 
 
 AnyEvent = Annotated[
-    Started | PhaseStarted | Progressed | Prepared | FirstBatch | Stepped | Evaluated
-    | BaselinesMeasured | TestSetOpened | Saved | Resumed | Stopped | Failed | Finished,
+    Started | PhaseStarted | Progressed | Prepared | FirstBatch | Stepped | EvaluationsPlanned
+    | Evaluated | BaselinesMeasured | TestSetOpened | Saved | Resumed | Stopped | Failed | Finished,
     Field(discriminator="event"),
 ]  # fmt: skip
 

@@ -85,12 +85,16 @@ class RunSummary(JobState):
     prepared: events.Prepared | None = None
     first_batch: events.FirstBatch | None = None
     train: LossCurve = field(default_factory=LossCurve)
-    validation: list[events.Evaluated] = field(default_factory=list)
+    untrained: events.Evaluated | None = None  # the model before its first step
+    validation: list[events.Evaluated] = field(default_factory=list)  # from the first step on
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     opened: tuple[events.TestSetOpened, ...] = ()
     # Step -> an evaluation that was the best so far, also if it is to be done again.
     bests: dict[int, events.Evaluated] = field(default_factory=dict)
     saved_step: int | None = None  # of the model kept; None where there is none
+    interval: int = 0  # steps between evaluations; 0 while the run measures what it can afford
+    paused: float = 0.0  # seconds between steps, for evaluations and saving
+    paused_at: float = 0.0  # when such a pause began; 0 while it trains
     reached: int = 0  # the last step of an evaluation, a model or the run's end
     trained: float = 0.0  # seconds it was worked on before `since`
     since: float = 0.0  # when its worker took it up; 0 while it has none
@@ -137,13 +141,29 @@ class RunSummary(JobState):
         return median([point.samples_per_second for point in self.train[-20:]] or [0.0])
 
     @property
+    def curve(self) -> list[events.Evaluated]:
+        """All evaluations, that of the untrained model first."""
+        return [*([self.untrained] if self.untrained else []), *self.validation]
+
+    @property
+    def evaluation_seconds(self) -> float:
+        """How long an evaluation keeps it from training, with what is saved after it."""
+        if self.validation and self.paused:
+            return self.paused / len(self.validation)
+        return self.curve[-1].seconds if self.curve else 0.0
+
+    @property
     def seconds_left(self) -> float | None:
-        """Training time still ahead at the present speed, without evaluations; None if unknown."""
+        """Time still ahead at the present speed, with evaluations; None if unknown."""
         prepared, rate = self.prepared, self.samples_per_second
         if len(self.train) < 2 or not (rate and prepared and prepared.steps_per_epoch):
             return None
-        examples_per_step = prepared.train_examples / prepared.steps_per_epoch
-        return max(0, self.total_steps - self.step) * examples_per_step / rate
+        steps = max(0, self.total_steps - self.step)
+        training = steps * prepared.train_examples / prepared.steps_per_epoch / rate
+        if not self.interval:  # then they will take a tenth at most
+            return training + min(training / 10, 10 * self.evaluation_seconds)
+        ahead = -(-self.total_steps // self.interval) - self.step // self.interval if steps else 0
+        return training + ahead * self.evaluation_seconds
 
     def apply(self, event: Event) -> None:
         worked = self.worked  # until the event before
@@ -166,6 +186,12 @@ class RunSummary(JobState):
                 self.prepared = event
             case events.FirstBatch():
                 self.first_batch = event
+            case events.PhaseStarted():
+                self._measure_pause(event)
+            case events.EvaluationsPlanned():
+                self.interval = event.interval
+            case events.Evaluated() if not event.step:
+                self.untrained = event
             case events.Evaluated():
                 while self.validation and self.validation[-1].step >= event.step:
                     self.validation.pop()  # its worker was killed before it wrote `Resumed`
@@ -192,10 +218,20 @@ class RunSummary(JobState):
                 if self.discarded:
                     self.saved_step = None
 
+    def _measure_pause(self, event: events.PhaseStarted) -> None:
+        if event.phase == Phase.TRAIN and self.paused_at:
+            self.paused += event.time - self.paused_at
+            self.paused_at = 0.0
+        elif event.phase in (Phase.EVALUATE, Phase.SAVE_CHECKPOINT):
+            self.paused_at = self.paused_at or event.time
+
     def _resume(self, event: events.Resumed) -> None:
         """Forget what came after the checkpoint, which is done again."""
+        self.paused_at = 0.0
         self.train = LossCurve(point for point in self.train if point.step <= event.step)
-        self.validation = [scored for scored in self.validation if scored.step <= event.step]
+        kept = [scored for scored in self.validation if scored.step <= event.step]
+        self.paused *= len(kept) / max(1, len(self.validation))
+        self.validation = kept
         best_steps = [scored.step for scored in self.validation if scored.best]
         self.saved_step = best_steps[-1] if best_steps else None
         self.reached = event.step

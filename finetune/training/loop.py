@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, broadcast_object_list
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
@@ -25,6 +25,7 @@ from finetune.errors import TrainingError
 from finetune.metrics.classification import accuracy_and_f1, confusion_matrix
 from finetune.runs import events
 from finetune.runs.events import Event, Phase, PhaseStarted
+from finetune.training import schedule
 from finetune.training.dataloaders import Loaders
 from finetune.training.optimizer import build_optimizer, build_scheduler
 
@@ -55,8 +56,9 @@ def fit(
     hooks: Hooks | None = None,
     resume: Path | None = None,
     positive: int = 1,
+    interval: int = 0,
 ) -> Iterator[Event]:
-    """Train, and evaluate after each epoch or every `eval_steps`; yield what happens.
+    """Evaluate, then train, and evaluate as `eval_steps` says; yield what happens.
 
     Ends with `Finished`, or with `Stopped` when `hooks.should_stop` said so; then the model kept
     is the best evaluated, or the present one where none was evaluated yet.
@@ -66,15 +68,18 @@ def fit(
         resume: a checkpoint of a run of the same configuration; the rest of the run is then the
             same as if it had never ended.
         positive: of two classes the one whose F1 is meant; of more it is their mean.
+        interval: steps between evaluations, where the run has measured what it can afford before.
 
     Raises:
         TrainingError: when the loss is not a finite number, naming the step.
     """
-    loop = _Loop(config, accelerator, model, batches, hooks or Hooks(), positive)
+    loop = _Loop(config, accelerator, model, batches, hooks or Hooks(), positive, interval)
     progress = loop.progress
-    # 1. Go on from a checkpoint, if there is one. It may have been the last thing to do.
-    if resume is not None and (yield from loop.resume(resume)):
+    # 1. Go on from a checkpoint, which may have been the last thing to do; or begin with a score.
+    if (yield from loop.resume(resume) if resume is not None else loop.score_untrained()):
         return
+    if loop.interval:
+        yield events.EvaluationsPlanned(interval=loop.interval)
     yield PhaseStarted(phase=Phase.TRAIN)
     loop.reset_meter()
     while progress.step < loop.total:
@@ -84,6 +89,7 @@ def fit(
             # 2. Forward and backward; with the last batch of a step, the optimizer's step.
             if not loop.train_batch(batch):
                 continue
+            yield from loop.plan_evaluations()
             # 3. After each step: report, stop, evaluate, write a checkpoint, each when it is due.
             if progress.step in (1, loop.total) or progress.step % config.logging_steps == 0:
                 yield loop.report()
@@ -103,13 +109,6 @@ def fit(
     yield events.Finished(step=progress.step, seconds=progress.seconds)
 
 
-def count_steps(config: RunConfig, batches_per_epoch: int) -> tuple[int, int]:
-    """Optimizer steps an epoch and in all; `batches_per_epoch` are those of each process."""
-    per_epoch = math.ceil(batches_per_epoch / config.gradient_accumulation_steps)
-    total = config.max_steps if config.max_steps > 0 else per_epoch * config.num_train_epochs
-    return per_epoch, total
-
-
 def is_sharded(accelerator: Accelerator) -> bool:
     """Whether each rank holds only a part of the weights."""
     return accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
@@ -126,6 +125,7 @@ class LoopProgress:
         self.waited = 0  # evaluations since that one
         self.evaluated = 0  # the step of the last evaluation
         self.validation_loss = math.inf  # of that evaluation
+        self.evaluation_seconds = 0.0  # that it took, or the one before training
         self.begin_epoch()
 
     @property
@@ -159,13 +159,17 @@ class _Loop:
         batches: Loaders,
         hooks: Hooks,
         positive: int,
+        interval: int,
     ) -> None:
         self.config, self.accelerator, self.hooks = config, accelerator, hooks
         self.positive = positive
         self.model, self.optimizer, self.train, self.validation = accelerator.prepare(
             model, build_optimizer(model, config), batches.train, batches.validation
         )
-        self.per_epoch, self.total = count_steps(config, len(self.train))
+        self.per_epoch, self.total = schedule.count_steps(config, len(self.train))
+        configured = schedule.configured_interval(config, self.per_epoch, self.total)
+        self.interval = interval or configured  # of evaluations; 0 until it is measured
+        self.measured: tuple[int, float] | None = None  # step and time at which that begins
         self.scheduler = build_scheduler(self.optimizer, config, self.total)
         weights = batches.class_weights
         self.class_weights = None if weights is None else weights.to(accelerator.device)
@@ -262,13 +266,30 @@ class _Loop:
             self.accelerator.set_trigger()
         return bool(self.accelerator.check_trigger())
 
+    def plan_evaluations(self) -> Iterator[Event]:
+        """Choose their interval once it must be known, by the steps since the first, which warms
+        the device up; all ranks choose what the main process has measured."""
+        step, begins = self.progress.step, self.measured is None
+        due = step >= schedule.first_evaluation(self.total)
+        if self.interval or not (begins or due):
+            return
+        self.losses[-1].item()  # waits for the device
+        first_step, began = self.measured = self.measured or (step, time.monotonic())
+        if due:
+            seconds = (time.monotonic() - began) / max(1, step - first_step) * self.total
+            affordable = schedule.affordable_interval(
+                self.total, seconds, self.progress.evaluation_seconds
+            )
+            (self.interval,) = broadcast_object_list([affordable])
+            yield events.EvaluationsPlanned(interval=self.interval)
+
     def evaluation_due(self) -> bool:
         step = self.progress.step
-        return step % (self.config.eval_steps or self.per_epoch) == 0 or step == self.total
+        return step == self.total or (self.interval > 0 and step % self.interval == 0)
 
     def checkpoint_due(self) -> bool:
-        every = self.config.save_steps
-        return self.progress.step % every == 0 if every else self.evaluation_due()
+        every = self.config.save_steps or max(0, self.config.eval_steps) or self.per_epoch
+        return self.progress.step % every == 0
 
     def evaluate(self) -> Generator[Event, None, bool]:
         """Score the validation split; whether the run ends with that."""
@@ -286,6 +307,23 @@ class _Loop:
         self.reset_meter()
         return False
 
+    def score_untrained(self) -> Generator[Event, None, bool]:
+        """Score the model before its first step, where curves begin; whether a stop ended the run
+        there. It is no candidate for the best, and is not kept."""
+        yield PhaseStarted(phase=Phase.EVALUATE_UNTRAINED)
+        began = time.monotonic()
+        if (predictions := self._predict_validation()) is None:
+            yield events.Stopped(step=0, seconds=self.progress.seconds)
+            return True
+        seconds, scores = time.monotonic() - began, self._scores(*predictions)
+        yield events.Evaluated(step=0, epoch=0.0, metrics=scores, seconds=seconds, best=False)
+        return False
+
+    def _scores(self, logits: Logits, labels: Labels) -> dict[str, float]:
+        loss = cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
+        confusion = confusion_matrix(labels, logits.argmax(axis=1), logits.shape[1])
+        return {**accuracy_and_f1(confusion, self.positive), "loss": loss}
+
     def _score(self) -> Generator[Event, None, bool]:
         """Evaluate, keep the best model; False where a stop ended it before it was done."""
         yield PhaseStarted(phase=Phase.EVALUATE)
@@ -294,10 +332,8 @@ class _Loop:
         if predictions is None:
             return False
         logits, labels = predictions
-        loss = cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
-        progress.evaluated, progress.validation_loss = progress.step, loss
-        confusion = confusion_matrix(labels, logits.argmax(axis=1), logits.shape[1])
-        scores = {**accuracy_and_f1(confusion, self.positive), "loss": loss}
+        scores = self._scores(logits, labels)
+        progress.evaluated, progress.validation_loss = progress.step, scores["loss"]
         name = self.config.metric_for_best_model
         score = -scores[name] if name == "loss" else scores[name]
         best = progress.best is None or score > progress.best
@@ -319,14 +355,17 @@ class _Loop:
     def _predict_validation(self) -> tuple[Logits, Labels] | None:
         """The validation split's, each example once; None when a stop was requested meanwhile."""
         self.model.eval()
-        batches = []
+        batches, ends = [], [time.monotonic()]
         for batch in self.validation:
             with torch.no_grad():
                 logits = self.model(**batch).logits.float()
             gathered = self.accelerator.gather_for_metrics((logits, batch["labels"]))
             batches.append([tensor.cpu() for tensor in gathered])
+            ends.append(time.monotonic())
             if self.stop_requested():
                 return None
+        # By the median, for the first batch warms the device up.
+        self.progress.evaluation_seconds = float(np.median(np.diff(ends))) * len(batches)
         logits, labels = (torch.cat(parts).numpy() for parts in zip(*batches, strict=True))
         return logits, labels
 

@@ -74,7 +74,7 @@ def score_chart(summary: RunSummary) -> Markup:
         gettext("Validation accuracy and F1"),
         lines,
         summary.total_steps,
-        gettext("The scores appear with the first evaluation."),
+        gettext("Scores appear once the model is scored, the first time before its first step."),
         look=gettext(
             "Above the dashed baselines it has learned something; when the scores fall while the "
             "loss still falls, it learns by heart."
@@ -92,7 +92,7 @@ def metric_points(summary: RunSummary, metric: str) -> list[Point]:
     """A validation metric at each evaluation that has it: (step, value)."""
     return [
         (float(evaluation.step), evaluation.metrics[metric])
-        for evaluation in thinned(summary.validation)
+        for evaluation in thinned(summary.curve)
         if evaluation.metrics.get(metric) is not None
     ]
 

@@ -61,8 +61,7 @@ def pairs_card(report: CheckReport | None, store: RunStore) -> Markup:
         rows = dataset_cache.preview_rows(store.root / "data" / report.corpus, origin)[:3]
     except DataError:
         return Markup()
-    baselines = {"majority class": report.majority} if report.majority else {}
-    return render("pairs_card.html", report=report, rows=rows, baselines=baselines)
+    return render("pairs_card.html", report=report, rows=rows)
 
 
 def _rough_duration(seconds: float) -> str:

@@ -111,7 +111,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
         ),
         "loss": ((summary.step, total, len(summary.train)), lambda: charts.loss_chart(summary)),
         "scores": (
-            (len(summary.validation), total, len(summary.baselines)),
+            (len(summary.curve), total, len(summary.baselines)),
             lambda: charts.score_chart(summary),
         ),
         "tabs": ("", lambda: render("run_tabs.html")),

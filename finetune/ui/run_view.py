@@ -12,6 +12,7 @@ from markupsafe import Markup
 from finetune import config, owners
 from finetune.config import RunConfig
 from finetune.errors import StoreError
+from finetune.evaluation import baselines
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow
 from finetune.messages import message
@@ -66,8 +67,9 @@ def progress(summary: RunSummary) -> Markup:
 
 
 def cards(summary: RunSummary) -> Markup:
-    """The latest loss and the scores of the best model."""
-    return render("run_cards.html", summary=summary)
+    """The latest loss and the scores of the best model, and whether they were worth the training."""
+    remark = baselines.untrained_suffices(summary.baselines)
+    return render("run_cards.html", summary=summary, remark=remark)
 
 
 def verdict(summary: RunSummary) -> Markup:

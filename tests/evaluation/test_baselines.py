@@ -13,6 +13,7 @@ from finetune.config import BUNDLED_CHECKPOINT
 from finetune.data import checkpoints
 from finetune.evaluation import baselines
 from finetune.evaluation.baselines import COSINE, TFIDF
+from finetune.runs.summary import MAJORITY
 from tests.support import toys
 
 
@@ -63,8 +64,27 @@ def test_the_bundled_encoder_is_measured_as_it_comes(tmp_path: Path) -> None:
     scores = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 32)
     assert torch.equal(torch.get_rng_state(), before), "the run's random numbers were touched"
     assert set(scores) == {TFIDF, COSINE}
-    stopped = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 32, stop=lambda: True)
-    assert set(stopped) == {TFIDF}
+    again = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 32, stop=lambda: True)
+    assert again == scores  # they are kept
+    stopped = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 16, stop=lambda: True)
+    assert set(stopped) == {TFIDF}  # and this one is none
+
+
+@pytest.mark.parametrize(
+    ("cosine", "constant", "words"),
+    [
+        ({"accuracy": 0.96, "f1": 0.2}, {"accuracy": 0.6}, "accuracy 0.960"),
+        ({"accuracy": 0.94, "f1": 0.951}, {"f1": 0.8}, "F1 0.951"),
+        ({"accuracy": 0.94, "f1": 0.949}, {}, ""),
+        ({"accuracy": 0.9, "f1": 0.96}, {"f1": 0.96}, ""),  # no more than one answer for all
+    ],
+)
+def test_where_the_similarity_alone_is_enough_it_is_said(
+    cosine: dict[str, float], constant: dict[str, float], words: str
+) -> None:
+    text = baselines.untrained_suffices({COSINE: cosine, MAJORITY: constant, TFIDF: {"f1": 1.0}})
+    assert bool(text) == bool(words)
+    assert words in text
 
 
 @pytest.mark.slow

@@ -60,6 +60,11 @@ def test_a_training_leaves_all_that_an_evaluation_needs(store: RunStore, run: Ru
     summary = service.run_summary(store, run)
     assert summary.status == "finished"
     assert set(summary.baselines) == {"majority class", "TF-IDF + logistic regression"}
+    stream = run.tail()[0]
+    kinds = [event.event for event in stream]  # type: ignore[attr-defined]
+    assert kinds.index("baselines") < kinds.index("evaluated") < kinds.index("step")
+    assert kinds.count("baselines") == 1
+    assert summary.untrained in stream
     for evaluated in summary.validation:
         low, high = evaluated.intervals["accuracy"]
         assert low <= evaluated.metrics["accuracy"] <= high

@@ -8,10 +8,13 @@ import psutil
 import pytest
 
 from finetune.config import RunConfig
-from finetune.data import checks
+from finetune.data import checks, splits
+from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, JobError
+from finetune.evaluation import baselines
 from finetune.jobs import check, service, workers
 from finetune.runs.store import RunStore
+from finetune.runs.summary import MAJORITY
 from tests.jobs.test_service import until
 from tests.support import toys
 
@@ -93,3 +96,25 @@ def test_the_terminal_gets_the_findings(
     assert "Rows that repeat an earlier pair" in text
     assert check.main([*command, str(tmp_path / "none.csv")]) == 2
     assert "none.csv" in capsys.readouterr().err
+
+
+def test_a_check_measures_what_a_run_of_the_same_rows_has_to_beat(
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the check sets them
+        monkeypatch.setenv(name, "1")
+    folder = toys.write_pairs(tmp_path)
+    files = {path.stem: path for path in folder.glob("*.csv")}
+    config = RunConfig(dataset=store.uploads.add(files), checkpoint="none/none")
+    parts: list[CheckReport] = []
+    report = check.check_config(config, store.root, on_partial=parts.append)
+    assert list(report.baselines) == [MAJORITY, baselines.TFIDF]
+    assert report.baselines[MAJORITY] == report.majority
+    assert [part.baselines for part in parts] == [{}, {}]  # seen before they are measured
+    monkeypatch.setattr(baselines, "predict_by_tfidf", lambda *texts: 1 / 0)
+    pairs = splits.load_pairs(config.changed(learning_rate=1e-3), store.root)
+    scores = baselines.measure_baselines(pairs, "none/none", 32)
+    assert scores == {baselines.TFIDF: report.baselines[baselines.TFIDF]}
+    for other in ({"max_eval_samples": 9}, {"positive_label": "0"}):
+        with pytest.raises(ZeroDivisionError):
+            baselines.measure_tfidf(splits.load_pairs(config.changed(**other), store.root))

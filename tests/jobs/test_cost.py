@@ -14,11 +14,12 @@ from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices
-from finetune.jobs import check, cost, pipeline
+from finetune.errors import ConfigError
+from finetune.jobs import check, cost, pipeline, service
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
-from finetune.training import accelerator, loop, model
+from finetune.training import accelerator, model, schedule
 from finetune.ui import cost_view
 from tests.support import training
 
@@ -97,16 +98,18 @@ def test_the_steps_are_those_the_run_takes(
 
 
 def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
-    toy_config: RunConfig, toy_pairs: splits.Pairs
+    toy_config: RunConfig, toy_pairs: splits.Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for config in (toy_config, toy_config.changed(eval_steps=5, max_steps=11)):
+    monkeypatch.setattr(schedule, "FREE_SECONDS", 1e9)
+    for values in ({}, {"eval_steps": 5, "max_steps": 11}, {"eval_steps": -1}):
+        config = toy_config.changed(**values)
         stream, _ = training.fit(config, toy_pairs)
-        assert cost.count_steps(config, 64).evaluations == len(training.evaluations(stream))
+        assert cost.count_steps(config, 64).evaluations == 1 + len(training.evaluations(stream))
     for processes, pairs in itertools.product((1, 2, 3), (1, 63, 64, 65, 1746)):
         config = RunConfig(num_processes=processes, gradient_accumulation_steps=3)
         steps = cost.count_steps(config, pairs)
         batches = math.ceil(math.ceil(pairs / config.per_device_train_batch_size) / processes)
-        assert (steps.per_epoch, steps.total) == loop.count_steps(config, batches)
+        assert (steps.per_epoch, steps.total) == schedule.count_steps(config, batches)
 
 
 def test_pairs_are_known_from_the_catalogue(store: RunStore) -> None:
@@ -127,10 +130,16 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
     timed(store, PAIRS, device="NVIDIA H100")
     assert time(PAIRS) is None
     timed(store, PAIRS.changed(dataset="glue/mrpc", name="other pairs"), rate=10.0)
-    # Three epochs of 200 pairs at 10 a second, and three evaluations of twice as many pairs.
-    assert time(PAIRS) == cost.Time(60 + 3 * 4, 10.0, "other pairs", "CPU", False)
+    # Three epochs of 200 pairs at 10 a second, and four evaluations of twice as many pairs.
+    each_epoch = PAIRS.changed(eval_steps=0)
+    assert time(each_epoch) == cost.Time(60 + 4 * 4, 10.0, "other pairs", "CPU", False)
     timed(store, PAIRS.changed(name="same pairs"), rate=50.0)
-    assert time(PAIRS) == cost.Time(600 / 50 + 3 * 2, 50.0, "same pairs", "CPU", True)
+    assert time(each_epoch) == cost.Time(600 / 50 + 4 * 2, 50.0, "same pairs", "CPU", True)
+    # Before the first step, and as often as a tenth of the time allows.
+    assert time(PAIRS) == cost.Time(600 / 50 + 2 * 2, 50.0, "same pairs", "CPU", True)
+    timed(store, PAIRS.changed(per_device_train_batch_size=12), rate=99.0)
+    longer = time(PAIRS.changed(num_train_epochs=30))
+    assert longer == cost.Time(6000 / 50 + 6 * 2, 50.0, "same pairs", "CPU", True)
     for values in (
         {"checkpoint": "roberta-base"},
         {"mixed_precision": "no"},
@@ -139,6 +148,22 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
         {"max_length": 32},
     ):
         assert time(PAIRS.changed(**values)) is None, values
+
+
+@pytest.mark.parametrize("place", ["bundled", "folder", "cached"])
+def test_a_length_beyond_the_checkpoints_is_refused_before_anything_starts(
+    place: str, store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(toy_checkpoint / "config.json")
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names: path)
+    names = {"bundled": RunConfig().checkpoint, "folder": str(toy_checkpoint), "cached": "a/b"}
+    most = 512 if place == "bundled" else 64
+    config = RunConfig(checkpoint=names[place], max_length=most)
+    assert cost.estimate_cost(store, config).steps is not None
+    for ask in (cost.estimate_cost, service.start_run):
+        with pytest.raises(ConfigError, match=rf"is {most + 1}, but .* at most {most} tokens"):
+            ask(store, config.changed(max_length=most + 1))
+    assert store.runs() == []
 
 
 def test_another_visitors_files_and_places_are_not_looked_at(

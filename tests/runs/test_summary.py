@@ -10,6 +10,7 @@ import pytest
 
 from finetune.jobs import run_table
 from finetune.runs import events
+from finetune.runs.events import Phase
 from finetune.runs.summary import KEPT, RunSummary
 from tests.support import toys
 
@@ -48,6 +49,27 @@ def test_a_whole_run() -> None:
     assert whole.ended - whole.began == 40.0
     assert whole.best is not None
     assert whole.best.step == whole.saved_step == 11
+
+
+def test_the_time_left_has_the_evaluations_in_it() -> None:
+    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
+    stream = [
+        prepared.model_copy(update={"total_steps": 100}),  # of 8 examples, a second each
+        evaluated(0, 0.5, best=False),  # takes a second
+        stepped(1, 3.0),
+        stepped(10, 12.0),
+        events.EvaluationsPlanned(interval=20),
+        stepped(20, 22.0),
+        events.PhaseStarted(phase=Phase.EVALUATE, time=22.0),
+        evaluated(20, 0.6, best=True),
+        events.PhaseStarted(phase=Phase.SAVE_CHECKPOINT, time=25.0),
+        events.PhaseStarted(phase=Phase.TRAIN, time=26.0),
+        evaluated(100, 0.7, best=True),
+    ]
+    left = [RunSummary().fold(stream[:count]).seconds_left for count in (3, 4, 5, 10, 11)]
+    assert left == [None, 90 + 9, 90 + 5 * 1, 80 + 4 * 4, 0]
+    resumed = RunSummary().fold([*stream, events.Resumed(step=20)])
+    assert resumed.evaluation_seconds == 2.0  # of the two, the second had no pause
 
 
 def test_what_is_done_again_is_forgotten() -> None:

@@ -29,14 +29,21 @@ def prepared(config: RunConfig, pairs: splits.Pairs) -> tuple[Any, Any, dataload
 
 
 def stream(
-    config: RunConfig, pairs: splits.Pairs, resume: Path | None = None, **hooks: Any
+    config: RunConfig,
+    pairs: splits.Pairs,
+    resume: Path | None = None,
+    interval: int = 0,
+    **hooks: Any,
 ) -> tuple[Iterator[events.Event], torch.nn.Module]:
     """The events of a run as they happen, and the model that it trains."""
     AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
     accelerator = engine.make_accelerator(config)
     _, classifier, batches = prepared(config, pairs)
     hooks_ = loop.Hooks(**hooks)
-    return loop.fit(config, accelerator, classifier, batches, hooks_, resume), classifier
+    happening = loop.fit(
+        config, accelerator, classifier, batches, hooks_, resume, interval=interval
+    )
+    return happening, classifier
 
 
 def fit(
@@ -52,7 +59,8 @@ def losses(happened: list[events.Event]) -> list[float]:
 
 
 def evaluations(happened: list[events.Event]) -> list[events.Evaluated]:
-    return [event for event in happened if isinstance(event, events.Evaluated)]
+    """Those of the model in training, which has taken a step."""
+    return [event for event in happened if isinstance(event, events.Evaluated) and event.step]
 
 
 def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from finetune.jobs import service, train
 from finetune.runs import events, summary
 from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
-from finetune.training import loop
+from finetune.training import loop, schedule
 from finetune.training.optimizer import build_optimizer
 from finetune.ui import run_view
 from tests.jobs.test_service import start, until
@@ -88,14 +88,61 @@ def test_the_events_tell_what_happens(toy_config: RunConfig, toy_pairs: splits.P
     assert rates[0] == 1e-3
     assert rates == sorted(rates, reverse=True)
     assert all(event.grad_norm is not None and event.grad_norm > 0 for event in steps)
-    often, _ = fit(config.changed(eval_steps=2), toy_pairs)
-    assert losses(often) == losses(happened)  # however often one evaluates
+
+
+@pytest.mark.parametrize("values", [{}, {"use_lora": True}], ids=str)
+def test_neither_the_score_before_training_nor_how_often_one_evaluates_changes_a_weight(
+    toy_config: RunConfig, toy_pairs: splits.Pairs, monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, Any],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(schedule, "FREE_SECONDS", 1e9)
+    config = toy_config.changed(eval_steps=-1, dropout=0.1, **values)
+    happened, classifier = fit(config, toy_pairs)
+    untrained, *scored = [event for event in happened if isinstance(event, events.Evaluated)]
+    assert [event.step for event in scored] == [2, 4, 6, 8, 10, 12, 14, 16]
+    state = summary.RunSummary().fold(happened)
+    assert state.curve == [untrained, *scored]
+    assert (untrained.step, untrained.best, state.best in scored) == (0, False, True)
+    monkeypatch.setattr(loop._Loop, "score_untrained", lambda self: iter(()))
+    without, other = fit(config, toy_pairs, interval=9)
+    assert [event.step for event in evaluations(without)] == [9, 16]
+    assert losses(without) == losses(happened)
+    weights = other.state_dict()
+    assert all(torch.equal(value, weights[n]) for n, value in classifier.state_dict().items())
+
+
+def test_a_stop_before_the_first_step_keeps_no_model(
+    toy_config: RunConfig, toy_pairs: splits.Pairs
+) -> None:
+    saved: list[int] = []
+    happened, _ = fit(
+        toy_config, toy_pairs, should_stop=lambda: True,
+        save_best=lambda step, model, weights: saved.append(step),
+        save_checkpoint=lambda step, write: saved.append(step),
+    )  # fmt: skip
+    assert isinstance(happened[-1], events.Stopped)
+    assert (happened[-1].step, saved) == (0, [])
+    assert summary.RunSummary().fold(happened).best is None
+
+
+def test_evaluations_are_as_many_as_a_tenth_of_the_time_allows() -> None:
+    """And where the scores decide on the rate or the end, the clock does not."""
+    for training, evaluation, interval in (
+        (1000.0, 9.9, 100), (1000.0, 10.1, 143), (100.0, 5.0, 500), (100.0, 60.0, 1000),
+        (0.5, 0.09, 100),  # short runs have a second
+    ):  # fmt: skip
+        assert schedule.affordable_interval(1000, training, evaluation) == interval
+    for values, interval in (
+        ({}, 0), ({"eval_steps": 0}, 20), ({"eval_steps": 7}, 7), ({"deterministic": True}, 6),
+        ({"early_stopping_patience": 2}, 6), ({"lr_scheduler_type": "reduce_lr_on_plateau"}, 6),
+    ):  # fmt: skip
+        assert schedule.configured_interval(RunConfig(**values), 20, 60) == interval
 
 
 def test_steps_are_counted_when_the_last_batch_is_small() -> None:
     config = RunConfig(gradient_accumulation_steps=4, num_train_epochs=2)
-    assert loop.count_steps(config, 9) == (3, 6)
-    assert loop.count_steps(config.changed(max_steps=4), 9) == (3, 4)
+    assert schedule.count_steps(config, 9) == (3, 6)
+    assert schedule.count_steps(config.changed(max_steps=4), 9) == (3, 4)
 
 
 def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:
@@ -110,7 +157,7 @@ def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits
 
 @pytest.mark.parametrize(
     ("asked", "kept", "evaluated"),
-    [(6, 7, []), (14, 8, [8]), (9, 8, [])],  # the last during an evaluation: eight steps, a batch
+    [(9, 7, []), (17, 8, [8]), (12, 8, [])],  # asked for each batch of an evaluation and each step
     ids=["before an evaluation", "after one", "during one"],
 )
 def test_a_stop_keeps_the_best_model_or_the_present_one(

@@ -23,7 +23,7 @@ from finetune.jobs import train
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.training import model
+from finetune.training import model, schedule
 from tests.support import toys
 from tests.support.training import evaluations, losses, stream, work_in_this_process
 
@@ -61,7 +61,8 @@ def live(run: Run, pairs: splits.Pairs, ends: Ends | None = None, killed: bool =
     checkpoint = next(reversed(run.checkpoints()), None)
     train._note_killed_worker(run)
     happening, classifier = stream(
-        run.config(), pairs, checkpoint, save_checkpoint=save_checkpoint, save_best=save_best,
+        run.config(), pairs, checkpoint, run.events_summary().interval,
+        save_checkpoint=save_checkpoint, save_best=save_best,
         should_stop=lambda: not killed and ended(),
     )  # fmt: skip
     for event in happening:
@@ -106,13 +107,16 @@ def scores(history: list[events.Event]) -> list[dict[str, float]]:
         {"group_by_length": True, "eval_steps": 5},
         {"optim": "adafactor", "swap_augmentation": True, "eval_steps": 4, "max_steps": 10},
         {"use_lora": True, "eval_steps": 3},
+        {"eval_steps": -1, "dropout": 0.1, "num_train_epochs": 4},
     ],
     ids=lambda values: next(iter(values)),
 )
 def test_the_rest_is_as_if_it_had_never_ended(
-    values: dict[str, Any], toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
-) -> None:
+    values: dict[str, Any], toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Stopped, killed, and stopped again."""
+    monkeypatch.setattr(schedule, "FREE_SECONDS", 1e9)
     config = toy_config.changed(**values)
     whole = live(store.create(config), toy_pairs)
     last = last_step(whole.history)

@@ -116,6 +116,7 @@ def evaluate():
 
 # 4. The loop. A printed loss is the mean since the one before; the best model is kept in best/.
 step, best, losses = 0, None, []
+print(f"step 0: validation {evaluate()}", flush=True)
 metric = config.metric_for_best_model
 sign = -1 if metric == "loss" else 1
 while step < config.steps:
