@@ -20,7 +20,7 @@ from finetune.jobs import service
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import RunSummary
+from finetune.runs.summary import JobState, RunSummary
 from finetune.ui import evaluation_view
 from finetune.ui.tabs.evaluate import Evaluation
 
@@ -68,7 +68,9 @@ def study_of(store: RunStore, logits: np.ndarray, labels: list[int], *extra: Any
 def page(study: RunEvaluation, baseline: float | None = None) -> str:
     """The evaluation as the page shows it."""
     baselines = {} if baseline is None else {"majority class": {"f1": baseline}}
-    return evaluation_view.view(study, RunSummary(baselines=baselines), DecisionRule(0.4, 1.2, "b"))
+    return evaluation_view.view(
+        study, RunSummary(baselines=baselines), DecisionRule(0.4, 1.2, "b"), JobState("none")
+    )
 
 
 def test_the_figures_are_those_of_independent_code(store: RunStore) -> None:
@@ -256,6 +258,7 @@ def errors(store: RunStore, run: Run, which: str) -> str:
     """The table of examples as the page draws it."""
     tab = Evaluation(store)
     with gr.Blocks():
+        tab.draw_choice()
         tab.draw(lambda: None)
     view = {"opened": run.id}
     return str(tab.on_filter(None, view, which, "", "")[tab.table])

@@ -75,6 +75,7 @@ def open_part(page: Page, name: str) -> None:
 def part(store: RunStore) -> Evaluation:
     evaluation = Evaluation(store)
     with gr.Blocks():
+        evaluation.draw_choice()
         evaluation.draw(lambda: None)
     return evaluation
 
