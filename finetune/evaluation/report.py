@@ -258,6 +258,7 @@ class PairedComparison:
 
     difference: dict[str, Interval]  # accuracy and F1 of the first minus the second
     mcnemar: McNemar
+    same_answers: bool  # on every example
     disagreements: list[int]  # rows that only one of them got right
     first_right: list[bool]  # of these, whether it was the first
 
@@ -284,6 +285,7 @@ def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedCompariso
             truth, second.answers, first.answers, classes, first.analysis.positive
         ),
         mcnemar=intervals.mcnemar_test(truth, first.answers, second.answers),
+        same_answers=bool((first.answers == second.answers).all()),
         disagreements=disagreements.tolist(),
         first_right=first_right[disagreements].tolist(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,8 +38,8 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     compared.sort(key=lambda item: -1.0 if item[1].f1 is None else item[1].f1, reverse=True)
     rows, summaries = [row for _, row, _ in compared], [summary for *_, summary in compared]
     fingerprints = {summary.prepared and summary.prepared.fingerprint for summary in summaries}
-    studies = _studies(compared[:2])
-    paired = report.compare_runs(*studies) if len(studies) == 2 else None
+    first, second = _study(*compared[0]), _study(*compared[1])
+    paired = report.compare_runs(first, second) if first and second else None
     swatch = macro("macros.html", "swatch")
     html = render(
         "compare.html",
@@ -46,10 +47,10 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         summaries=summaries,
         letters=_LETTERS,
         keys=[swatch(f"run{n}") + _LETTERS[n] for n in range(len(runs))],
-        comparable=len(fingerprints) == 1 and (paired is not None or len(studies) < 2),
+        comparable=len(fingerprints) == 1 and (paired is not None or not (first and second)),
         comparison=paired,
-        same_answers=paired is not None and not paired.disagreements and _agree(*studies),
-        examples=len(studies[0].truth) if studies else 0,
+        same_answers=paired is not None and paired.same_answers,
+        examples=first.analysis.examples if first else 0,
         below=_below_baseline(rows, summaries),
         differing=run_table.differing_settings(rows),
         value_text=run_table.value_text,
@@ -62,27 +63,22 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
             _chart(summaries, gettext("Validation loss"), "loss"),
         ],
     )
-    if paired is None:
+    if paired is None or first is None or second is None:
         return html
-    return html + evaluation_view.disagreements(*studies, paired, summaries[0].columns)
+    return html + evaluation_view.disagreements(first, second, paired, summaries[0].columns)
 
 
-def _studies(compared: Sequence[_Compared]) -> list[RunEvaluation]:
-    """The evaluations of runs; empty where one has none."""
-    try:
-        return [report.evaluate_run(run, summary) for run, _, summary in compared]
-    except StoreError:
-        return []
-
-
-def _agree(first: RunEvaluation, second: RunEvaluation) -> bool:
-    return bool((first.answers == second.answers).all())
+def _study(run: Run, _: RunRow, summary: RunSummary) -> RunEvaluation | None:
+    """The evaluation of a run; None where it has none."""
+    with contextlib.suppress(StoreError):
+        return report.evaluate_run(run, summary)
+    return None
 
 
 def _below_baseline(
     rows: Sequence[RunRow], summaries: Sequence[RunSummary]
 ) -> dict[str, Any] | None:
-    """The best baseline of all, and how many of the runs are below it; None where none is."""
+    """The best baseline of all, and the letters of the runs below it; None where none is."""
     levels = {
         name: scores["f1"]
         for summary in summaries
@@ -90,8 +86,12 @@ def _below_baseline(
         if "f1" in scores
     }
     baseline, level = max(levels.items(), key=lambda item: item[1], default=("", 0.0))
-    below = sum(row.f1 is not None and row.f1 < level for row in rows)
-    return {"baseline": baseline, "level": level, "runs": below} if below else None
+    below = [
+        letter
+        for letter, row in zip(_LETTERS, rows, strict=False)
+        if row.f1 is not None and row.f1 < level
+    ]
+    return {"baseline": baseline, "level": level, "letters": below} if below else None
 
 
 def _differing_columns(rows: Sequence[RunRow]) -> dict[str, str]:

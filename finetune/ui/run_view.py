@@ -166,13 +166,14 @@ def table(
 
 
 def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
-    """The columns in which the rows differ, and what stands in all rows of some others."""
+    """The columns in which the rows differ, and what stands in all rows of some others; of a single
+    row, all columns."""
     settings = [name for name in run_table.differing_settings(rows) if name not in COLUMNS]
     first, last = ["name", "f1", "accuracy", "status", "dataset", "checkpoint"], COLUMNS[-3:]
     columns, same = [], []
     for column in [*first, *settings[:MOST_SETTINGS], *last]:
         texts = {cell_text(row, column) for row in rows}
-        if len(texts) > 1 or column in ("name", "f1"):
+        if len(texts) > 1 or len(rows) < 2 or column in ("name", "f1"):
             columns.append(column)
         elif column in ("status", "dataset", "checkpoint"):
             same.append(texts.pop())

@@ -37,7 +37,7 @@ class Evaluation:
     filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
 
     def draw_choice(self) -> None:
-        """Draw the choice among the parts. No `gr.Tabs`, whose tabs come twice when drawn hidden."""
+        """Draw the choice among the parts; `gr.Tabs` that is drawn hidden has its tabs twice."""
         self.part = gr.Radio(
             list(PARTS), value=PARTS[0], show_label=False, label=gettext("Part"),
             elem_id="run-parts", container=False,
@@ -221,11 +221,12 @@ class Evaluation:
         first = page if 0 <= page < max(1, len(rows)) else 0
         corrected = corrections.read_corrections(run)
         table = evaluation_view.examples(study, rows, first, corrected, summary.columns)
+        label_column = summary.columns.label
         doubts = macro(_TEXT, "doubts")(len(study.suspects), study.table is not None)
         return {
             self.table: table + macro(_TEXT, "drawing_of")(run.id),
             self.counts: doubts,
-            self.corrected: macro(_TEXT, "corrected")(len(corrected), run.id),
+            self.corrected: macro(_TEXT, "corrected")(len(corrected), run.id, label_column),
             self.start: gr.update(visible=bool(corrected)),
             self.page: first,
         }
