@@ -73,7 +73,7 @@ class RunsTab:
                 most=run_view.MAX_COMPARED,
             )  # fmt: skip
         with gr.Row(visible=False, elem_id="run-head") as self.head:
-            self.back = button("\u2190 " + gettext("All runs"), "all-runs-again", 110, size="md")
+            self.back = button(gettext("← All runs"), "all-runs-again", 110, size="md")
             self.title = gr.HTML(elem_id="run-title")
             self.evaluation.draw_choice()
             self.part = self.evaluation.part
