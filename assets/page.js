@@ -24,21 +24,6 @@
   // The root, since Gradio may run this before there is a body, or after the page was loaded.
   new MutationObserver(soon).observe(document.documentElement, {childList: true, subtree: true});
   soon();
-  // Tabs within a part of the page: [data-tabs] holds a tablist and, in the same order, its panels.
-  const choose = (tab) => {
-    const tabs = [...tab.parentElement.children];
-    const panels = tab.closest('[data-tabs]').querySelectorAll(':scope > [role=tabpanel]');
-    tabs.forEach((one, n) => {
-      one.setAttribute('aria-selected', String(one === tab));
-      one.tabIndex = one === tab ? 0 : -1;
-      panels[n].hidden = one !== tab;
-      panels[n].setAttribute('aria-label', one.textContent);
-    });
-  };
-  document.addEventListener('click', (event) => {
-    const tab = event.target.closest?.('[data-tabs] > [role=tablist] > [role=tab]');
-    if (tab) choose(tab);
-  });
   // Arrows go from tab to tab (https://www.w3.org/WAI/ARIA/apg/patterns/tabs/).
   document.addEventListener('keydown', (event) => {
     const tab = event.target.closest?.('[role=tab]');

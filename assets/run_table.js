@@ -20,13 +20,13 @@ element.addEventListener('change', (event) => {
   trigger('select', {});
 });
 watch('value', () => {
-  const listed = new Set();
+  const table = element.querySelector('[data-runs]');
+  if (!table) return;
+  const runs = new Set(table.dataset.runs.split(' '));
+  for (const run of ticked) if (!runs.has(run)) ticked.delete(run); // it was deleted
   for (const box of element.querySelectorAll('input[data-do=choose]')) {
-    listed.add(box.dataset.what);
     box.checked = ticked.has(box.dataset.what);
   }
-  if (element.querySelector('[data-whole]'))
-    for (const run of ticked) if (!listed.has(run)) ticked.delete(run);
 });
 
 // Keeps the keyboard's focus and the place scrolled to when the table is drawn anew.

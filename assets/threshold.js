@@ -7,7 +7,7 @@ function put(root, value, scores, exact) {
   for (const [name, score] of Object.entries(scores)) {
     root.querySelector(`[data-score="${name}"]`).textContent = score.toFixed(3);
   }
-  const cursor = root.querySelector('.ft-cursor');
+  const cursor = element.querySelector('#panel-thresholds .ft-cursor');
   if (cursor) cursor.style.left = `${100 * value}%`;
 }
 let moved = null; // where the slider stands, not saved yet: {run, to}

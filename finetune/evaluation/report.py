@@ -6,6 +6,7 @@ Everything is computed from the logits and examples in the run's `predictions/`.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
+WORTHWHILE = 0.01  # of F1, for another threshold to be named
 _MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
 _MOST_NUMBERS = 200_000_000  # of all evaluations read for them together
 
@@ -204,13 +206,66 @@ def _order_consistency(run: Run, scored: SavedLogits, positive: int) -> OrderCon
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """What an evaluation comes to."""
+
+    score: Interval  # F1
+    baseline: str  # the best one's name; empty where none was measured
+    level: float  # its F1
+    gain: Interval | None  # of the model over the baseline
+    always: str | None  # the class that it always answers, if so
+    errors: int
+    examples: int
+    # A threshold with a better F1 on the same examples, and that F1; None where none is.
+    better_threshold: tuple[float, float] | None
+
+
+def run_verdict(run: Run, summary: RunSummary) -> Verdict:
+    """The verdict on a run's kept model; quick, for its evaluation is cached. A StoreError as from
+    `evaluate_run`."""
+    return verdict(evaluate_run(run, summary).analysis, summary.baselines)
+
+
+def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> Verdict:
+    """Whether the model is better than the best baseline by more than chance, and what would
+    better it."""
+    score, examples = analysis.scores["f1"], analysis.examples
+    levels = {name: scores["f1"] for name, scores in baselines.items() if "f1" in scores}
+    baseline, level = max(levels.items(), key=lambda item: item[1], default=("", 0.0))
+    gain = None
+    if baseline:
+        measured_on = int(baselines[baseline].get("examples", examples))
+        gain = intervals.newcombe_interval(score, level, measured_on)
+    answered = analysis.confusion.sum(axis=0).nonzero()[0]
+    occurring = analysis.confusion.sum(axis=1).nonzero()[0]
+    best = analysis.sweep.best if analysis.sweep is not None else {"f1": 0.0, "threshold": 0.5}
+    better = best["f1"] - score.value >= WORTHWHILE
+    return Verdict(
+        score=score,
+        baseline=baseline,
+        level=level,
+        gain=gain,
+        always=analysis.labels[answered[0]] if len(answered) == 1 < len(occurring) else None,
+        errors=examples - int(analysis.confusion.trace()),
+        examples=examples,
+        better_threshold=(best["threshold"], best["f1"]) if better else None,
+    )
+
+
+@dataclass(frozen=True)
 class PairedComparison:
     """Two runs on the same validation examples."""
 
-    difference: dict[str, Interval]  # accuracy and F1 of the second minus the first
+    difference: dict[str, Interval]  # accuracy and F1 of the first minus the second
     mcnemar: McNemar
+    same_answers: bool  # on every example
     disagreements: list[int]  # rows that only one of them got right
     first_right: list[bool]  # of these, whether it was the first
+
+    @property
+    def is_better(self) -> bool:
+        """Whether both tests say that the first is better by more than chance."""
+        return self.difference["f1"].low > 0 and self.mcnemar.p < 0.05
 
 
 @lru_cache(maxsize=6)
@@ -227,9 +282,10 @@ def compare_runs(first: RunEvaluation, second: RunEvaluation) -> PairedCompariso
     disagreements = np.flatnonzero(first_right != second_right)
     return PairedComparison(
         difference=intervals.paired_bootstrap(
-            truth, first.answers, second.answers, classes, first.analysis.positive
+            truth, second.answers, first.answers, classes, first.analysis.positive
         ),
         mcnemar=intervals.mcnemar_test(truth, first.answers, second.answers),
+        same_answers=bool((first.answers == second.answers).all()),
         disagreements=disagreements.tolist(),
         first_right=first_right[disagreements].tolist(),
     )

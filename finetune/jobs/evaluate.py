@@ -10,12 +10,13 @@ from typing import Literal
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.environment import caches
 from finetune.errors import FinetuneError, JobError
+from finetune.inference import decision_rule
 from finetune.jobs import background
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import JobState
+from finetune.runs.summary import ENDED, JobState, RunSummary
 
 EvaluationKind = Literal["orders", "test"]
 
@@ -32,6 +33,16 @@ def check_has_ended(run: Run) -> None:
         raise JobError("This run is still training.", "Wait for its end, or stop it.")
     if not run.has_model():
         raise JobError("This run has no model.", "Resume it, or choose another run.")
+
+
+def save_decision(run: Run, summary: RunSummary, **choice: float | None) -> None:
+    """Keep a `threshold` or a `temperature` with the model of a run that has ended; forget it where
+    it is None."""
+    if summary.prepared is None or summary.status not in ENDED:
+        raise JobError("This run is still training.", "Save it when the run has ended.")
+    positive = summary.prepared.data.get("positive_label") or summary.prepared.labels[-1]
+    names = {"positive": positive if choice["threshold"] else ""} if "threshold" in choice else {}
+    decision_rule.write_rule(run.best, **choice, **names)
 
 
 def evaluation_state(run: Run, evaluation: EvaluationKind) -> JobState:

@@ -1,32 +1,35 @@
-"""The runs as a table: rows, sorted and filtered, the runs of one group together."""
+"""The runs as a table: rows, what differs between them, sorted and filtered, groups together."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from finetune import config
+from finetune.config import RunConfig
 from finetune.errors import StoreError
 from finetune.jobs import service
 from finetune.jobs.scheduler import Queue
 from finetune.runs import grids
-from finetune.runs.run import Run
+from finetune.runs.run import Run, default_title
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 
+CURVE = 30  # points of a run's curve in the table
+MOST_DIFFERENCES = 4  # in a run's name
 _FILES = ("events.jsonl", "about.json", "config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
 
 # What a person may sort by -> whether the greatest comes first when it is chosen.
 COLUMNS = {
     "name": False, "status": False, "dataset": False, "checkpoint": False, "f1": True,
-    "accuracy": True, "best_epoch": False, "seconds": True, "samples_per_second": True,
-    "created": True,
+    "accuracy": True, "best_epoch": False, "seconds": True, "created": True,
 }  # fmt: skip
 
 
@@ -50,6 +53,15 @@ class RunRow:
     group: str = ""
     place: int = 0  # in the queue, from 1; 0 when it does not wait
     damaged: bool = False  # whether its configuration cannot be read
+    named: bool = False  # whether a person gave it its name
+    settings: dict[str, Any] = field(default_factory=dict)  # other than the defaults
+    f1_curve: tuple[float, ...] = ()  # at its evaluations, evenly thinned
+
+    def value(self, column: str) -> Any:
+        """What stands in a column: a field's name or a hyperparameter's; None where unknown."""
+        if column in COLUMNS:
+            return getattr(self, column)
+        return None if self.damaged else self.settings.get(column, _defaults()[column])
 
 
 class RunGroup:
@@ -57,6 +69,9 @@ class RunGroup:
 
     def __init__(self, members: Sequence[RunRow]) -> None:
         self.rows: list[RunRow] = []
+        first = members[0]
+        parts = [part for part in first.name.split(", ") if not part.startswith("seed ")]
+        self.name = ", ".join(parts) or f"{first.checkpoint} on {first.dataset}"
         self.count = len(members)
         finished = [row for row in members if row.status == "finished"]
         self.finished = len(finished)
@@ -91,10 +106,18 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         values = {
             "dataset": (about.pairs or "own files") if uploaded else settings.dataset,
             "checkpoint": settings.checkpoint.rstrip("/").rsplit("/", maxsplit=1)[-1],
+            "named": bool(about.name) or _is_own_name(settings),
+        }
+        values["settings"] = {
+            name: values.get(name, value)
+            for name, value in settings.to_dict().items()
+            if name != "name" and value != _defaults()[name]
         }
     if (best := summary.best) and not summary.discarded:
         scores = {name: best.metrics.get(name) for name in ("f1", "accuracy")}
         values |= {**scores, "best_epoch": best.epoch}
+    curve = [scored.metrics["f1"] for scored in summary.validation if "f1" in scored.metrics]
+    stride = -(-len(curve) // CURVE) or 1
     return RunRow(
         id=run.id,
         name=run.title(),
@@ -106,8 +129,20 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         note=about.note,
         group=about.group,
         place=service.queue_place(store, run)[0] if summary.status == "waiting" else 0,
+        f1_curve=(*curve[:-1:stride], *curve[-1:]),
         **values,
     )
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return RunConfig().to_dict()
+
+
+def _is_own_name(settings: RunConfig) -> bool:
+    """Whether a configuration's name is not that which a grid or several seeds gave it."""
+    title = default_title(settings.changed(name=""))
+    return bool(settings.name) and not settings.name.startswith(f"{title}, ")
 
 
 def training_seconds(summary: RunSummary) -> float | None:
@@ -133,15 +168,14 @@ def sort_rows(
 ) -> list[RunRow | RunGroup]:
     """The rows in order, the unknown last, those of a group together where the first would be; what
     a group says is of all its members in `all_rows`."""
-    name = by if by in COLUMNS else "created"
 
     def sort_key(row: RunRow) -> Any:
-        value = getattr(row, name)
+        value = row.value(by)
         return value.casefold() if isinstance(value, str) else value
 
-    ordered = [row for row in rows if getattr(row, name) is not None]
+    ordered = [row for row in rows if row.value(by) is not None]
     ordered.sort(key=sort_key, reverse=descending)
-    ordered += [row for row in rows if getattr(row, name) is None]
+    ordered += [row for row in rows if row.value(by) is None]
     members: dict[str, list[RunRow]] = defaultdict(list)
     for row in all_rows:
         members[row.group].append(row)
@@ -158,9 +192,55 @@ def sort_rows(
     return result
 
 
-def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Hyperparameter -> its value in each run, for those that are not the same in all."""
-    settings = [run.config().to_dict() for run in runs]
-    names = (name for name in config.knobs() if name != "name")
-    table = {name: [values[name] for values in settings] for name in names}
-    return {name: values for name, values in table.items() if len(set(map(repr, values))) > 1}
+def differing_settings(rows: Sequence[RunRow]) -> dict[str, list[Any]]:
+    """Hyperparameter -> its value in each row, for those that are not the same in all."""
+    names = {name for row in rows for name in row.settings}
+    table = {name: [row.value(name) for row in rows] for name in _defaults() if name in names}
+    return {
+        name: values
+        for name, values in table.items()
+        if len({repr(value) for value in values if value is not None}) > 1
+    }
+
+
+def name_by_difference(rows: Sequence[RunRow]) -> list[RunRow]:
+    """The rows with short names: the one that a person gave, or what a run has other than most of
+    these, as in "lr 5e-4, seed 43"; its title where there is no difference."""
+    differing = differing_settings(rows)
+    usual = {}
+    for name, values in differing.items():
+        value, count = Counter(map(repr, values)).most_common(1)[0]
+        usual[name] = value if count > len(values) / 2 else None
+    counts: Counter[str] = Counter()
+    named = []
+    for row in sorted(rows, key=lambda row: row.created):
+        parts = [
+            setting_text(name, row.value(name))
+            for name in differing
+            if not row.damaged and repr(row.value(name)) != usual[name]
+        ]
+        if parts and not row.named:
+            more = [", \u2026"] if len(parts) > MOST_DIFFERENCES else []
+            name = ", ".join(parts[:MOST_DIFFERENCES]) + "".join(more)
+            counts[name] += 1
+            row = replace(row, name=f"{name} #{counts[name]}" if counts[name] > 1 else name)
+        named.append(row)
+    order = {row.id: n for n, row in enumerate(rows)}
+    return sorted(named, key=lambda row: order[row.id])
+
+
+def setting_text(name: str, value: Any) -> str:
+    """A setting in a run's name: `lr 5e-4`."""
+    if name in ("dataset", "checkpoint"):
+        return str(value).rstrip("/").rsplit("/", maxsplit=1)[-1]
+    return f"{grids.GRID.get(name, name)} {value_text(value)}"
+
+
+def value_text(value: Any) -> str:
+    """A setting's value: `5e-4`, `true`; a dash where there is none."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        mantissa, _, exponent = f"{value:.4e}".partition("e")
+        return f"{float(mantissa):g}e{int(exponent)}" if 0 < abs(value) < 0.01 else f"{value:g}"
+    return str(value) if value not in ("", None) else "\u2013"

@@ -165,17 +165,16 @@ def wilson_interval(right: int, n: int) -> Interval:
     return Interval(right / n, float(low), float(high))
 
 
-def newcombe_bound(score: Interval, other: float, examples: int) -> float:
-    """How far two scores may be apart though both classifiers are as good: the 95% bound of their
-    difference, `other` without an interval. Both are taken as independent proportions, which makes
-    it too wide, if anything.
+def newcombe_interval(score: Interval, other: float, examples: int) -> Interval:
+    """The difference `score` - `other`, the latter without an interval of its own. Both are taken
+    as independent proportions, which makes it too wide, if anything.
 
     Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, square-and-add.
     """
-    around = wilson_interval(round(other * examples), examples)
-    if other < score.value:
-        return math.hypot(score.value - score.low, max(0.0, around.high - other))
-    return math.hypot(score.high - score.value, max(0.0, other - around.low))
+    around, difference = wilson_interval(round(other * examples), examples), score.value - other
+    below = math.hypot(score.value - score.low, max(0.0, around.high - other))
+    above = math.hypot(score.high - score.value, max(0.0, other - around.low))
+    return Interval(difference, difference - below, difference + above)
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:

@@ -1,63 +1,114 @@
-"""Two or more runs beside each other: curves overlaid, what differs, what they reached."""
+"""Two or more runs beside each other: which is better, what differs, the curves overlaid."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 from markupsafe import Markup
 
 from finetune.errors import NoSuchRun, StoreError
 from finetune.evaluation import report
+from finetune.evaluation.report import RunEvaluation
 from finetune.jobs import run_table, service
+from finetune.jobs.run_table import RunRow
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
-from finetune.ui import charts, evaluation_view, feedback
+from finetune.ui import charts, evaluation_view, feedback, run_view
 from finetune.ui.charts import Series
 from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
-from finetune.ui.run_view import duration, when
 
 _LETTERS = "ABCDEFGH"
+_Compared = tuple[Run, RunRow, RunSummary]
 
 
 def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
-    """Several runs beside each other; of two also what their saved logits say of the difference."""
+    """Several runs beside each other, the one of the best F1 first, and whether it can be told from
+    the next."""
     try:
         runs = [store.get(run_id) for run_id in run_ids]
-        differing = run_table.differing_settings(runs)
-    except (NoSuchRun, StoreError) as error:
+    except NoSuchRun as error:
         return feedback.show_errors(error)
+    listed = run_table.name_by_difference([run_table.run_row(store, run) for run in runs])
     summaries = [service.run_summary(store, run) for run in runs]
-    rows = [run_table.run_row(store, run) for run in runs]
-    if "dataset" in differing:  # a person's files by what they are called
-        differing["dataset"] = [row.dataset for row in rows]
+    compared: list[_Compared] = list(zip(runs, listed, summaries, strict=True))
+    compared.sort(key=lambda item: -1.0 if item[1].f1 is None else item[1].f1, reverse=True)
+    rows, summaries = [row for _, row, _ in compared], [summary for *_, summary in compared]
     fingerprints = {summary.prepared and summary.prepared.fingerprint for summary in summaries}
+    first, second = _study(*compared[0]), _study(*compared[1])
+    paired = report.compare_runs(first, second) if first and second else None
     swatch = macro("macros.html", "swatch")
     html = render(
         "compare.html",
         runs=rows,
         summaries=summaries,
-        names=[swatch(f"run{n}") + _LETTERS[n] for n in range(len(runs))],
+        letters=_LETTERS,
+        keys=[swatch(f"run{n}") + _LETTERS[n] for n in range(len(runs))],
+        comparable=len(fingerprints) == 1 and (paired is not None or not (first and second)),
+        comparison=paired,
+        same_answers=paired is not None and paired.same_answers,
+        examples=first.analysis.examples if first else 0,
+        below=_below_baseline(rows, summaries),
+        differing=run_table.differing_settings(rows),
+        value_text=run_table.value_text,
+        columns=_differing_columns(rows),
+        cell=run_view.cell_text,
         charts=[
-            _chart(summaries, gettext("Training loss, smoothed"), ""),
             _chart(summaries, gettext("Validation F1"), "f1"),
+            _chart(summaries, gettext("Training loss, smoothed"), ""),
             _chart(summaries, gettext("Validation accuracy"), "accuracy"),
             _chart(summaries, gettext("Validation loss"), "loss"),
         ],
-        comparable=len(fingerprints) == 1,
-        differing=differing,
-        when=when,
-        duration=duration,
     )
-    if len(runs) != 2:
-        return html + feedback.note(
-            gettext("Choose two runs alone to see whether their difference can be chance.")
-        )
-    try:
-        first, second = map(report.evaluate_run, runs, summaries)
-    except StoreError:
+    if paired is None or first is None or second is None:
         return html
-    return html + evaluation_view.versus(first, second, report.compare_runs(first, second))
+    return html + evaluation_view.disagreements(first, second, paired, summaries[0].columns)
+
+
+def _study(run: Run, _: RunRow, summary: RunSummary) -> RunEvaluation | None:
+    """The evaluation of a run; None where it has none."""
+    with contextlib.suppress(StoreError):
+        return report.evaluate_run(run, summary)
+    return None
+
+
+def _below_baseline(
+    rows: Sequence[RunRow], summaries: Sequence[RunSummary]
+) -> dict[str, Any] | None:
+    """The best baseline of all, and the letters of the runs below it; None where none is."""
+    levels = {
+        name: scores["f1"]
+        for summary in summaries
+        for name, scores in summary.baselines.items()
+        if "f1" in scores
+    }
+    baseline, level = max(levels.items(), key=lambda item: item[1], default=("", 0.0))
+    below = [
+        letter
+        for letter, row in zip(_LETTERS, rows, strict=False)
+        if row.f1 is not None and row.f1 < level
+    ]
+    return {"baseline": baseline, "level": level, "letters": below} if below else None
+
+
+def _differing_columns(rows: Sequence[RunRow]) -> dict[str, str]:
+    """The results in which runs differ -> what they are called."""
+    titles = {
+        "f1": gettext("F1, best model"),
+        "accuracy": gettext("accuracy, best model"),
+        "status": gettext("status"),
+        "best_epoch": gettext("best epoch"),
+        "seconds": gettext("duration"),
+        "created": gettext("started"),
+    }
+    return {
+        name: title
+        for name, title in titles.items()
+        if len({run_view.cell_text(row, name) for row in rows}) > 1 or name == "f1"
+    }
 
 
 def _chart(summaries: Sequence[RunSummary], title: str, metric: str) -> Markup:

@@ -10,16 +10,16 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from finetune.evaluation import report
 from finetune.evaluation.examples import example_rows
-from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation
-from finetune.evaluation.slices import TESTED
+from finetune.evaluation.report import Analysis, PairedComparison, RunEvaluation, Verdict
+from finetune.evaluation.slices import TESTED, Slice
 from finetune.inference.decision_rule import DecisionRule
-from finetune.metrics import intervals
 from finetune.metrics.classification import Curve, thin_curve
-from finetune.runs.summary import RunSummary
+from finetune.runs.summary import ENDED, ColumnNames, JobState, RunSummary
 from finetune.ui import charts
 from finetune.ui.charts import Series
-from finetune.ui.html import macro, measure, render, short
+from finetune.ui.html import macro, render, short
 from finetune.ui.i18n import gettext
 
 MOST_CLASSES = 30  # in a table; of more, the most frequent
@@ -29,53 +29,74 @@ PAGE = 20  # examples of a table at a time
 _DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
 
 
-def view(study: RunEvaluation, summary: RunSummary, decision: DecisionRule) -> Markup:
-    """All of it but the test set."""
+def view(
+    study: RunEvaluation,
+    summary: RunSummary,
+    decision: DecisionRule,
+    orders: JobState,
+    test_set: str = "",
+) -> Markup:
+    """All of it on one screen.
+
+    Args:
+        orders: the job that scores both orders.
+        test_set: the part about the test set.
+    """
     analysis, order = study.analysis, study.analysis.order
     by_support = sorted(range(len(analysis.labels)), key=lambda n: -analysis.classes[n].support)
     classes = sorted(by_support[:MOST_CLASSES])
     answered, occurring = analysis.confusion.sum(axis=0), analysis.confusion.sum(axis=1)
+    # Where there is one answer for all, the verdict says so.
+    several = np.count_nonzero(answered) > 1
+    never = [analysis.labels[n] for n in by_support if several and occurring[n] and not answered[n]]
     changed_pairs: list[Any] = []
     if order and study.table is not None:
         changed_pairs = list(zip(example_rows(study, order.worst), order.changes, strict=True))
     return render(
         "evaluation.html",
         analysis=analysis,
-        baselines=summary.baselines,
+        columns=summary.columns,
+        baselines=sorted(summary.baselines.items(), key=lambda item: -item[1].get("f1", 0)),
         decision=decision,
-        verdict=_verdict(analysis, summary.baselines),
-        # Where there is one answer for all, the verdict says so.
-        never=[
-            analysis.labels[n]
-            for n in by_support
-            if np.count_nonzero(answered) > 1 and occurring[n] and not answered[n]
-        ],
-        widest=max(analysis.scores.values(), key=lambda score: score.high - score.low),
+        verdict=verdict_sentence(report.verdict(analysis, summary.baselines)),
+        never=never,
+        widest=max(analysis.scores.items(), key=lambda item: item[1].high - item[1].low),
         classes=classes,
         labels=[short(analysis.labels[n]) for n in classes],
+        slices=_weak_first(analysis.slices, never),
         tested=TESTED,
         ranking=_ranking_charts(analysis),
         threshold=_threshold(analysis, decision),
         calibration_chart=_calibration_chart(analysis),
         changed_pairs=changed_pairs,
+        orders=orders,
+        measurable=order is None and summary.paired and summary.status in ENDED,
+        curves=[charts.loss_chart(summary), charts.score_chart(summary)],
+        test_set=test_set,
     )
 
 
-def _verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> Markup:
-    """Whether the gain over the best baseline is more than chance."""
-    metric = "f1" if "f1" in analysis.scores else "accuracy"
-    score = analysis.scores[metric]
-    levels = {name: scores[metric] for name, scores in baselines.items() if metric in scores}
-    baseline, level, chance = "", 0.0, 0.0
-    if levels:
-        baseline, level = max(levels.items(), key=lambda item: item[1])
-        examples = int(baselines[baseline].get("examples", analysis.examples))
-        chance = intervals.newcombe_bound(score, level, examples)
-    answered = analysis.confusion.sum(axis=0).nonzero()[0]
-    occurring = analysis.confusion.sum(axis=1).nonzero()[0]
-    always = analysis.labels[answered[0]] if len(answered) == 1 < len(occurring) else None
-    verdict = macro("evaluation_text.html", "verdict")
-    return verdict(measure(metric), score.value, baseline, level, chance, always)
+def verdict_sentence(verdict: Verdict) -> Markup:
+    """Whether the model is better than the best baseline by more than chance."""
+    return macro("evaluation_text.html", "verdict")(verdict)
+
+
+def _weak_first(slices: Sequence[Slice], never: Sequence[str]) -> list[tuple[Slice, str]]:
+    """The kinds of pairs, each with its mark: the weak ones, then the least accurate, last those
+    too small to be judged."""
+
+    def mark(part: Slice) -> str:
+        if part.weak:
+            return gettext("weak")
+        if part.trait == "class" and part.value in never:
+            return gettext("missed")
+        return gettext("too few") if part.count < TESTED else ""
+
+    def rank(part: Slice) -> tuple[Any, ...]:
+        missed = part.trait == "class" and part.value in never
+        return not part.weak, not missed, part.count < TESTED, part.accuracy.value
+
+    return [(part, mark(part)) for part in sorted(slices, key=rank)]
 
 
 def _ranking_charts(analysis: Analysis) -> list[Markup]:
@@ -165,22 +186,17 @@ def _calibration_chart(analysis: Analysis) -> Markup:
     return charts.chart(title, lines, 1.0, empty, across, share=True, look=look)
 
 
-def versus(
-    first: RunEvaluation, second: RunEvaluation, comparison: PairedComparison | None
+def disagreements(
+    first: RunEvaluation, second: RunEvaluation, comparison: PairedComparison, columns: ColumnNames
 ) -> Markup:
-    """Whether the second of two runs, B, is surely other than the first, A."""
-    disagreements: list[Any] = []
-    if comparison is not None and first.table is not None:
-        examples = example_rows(first, comparison.disagreements[:MOST_DISAGREEMENTS])
+    """The pairs that only one of two runs, A and B, got right."""
+    rows = comparison.disagreements
+    shown: list[Any] = []
+    if first.table is not None:
+        examples = example_rows(first, rows[:MOST_DISAGREEMENTS])
         others = [second.analysis.labels[second.answers[example.row]] for example in examples]
-        disagreements = list(zip(examples, comparison.first_right, others, strict=False))
-    return render(
-        "versus.html",
-        comparison=comparison,
-        examples=first.analysis.examples,
-        same_answers=comparison is not None and bool((first.answers == second.answers).all()),
-        disagreements=disagreements,
-    )
+        shown = list(zip(examples, comparison.first_right, others, strict=False))
+    return render("disagreements.html", shown=shown, total=len(rows), columns=columns)
 
 
 def examples(
@@ -188,6 +204,7 @@ def examples(
     rows: NDArray[np.int64] | Sequence[int],
     first: int,
     corrections: Mapping[int, str],
+    columns: ColumnNames,
 ) -> Markup:
     """A page of some rows, from the `first` of them on; `corrections`: row -> its new class."""
     labels = study.analysis.labels
@@ -197,6 +214,7 @@ def examples(
         total=len(rows),
         first=first,
         page=PAGE,
+        columns=columns,
         labels=labels,
         corrections=corrections,
         relabel=study.table is not None and len(labels) <= MOST_CHOICES,

@@ -6,11 +6,13 @@ asks with the marks of the parts it shows, and what is new is drawn once for all
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -41,7 +43,7 @@ def view(prefix: str = "") -> gr.HTML:
     it takes no room while that is empty."""
     parts = theme.asset("live.html").format(prefix=prefix)
     template = f'<div class="ft-live" data-empty>{parts}</div>'
-    script = theme.asset("live.js") + elements.TAB_LINKS
+    script = theme.asset("live.js") + theme.asset("part_tabs.js") + elements.TAB_LINKS
     return gr.HTML("", html_template=template, js_on_load=script, elem_id=f"{prefix}watched")
 
 
@@ -98,8 +100,8 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
     # Part -> what it depends on, and how it is drawn.
     current: dict[str, tuple[Any, Any]] = {
         "verdict": (
-            (summary.count if ended else 0, ended, damaged),
-            lambda: damaged + run_view.verdict(summary),
+            (summary.count if ended else 0, ended, damaged, _changed(run.best / "config.json")),
+            lambda: damaged + run_view.verdict(run, summary),
         ),
         "bar": ((state, summary.count), lambda: run_view.bar(summary, place)),
         "action": (state, lambda: run_view.action(run, summary)),
@@ -114,7 +116,9 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
             (len(summary.curve), total, len(summary.baselines)),
             lambda: charts.score_chart(summary),
         ),
-        "tabs": ("", lambda: render("run_tabs.html")),
+        "lesson-tab": ("", lambda: gettext("What is happening")),
+        "batch-tab": ("", lambda: gettext("First batch")),
+        "log-tab": ("", lambda: gettext("Log")),
         "lesson": (now, lambda: lesson(now)),
         "batch": (batch.time if batch else 0, lambda: first_batch(batch)),
         "log": (run.log_size(), run.log_tail),
@@ -126,6 +130,13 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
         mark = f"{hash(basis):x}"
         if name not in drawing.parts or drawing.parts[name][0] != mark:
             drawing.parts[name] = (mark, draw())
+
+
+def _changed(path: Path) -> int:
+    """When a file was written; 0 where there is none."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
 
 
 def _gone() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from markupsafe import Markup
@@ -12,7 +12,8 @@ from markupsafe import Markup
 from finetune import config, owners
 from finetune.config import RunConfig
 from finetune.errors import StoreError
-from finetune.evaluation import baselines
+from finetune.evaluation import baselines, report
+from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow
 from finetune.messages import message
@@ -20,11 +21,21 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import feedback
-from finetune.ui.html import macro, phase_text, render
+from finetune.ui.html import fixed, macro, phase_text, render
 from finetune.ui.i18n import gettext
 
 MAX_COMPARED = 8  # colours and dashes that can be told apart
-MAX_ROWS = 300  # groups and runs in the table; a filter finds the rest
+PAGE = 20  # rows of the table at a time
+MOST_SETTINGS = 8  # columns of differing hyperparameters
+COLUMNS = tuple(run_table.COLUMNS)
+STATUSES = {
+    "waiting": message("waiting"),
+    "running": message("running"),
+    "finished": message("finished"),
+    "stopped": message("stopped"),
+    "failed": message("failed"),
+    "interrupted": message("interrupted"),
+}
 ENDINGS = {
     "finished": message("Finished"),
     "stopped": message("Stopped"),
@@ -67,14 +78,20 @@ def progress(summary: RunSummary) -> Markup:
 
 
 def cards(summary: RunSummary) -> Markup:
-    """The latest loss and the scores of the best model, and whether they were worth the training."""
+    """The latest loss, the scores of the best model, and whether training was worth while."""
     remark = baselines.untrained_suffices(summary.baselines)
     return render("run_cards.html", summary=summary, remark=remark)
 
 
-def verdict(summary: RunSummary) -> Markup:
+def verdict(run: Run, summary: RunSummary) -> Markup:
     """How the run ended and what to do next; empty while it goes on."""
-    return render("run_verdict.html", summary=summary)
+    if summary.status not in ENDED:
+        return Markup()
+    judged, threshold = None, None
+    with contextlib.suppress(StoreError, OSError):  # it keeps no scored model
+        judged = report.run_verdict(run, summary) if summary.saved_step is not None else None
+        threshold = decision_rule.read_rule(run.best).threshold
+    return render("run_verdict.html", summary=summary, verdict=judged, threshold=threshold)
 
 
 def announcement(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
@@ -129,8 +146,9 @@ def configuration(run: Run) -> Markup:
 
 
 def rows(store: RunStore) -> list[RunRow]:
-    """The rows of all runs; where an admin looks at everybody's, each with its owner as a tag."""
-    listed = run_table.run_rows(store)
+    """The rows of all runs by what differs between them; where an admin looks at everybody's, each
+    with its owner as a tag."""
+    listed = run_table.name_by_difference(run_table.run_rows(store))
     if not is_everybodys(store):
         return listed
     owner_of = {row.id: Run(store.root / row.id).owner.removeprefix("user:") for row in listed}
@@ -143,26 +161,89 @@ def is_everybodys(store: RunStore) -> bool:
     return store.visitor.alone and owners.is_shared()
 
 
-def table(rows: Sequence[RunRow], opened: str, by: str, descending: bool, text: str = "") -> Markup:
-    """The table, or what to do while it is empty; `assets/run_table.js` tells of clicks in it.
+def table(
+    rows: Sequence[RunRow], by: str, descending: bool, text: str = "", page: int = 0
+) -> Markup:
+    """A page of the table, or what to do while it is empty; `assets/run_table.js` tells of clicks.
 
     Args:
-        opened: id of the run shown below.
         by, descending: how it is sorted.
         text: words that each listed run must have.
+        page: from 0; the last one where there are fewer.
     """
     matching = run_table.filter_rows(rows, text)
-    ordered = run_table.sort_rows(matching, by, descending, rows)[:MAX_ROWS]
+    lines: list[RunRow | RunGroup] = []
+    for line in run_table.sort_rows(matching, by, descending, rows):
+        lines += [line, *line.rows] if isinstance(line, RunGroup) else [line]
+    page = max(0, min(page, (len(lines) - 1) // PAGE))
+    columns, same = _columns(matching)
     return render(
         "run_table.html",
-        rows=ordered,
-        opened=opened,
+        lines=lines[page * PAGE : (page + 1) * PAGE],
+        columns=columns,
+        same=same,
         by=by,
         descending=descending,
-        listed=sum(len(row.rows) if isinstance(row, RunGroup) else 1 for row in ordered),
+        page=page,
+        pages=-(-len(lines) // PAGE),
+        ids=" ".join(row.id for row in rows),
         matching=len(matching),
         total=len(rows),
         most=MAX_COMPARED,
-        duration=duration,
-        when=when,
+        cell=cell_text,
+        sparkline=_sparkline(matching),
     )
+
+
+def _columns(rows: Sequence[RunRow]) -> tuple[list[str], list[str]]:
+    """The columns in which the rows differ, and what stands in all rows of some others; of a single
+    row, all columns."""
+    settings = [name for name in run_table.differing_settings(rows) if name not in COLUMNS]
+    first, last = ["name", "f1", "accuracy", "status", "dataset", "checkpoint"], COLUMNS[-3:]
+    columns, same = [], []
+    for column in [*first, *settings[:MOST_SETTINGS], *last]:
+        texts = {cell_text(row, column) for row in rows}
+        if len(texts) > 1 or len(rows) < 2 or column in ("name", "f1"):
+            columns.append(column)
+        elif column in ("status", "dataset", "checkpoint"):
+            same.append(texts.pop())
+    return columns, same
+
+
+def cell_text(row: RunRow, column: str) -> str:
+    """What a cell shows; a dash where nothing is known."""
+    value = row.value(column)
+    if column == "status":
+        return _status_text(row)
+    if value is None:
+        return "\u2013"
+    if column in ("f1", "accuracy"):
+        return fixed(value)
+    if column == "seconds":
+        return duration(value)
+    return when(value) if column == "created" else run_table.value_text(value)
+
+
+def _status_text(row: RunRow) -> str:
+    if row.damaged:
+        return gettext("configuration damaged")
+    status = gettext(STATUSES[row.status])
+    if row.place:
+        return gettext("{status}, no. {place} in the queue", status=status, place=row.place)
+    return status
+
+
+def _sparkline(rows: Sequence[RunRow]) -> Callable[[RunRow], str]:
+    """A function of a row: the points of its F1 in a box of 80 by 20, on one scale for all."""
+    scores = [score for row in rows for score in row.f1_curve]
+    low, high = min(scores, default=0.0), max(scores, default=1.0)
+    span = high - low or 1.0
+
+    def points(row: RunRow) -> str:
+        across = 76 / max(1, len(row.f1_curve) - 1)
+        return " ".join(
+            f"{2 + n * across:.1f},{18 - 16 * (score - low) / span:.1f}"
+            for n, score in enumerate(row.f1_curve)
+        )
+
+    return points

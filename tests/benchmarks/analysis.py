@@ -94,19 +94,19 @@ def measure(store: RunStore) -> dict[str, float]:
     from finetune.evaluation import examples, report
     from finetune.inference.decision_rule import DecisionRule
     from finetune.jobs import service
-    from finetune.ui import evaluation_view
+    from finetune.runs.summary import JobState
+    from finetune.ui import compare_view, evaluation_view
 
     second, first = store.runs()
     began = time.perf_counter()
     summary = service.run_summary(store, first)
     study = report.evaluate_run(first, summary)
-    drawn = evaluation_view.view(study, summary, DecisionRule())
+    drawn = evaluation_view.view(study, summary, DecisionRule(), JobState("none"))
     rows = examples.select_examples(study, "wrong", search="berlin")
-    drawn += evaluation_view.examples(study, rows, 0, {})
+    drawn += evaluation_view.examples(study, rows, 0, {}, summary.columns)
     one = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    other = report.evaluate_run(second, service.run_summary(store, second))
-    drawn += evaluation_view.versus(study, other, report.compare_runs(study, other))
+    drawn += compare_view.comparison(store, [first.id, second.id])
     return {
         "seconds, all of it": one,
         "seconds, two runs compared": time.perf_counter() - began,

@@ -20,8 +20,8 @@ from finetune.jobs import service
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import RunSummary
-from finetune.ui import evaluation_view
+from finetune.runs.summary import JobState, RunSummary
+from finetune.ui import compare_view, evaluation_view
 from finetune.ui.tabs.evaluate import Evaluation
 
 
@@ -68,7 +68,9 @@ def study_of(store: RunStore, logits: np.ndarray, labels: list[int], *extra: Any
 def page(study: RunEvaluation, baseline: float | None = None) -> str:
     """The evaluation as the page shows it."""
     baselines = {} if baseline is None else {"majority class": {"f1": baseline}}
-    return evaluation_view.view(study, RunSummary(baselines=baselines), DecisionRule(0.4, 1.2, "b"))
+    return evaluation_view.view(
+        study, RunSummary(baselines=baselines), DecisionRule(0.4, 1.2, "b"), JobState("none")
+    )
 
 
 def test_the_figures_are_those_of_independent_code(store: RunStore) -> None:
@@ -139,17 +141,64 @@ def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:
     comparison = report.compare_runs(first, second)
     assert comparison is not None
     assert comparison is report.compare_runs(first, second)
-    assert comparison.difference["accuracy"].value == pytest.approx(0.5)
+    assert comparison.difference["accuracy"].value == pytest.approx(-0.5)
     assert (comparison.mcnemar.first_only, comparison.mcnemar.second_only) == (0, 20)
     assert comparison.mcnemar.p == pytest.approx(2 * 0.5**20)
     assert comparison.disagreements == list(range(1, 40, 2))
-    different = "B and A differ by more than chance"
-    assert different in evaluation_view.versus(first, second, comparison)
-    same = report.compare_runs(first, first)
-    assert "the same answer on each of the" in evaluation_view.versus(first, first, same)
+    assert not comparison.is_better
+    better = report.compare_runs(second, first)
+    assert better is not None
+    assert better.is_better
     third = study_of(store, sure(labels[:30]), labels[:30])
     assert report.compare_runs(first, third) is None
-    assert "different pairs" in evaluation_view.versus(first, third, None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "others", "sentence"),
+    [
+        ((30, 2), 1, "A (rate 1) is better: F1 +0.7"),
+        ((3, 2), 1, "A (rate 1) and B (rate 0) cannot be told apart: F1 +0.0"),
+        ((2, 2), 1, "A (rate 0) and B (rate 1) give the same answer on each of the 40 pairs."),
+        ((30, 2), 2, "A (rate 1) is the best, B (rate 0) comes next: F1 +0.7"),
+    ],
+    ids=["better", "chance", "equal", "three"],
+)
+def test_a_comparison_says_first_which_run_is_better(
+    store: RunStore, wrong: tuple[int, int], others: int, sentence: str
+) -> None:
+    """The runs err on so many pairs of 40, and are below a baseline where they err on many."""
+    labels, runs = [0, 1] * 20, []
+    for n, errors in enumerate((*wrong, 40)[: 1 + others]):
+        answers = [1 - label if at < errors else label for at, label in enumerate(labels)]
+        run, _ = evaluated(store, {1: sure(answers)}, labels, 1)
+        run.describe(name=f"rate {n}")
+        scores = {"f1": 1 - errors / 40, "accuracy": 1 - errors / 40}
+        run.append(events.Evaluated(step=2, epoch=2, metrics=scores, seconds=1, best=True))
+        saved_predictions.save_logits(run, 2, sure(answers), np.array(labels))
+        run.append(events.BaselinesMeasured(baselines={"majority class": {"f1": 0.5}}))
+        runs.append(run)
+    text = str(compare_view.comparison(store, [run.id for run in runs]))
+    assert sentence in text
+    assert (", 40 pairs, one seed." in text) == ("F1 +" in sentence)
+    assert ("B is below the baseline" in text) == (wrong[0] > 20 and others == 1)
+    assert text.index(sentence) < text.index("What differs") < text.index("ft-plot")
+
+
+def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store: RunStore) -> None:
+    """Ten of the twenty positives are called negative, by a little."""
+    labels = [0] * 20 + [1] * 20
+    logits = sure([*[0] * 30, *[1] * 10])
+    logits[20:30] = [0.2, 0]
+    run, summary = evaluated(store, {1: logits}, labels, 1)
+    summary.baselines = {"a": {"f1": 0.6}, "b": {"f1": 0.5, "accuracy": 0.9}}
+    verdict = report.run_verdict(run, summary)
+    assert (verdict.baseline, verdict.level, verdict.errors, verdict.examples) == ("a", 0.6, 10, 40)
+    assert verdict.gain is not None
+    assert verdict.gain.value == pytest.approx(verdict.score.value - 0.6)
+    assert verdict.better_threshold is not None
+    threshold, f1 = verdict.better_threshold
+    assert f1 == 1.0 > verdict.score.value
+    assert 1 / (1 + np.exp(2)) < threshold < 1 / (1 + np.exp(0.2))
 
 
 def test_an_evaluation_is_that_of_the_files_as_they_are(store: RunStore) -> None:
@@ -210,11 +259,11 @@ def test_a_better_model_is_called_better_only_when_that_is_sure(
     ("counts", "present", "absent"),
     [
         ([[40, 2, 0], [3, 50, 0], [1, 2, 0]],
-         ["<b>It never answers c</b>", "fewer than 10: class: c (3)."],
+         ["<b>It never answers c</b>", "missed</b> class: c"],
          ["No kind of pair is surely worse"]),
         ([[97, 3], [20, 5]], [], ["never answers"]),
         ([[28, 2], [2, 28]], ["No kind of pair is surely worse than the rest."], []),
-        ([[4] + [0] * 7 for _ in range(8)], ["fewer than 10: class: a (4)"], ['id="missed"']),
+        ([[4] + [0] * 7 for _ in range(8)], ["too few</b> class: a"], ['id="missed"']),
         ([[3, 0], [0, 3]], ["No kind of pair has enough examples to be judged."], ["surely worse"]),
         ([[2, 28], [28, 2]], ['id="backwards"', "may be swapped"], []),
     ],
@@ -256,6 +305,7 @@ def errors(store: RunStore, run: Run, which: str) -> str:
     """The table of examples as the page draws it."""
     tab = Evaluation(store)
     with gr.Blocks():
+        tab.draw_choice()
         tab.draw(lambda: None)
     view = {"opened": run.id}
     return str(tab.on_filter(None, view, which, "", "")[tab.table])

@@ -11,7 +11,7 @@ import pytest
 from finetune.jobs import run_table
 from finetune.runs import events
 from finetune.runs.events import Phase
-from finetune.runs.summary import KEPT, RunSummary
+from finetune.runs.summary import KEPT, ColumnNames, RunSummary
 from tests.support import toys
 
 
@@ -70,6 +70,15 @@ def test_the_time_left_has_the_evaluations_in_it() -> None:
     assert left == [None, 90 + 9, 90 + 5 * 1, 80 + 4 * 4, 0]
     resumed = RunSummary().fold([*stream, events.Resumed(step=20)])
     assert resumed.evaluation_seconds == 2.0  # of the two, the second had no pause
+
+
+def test_columns_have_the_names_of_the_file() -> None:
+    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
+    assert RunSummary().columns == ColumnNames("sentence1", "sentence2", "label")
+    columns = {"sentence1": "frage", "sentence2": "", "label": "gleich?"}
+    summary = RunSummary().fold([prepared.model_copy(update={"data": {"columns": columns}})])
+    assert (summary.columns._asdict(), summary.columns.sentences) == (columns, ("frage",))
+    assert not summary.paired
 
 
 def test_what_is_done_again_is_forgotten() -> None:

@@ -71,10 +71,18 @@ def open_part(page: Page, name: str) -> None:
     page.get_by_role("radio", name=name, exact=True).check()
 
 
+def bottom(page: Page) -> float:
+    """Where the opened run ends on the page, in pixels."""
+    box = page.locator("#one-run").bounding_box()
+    assert box is not None
+    return float(box["y"] + box["height"])
+
+
 @pytest.fixture
 def part(store: RunStore) -> Evaluation:
     evaluation = Evaluation(store)
     with gr.Blocks():
+        evaluation.draw_choice()
         evaluation.draw(lambda: None)
     return evaluation
 
@@ -85,7 +93,7 @@ def test_what_is_not_evaluated_says_so_and_offers_nothing(
     view = {"opened": store.create(RunConfig()).id}
     updates = part.on_part(NOBODY, view, "Evaluation", *FILTERS.values())
     assert "Nothing was evaluated yet." in updates[part.body]
-    assert not updates[part.open]["visible"]
+    assert "data-do" not in updates[part.body]
     updates = part.on_part(NOBODY, view, "Errors", *FILTERS.values())
     assert "Nothing was evaluated yet." in updates[part.table]
     assert not updates[part.start]["visible"]
@@ -121,6 +129,14 @@ def test_an_evaluation_is_read_and_a_threshold_kept(
     run = evaluated(app, toy_checkpoint, 1, 3.0)
     open_part(page, "Evaluation")
     expect(page.locator("#verdict")).to_contain_text("Better than the baselines")
+    tabs = page.locator("#evaluation-body [role=tab]")
+    tabs.first.focus()
+    for n in range(1, tabs.count()):  # all of it on one screen, whichever tab is open
+        page.keyboard.press("ArrowRight")
+        expect(tabs.nth(n)).to_be_focused()
+        expect(page.get_by_role("tabpanel", name=tabs.nth(n).inner_text())).to_be_visible()
+        assert page.locator("#evaluation-body [role=tabpanel]:visible").count() == 1
+        assert bottom(page) <= 900
     recall = page.locator('[data-score="recall"]')
     before = recall.inner_text()
     slider = page.locator("#threshold-slider")
@@ -132,6 +148,7 @@ def test_an_evaluation_is_read_and_a_threshold_kept(
     page.locator("#save-threshold").click()
     expect(page.locator("#evaluation-message")).to_contain_text("0.950 is saved")
     expect(page.locator("#forget-threshold")).to_be_visible()
+    page.get_by_role("tab", name="Calibration").click()
     page.locator("#save-temperature").click()
     expect(page.locator("#forget-temperature")).to_be_visible()
     kept = decision_rule.read_rule(run.best)
@@ -140,10 +157,11 @@ def test_an_evaluation_is_read_and_a_threshold_kept(
     page.locator("#forget-threshold").click()
     expect(page.locator("#forget-threshold")).to_be_hidden()
     assert decision_rule.read_rule(run.best).threshold is None
+    tabs.last.click()
     expect(page.locator("#test-set")).to_contain_text("sealed")
-    page.get_by_role("button", name="Open the test set").click()
-    page.get_by_role("button", name="Keep it sealed").click()
-    expect(page.locator("#open-asked")).to_be_hidden()
+    expect(page.locator("#open-sure")).to_be_hidden()
+    page.locator("#open-test summary").click()
+    expect(page.locator("#open-sure")).to_be_visible()
     assert app.store.summary(run).opened == ()
 
 

@@ -178,6 +178,6 @@ def test_a_german_browser_reads_of_a_run_in_german(
         re.compile("Tokenisiert|Training|Wertet|Speichert|Fertig")
     )
     german.get_by_role("tab", name="Läufe").click()
-    german.locator("#runs-table .ft-open").first.click()
     expect(german.locator("#runs-table .ft-state")).to_contain_text(re.compile("läuft|fertig"))
+    german.locator("#runs-table .ft-open").first.click()
     expect(german.locator("#run-stop")).to_have_text("Anhalten, bestes behalten")

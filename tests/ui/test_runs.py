@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 import pytest
@@ -65,13 +66,60 @@ def test_a_filter_hides_members_and_changes_no_group(
         assert drawn.count("ft-member") == members
         assert "4 seeds, 4 finished" in drawn
         assert "0.815 \u00b1 0.013" in drawn
-        # Only then the boxes of deleted runs are taken for gone.
-        assert ("data-whole" in drawn) == (members == 4)
-    monkeypatch.setattr(run_view, "MAX_ROWS", 1)
-    finished(store, toy_checkpoint)
+    monkeypatch.setattr(run_view, "PAGE", 3)
+    newest = finished(store, toy_checkpoint)
     part = draw("")
-    assert "data-whole" not in part
-    assert "5 runs, the first 1 shown" in part
+    assert part.count("<tr") == 1 + 3
+    assert "page 1 of 2" in part
+    assert all(run.id in part for run in store.runs())  # a box of another page stays ticked
+    last = str(tab.on_tick(NOBODY, runs.blank() | {"page": 9}, "", {}, "")[tab.table])
+    assert "page 2 of 2" in last
+    assert f'data-do="open" data-what="{newest.id}"' not in last
+
+
+def test_a_run_is_named_by_what_differs_and_no_column_is_the_same_in_all(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    settings: tuple[dict[str, object], ...] = (
+        {"learning_rate": 5e-4}, {"learning_rate": 5e-5, "seed": 7}, {"learning_rate": 5e-5},
+        {"learning_rate": 5e-5}, {"learning_rate": 1e-3, "name": "my own"},
+    )  # fmt: skip
+    for n, values in enumerate(settings):
+        finished(store, toy_checkpoint, 0.5 + n / 10, **values)
+    rows = run_view.rows(store)
+    title = f"{rows[0].checkpoint} on bundled"  # as most are: nothing differs
+    assert {row.name for row in rows} == {
+        "my own", f"{title} #3", f"{title} #4", "seed 7", "lr 5e-4",
+    }  # fmt: skip
+    drawn = str(run_view.table(rows, "f1", True))
+    heads = [text.strip() for text in re.findall(r'data-what="\w+">([^<]*)\n', drawn)]
+    assert heads == ["Run", "F1", "Accuracy", "lr", "seed"]
+    assert "The same in all: finished, bundled" in drawn
+    assert 'aria-label="F1 at 1 evaluations: first 0.900, last 0.900, best 0.900"' in drawn
+    sorted_by_rate = str(run_view.table(rows, "learning_rate", True))
+    assert sorted_by_rate.index("my own") < sorted_by_rate.index("lr 5e-4")
+    two = [row for row in run_table.run_rows(store) if row.f1 in (0.5, 0.6)]
+    named = {row.name for row in run_table.name_by_difference(two)}
+    assert named == {"lr 5e-4, seed 42", "lr 5e-5, seed 7"}
+
+
+def test_a_run_and_a_comparison_are_opened_by_their_ids(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    tab = runs.RunsTab(store)
+    with gr.Blocks():
+        tab.draw()
+    first, second = (finished(store, toy_checkpoint, seed=seed) for seed in (1, 2))
+    view_inputs: tuple[Any, ...] = runs.blank(), "", {}, ""
+    opened = tab.on_link(NOBODY, *view_inputs, second.id)
+    assert opened[tab.view]["opened"] == second.id
+    assert (opened[tab.part]["value"], opened[tab.head]["visible"]) == ("Evaluation", True)
+    compared = tab.on_link(NOBODY, *view_inputs, f"{first.id} {second.id}")
+    assert compared[tab.view]["compared"] == [first.id, second.id]
+    assert re.search("seed 1<.*seed 2<", str(compared[tab.comparison]["value"]), re.DOTALL)
+    back = tab.on_back(NOBODY, compared[tab.view], "", {}, "")
+    assert not back[tab.head]["visible"]
+    assert "no such run" in tab.on_link(NOBODY, *view_inputs, "../x")[tab.message]
 
 
 def test_only_what_has_changed_is_read_again(
@@ -152,21 +200,32 @@ def test_the_history_is_sorted_found_named_and_taken_away(
     expect(opener).to_be_focused()  # though a newer one came above it
     app.store.delete(newer)
     expect(page.locator("#runs-table tbody tr")).to_have_count(4)
+    heads = page.locator("#runs-table th")
+    expect(heads.nth(1)).to_have_text(re.compile("F1"))
+    page.set_viewport_size({"width": 375, "height": 800})
+    box = heads.nth(1).bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] < 375 - 16
+    page.set_viewport_size({"width": 1280, "height": 900})
     group = page.locator("#runs-table tr.ft-of-group")
     expect(group).to_contain_text("2 seeds, 2 finished")
     expect(group).to_contain_text("0.850 \u00b1 0.071")
     page.get_by_role("button", name="F1", exact=True).click()
     expect(page.locator("th[aria-sort=descending]")).to_have_text(re.compile("F1"))
-    expect(page.locator("#runs-table .ft-open").first).to_have_text("seed 2")
+    expect(page.locator("#runs-table .ft-open").first).to_have_text("pairs, seed 2")
     page.get_by_role("button", name=re.compile("^F1")).click()
     expect(page.locator("#runs-table .ft-open").first).to_have_text("another")
 
     page.get_by_role("button", name="another").click()
+    expect(page.locator("#runs-table")).to_be_hidden()
+    page.get_by_role("radio", name="Progress and notes").check()
     expect(page.locator("#run-status")).to_contain_text("Finished")
     page.locator("#run-name textarea, #run-name input").fill("<b>best of all</b>")
     page.locator("#run-tags textarea, #run-tags input").fill("tickets, short")
     page.locator("#run-note textarea").fill("try a lower rate")
     page.get_by_role("button", name="Save name, tags and note").click()
+    expect(page.locator("#run-title")).to_have_text("<b>best of all</b>")
+    page.get_by_role("button", name="All runs").click()
     expect(page.locator("#runs-table")).to_contain_text("<b>best of all</b>")
     expect(page.locator("#runs-table .ft-tag")).to_have_text(["tickets", "short"])
     assert history[2].about().note == "try a lower rate"
@@ -177,6 +236,8 @@ def test_the_history_is_sorted_found_named_and_taken_away(
     find.fill("nothing like it")
     expect(page.locator("#runs-table")).to_contain_text("No run has all of these words")
     find.fill("")
+    page.get_by_role("button", name="best of all").click()
+    page.get_by_role("radio", name="Progress and notes").check()
 
     with zipfile.ZipFile(download(page, "Best model (zip)")) as model:
         assert model.testzip() is None
@@ -207,18 +268,19 @@ def test_runs_are_compared_copied_and_deleted(app: App, page: Page, history: lis
     boxes.nth(2).click()
     page.get_by_role("button", name="Compare 2").click()
     shown = page.locator("#comparison")
-    expect(shown).to_contain_text("Hyperparameters that differ")
+    expect(shown).to_contain_text("Nothing can be said yet")
     row = shown.get_by_role("row").filter(has_text="learning_rate")
-    expect(row.get_by_role("cell")).to_have_text(["0.0001", "5e-05"])
-    expect(shown.get_by_role("row").filter(has_text="F1, best model").locator("b")).to_have_count(1)
+    expect(row.get_by_role("cell")).to_have_text(["5e-5", "1e-4"])  # the better one first
     expect(shown.locator("figure").first.locator("path.ft-line")).to_have_count(2)
     expect(page.locator("#one-run")).to_be_hidden()
 
-    page.get_by_role("button", name="another").click()
+    page.get_by_role("button", name="All runs").click()
     expect(shown).to_be_hidden()
+    expect(boxes.nth(0)).to_be_checked()
+    page.get_by_role("button", name="another").click()
     page.get_by_role("button", name="Copy into the form").click()
     expect(page.locator("#knob-learning_rate input")).to_have_value("0.0001")
-    open_runs(page)
+    page.get_by_role("tab", name="Runs").click()
     page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_role("button", name="Keep it").click()
     expect(page.locator("#delete-asked")).to_be_hidden()
@@ -243,9 +305,10 @@ def test_several_runs_wait_and_end_as_one_group(app: App, page: Page, toy_checkp
     expect(page.locator("#runs-table")).to_contain_text("waiting, no. 1 in the queue")
     page.get_by_role("button", name="seed 43").click()
     expect(page.locator("#run-status")).to_contain_text("Waiting, no. 1 of 1 in the queue")
-    expect(page.locator("tr.ft-of-group")).to_contain_text("2 seeds, 2 finished", timeout=180_000)
+    expect(page.locator("#run-status")).to_contain_text("Finished", timeout=180_000)
+    page.get_by_role("button", name="All runs").click()
+    expect(page.locator("tr.ft-of-group")).to_contain_text("2 seeds, 2 finished")
     expect(page.locator("tr.ft-of-group")).to_contain_text("\u00b1")
-    expect(page.locator("#run-status")).to_contain_text("Finished")
     created = app.store.runs()
     assert len({run.about().group for run in created}) == 1
     assert sorted(run.config().seed for run in created) == [42, 43]

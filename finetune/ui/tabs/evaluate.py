@@ -8,12 +8,11 @@ from typing import Any
 
 import gradio as gr
 
-from finetune.errors import FinetuneError, JobError
+from finetune.errors import FinetuneError
 from finetune.evaluation import corrections, report
 from finetune.evaluation.examples import SELECTIONS, select_examples
 from finetune.inference import decision_rule
 from finetune.jobs import evaluate, service
-from finetune.jobs.evaluate import EvaluationKind
 from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -24,7 +23,9 @@ from finetune.ui.html import macro, render
 from finetune.ui.i18n import gettext
 
 View = dict[str, Any]
-PARTS = message("Progress"), message("Evaluation"), message("Errors")
+PARTS = EVALUATION, ERRORS, PROGRESS = (
+    message("Evaluation"), message("Errors"), message("Progress and notes"),
+)  # fmt: skip
 _TEXT = "evaluation_text.html"
 
 
@@ -35,37 +36,25 @@ class Evaluation:
     store: RunStore
     filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
 
-    def draw(self, draw_progress: Callable[[], None]) -> None:
-        """Lay out the choice among the parts, and the parts; the first is the Runs tab's own."""
-        # No `gr.Tabs`, whose tabs come twice when drawn hidden.
+    def draw_choice(self) -> None:
+        """Draw the choice among the parts; `gr.Tabs` that is drawn hidden has its tabs twice."""
         self.part = gr.Radio(
             list(PARTS), value=PARTS[0], show_label=False, label=gettext("Part"),
             elem_id="run-parts", container=False,
         )  # fmt: skip
-        with gr.Column() as progress:
-            draw_progress()
+
+    def draw(self, draw_progress: Callable[[], None]) -> None:
+        """Lay out the parts; the last is the Runs tab's own."""
         self.message = elements.notice("evaluation-message")
-        with gr.Column(visible=False, elem_id="part-evaluation") as evaluation:
-            self._draw_evaluation()
+        with gr.Column(elem_id="part-evaluation") as evaluation:
+            script = theme.asset("part_tabs.js") + _script("threshold.js")
+            self.body = gr.HTML(elem_id="evaluation-body", js_on_load=script)
         with gr.Column(visible=False, elem_id="part-errors") as errors:
             self._draw_errors()
-        self.columns = [progress, evaluation, errors]
+        with gr.Column(visible=False) as progress:
+            draw_progress()
+        self.columns = [evaluation, errors, progress]
         self.polling = elements.polling_element(1)
-
-    def _draw_evaluation(self) -> None:
-        elements.note(gettext("Is it really better, how sure is that, and where does it fail?"))
-        self.body = gr.HTML(elem_id="evaluation-body", js_on_load=_script("threshold.js"))
-        small: dict[str, Any] = {"size": "sm"}
-        hidden = small | {"visible": False}
-        self.orders = button(gettext("Measure both orders"), "measure-orders", **hidden)
-        elements.heading(gettext("Test set"))
-        self.test = gr.HTML(elem_id="test-set")
-        self.open = button(gettext("Open the test set"), "open-test", **hidden)
-        with gr.Row(visible=False, elem_id="open-asked") as self.question:
-            text = gettext("It is scored once with the kept model, and that is written down.")
-            elements.note(text)
-            self.confirm = button(gettext("Open it"), "open-sure", variant="primary", **small)
-            self.cancel = button(gettext("Keep it sealed"), "open-not", **small)
 
     def _draw_errors(self) -> None:
         elements.note(gettext("Read what it got wrong: the fastest way to know what to do next."))
@@ -101,10 +90,6 @@ class Evaluation:
             event(self.on_part, shown, everything, **latest | progress)
         # 2. The evaluation.
         self.body.click(self.on_choice, view, everything, **quick)
-        self.open.click(lambda: gr.update(visible=True), None, self.question, **quick)
-        self.cancel.click(lambda: gr.update(visible=False), None, self.question, **quick)
-        for pressed, kind in ((self.orders, "orders"), (self.confirm, "test")):
-            pressed.click(self.on_measure, [view, gr.State(kind)], everything, **quick)
         self.polling.submit(self.on_tick, view, everything, **quick)
         # 3. The examples.
         changes = [control.change for control in self.filters]
@@ -120,9 +105,9 @@ class Evaluation:
         }
         updates[self.message] = ""
         run_id = view.get("opened")
-        if run_id and part == PARTS[1]:
+        if run_id and part == EVALUATION:
             updates |= self._evaluation(store, run_id)
-        elif run_id and part == PARTS[2]:
+        elif run_id and part == ERRORS:
             updates |= self._examples(store, run_id, *filters)
             labels = _labels(service.run_summary(store, store.get(run_id)))
             choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
@@ -137,36 +122,31 @@ class Evaluation:
 
     @handler
     def on_choice(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
-        """Save a threshold or a temperature with the model, or forget it."""
+        """Save a threshold or a temperature with the model, or forget it; measure both orders of
+        the sentences, or open the test set."""
         clicked = event_data(event)
         run, number = store.get(clicked.get("run")), float(clicked.get("what") or 0)
         summary = service.run_summary(store, run)
-        if summary.prepared is None or summary.status not in ENDED:
-            raise JobError("This run is still training.", "Save it when the run has ended.")
+        text: str = ""
         match clicked.get("do"):
+            case "orders" | "test" as kind:
+                evaluate.start_evaluation(store, run, kind)
             case "save":
-                positive = summary.prepared.data.get("positive_label") or _labels(summary)[-1]
-                decision_rule.write_rule(run.best, threshold=number, positive=str(positive))
+                evaluate.save_decision(run, summary, threshold=number)
                 text = message("The threshold {n:.3f} is saved with the model. Predict offers it.")
             case "forget":
-                decision_rule.write_rule(run.best, threshold=None, positive="")
+                evaluate.save_decision(run, summary, threshold=None)
                 text = message("The saved threshold is forgotten.")
             case "temper":
-                decision_rule.write_rule(run.best, temperature=number)
+                evaluate.save_decision(run, summary, temperature=number)
                 text = message(
                     "The temperature {n:.2f} is saved with the model. Predict offers it."
                 )
-            case _:
-                decision_rule.write_rule(run.best, temperature=None)
+            case "cool":
+                evaluate.save_decision(run, summary, temperature=None)
                 text = message("The saved temperature is forgotten.")
-        note = feedback.good(gettext(text, n=number))
+        note = feedback.good(gettext(text, n=number)) if text else ""
         return self._evaluation(store, view["opened"]) | {self.message: note}
-
-    @handler
-    def on_measure(self, store: RunStore, view: View, kind: EvaluationKind) -> Updates:
-        """Measure both orders of the sentences, or open the test set."""
-        evaluate.start_evaluation(store, store.get(view["opened"]), kind)
-        return self._evaluation(store, view["opened"]) | {self.message: ""}
 
     @handler
     def on_filter(self, store: RunStore, view: View, *filters: Any) -> Updates:
@@ -202,31 +182,26 @@ class Evaluation:
             summary = service.run_summary(store, run)
             study = report.evaluate_run(run, summary)
         except FinetuneError as error:
-            offers = (self.orders, self.open, self.question)
-            hidden: Updates = {offer: gr.update(visible=False) for offer in offers}
             waiting, problem = elements.polling_value(False, event), feedback.show_errors(error)
-            return hidden | {self.body: problem, self.test: "", self.polling: waiting}
-        ended = summary.status in ENDED
+            return {self.body: problem, self.polling: waiting}
         orders = evaluate.evaluation_state(run, "orders")
         test = evaluate.evaluation_state(run, "test")
-        unmeasured = study.analysis.order is None and summary.paired and ended
-        body = evaluation_view.view(study, summary, decision_rule.read_rule(run.best))
-        body += macro(_TEXT, "measuring")(orders) + macro(_TEXT, "drawing_of")(run.id)
-        has_test = "test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {})
-        text = gettext("Open it again") if summary.opened else gettext("Open the test set")
         opened = None
         if summary.opened and summary.opened[-1].step == study.analysis.step:
             opened = report.evaluate_run(run, summary, "test").analysis
         test_set = render(
-            "test_set.html", opened=summary.opened, analysis=opened, job=test, has_test=has_test,
+            "test_set.html",
+            opened=summary.opened,
+            analysis=opened,
+            job=test,
+            has_test="test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {}),
+            ended=summary.status in ENDED,
             when=run_view.when,
-        )  # fmt: skip
+        )
+        rule = decision_rule.read_rule(run.best)
+        body = evaluation_view.view(study, summary, rule, orders, test_set)
         return {
-            self.body: body,
-            self.orders: gr.update(visible=unmeasured and not orders.running),
-            self.test: test_set,
-            self.open: gr.update(visible=has_test and ended and not test.running, value=text),
-            self.question: gr.update(visible=False),
+            self.body: body + macro(_TEXT, "drawing_of")(run.id),
             self.polling: elements.polling_value(orders.running or test.running, event),
         }
 
@@ -236,7 +211,8 @@ class Evaluation:
         """The Errors part: the examples from the `page`-th on."""
         try:
             run = store.get(run_id)
-            study = report.evaluate_run(run, service.run_summary(store, run))
+            summary = service.run_summary(store, run)
+            study = report.evaluate_run(run, summary)
         except FinetuneError as error:
             texts = {self.table: feedback.show_errors(error), self.counts: "", self.corrected: ""}
             return texts | {self.start: gr.update(visible=False), self.page: 0}
@@ -244,12 +220,13 @@ class Evaluation:
         rows = select_examples(study, which, label, search=search)
         first = page if 0 <= page < max(1, len(rows)) else 0
         corrected = corrections.read_corrections(run)
-        table = evaluation_view.examples(study, rows, first, corrected)
+        table = evaluation_view.examples(study, rows, first, corrected, summary.columns)
+        label_column = summary.columns.label
         doubts = macro(_TEXT, "doubts")(len(study.suspects), study.table is not None)
         return {
             self.table: table + macro(_TEXT, "drawing_of")(run.id),
             self.counts: doubts,
-            self.corrected: macro(_TEXT, "corrected")(len(corrected), run.id),
+            self.corrected: macro(_TEXT, "corrected")(len(corrected), run.id, label_column),
             self.start: gr.update(visible=bool(corrected)),
             self.page: first,
         }

@@ -1,4 +1,4 @@
-"""The Runs tab: every run there is, one of them in full, or several beside each other.
+"""The Runs tab: the table of all runs, or in its place one in full, or several compared.
 
 While the tab is open it reads the run folders again and again; only what has changed is sent.
 """
@@ -11,16 +11,18 @@ from typing import Any
 
 import gradio as gr
 
+from finetune import config
 from finetune.errors import NoSuchRun
 from finetune.jobs import run_table, service
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
+from finetune.runs.summary import ENDED
 from finetune.ui import compare_view, elements, feedback, form, live_updates, run_view, theme
 from finetune.ui.elements import button, event_data
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
-from finetune.ui.tabs.evaluate import Evaluation
+from finetune.ui.tabs.evaluate import EVALUATION, PROGRESS, Evaluation
 
 View = dict[str, Any]  # what this browser looks at; kept by the server, no client can change it
 
@@ -28,7 +30,8 @@ View = dict[str, Any]  # what this browser looks at; kept by the server, no clie
 def blank() -> View:
     """Nothing opened, the newest first; an admin may ask for everybody's."""
     return {
-        "by": "created", "descending": True, "opened": "", "comparing": False, "everybody": False,
+        "by": "created", "descending": True, "page": 0, "opened": "", "compared": [],
+        "everybody": False,
     }  # fmt: skip
 
 
@@ -49,47 +52,54 @@ class RunsTab:
         self.sent = gr.State({})  # by component: a hash of what it shows
         self.run_to_delete = gr.State("")  # id of the run that the question is about
         self.pulse = elements.polling_element(1.5, elements.ALWAYS)
-        elements.note(gettext("Every run: the queue, the history, one in full, several compared."))
-        with gr.Row(equal_height=True):
-            self.filter = gr.Textbox(
-                label=gettext("Find"),
-                placeholder=gettext("words of name, status, pairs, checkpoint, tags"),
-                elem_id="runs-filter", max_lines=1, scale=4, min_width=220,
-            )  # fmt: skip
-            self.everybody = gr.Checkbox(
-                False, label=gettext("Everybody's runs"), visible=False, elem_id="runs-everybody",
-                scale=1, min_width=150,
-            )  # fmt: skip
-            self.compare = button(
-                gettext("Compare"), "compare-runs", 130, interactive=False, scale=1
-            )
-        self.table = gr.HTML(
-            feedback.note(gettext("Reading the runs.")), elem_id="runs-table",
-            js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
-            most=run_view.MAX_COMPARED,
-        )  # fmt: skip
         self.message = elements.notice("runs-message")
+        with gr.Column(elem_id="all-runs"):
+            with gr.Row(equal_height=True):
+                self.filter = gr.Textbox(
+                    label=gettext("Find"),
+                    placeholder=gettext("words of name, status, pairs, checkpoint, tags"),
+                    elem_id="runs-filter", max_lines=1, scale=4, min_width=220,
+                )  # fmt: skip
+                self.everybody = gr.Checkbox(
+                    False, label=gettext("Everybody's runs"), visible=False,
+                    elem_id="runs-everybody", scale=1, min_width=150,
+                )  # fmt: skip
+                self.compare = button(
+                    gettext("Compare"), "compare-runs", 130, interactive=False, scale=1
+                )
+            self.table = gr.HTML(
+                feedback.note(gettext("Reading the runs.")), elem_id="runs-table",
+                js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
+                most=run_view.MAX_COMPARED,
+            )  # fmt: skip
+        with gr.Row(visible=False, elem_id="run-head") as self.head:
+            self.back = button(gettext("← All runs"), "all-runs-again", 110, size="md")
+            self.title = gr.HTML(elem_id="run-title")
+            self.evaluation.draw_choice()
+            self.part = self.evaluation.part
+            self._draw_buttons()
+        with gr.Row(visible=False, elem_id="delete-asked") as self.confirmation:
+            self._draw_confirmation()
         self.comparison = gr.HTML(elem_id="comparison", visible=False)
         with gr.Column(visible=False, elem_id="one-run") as self.run_column:
-            self._draw_buttons()
             self.evaluation.draw(self._draw_progress)
         self._wire()
 
     def _draw_buttons(self) -> None:
         medium: dict[str, Any] = {"size": "md"}
-        with gr.Row():
-            self.resume = button(gettext("Resume"), "run-resume", 110, variant="primary", **medium)
-            self.stop = button(gettext("Stop, keep best"), "run-stop", 130, **medium)
-            self.discard = button(gettext("Stop, discard"), "run-discard", 130, **medium)
-            self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160, **medium)
-            self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
-            self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
-        with gr.Row(visible=False, elem_id="delete-asked") as self.confirmation:
-            self.question = gr.HTML(elem_id="delete-question")
-            self.confirm = button(
-                gettext("Delete for good"), "delete-sure", 130, variant="stop", **medium
-            )
-            self.keep = button(gettext("Keep it"), "delete-keep", 90, **medium)
+        self.resume = button(gettext("Resume"), "run-resume", 110, variant="primary", **medium)
+        self.stop = button(gettext("Stop, keep best"), "run-stop", 130, **medium)
+        self.discard = button(gettext("Stop, discard"), "run-discard", 130, **medium)
+        self.cancel = button(gettext("Take out of the queue"), "run-cancel", 160, **medium)
+        self.clone = button(gettext("Copy into the form"), "run-clone", 150, **medium)
+        self.delete = button(gettext("Delete"), "run-delete", 90, **medium)
+
+    def _draw_confirmation(self) -> None:
+        self.question = gr.HTML(elem_id="delete-question")
+        self.confirm = button(
+            gettext("Delete for good"), "delete-sure", 130, variant="stop", size="md"
+        )
+        self.keep = button(gettext("Keep it"), "delete-keep", 90, size="md")
 
     def _draw_progress(self) -> None:
         with gr.Row(equal_height=False):
@@ -114,7 +124,7 @@ class RunsTab:
 
     def _wire(self) -> None:
         quick, everything = feedback.QUICK, elements.components(self)
-        view_inputs = [self.view, self.ticked, self.sent, self.filter]
+        self.view_inputs = view_inputs = [self.view, self.ticked, self.sent, self.filter]
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
         opened = self.table.click(self.on_table, view_inputs, everything, **each)
         self.evaluation.wire(self.view, opened)
@@ -123,6 +133,7 @@ class RunsTab:
         for event in (keep_ticked.then, self.pulse.submit, self.filter.change):
             event(**tick)
         self.compare.click(self.on_compare, view_inputs, everything, **quick)
+        self.back.click(self.on_back, view_inputs, everything, **quick)
         self.everybody.input(self.on_everybody, [*view_inputs, self.everybody], everything, **quick)
         for pressed, action in (
             (self.resume, "resume"), (self.stop, "stop"), (self.cancel, "stop"),
@@ -148,34 +159,54 @@ class RunsTab:
 
     @handler
     def on_compare(self, store: RunStore, view: View, *others: Any) -> Updates:
-        """Show the ticked runs beside each other, in place of the opened one."""
-        return self._change_view(store, view | {"comparing": True}, *others)
+        """Show the ticked runs beside each other, in place of the table."""
+        return self._change_view(store, view | {"compared": str(others[0] or "").split()}, *others)
+
+    @handler
+    def on_back(self, store: RunStore, view: View, *others: Any) -> Updates:
+        """Show the table again."""
+        return self._change_view(store, view | {"opened": "", "compared": []}, *others)
+
+    @handler
+    def on_link(self, store: RunStore, view: View, *others: Any) -> Updates:
+        """Open the run of an id, or compare those of several with spaces between, asked for from
+        outside of this tab."""
+        ids = str(others[-1] or "").split()
+        if len(ids) > 1:
+            return self._change_view(store, view | {"compared": ids}, *others[:-1])
+        return self._open(store, view, "".join(ids), *others[:-1])
 
     @handler
     def on_table(self, store: RunStore, event: gr.EventData, view: View, *others: Any) -> Updates:
-        """A column's title or a run in the table was clicked."""
+        """A column's title, a run or a page of the table was clicked."""
         data = event_data(event)
         action, target, at = data.get("do"), str(data.get("what", "")), data.get("at")
         view = blank() | view
         if not isinstance(at, int | float) or at <= view.get("at", -1.0):
             return {}  # a later click was answered before: requests may arrive in any order
         view["at"] = at
-        description: Updates = {}
-        if action == "sort" and target in run_table.COLUMNS:
-            again = view["by"] == target
-            view["descending"] = not view["descending"] if again else run_table.COLUMNS[target]
-            view["by"] = target
-        elif action == "open":
-            run = _visible(store, view).get(target)
-            view |= {"opened": run.id, "comparing": False}
-            about = run.about()
-            description = {
-                self.name: gr.update(value=about.name, placeholder=run.title()),
-                self.tags: ", ".join(about.tags),
-                self.note: about.note,
-                self.described: run.id,
-            }
-        return description | self._change_view(store, view, *others)
+        if action == "open":
+            return self._open(store, view, target, *others)
+        if action == "sort" and target in (*run_table.COLUMNS, *config.knobs()):
+            again, first = view["by"] == target, run_table.COLUMNS.get(target, False)
+            view |= {"by": target, "descending": not view["descending"] if again else first}
+        elif action == "page" and target.isdecimal():
+            view["page"] = int(target[:6])
+        return self._change_view(store, view, *others)
+
+    def _open(self, store: RunStore, view: View, run_id: str, *others: Any) -> Updates:
+        run = _visible(store, view).get(run_id)
+        summary, about = service.run_summary(store, run), run.about()
+        ended = summary.status in ENDED and summary.best is not None
+        description: Updates = {
+            self.name: gr.update(value=about.name, placeholder=run.title()),
+            self.tags: ", ".join(about.tags),
+            self.note: about.note,
+            self.described: run.id,
+        }
+        part = gr.update(value=EVALUATION if ended else PROGRESS, visible=True)
+        view = view | {"opened": run.id, "compared": []}
+        return description | self._change_view(store, view, *others) | {self.part: part}
 
     @handler
     def on_action(self, store: RunStore, view: View, *others: Any) -> Updates:
@@ -236,25 +267,36 @@ class RunsTab:
         """The updates of what this browser has not been sent yet."""
         visible, admin = _visible(store, view), store.visitor.admin
         rows = run_view.rows(visible)
-        ids = {row.id for row in rows}
-        opened = view["opened"] if view["opened"] in ids else ""
-        several = [run_id for run_id in str(ticked or "").split() if run_id in ids]
-        several = several[: run_view.MAX_COMPARED]
-        enough = len(several) > 1
-        comparing = view["comparing"] and enough
-        comparison = compare_view.comparison(visible, several) if comparing else ""
-        order = (opened, view["by"], view["descending"])
-        button_text = gettext("Compare {n}", n=len(several)) if enough else gettext("Compare")
+        names = {row.id: row.name for row in rows}
+        ticked_ids = [run_id for run_id in str(ticked or "").split() if run_id in names]
+        n = min(len(ticked_ids), run_view.MAX_COMPARED)
+        compared = [run_id for run_id in view["compared"] if run_id in names]
+        compared = compared[: run_view.MAX_COMPARED]
+        comparing = len(compared) > 1
+        opened = view["opened"] if view["opened"] in names and not comparing else ""
         updates: Updates = {
-            self.table: run_view.table(rows, *order, str(text or "")),
-            self.compare: gr.update(value=button_text, interactive=enough),
-            self.comparison: gr.update(value=comparison, visible=comparing),
-            self.run_column: gr.update(visible=bool(opened) and not comparing),
+            self.compare: gr.update(
+                value=gettext("Compare {n}", n=n) if n > 1 else gettext("Compare"),
+                interactive=n > 1,
+            ),
+            self.head: gr.update(visible=bool(opened or comparing)),
+            self.comparison: gr.update(
+                value=compare_view.comparison(visible, compared) if comparing else "",
+                visible=comparing,
+            ),
+            self.run_column: gr.update(visible=bool(opened)),
+            self.part: gr.update(visible=bool(opened)),
             self.everybody: gr.update(visible=admin),
         }
-        if opened and not comparing:
+        if opened:
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it
-                updates |= self._run_updates(visible, visible.get(opened))
+                updates |= self._run_updates(visible, visible.get(opened), names[opened])
+        else:
+            order = view["by"], view["descending"]
+            table = run_view.table(rows, *order, str(text or ""), view["page"])
+            updates |= dict.fromkeys(self._run_buttons(), gr.update(visible=False))
+            updates[self.title] = ""
+            updates[self.table] = table
         hashes = {component._id: hash(str(update)) for component, update in updates.items()}
         changed = {
             component: update
@@ -263,7 +305,10 @@ class RunsTab:
         }
         return changed | {self.sent: sent | hashes}
 
-    def _run_updates(self, store: RunStore, run: Run) -> Updates:
+    def _run_buttons(self) -> list[gr.Button]:
+        return [self.resume, self.stop, self.discard, self.cancel, self.clone, self.delete]
+
+    def _run_updates(self, store: RunStore, run: Run, name: str) -> Updates:
         summary = service.run_summary(store, run)
         resumable = summary.status in service.RESUMABLE and not run_view.is_everybodys(store)
         running, waits = summary.status == "running", service.queue_place(store, run)[0] > 0
@@ -272,11 +317,14 @@ class RunsTab:
         return {
             self.live: run.id,
             self.config: run_view.configuration(run),
+            self.title: macro("run_details.html", "title")(name, run.title()),
             self.downloads: downloads(run.id, run.has_model()),
             self.resume: gr.update(visible=resumable),
             self.stop: gr.update(visible=running, interactive=can_stop),
             self.discard: gr.update(visible=running, interactive=can_stop),
             self.cancel: gr.update(visible=waits),
+            self.clone: gr.update(visible=True),
+            self.delete: gr.update(visible=True),
         }
 
 

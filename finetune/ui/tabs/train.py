@@ -21,7 +21,7 @@ from finetune.config import DATA_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
-from finetune.jobs import cost, service
+from finetune.jobs import cost, evaluate, service
 from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.run import Run
@@ -221,15 +221,18 @@ class TrainTab:
     @reports_errors_in("notice")
     def on_action(self, store: RunStore, event: gr.EventData, run_id: str) -> Updates:
         """A button of the live view was pressed."""
-        run = store.get(run_id)
-        match elements.event_data(event).get("do"):
+        run, clicked = store.get(run_id), elements.event_data(event)
+        summary = service.run_summary(store, run)
+        match clicked.get("do"):
             case "stop":
-                text = _what_is_kept(service.run_summary(store, run))
                 service.stop_run(store, run)
-                return self._shown(store, run) | {self.notice: feedback.note(text)}
+                text = feedback.note(_what_is_kept(summary))
+                return self._shown(store, run) | {self.notice: text}
             case "resume":
                 service.resume_run(store, run)
                 return self._shown(store, run) | {self.notice: ""}
+            case "threshold":
+                evaluate.save_decision(run, summary, threshold=float(clicked["what"]))
             case "longer":
                 config = run.config()
                 steps, epochs = 2 * config.max_steps, 2 * config.num_train_epochs
