@@ -43,7 +43,7 @@ async function ask() {
 const change = () => {
   run = String(props.value || '');
   marks = {};
-  if (!run) element.querySelector('.ft-live').toggleAttribute('data-empty', true);
+  if (!run) element.querySelector('.ft-live')?.toggleAttribute('data-empty', true);
   ask();
 };
 watch('value', change);

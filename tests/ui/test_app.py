@@ -21,12 +21,14 @@ from starlette.requests import Request
 from finetune import config, owners
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
+from finetune.evaluation import report
+from finetune.evaluation.report import Verdict
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Prediction
+from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import RunSummary
 from finetune.ui import feedback, form, live_updates, run_view
 from finetune.ui.html import macro
 from finetune.ui.tabs.predict import PredictTab
@@ -163,27 +165,34 @@ def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
 
 
 @pytest.mark.parametrize(
-    ("scores", "warning"),
+    ("gain", "always", "words"),
     [
-        ({"f1": 0.8}, ""),
-        ({"accuracy": 0.6, "f1": 0.75}, "always giving the same answer"),  # the majority's own
-        ({"accuracy": 0.6, "f1": 0.74}, "is not above the best baseline"),
+        ((0.10, 0.05, 0.15), None, "Better than the baselines: F1 0.800"),
+        ((0.02, -0.03, 0.07), None, "Not surely better"),
+        ((-0.2, -0.3, -0.1), None, "Worse than a baseline"),
+        ((0.0, -0.1, 0.1), "equivalent", "It always answers equivalent"),
     ],
 )
-def test_a_run_that_learned_nothing_does_not_look_like_a_success(
-    store: RunStore, scores: dict[str, float], warning: str
-) -> None:
-    *history, evaluated, saved, finished = story()
-    assert isinstance(evaluated, events.Evaluated)
-    intervals = {"f1": [0.7, 0.76]}
-    scored = evaluated.model_copy(
-        update={"metrics": evaluated.metrics | scores, "intervals": intervals}
-    )
-    summary = RunSummary().fold([*history, scored, saved, finished])
-    text = run_view.verdict(summary)
-    assert warning in text
-    assert ("ft-good" in text) == ('data-tab="publish"' in text) == (not warning)
-    assert ("ft-warn" in text) == ("more epochs" in text) == bool(warning)
+def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
+    train: TrainTab, finished: Run, monkeypatch: pytest.MonkeyPatch,
+    gain: tuple[float, float, float], always: str | None, words: str,
+) -> None:  # fmt: skip
+    score = Interval(0.8, 0.75, 0.85)
+    verdict = Verdict(score, "TF-IDF", 0.7, Interval(*gain), always, 12, 60, (0.465, 0.872))
+    monkeypatch.setattr(report, "run_verdict", lambda run, summary: verdict)
+    drawn = run_view.verdict(finished, train.store.summary(finished))
+    assert words in drawn
+    assert ("ft-good" in drawn) == (gain[1] > 0)
+    assert "Use the threshold 0.465: F1 0.800 becomes 0.872" in drawn
+    assert "See the 12 errors" in drawn
+    # The buttons.
+    train.on_action(NOBODY, gr.EventData(None, {"do": "threshold", "what": "0.465"}), finished.id)
+    drawn = run_view.verdict(finished, train.store.summary(finished))
+    assert "The threshold 0.465 is saved" in drawn
+    assert "Use the threshold" not in drawn
+    longer = train.on_action(NOBODY, gr.EventData(None, {"do": "longer"}), finished.id)
+    epochs = finished.config().num_train_epochs
+    assert longer[train.form["num_train_epochs"]] == 2 * epochs
 
 
 def marks(parts: live_updates.Parts) -> dict[str, str]:
@@ -239,7 +248,7 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
     run = store.create(RunConfig(name=MARKUP))
     run.append(events.Failed(error=MARKUP, remedy=MARKUP))
     for text in (
-        run_view.verdict(store.summary(run)),
+        run_view.verdict(run, store.summary(run)),
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),
