@@ -176,8 +176,10 @@ def check_config(
         return report
     on_partial(report)
     on_progress(Phase.BASELINES, "", 0, 0)
-    tfidf = baselines.measure_tfidf(splits.load_pairs(config, root))
-    return replace(report, baselines={MAJORITY: report.majority, baselines.TFIDF: tfidf})
+    scores = {MAJORITY: report.majority}
+    if tfidf := baselines.measure_tfidf(splits.load_pairs(config, root)):
+        scores[baselines.TFIDF] = tfidf
+    return replace(report, baselines=scores)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -193,7 +193,7 @@ class RunSummary(JobState):
                 self.phase, self.detail = Phase.TRAIN, ""
             case events.Started():
                 self.started, self.phase = event, Phase.START
-                self.trained, self.since = worked, event.time
+                self.trained, self.since, self.paused_at = worked, event.time, 0.0
             case events.Prepared():
                 if self.prepared is None or self.prepared.fingerprint != event.fingerprint:
                     self.baselines = {}  # a resumed run's were measured on the same pairs

@@ -70,6 +70,12 @@ def test_the_bundled_encoder_is_measured_as_it_comes(tmp_path: Path) -> None:
     assert set(stopped) == {TFIDF}  # and this one is none
 
 
+def test_texts_without_a_word_have_none(tmp_path: Path) -> None:
+    lines = [f"{'!' * (n + 1)},{n % 2}\n" for n in range(40)]
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join(lines))
+    assert baselines.measure_baselines(toys.load(tmp_path), BUNDLED_CHECKPOINT, 32) == {}
+
+
 @pytest.mark.parametrize(
     ("cosine", "constant", "words"),
     [
