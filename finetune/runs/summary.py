@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
@@ -15,6 +15,18 @@ Status = Literal["none", "waiting", "running", "finished", "stopped", "failed", 
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed", "interrupted"})
 MAJORITY = "majority class"
 KEPT = 2000  # measurements held of a run; the whole curve is in its events
+
+
+class ColumnNames(NamedTuple):
+    """What the person calls the columns of a dataset; `sentence2` is empty for single sentences."""
+
+    sentence1: str = "sentence1"
+    sentence2: str = "sentence2"
+    label: str = "label"
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        return self[:2] if self.sentence2 else self[:1]
 
 
 @dataclass
@@ -110,10 +122,14 @@ class RunSummary(JobState):
         return self.prepared.total_steps if self.prepared else 0
 
     @property
+    def columns(self) -> ColumnNames:
+        """The columns that it was trained on; ours while unknown."""
+        return ColumnNames(**(self.prepared.data.get("columns", {}) if self.prepared else {}))
+
+    @property
     def paired(self) -> bool:
         """Whether the model reads two sentences; True while unknown."""
-        columns = self.prepared.data.get("columns", {}) if self.prepared else {}
-        return bool(columns.get("sentence2", "sentence2"))
+        return bool(self.columns.sentence2)
 
     @property
     def best(self) -> events.Evaluated | None:

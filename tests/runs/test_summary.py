@@ -10,7 +10,7 @@ import pytest
 
 from finetune.jobs import run_table
 from finetune.runs import events
-from finetune.runs.summary import KEPT, RunSummary
+from finetune.runs.summary import KEPT, ColumnNames, RunSummary
 from tests.support import toys
 
 
@@ -48,6 +48,15 @@ def test_a_whole_run() -> None:
     assert whole.ended - whole.began == 40.0
     assert whole.best is not None
     assert whole.best.step == whole.saved_step == 11
+
+
+def test_columns_have_the_names_of_the_file() -> None:
+    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
+    assert RunSummary().columns == ColumnNames("sentence1", "sentence2", "label")
+    columns = {"sentence1": "frage", "sentence2": "", "label": "gleich?"}
+    summary = RunSummary().fold([prepared.model_copy(update={"data": {"columns": columns}})])
+    assert (summary.columns._asdict(), summary.columns.sentences) == (columns, ("frage",))
+    assert not summary.paired
 
 
 def test_what_is_done_again_is_forgotten() -> None:
