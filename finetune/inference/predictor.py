@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from finetune.runs.run import Run
 from finetune.training import model
 
 MAX_CHARACTERS = 20_000
-MAX_EXPLAINED = 160  # tokens, without a GPU: about ten seconds with BERT base
+MAX_EXPLAINED = 160  # tokens, without a GPU: three seconds and more with BERT base
 _MEMORY_FACTOR = 1.3  # memory a model takes, over the size of its weights
 _PLAIN, _NO_RULE = PredictOptions(), DecisionRule()
 
@@ -114,10 +115,15 @@ class Predictor:
         ]
 
     def explain(
-        self, sentence1: str, sentence2: str = "", options: PredictOptions = _PLAIN
+        self,
+        sentence1: str,
+        sentence2: str = "",
+        options: PredictOptions = _PLAIN,
+        on_progress: Callable[[float], None] = lambda share: None,
     ) -> tuple[str, Explanation]:
         """The label of a pair, and how much each word speaks for it by the logits of the order
-        given; a DataError also when the input is too long to be explained here."""
+        given; a DataError also when the input is too long to be explained here. The progress goes
+        from 0 to 1."""
         first, second = self._texts(sentence1, sentence2)
         prediction = self(sentence1, sentence2, options)
         if prediction.tokens > MAX_EXPLAINED and not torch.cuda.is_available():
@@ -135,7 +141,8 @@ class Predictor:
                 tokenizer, classifier = model.load_saved_model(self.folder)
                 self._explained = tokenizer, classifier.float().requires_grad_(False)
             label = self.labels.index(prediction.label)
-            return explain_pair(*self._explained, first, second, self.max_length, label)
+            length = self.max_length
+            return explain_pair(*self._explained, first, second, length, label, on_progress)
 
         return prediction.label, _explaining.submit(explanation).result()
 
