@@ -18,7 +18,7 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 POINTS = 9  # of a section of the path; odd, so that its middle is one of them
 MOST_SECTIONS = 16
-SECONDS = 2.0  # in which it ends, unless the first section alone takes longer
+SECONDS = 1.5  # in which it ends, unless the first section alone takes longer
 TOLERANCE = 0.05
 # A difference smaller than this many nats counts as this one: 5% of it moves no probability by
 # more than 0.0025.

@@ -225,6 +225,18 @@ def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, fini
         # Whatever stands in the boxes by now.
         reasons = tab.on_why(NOBODY, question)[tab.reasons]
         assert f"Why \u201c{label}\u201d" in reasons
+    # Pairs are offered, right and wrong ones of both classes.
+    offered = tab.on_run(NOBODY, finished.id, None)
+    pairs = offered[tab.samples]
+    assert {pair.label for pair in pairs} == {"not_equivalent", "equivalent"}
+    pick = gr.EventData(None, {"do": "ask", "what": "1"})
+    asked = tab.on_sample(NOBODY, pick, finished.id, pairs, False, False, False)
+    assert (asked[tab.first], asked[tab.second]) == (pairs[1].sentence1, pairs[1].sentence2)
+    assert "label =</span>" in asked[tab.answer]
+    for wrong in ("9", "-1", None, {}):
+        pick = gr.EventData(None, {"do": "ask", "what": wrong})
+        assert tab.on_sample(NOBODY, pick, finished.id, pairs) == gr.skip()
+    assert tab.on_run(NOBODY, "gone", None)[tab.offered] == ""
     assert "Nothing was asked yet" in tab.on_why(NOBODY, None)[tab.reasons]
     # Of another model nothing was asked.
     assert tab.answer not in tab.on_run(NOBODY, finished.id, question)  # the chooser was left
@@ -243,7 +255,7 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),
-        macro("answer.html", "answer")(Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1)),
+        macro("answer.html", "answer")(Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1), MARKUP),
     ):
         assert "<script" not in text
         assert "&lt;script" in text
