@@ -261,7 +261,7 @@ class FilePredictions:
             with gr.Column(min_width=320), gr.Row():
                 self.columns = [
                     gr.Dropdown(
-                        [], value=None, label=gettext("Column for {name}", name=name),
+                        [], value=None, label=name,
                         min_width=130, elem_id=f"batch-{name}", allow_custom_value=True,
                     )
                     for name in COLUMNS
