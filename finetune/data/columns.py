@@ -10,6 +10,7 @@ from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.errors import DataError, some
+from finetune.runs.summary import ColumnNames
 
 MAX_CLASSES = 1000
 
@@ -49,9 +50,7 @@ class Columns:
 def guess_columns(names: Sequence[str]) -> tuple[str, str, str]:
     """Guess the columns of sentence1, sentence2 and label by their names; "" where unclear. Three
     columns of unknown names are taken to be those, two a text and its label."""
-    plain: dict[str, str] = {}
-    for name in names:
-        plain.setdefault(re.sub(r"[\W_]+", "", name.lower()), name)
+    plain = _by_plain_name(names)
     label = next((plain[key] for key in _LABELS if key in plain), "")
     others = {key: name for key, name in plain.items() if name != label}
     pairs = [(others[a], others[b]) for a, b in _PAIRS if a in others and b in others]
@@ -66,6 +65,30 @@ def guess_columns(names: Sequence[str]) -> tuple[str, str, str]:
     if label and len(rest) in (1, 2):
         return rest[0], rest[1] if len(rest) == 2 else "", label
     return "", "", label
+
+
+def match_columns(names: Sequence[str], trained: ColumnNames) -> tuple[str, str, str]:
+    """The columns of a file to predict: those that the model was trained on, by their names; else
+    sentences are guessed, and a label only by its name. "" where unclear, or there is none."""
+    plain = _by_plain_name(names)
+    first, second, label = (plain.get(_plain_name(name), "") for name in trained)
+    rest = _by_plain_name([name for name in names if name not in (first, second)])
+    label = label or next((rest[key] for key in _LABELS if key in rest), "")
+    if not first or (trained.sentence2 and not second):
+        first, second, _ = guess_columns([name for name in names if name != label] + ["label"])
+    return first, second if trained.sentence2 else "", label
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.lower())
+
+
+def _by_plain_name(names: Sequence[str]) -> dict[str, str]:
+    """Names in small letters and figures only -> the first column of that name."""
+    plain: dict[str, str] = {}
+    for name in names:
+        plain.setdefault(_plain_name(name), name)
+    return plain
 
 
 def choose_columns(columns: Mapping[str, str], source: str, config: RunConfig) -> Columns:

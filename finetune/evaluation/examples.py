@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,9 +12,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from finetune.evaluation import saved_predictions
 from finetune.evaluation.report import RunEvaluation
+from finetune.runs.run import Run
+from finetune.runs.summary import RunSummary
 
 SELECTIONS = ("wrong", "right", "suspected labels", "all")
+
+
+@dataclass(frozen=True)
+class SampledPair:
+    """A validation pair, its class, and whether the model gets it right."""
+
+    sentence1: str
+    sentence2: str
+    label: str
+    right: bool
 
 
 @dataclass(frozen=True)
@@ -75,6 +90,31 @@ def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
             confidence=float(study.confidence[row]),
             words=int(traits.words[row]) if traits else 0,
             overlap=float(traits.overlap[row]) if traits and "sentence2" in text else None,
+        )
+        for row, text in zip(rows, texts, strict=True)
+    ]
+
+
+def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPair]:
+    """Random validation pairs, of as many classes as there are, right and wrong ones; none where
+    they were not kept."""
+    table = saved_predictions.read_examples(run)
+    if table is None or summary.best is None or summary.prepared is None:
+        return []
+    scored = saved_predictions.read_logits(run, summary.best.step)
+    right = (scored.logits.argmax(axis=1) == scored.labels).tolist()
+    ranked = []
+    taken: Counter[tuple[int, bool]] = Counter()  # class, and whether it is right
+    for row in random.sample(range(len(right)), len(right)):
+        kind = int(scored.labels[row]), right[row]
+        ranked.append((taken[kind], not right[row], row))
+        taken[kind] += 1
+    rows = [row for _, _, row in sorted(ranked)[:most]]
+    texts = table.take(pa.array(rows, pa.int64())).to_pylist()
+    names = summary.prepared.labels
+    return [
+        SampledPair(
+            text["sentence1"], text.get("sentence2", ""), names[scored.labels[row]], right[row]
         )
         for row, text in zip(rows, texts, strict=True)
     ]

@@ -5,6 +5,8 @@ Integrated gradients: Sundararajan, Taly, Yan 2017, https://arxiv.org/abs/1703.0
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,14 +16,16 @@ import torch
 from torch import Tensor
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-STEPS = (32, 64, 128, 256)
+POINTS = 9  # of a section of the path; odd, so that its middle is one of them
+MOST_SECTIONS = 16
+SECONDS = 1.5  # in which it ends, unless the first section alone takes longer
 TOLERANCE = 0.05
 # A difference smaller than this many nats counts as this one: 5% of it moves no probability by
 # more than 0.0025.
 SMALLEST_DIFFERENCE = 0.2
-# Tokens of one pass. Past some hundreds a larger batch gains no speed on two cores, and each
-# token's activations are kept for the way back.
-_TOKENS_AT_ONCE = 512
+# Points of the path, from 0 to 1 -> log-odds there, of shape (points,), and
+# what each token adds to their slope, of shape (points, length).
+_Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,24 @@ class Explanation:
     words: list[WordWeight]
     special: float  # weight of tokens that belong to no word
     steps: int  # points at which the gradient was taken
-    # The gap between that sum and that difference, as a part of the difference (of
+    # The gap between that sum and that difference at most, as a part of the difference (of
     # `SMALLEST_DIFFERENCE` where that is larger).
     error: float
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A section of the path from the baseline (0) to the input (1), and its integral."""
+
+    start: float
+    stop: float
+    values: tuple[float, float, float]  # log-odds at its start, middle and stop
+    weights: Tensor  # of shape (length,)
+
+    @property
+    def gap(self) -> float:
+        """What the integral misses of the difference between its ends."""
+        return abs(float(self.weights.sum()) - (self.values[2] - self.values[0]))
 
 
 def explain_pair(
@@ -59,15 +78,17 @@ def explain_pair(
     sentence2: str | None,
     max_length: int,
     label: int,
+    on_progress: Callable[[float], None] = lambda share: None,
 ) -> Explanation:
     """The words that a model's decision for class `label` came from, by integrated gradients.
 
     The path goes from a baseline, the same input with the embedding of every token but the special
-    ones replaced by the padding token's, straight to the input. The integral is taken at more and
-    more points until the weights sum to what they should (`TOLERANCE`), or `STEPS` end.
+    ones replaced by the padding token's, straight to the input. The section whose integral misses
+    most is halved until all together sum to what they should (`TOLERANCE`), or time or points end.
 
     Args:
         model: an fp32 classifier in eval mode, not in use by another thread.
+        on_progress: called with the share of the time that is over, from 0 to 1.
     """
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
     inputs = tokenizer(*texts, truncation=True, max_length=max_length, return_tensors="pt")
@@ -79,15 +100,21 @@ def explain_pair(
         path = embedding(ids) - baseline
         ends = _log_odds(model, inputs, torch.cat([baseline, baseline + path]), label)
     baseline_target, target = ends.tolist()
-    difference = target - baseline_target
-    for steps in STEPS:
-        weights = _integrate(model, inputs, baseline, path, label, steps)
-        error = abs(sum(weights) - difference) / max(abs(difference), SMALLEST_DIFFERENCE)
-        if error <= TOLERANCE:
-            break
+
+    def slopes(at: Tensor) -> tuple[Tensor, Tensor]:
+        embeddings = (baseline + at.to(path)[:, None, None] * path).requires_grad_()
+        values = _log_odds(model, inputs, embeddings, label)
+        (gradients,) = torch.autograd.grad(values.sum(), embeddings)
+        return values.detach(), (gradients * path).sum(dim=-1).double().cpu()
+
+    scale = max(abs(target - baseline_target), SMALLEST_DIFFERENCE)
+    sections = _integrate(slopes, (baseline_target, target), TOLERANCE * scale, on_progress)
+    weights = torch.stack([section.weights for section in sections]).sum(dim=0).tolist()
+    error = sum(section.gap for section in sections) / scale
     uncut = tokenizer(*texts, return_offsets_mapping=True, verbose=False)
     words = _weigh_words(texts, inputs, uncut, weights)
     special = sum(weights) - sum(word.weight or 0.0 for word in words)
+    steps = POINTS * (2 * len(sections) - 1)
     return Explanation(label, target, baseline_target, words, special, steps, error)
 
 
@@ -108,23 +135,36 @@ def _log_odds(model: Any, inputs: BatchEncoding, embeddings: Tensor, label: int)
 
 
 def _integrate(
-    model: Any, inputs: BatchEncoding, baseline: Tensor, path: Tensor, label: int, steps: int
-) -> list[float]:
-    """A weight for each token: the gradients along the path from the baseline, times the path.
+    slopes: _Slopes,
+    ends: tuple[float, float],
+    tolerance: float,
+    on_progress: Callable[[float], None],
+) -> list[_Section]:
+    """Sections of the path that together miss no more than `tolerance`, in nats, of the difference
+    between the `ends`; more where the time or the sections end."""
+    began = time.monotonic()
+    sections = [_measure(slopes, 0.0, 1.0, ends)]
+    while sum(section.gap for section in sections) > tolerance and len(sections) < MOST_SECTIONS:
+        elapsed = time.monotonic() - began
+        on_progress(min(1.0, elapsed / SECONDS))
+        if elapsed * (1 + 2 / (2 * len(sections) - 1)) > SECONDS:  # two more like those measured
+            break
+        worst = max(sections, key=lambda section: section.gap)
+        sections.remove(worst)
+        middle = (worst.start + worst.stop) / 2
+        sections.append(_measure(slopes, worst.start, middle, worst.values[:2]))
+        sections.append(_measure(slopes, middle, worst.stop, worst.values[1:]))
+    return sections
 
-    At Gauss-Legendre points: a function as smooth as this one needs far fewer than equal steps."""
-    points, shares = (
-        torch.tensor(values / 2, dtype=path.dtype, device=path.device)[:, None, None]
-        for values in np.polynomial.legendre.leggauss(steps)
-    )
-    rows = max(1, _TOKENS_AT_ONCE // path.shape[1])
-    total = torch.zeros_like(path[0])
-    for at, share in zip((points + 0.5).split(rows), shares.split(rows), strict=True):
-        embeddings = (baseline + at * path).requires_grad_()
-        log_odds = _log_odds(model, inputs, embeddings, label)
-        (gradients,) = torch.autograd.grad(log_odds.sum(), embeddings)
-        total += (share * gradients).sum(dim=0)
-    return (total * path[0]).double().sum(dim=-1).tolist()  # type: ignore[no-any-return]
+
+def _measure(slopes: _Slopes, start: float, stop: float, ends: tuple[float, float]) -> _Section:
+    """Integrate a section at Gauss-Legendre points: a function as smooth as this one needs far
+    fewer of them than of equal steps."""
+    at, shares = map(torch.from_numpy, np.polynomial.legendre.leggauss(POINTS))
+    half = (stop - start) / 2
+    values, gradients = slopes(start + half * (at + 1))
+    weights = (half * shares[:, None] * gradients).sum(dim=0)
+    return _Section(start, stop, (ends[0], float(values[POINTS // 2]), ends[1]), weights)
 
 
 def _weigh_words(

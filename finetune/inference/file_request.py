@@ -9,6 +9,7 @@ from finetune.data import columns as column_names
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.inference.decision_rule import PredictOptions
+from finetune.runs.summary import ColumnNames
 
 NONE = "(none)"
 COLUMNS = ("sentence1", "sentence2", "label")
@@ -32,23 +33,28 @@ class PredictionRequest:
         return PredictOptions(self.both_orders, self.threshold, self.calibrated)
 
 
-def file_columns(path: Path, name: str) -> tuple[list[str], tuple[str, str, str]]:
-    """The columns of a file that can be used, and the guess which are sentence1, sentence2 and
-    label; "" for what is not clear."""
+def file_columns(
+    path: Path, name: str, trained: ColumnNames
+) -> tuple[list[str], tuple[str, str, str]]:
+    """The columns of a file that can be used, and which of them seem to be the sentences and the
+    label that a model was trained on; "" for what is not clear."""
     read = "finetune.data.tables:usable_columns"
     usable: list[str] = child_process.call(read, str(path), name, about=name)
-    return usable, column_names.guess_columns(usable)
+    return usable, column_names.match_columns(usable, trained)
 
 
-def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -> PredictionRequest:
-    """The request with its columns guessed where they were left open; a DataError names a column
-    that the file does not have, or a sentence that has no column."""
-    usable, guesses = file_columns(path, request.file)
+def check_columns(
+    request: PredictionRequest, path: Path, trained: ColumnNames
+) -> PredictionRequest:
+    """The request with its columns matched to those that the model was trained on, where they were
+    left open; a DataError names a column that the file does not have, or a sentence that has no
+    column."""
+    usable, matches = file_columns(path, request.file, trained)
     columns = ", ".join(usable[:20])
-    first, second, label = (
-        getattr(request, name) or guess for name, guess in zip(COLUMNS, guesses, strict=True)
-    )
-    second = second if paired and second != NONE else ""
+    first = request.sentence1 or matches[0]
+    second = (request.sentence2 or matches[1]) if trained.sentence2 else ""
+    second = "" if second == NONE else second
+    label = request.label or (matches[2] if matches[2] not in (first, second) else "")
     label = "" if label == NONE else label
     for column in filter(None, (first, second, label)):
         if column not in usable:
@@ -59,12 +65,12 @@ def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -
                 column=column,
                 columns=columns,
             )
-    if not first or (paired and not second):
+    if not first or (trained.sentence2 and not second):
         raise DataError(
             "No column of {file} is clearly {missing}: it has {columns}.",
             "Choose it, or a model of single sentences." if first else "Choose it.",
             file=request.file,
-            missing="sentence2" if first else "sentence1",
+            missing=trained.sentence2 if first else trained.sentence1,
             columns=columns,
         )
     return replace(request, sentence1=first, sentence2=second, label=label)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ from finetune.runs.run import Run
 from finetune.training import model
 
 MAX_CHARACTERS = 20_000
-MAX_EXPLAINED = 160  # tokens, without a GPU: about ten seconds with BERT base
+MAX_EXPLAINED = 160  # tokens, without a GPU: three seconds and more with BERT base
+FLIP_SECONDS = 1.2  # in which small edits are tried
+_EDITS = 16  # tried together
 _MEMORY_FACTOR = 1.3  # memory a model takes, over the size of its weights
 _PLAIN, _NO_RULE = PredictOptions(), DecisionRule()
 
@@ -114,10 +118,15 @@ class Predictor:
         ]
 
     def explain(
-        self, sentence1: str, sentence2: str = "", options: PredictOptions = _PLAIN
+        self,
+        sentence1: str,
+        sentence2: str = "",
+        options: PredictOptions = _PLAIN,
+        on_progress: Callable[[float], None] = lambda share: None,
     ) -> tuple[str, Explanation]:
         """The label of a pair, and how much each word speaks for it by the logits of the order
-        given; a DataError also when the input is too long to be explained here."""
+        given; a DataError also when the input is too long to be explained here. The progress goes
+        from 0 to 1."""
         first, second = self._texts(sentence1, sentence2)
         prediction = self(sentence1, sentence2, options)
         if prediction.tokens > MAX_EXPLAINED and not torch.cuda.is_available():
@@ -135,25 +144,39 @@ class Predictor:
                 tokenizer, classifier = model.load_saved_model(self.folder)
                 self._explained = tokenizer, classifier.float().requires_grad_(False)
             label = self.labels.index(prediction.label)
-            return explain_pair(*self._explained, first, second, self.max_length, label)
+            length = self.max_length
+            return explain_pair(*self._explained, first, second, length, label, on_progress)
 
-        return prediction.label, _explaining.submit(explanation).result()
+        return prediction.label, _explaining.submit(copy_context().run, explanation).result()
 
     def flips(
-        self, sentence1: str, sentence2: str = "", options: PredictOptions = _PLAIN
+        self,
+        sentence1: str,
+        sentence2: str = "",
+        options: PredictOptions = _PLAIN,
+        on_progress: Callable[[float], None] = lambda share: None,
     ) -> tuple[list[Flip], int]:
-        """The small edits that change the label of a pair, and how many were tried."""
+        """The small edits that change the label of a pair, and how many were tried in the time
+        there is. The progress goes from 0 to 1."""
         first, second = self._texts(sentence1, sentence2)
         edits = perturbations.small_edits(first, second)
-        firsts = [first, *(edit.sentence1 for edit in edits)]
-        seconds = None if second is None else [second, *(edit.sentence2 or "" for edit in edits)]
-        rule = decision_rule.read_rule(self.folder)
-        swapped = None
-        if options.both_orders and seconds is not None:
-            swapped = self.scorer.scores(seconds, firsts)
-        logits = self.scorer.scores(firsts, seconds)
-        original, *answers = self._answers(logits, swapped, rule, options)
-        return perturbations.find_flips(edits, original[0], answers), len(edits)
+        pairs = [(first, second), *((edit.sentence1, edit.sentence2) for edit in edits)]
+        rule, began = decision_rule.read_rule(self.folder), time.monotonic()
+        answers: list[tuple[str, dict[str, float]]] = []
+        for start in range(0, len(pairs), _EDITS):
+            elapsed = time.monotonic() - began
+            if start and elapsed * (1 + _EDITS / start) > FLIP_SECONDS:  # more like those tried
+                break
+            on_progress(start / len(pairs))
+            firsts, seconds = zip(*pairs[start : start + _EDITS], strict=True)
+            paired = second is not None
+            swapped = None
+            if options.both_orders and paired:
+                swapped = self.scorer.scores(seconds, firsts)
+            logits = self.scorer.scores(firsts, seconds if paired else None)
+            answers += self._answers(logits, swapped, rule, options)
+        tried = edits[: len(answers) - 1]
+        return perturbations.find_flips(tried, answers[0][0], answers[1:]), len(tried)
 
     def _texts(self, sentence1: str, sentence2: str) -> tuple[str, str | None]:
         first = _clean_text("sentence1", sentence1)

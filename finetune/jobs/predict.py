@@ -70,7 +70,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
     run = store.get(request.run)
     if not run.has_model():
         raise JobError("This run has no model.", "Choose a run that was evaluated at least once.")
-    request = check_columns(request, path, run.events_summary().paired)
+    request = check_columns(request, path, run.events_summary().columns)
     if not store.visitor.may_start:
         raise DataError(*owners.NOBODY)
 
@@ -171,7 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--file", type=Path, required=True, help=formats)
     parser.add_argument("--out", type=Path, required=True, help="where the result goes")
     for name in ("sentence1", "sentence2", "label"):
-        parser.add_argument(f"--{name}_column", default="", help="guessed from the names if absent")
+        about = "by the name that the run was trained on, or guessed, if absent"
+        parser.add_argument(f"--{name}_column", default="", help=about)
     for name in ("both_orders", "threshold", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args(arguments)
@@ -186,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
         args.both_orders, args.threshold, args.calibrated,
     )  # fmt: skip
     try:
-        request = check_columns(request, args.file, run.events_summary().paired)
+        request = check_columns(request, args.file, run.events_summary().columns)
         with tqdm(unit="row") as bar:
             report, _ = predict_file(
                 run, request, args.file, args.out, lambda done, total: bar.update(done - bar.n)

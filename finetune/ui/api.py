@@ -78,8 +78,9 @@ class Api:
 
         Args:
             run_id: a run of yours.
-            sentence1: the first sentence.
-            sentence2: the second; empty for a model of single sentences.
+            sentence1: the first sentence: what the run's first column holds. run_status gives the
+                names of its columns.
+            sentence2: what the second one holds; empty for a model of single sentences.
             both_orders: average the probabilities of both orders.
             threshold: use the threshold saved with the model, if there is one.
             calibrated: use the temperature saved with the model, if there is one.
@@ -131,7 +132,8 @@ class Api:
 
         Args:
             run_id: a run of yours.
-            sentence1_column: guessed from the names where empty, as the two that follow.
+            sentence1_column: the file's column of that name that the run was trained on (run_status
+                gives it), or guessed, where empty; as the two that follow.
             label_column: for scores; "(none)" where there is none.
         """
         with self._store_of(request) as store:
@@ -202,7 +204,8 @@ class Api:
             return [asdict(row) for row in run_table.run_rows(store)]
 
     def run_status(self, request: gr.Request, run_id: str) -> dict:
-        """How far a run is: its row, the last step, steps in total, the last training loss."""
+        """How far a run is: its row, the last step, steps in total, the last training loss, and the
+        names of the columns that it is trained on."""
         with self._store_of(request) as store:
             return _status(store, run_id)
 
@@ -252,6 +255,7 @@ def _status(store: RunStore, run_id: str) -> dict:
     summary = service.run_summary(store, run)
     return {
         **asdict(run_table.run_row(store, run)),
+        "columns": summary.columns._asdict(),
         "step": summary.step,
         "total_steps": summary.total_steps,
         "loss": summary.train[-1].loss if len(summary.train) else None,

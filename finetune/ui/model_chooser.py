@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from markupsafe import Markup
 
 from finetune.data import checkpoints
+from finetune.errors import FinetuneError
 from finetune.jobs import service
 from finetune.runs.store import RunStore
+from finetune.runs.summary import ColumnNames
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
@@ -35,6 +37,13 @@ def choices(store: RunStore, current: str | None) -> dict[str, Any]:
     ids = [run_id for _, run_id in options]
     value = current if current in ids else next(iter(ids), None)
     return gr.update(choices=options, value=value, visible=bool(ids))
+
+
+def columns(store: RunStore, run_id: str | None) -> ColumnNames:
+    """The columns that a run of the visitor's was trained on; ours where it is not there."""
+    with suppress(FinetuneError):
+        return service.run_summary(store, store.get(run_id)).columns
+    return ColumnNames()
 
 
 class Models:

@@ -19,6 +19,7 @@ from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.inference import file_request
 from finetune.runs.store import RunStore
+from finetune.runs.summary import ColumnNames
 from tests.jobs.test_service import until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -89,7 +90,7 @@ def test_the_app_parses_no_file_and_its_memory_stays_flat(
     monkeypatch.setattr(tables, "open_table", lambda *_: pytest.fail("parsed in the app"))
     before = psutil.Process().memory_info().rss
     with pytest.raises(DataError, match=r"has more JSON than is held in memory") as caught:
-        file_request.file_columns(path, path.name)
+        file_request.file_columns(path, path.name, ColumnNames())
     assert caught.value.remedy
     assert psutil.Process().memory_info().rss - before < FLAT
 
@@ -104,7 +105,9 @@ def test_pairs_that_are_not_kept_are_read_by_a_child(
     config = RunConfig(dataset=store.uploads.add({"train": tmp_path / "a.parquet"}))
     monkeypatch.setattr(tables, "open_table", lambda *_: pytest.fail("parsed in the app"))
     before = psutil.Process().memory_info().rss
-    assert file_request.file_columns(tmp_path / "a.parquet", "a.parquet")[0] == list(columns)
+    assert file_request.file_columns(tmp_path / "a.parquet", "a.parquet", ColumnNames())[0] == list(
+        columns
+    )
     dataset_cache.ensure_cached(config, store.root)
     assert psutil.Process().memory_info().rss - before < FLAT
     assert sum(splits.load_pairs(config, store.root).origin["rows"].values()) == 2_000

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from finetune.config import RunConfig
+from finetune.data.columns import match_columns
 from finetune.errors import DataError, JobError, ModelError, StoreError
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.decision_rule import PredictOptions
@@ -26,6 +27,7 @@ from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
+from finetune.runs.summary import ColumnNames
 from tests.jobs.test_service import until
 from tests.support import toys
 
@@ -45,7 +47,9 @@ def run(store: RunStore, toy_checkpoint: Path) -> Run:
 
 
 def judged(run: Run, path: Path, out: Path, **values: Any) -> dict[str, Any]:
-    request = file_request.check_columns(PredictionRequest(run.id, path.name, "", **values), path)
+    request = file_request.check_columns(
+        PredictionRequest(run.id, path.name, "", **values), path, ColumnNames()
+    )
     report, whole = files.predict_file(run, request, path, out)
     assert whole
     return report
@@ -60,6 +64,31 @@ def write_csv(path: Path, lines: Sequence[tuple[str, ...]]) -> Path:
 def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("id frage1 frage2 gleich?", "frage1 frage2 gleich?"),  # by the names it was trained on
+        ("Frage_2 note Frage_1", "Frage_1 Frage_2 "),  # no label where no name says so
+        ("question1 question2 is_duplicate", "question1 question2 is_duplicate"),
+        ("links rechts", "links rechts "),
+        ("frage1 other", "frage1 other "),
+        ("gleich? score question1 question2", "question1 question2 gleich?"),
+        ("a b c d e", "a b "),
+        ("c d e f", "  "),
+    ],
+)
+def test_columns_are_matched_by_name_to_those_of_the_training(names: str, expected: str) -> None:
+    trained = ColumnNames("frage1", "frage2", "gleich?")
+    assert " ".join(match_columns(names.split(), trained)) == expected
+
+
+def test_a_column_that_is_chosen_as_a_sentence_is_not_the_label(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "x.csv", [("text", "label"), ("a", "b")])
+    request = PredictionRequest("run", "x.csv", "", "label")
+    matched = file_request.check_columns(request, path, ColumnNames())
+    assert (matched.sentence1, matched.sentence2, matched.label) == ("text", "label", "")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +221,7 @@ def test_what_cannot_be_predicted_is_refused(
 ) -> None:
     path = write_csv(tmp_path / "x.csv", [SIDES, *(pair[:2] for pair in PAIRS)])
     request = PredictionRequest(run.id, "x.csv", "", "sentence2")
-    single = file_request.check_columns(request, path, paired=False)
+    single = file_request.check_columns(request, path, ColumnNames(sentence2=""))
     assert (single.sentence1, single.sentence2) == ("sentence1", "")
     untrained = PredictionRequest(store.create(RunConfig()).id, "x.csv", *SIDES)
     with pytest.raises(JobError, match="no model"):

@@ -106,8 +106,8 @@ def visit_runs(page: Page) -> list[str]:
 def visit_predict(page: Page) -> list[str]:
     open_tab(page, "Predict")
     expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))
-    page.locator("#draw-wrong").click()
-    expect(page.locator("#drawn")).to_contain_text("its label is")
+    page.locator("#samples button").first.click()
+    expect(page.locator("#answer")).to_contain_text("label = ")
     expect(page.locator("#sentence1 textarea")).not_to_have_value("")
     page.locator("#sentence1 textarea").fill("the <b>cat</b> sees a dog .")
     page.locator("#sentence2 textarea").fill("a cat fears the dog .")
@@ -120,7 +120,7 @@ def visit_predict(page: Page) -> list[str]:
     violations = grave(page, "Predict, answered")
     page.locator("#compare").click()
     expect(page.locator("#why")).to_have_count(0)  # of that answer nobody has asked why
-    page.locator("#batch-fold > button").click()
+    page.get_by_role("radio", name="A file").check(force=True)
     lines = [f"{first},{second},{label}" for first, second, label in toys.rows(40)]
     text = "\n".join(["sentence1,sentence2,label", *lines, "broken"])
     file = {"name": "tickets.csv", "mimeType": "text/csv", "buffer": text.encode()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 import shlex
 import shutil
@@ -15,13 +16,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
+import numpy as np
+import pyarrow as pa
 import pytest
 from starlette.requests import Request
 
 from finetune import config, owners
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
-from finetune.evaluation import report
+from finetune.evaluation import report, saved_predictions
 from finetune.evaluation.report import Verdict
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Prediction
@@ -244,6 +247,28 @@ def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, fini
         assert tab.on_open(NOBODY, run)[tab.run]["value"] == finished.id
 
 
+def test_validation_pairs_of_both_classes_are_offered(predict: PredictTab, finished: Run) -> None:
+    tab, best = predict, finished.summary().best
+    assert best is not None
+    labels = np.arange(40) % 2
+    logits = np.eye(2, dtype=np.float32)[np.where(np.arange(40) < 30, labels, 1 - labels)]
+    saved_predictions.save_logits(finished, best.step, logits, labels)
+    texts = pa.table({"sentence1": [f"cat {n}" for n in range(40)], "sentence2": ["dog"] * 40})
+    saved_predictions.save_examples(finished, "validation", texts)
+    offered = tab.on_run(NOBODY, finished.id, None)
+    pairs = offered[tab.samples]
+    kinds = {(pair.label, pair.right) for pair in pairs}
+    assert kinds == set(itertools.product(("not_equivalent", "equivalent"), (True, False)))
+    pick = gr.EventData(None, {"do": "ask", "what": "1"})
+    asked = tab.on_sample(NOBODY, pick, finished.id, pairs, False, False, False)
+    assert (asked[tab.first], asked[tab.second]) == (pairs[1].sentence1, pairs[1].sentence2)
+    assert "label =</span>" in asked[tab.answer]
+    for wrong in ("9", "-1", None, {}):
+        pick = gr.EventData(None, {"do": "ask", "what": wrong})
+        assert tab.on_sample(NOBODY, pick, finished.id, pairs) == gr.skip()
+    assert tab.on_run(NOBODY, "gone", None)[tab.offered] == ""
+
+
 def test_markup_is_shown_not_run(store: RunStore) -> None:
     run = store.create(RunConfig(name=MARKUP))
     run.append(events.Failed(error=MARKUP, remedy=MARKUP))
@@ -252,7 +277,7 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),
-        macro("answer.html", "answer")(Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1)),
+        macro("answer.html", "answer")(Prediction(MARKUP, {MARKUP: 1.0}, [0.0], 1, 0, 0.1), MARKUP),
     ):
         assert "<script" not in text
         assert "&lt;script" in text

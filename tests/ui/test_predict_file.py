@@ -18,7 +18,7 @@ import gradio as gr
 import pytest
 
 from finetune.config import RunConfig
-from finetune.inference.file_request import PredictionRequest
+from finetune.inference.file_request import NONE, PredictionRequest
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.owners import Visitor
 from finetune.runs import events
@@ -28,6 +28,7 @@ from finetune.runs.store import RunStore
 from finetune.ui import auth, form
 from finetune.ui.tabs import predict
 from finetune.ui.tabs.predict import FilePredictions
+from tests.support import toys
 from tests.support.tabs import data_tab, predict_tab
 from tests.ui.test_app import NOBODY, draw_train
 from tests.ui.test_visitors import ada, asks, bob, shared
@@ -125,7 +126,7 @@ def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredicti
     assert "7 of about 408 rows" in opened[tab.view]
     assert opened[tab.cancel]["interactive"]
     assert opened[tab.poller].startswith("+")  # the page goes on asking
-    assert opened[tab.fold]["open"]
+    assert opened[tab.part] == predict.FILE
     assert tab.on_open(NOBODY, "x") == gr.skip()  # a page that shows one already is left alone
     going.append(events.Stopped(step=0, seconds=1.0))
     last = tab.on_tick(NOBODY, going.id, POLL)
@@ -137,6 +138,26 @@ def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredicti
     for text in ("old.csv", "a deleted run", "312 of 408 rows", "the first row"):
         assert text in shown
     assert f'href="finetune/batches/{old.id}/result"' in shown
+
+
+def test_a_file_is_matched_to_the_columns_of_the_model(
+    store: RunStore, tab: FilePredictions, tmp_path: Path
+) -> None:
+    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
+    names = {"sentence1": "frage 1", "sentence2": "frage 2", "label": "gleich?"}
+    run = store.create(RunConfig())
+    run.append(prepared.model_copy(update={"data": {"columns": names}}))
+    file = tmp_path / "new.csv"
+    file.write_text("id,Frage_2,Frage_1\n1,a,b\n")
+    updates = tab.on_file(NOBODY, run.id, str(file))
+    shown = [updates[column] for column in tab.columns]
+    assert [update["value"] for update in shown] == ["Frage_1", "Frage_2", NONE]
+    assert [update["label"] for update in shown] == [
+        f"Column for {name}" for name in names.values()
+    ]
+    columns = ["Frage_1", "id", "id"]
+    assert tab.on_sentence(NOBODY, *columns) == {tab.columns[2]: NONE}
+    assert tab.on_sentence(NOBODY, "Frage_1", "Frage_2", "id") == gr.skip()
 
 
 def test_anothers_results_are_not_shown(

@@ -5,7 +5,6 @@ torch is imported with the first question, not with the page.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,20 +15,24 @@ import gradio as gr
 from markupsafe import Markup
 
 from finetune.errors import DataError, FinetuneError, NoSuchRun
-from finetune.evaluation import examples, report
+from finetune.evaluation import examples
 from finetune.inference import file_request
 from finetune.inference.decision_rule import PredictOptions
 from finetune.inference.file_request import COLUMNS, NONE, PredictionRequest
 from finetune.jobs import predict, service
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
-from finetune.ui import elements, feedback, model_chooser, upload_limits
+from finetune.runs.summary import ColumnNames
+from finetune.ui import elements, feedback, model_chooser, theme, upload_limits
 from finetune.ui.elements import button
 from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.model_chooser import Models
 from finetune.ui.run_view import duration, when
+
+PAIR, FILE = "pair", "file"  # the two parts of the tab
+_PROGRESS = gr.Progress()  # by such a default Gradio knows what to pass
 
 
 @dataclass
@@ -46,35 +49,47 @@ class PredictTab:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         elements.note(gettext("Ask a tuned model whether two sentences mean the same, and why."))
         self.empty = elements.no_model("predict-empty")
-        self.run = gr.Dropdown(
-            [], label=gettext("Model"), elem_id="predict-run", interactive=True,
-            allow_custom_value=True,
-        )  # fmt: skip
         with gr.Row(equal_height=False):
-            with gr.Column(min_width=320):
-                self._draw_question()
-            with gr.Column(min_width=320):
-                self.answer = gr.HTML(_waiting(), elem_id="answer")
-                self.why = gr.Button(gettext("Why?"), elem_id="ask-why", visible=False, size="sm")
-        self.reasons = gr.HTML(elem_id="reasons")
+            self.run = gr.Dropdown(
+                [], label=gettext("Model"), elem_id="predict-run", interactive=True,
+                allow_custom_value=True, min_width=320,
+            )  # fmt: skip
+            self._draw_options()
         # What was answered last: the run, both sentences, the options.
         self.question = gr.State(None)
-        with gr.Accordion(gettext("A whole file"), open=False, elem_id="batch-fold") as fold:
-            self.files.draw(self.run, self.options, fold)
+        # No `gr.Tabs`, whose tabs come twice when drawn hidden.
+        parts = [(gettext("One pair"), PAIR), (gettext("A file"), FILE)]
+        self.part = gr.Radio(
+            parts, value=PAIR, show_label=False, label=gettext("Part"), elem_id="predict-parts",
+            container=False,
+        )  # fmt: skip
+        with gr.Column() as self.pair:
+            with gr.Row(equal_height=False):
+                with gr.Column(min_width=320):
+                    self._draw_question()
+                with gr.Column(min_width=320):
+                    self.answer = gr.HTML(_waiting(), elem_id="answer")
+                    text = gettext("Why?")
+                    self.why = gr.Button(text, elem_id="ask-why", visible=False, size="sm")
+            self.reasons = gr.HTML(elem_id="reasons")
+            self.samples = gr.State(())  # the pairs that are offered
+            script = theme.asset("examples.js")
+            self.offered = gr.HTML(elem_id="samples", elem_classes="ft-if-said", js_on_load=script)
+        with gr.Column(visible=False, elem_id="predict-file") as self.file:
+            self.files.draw(self.run, self.options, self.part)
         self._wire()
 
     def _draw_question(self) -> None:
-        self.first = gr.Textbox(label="sentence1", max_lines=6, elem_id="sentence1")
-        self.second = gr.Textbox(label="sentence2", max_lines=6, elem_id="sentence2")
-        with gr.Row():
-            self.ask = button(gettext("Compare"), "compare", 120, variant="primary", scale=1)
-            wide: dict[str, Any] = {"size": "md", "scale": 2}
-            text = gettext("Fill in a pair it got right")
-            self.right = button(text, "draw-right", 180, **wide)
-            text = gettext("Fill in a pair it got wrong")
-            self.wrong = button(text, "draw-wrong", 180, **wide)
-        self.drawn = elements.notice("drawn")
-        with gr.Accordion(gettext("How the answer is made"), open=False, elem_id="ways"):
+        names = ColumnNames()
+        self.first = gr.Textbox(label=names.sentence1, max_lines=6, elem_id="sentence1")
+        self.second = gr.Textbox(label=names.sentence2, max_lines=6, elem_id="sentence2")
+        self.ask = button(gettext("Compare"), "compare", 120, variant="primary")
+
+    def _draw_options(self) -> None:
+        with (
+            gr.Column(min_width=320),
+            gr.Accordion(gettext("How the answer is made"), open=False, elem_id="ways"),
+        ):
             text = gettext(
                 "The mean of both orders' probabilities; the order then changes nothing."
             )
@@ -89,9 +104,11 @@ class PredictTab:
         quick, latest = feedback.QUICK, feedback.LATEST
         everything = elements.components(self)
         self.run.change(self.on_run, [self.run, self.question], everything, **latest)
+        columns = [self.pair, self.file]
+        self.part.change(on_part, self.part, columns, **latest)
         explained = self.why.click(
             self.on_why, self.question, self.reasons, concurrency_limit=2,
-            show_progress="minimal", api_visibility="private",
+            api_visibility="private",
         )  # fmt: skip
         # Why an earlier question was answered so is not said beneath a later answer.
         gr.on(
@@ -102,8 +119,8 @@ class PredictTab:
             cancels=explained,
             **latest,
         )
-        for pressed, kind in ((self.right, "right"), (self.wrong, "wrong")):
-            pressed.click(self.on_draw, [self.run, gr.State(kind)], everything, **quick)
+        picking = [self.run, self.samples, *self.options]
+        self.offered.click(self.on_sample, picking, everything, cancels=explained, **quick)
         self.opening = {"fn": self.on_open, "inputs": self.run, "outputs": everything}
 
     @reports_errors_in("answer")
@@ -117,11 +134,14 @@ class PredictTab:
     def on_run(self, store: RunStore, run_id: str | None, question: Any) -> Updates:
         """Another model was chosen: nothing was asked of it yet, and one of single sentences needs
         no second box."""
-        paired = True
-        with suppress(FinetuneError):
-            paired = service.run_summary(store, store.get(run_id)).paired
-        text = gettext("Compare") if paired else gettext("Ask")
-        updates: Updates = {self.second: gr.update(visible=paired), self.ask: gr.update(value=text)}
+        columns = model_chooser.columns(store, run_id)
+        text = gettext("Compare") if columns.sentence2 else gettext("Ask")
+        updates: Updates = {
+            self.first: gr.update(label=columns.sentence1),
+            self.second: gr.update(label=columns.sentence2, visible=bool(columns.sentence2)),
+            self.ask: gr.update(value=text),
+            **self._sampled(store, run_id),
+        }
         if question and question[0] != run_id:
             hidden = gr.update(visible=False)
             updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}
@@ -141,14 +161,21 @@ class PredictTab:
         self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *flags: bool
     ) -> Updates:
         """The answer to one pair."""
-        options, question = PredictOptions(*map(bool, flags)), None
+        return self._asked(store, run_id, sentence1, sentence2, PredictOptions(*map(bool, flags)))
+
+    def _asked(
+        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str,
+        options: PredictOptions,
+    ) -> Updates:  # fmt: skip
+        question = None
         try:
             with self.models.using(store, run_id) as predictor:
                 prediction = predictor(sentence1, sentence2, options)
         except FinetuneError as error:
             answer = feedback.show_errors(error)
         else:
-            answer = macro("answer.html", "answer")(prediction)
+            label = model_chooser.columns(store, run_id).label
+            answer = macro("answer.html", "answer")(prediction, label)
             question = (run_id, sentence1, sentence2, options)
         return {
             self.answer: answer,
@@ -158,32 +185,53 @@ class PredictTab:
         }
 
     @reports_errors_in("reasons")
-    def on_why(self, store: RunStore, question: Any) -> Updates:
+    def on_why(self, store: RunStore, question: Any, progress: gr.Progress = _PROGRESS) -> Updates:
         """Why the answer to the question is as it is, and what would change it."""
         if question is None:
             raise DataError("Nothing was asked yet.", "Ask first.")
         run_id, sentence1, sentence2, options = question
+        weighing, editing = gettext("Weighing the words"), gettext("Trying small edits")
+        progress(0, weighing)
         with self.models.using(store, run_id) as predictor:
-            label, explanation = predictor.explain(sentence1, sentence2, options)
-            flips, tried = predictor.flips(sentence1, sentence2, options)
+            label, explanation = predictor.explain(
+                sentence1, sentence2, options, lambda share: progress(share / 2, weighing)
+            )
+            flips, tried = predictor.flips(
+                sentence1, sentence2, options, lambda share: progress((1 + share) / 2, editing)
+            )
+        columns = model_chooser.columns(store, run_id)
         why = macro("answer.html", "why")
-        return {self.reasons: why(explanation, flips, tried, label)}
+        return {self.reasons: why(explanation, flips, tried, label, columns)}
 
-    @reports_errors_in("drawn")
-    def on_draw(self, store: RunStore, run_id: str | None, kind: str) -> Updates:
-        """Fill in a validation pair that the model gets `right` or `wrong`."""
-        run = store.get(run_id)
-        study = report.evaluate_run(run, service.run_summary(store, run))
-        rows = examples.select_examples(study, kind)
-        if study.table is None:
-            raise DataError("The validation pairs of this run were not kept.")
-        if not len(rows):
-            raise DataError("There is no validation pair that it gets {kind}.", kind=kind)
-        example = examples.example_rows(study, [int(random.choice(rows))])[0]
-        number, label = example.row + 1, example.label
-        text = gettext("Validation example {n:,}: its label is {label}.", n=number, label=label)
-        note = feedback.note(text)
-        return {self.first: example.sentence1, self.second: example.sentence2, self.drawn: note}
+    @reports_errors_in("answer")
+    def on_sample(
+        self, store: RunStore, event: gr.EventData, run_id: str | None, samples: Any, *flags: bool
+    ) -> Updates:
+        """Ask about one of the pairs that are offered, or offer others."""
+        data = elements.event_data(event)
+        if data.get("do") != "ask":
+            return self._sampled(store, run_id)
+        by_place = {str(place): pair for place, pair in enumerate(samples)}
+        if (pair := by_place.get(str(data.get("what")))) is None:
+            return {}
+        texts = pair.sentence1, pair.sentence2
+        filled = dict(zip((self.first, self.second), texts, strict=True))
+        return filled | self._asked(store, run_id, *texts, PredictOptions(*map(bool, flags)))
+
+    def _sampled(self, store: RunStore, run_id: str | None) -> Updates:
+        """Offers other validation pairs of a run; none where they cannot be read."""
+        pairs: list[examples.SampledPair] = []
+        with suppress(FinetuneError):
+            run = store.get(run_id)
+            pairs = examples.sample_pairs(run, service.run_summary(store, run))
+        label = model_chooser.columns(store, run_id).label
+        offered = macro("answer.html", "samples")(pairs, label) if pairs else ""
+        return {self.samples: pairs, self.offered: offered}
+
+
+def on_part(part: str) -> list[Any]:
+    """Show one pair or a file."""
+    return [gr.update(visible=part == name) for name in (PAIR, FILE)]
 
 
 def _waiting() -> Markup:
@@ -196,29 +244,25 @@ class FilePredictions:
 
     store: RunStore
 
-    def draw(self, run: gr.Dropdown, options: Sequence[gr.Checkbox], fold: gr.Accordion) -> None:
-        """Lay out the part inside `fold` and wire its events; `run` chooses the model."""
-        self.fold = fold
+    def draw(self, run: gr.Dropdown, options: Sequence[gr.Checkbox], part: gr.Radio) -> None:
+        """Lay out the part that `part` shows and wire its events; `run` chooses the model."""
+        self.part = part
         self.job_id = gr.State("")
         self.poller = elements.polling_element(1)
-        elements.note(
+        text = gettext(
             "CSV, TSV, JSONL, JSON or Parquet, also as .gz. The same file comes back with the "
             "prediction, the probability of each class and whether the model was trained on "
             "the row; with a label column its scores too."
         )
-        labels = {
-            "sentence1": gettext("sentence1 column"),
-            "sentence2": gettext("sentence2 column"),
-            "label": gettext("label column"),
-        }
+        elements.note(text)
         with gr.Row(equal_height=False):
             with gr.Column(min_width=320):
                 self.file = elements.pairs_file(gettext("File"), "batch-file")
             with gr.Column(min_width=320), gr.Row():
                 self.columns = [
                     gr.Dropdown(
-                        [(gettext("guessed"), "")], value="", label=labels[name], min_width=130,
-                        elem_id=f"batch-{name}", allow_custom_value=True,
+                        [], value=None, label=name,
+                        min_width=130, elem_id=f"batch-{name}", allow_custom_value=True,
                     )
                     for name in COLUMNS
                 ]  # fmt: skip
@@ -232,7 +276,10 @@ class FilePredictions:
 
     def _wire(self, request: list[Any]) -> None:
         quick, everything = feedback.QUICK, elements.components(self)
-        self.file.upload(self.on_file, self.file, everything, **quick)
+        run, file = request[:2]
+        gr.on([run.change, file.upload], self.on_file, [run, file], everything, **feedback.LATEST)
+        chosen = [column.input for column in self.columns[:2]]
+        gr.on(chosen, self.on_sentence, self.columns, self.columns, **quick)
         self.start.click(self.on_start, request, everything, **quick)
         self.cancel.click(self.on_cancel, self.job_id, everything, **quick)
         self.poller.submit(self.on_tick, self.job_id, everything, **quick)
@@ -245,20 +292,34 @@ class FilePredictions:
         if newest is None:
             return {}
         running = predict.prediction_state(newest).running
-        return self._shown(store, newest) | {self.fold: gr.update(open=running)}
+        front = {self.part: FILE} if running else {}
+        return self._shown(store, newest) | front
 
     @handler
-    def on_file(self, store: RunStore, path: str) -> Updates:
-        """A file came: what its columns are, and which of them seem meant."""
+    def on_file(self, store: RunStore, run_id: str | None, path: str | None) -> Updates:
+        """A file came, or another model was chosen: which columns of it are those of the model."""
+        trained = model_chooser.columns(store, run_id)
+        names: list[str] = []
+        matches = ("", "", "")
+        if path:
+            received = upload_limits.path(store.visitor, path)
+            names, matches = file_request.file_columns(received, Path(path).name, trained)
         updates: Updates = {self.message: ""}
-        received = upload_limits.path(store.visitor, path)
-        names, guesses = file_request.file_columns(received, Path(path).name)
-        for chooser, column, guess in zip(self.columns, COLUMNS, guesses, strict=True):
-            none = [] if column == "sentence1" else [(NONE, NONE)]
-            first = gettext("guessed: {name}", name=guess or gettext("none"))
-            choices = [(first, ""), *none, *((name, name) for name in names)]
-            updates[chooser] = gr.update(choices=choices, value="")
+        for chooser, own, match in zip(self.columns, trained, matches, strict=True):
+            is_label = chooser is self.columns[2]
+            none = [(gettext("none"), NONE)] if is_label and names else []
+            updates[chooser] = gr.update(
+                label=gettext("Column for {name}", name=own),
+                choices=[*none, *((name, name) for name in names)],
+                value=match or (NONE if none else None),
+                visible=bool(own),
+            )
         return updates
+
+    @handler
+    def on_sentence(self, store: RunStore, *columns: str | None) -> Updates:
+        """A sentence's column was chosen: it is not the label's."""
+        return {self.columns[2]: NONE} if columns[2] in columns[:2] else {}
 
     @handler
     def on_start(
