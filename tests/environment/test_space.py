@@ -103,7 +103,7 @@ def test_the_app_starts_and_trains_where_it_may_write_nothing() -> None:
                    *command]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="finetune-space-") as folder, ExitStack() as stack:
         source, temporary = Path(folder) / "app", Path(folder) / "tmp"
-        ignored = shutil.ignore_patterns("*.pyc")
+        ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "finetune", source / "finetune", ignore=ignored)
         shutil.copytree(ROOT / "assets", source / "assets")
         shutil.copy(ROOT / "app.py", source)
