@@ -7,6 +7,8 @@
       const open = String(fold.classList.contains('open'));
       if (fold.getAttribute('aria-expanded') !== open) fold.setAttribute('aria-expanded', open);
     }
+    // The icons of the footer stand beside their names.
+    for (const icon of document.querySelectorAll('footer img:not([alt=""])')) icon.alt = '';
     for (const box of document.querySelectorAll('.ft-rows:not([role])')) {
       const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
       if (scrolls !== box.hasAttribute('tabindex')) {

@@ -127,8 +127,12 @@ def _notices(store: RunStore) -> list[str]:
     hardware, notices = described
     label = page_text("Hardware")
     text = f"{label}: {html.escape(hardware)}"
+    address = html.escape(f"https://huggingface.co/spaces/{os.environ['SPACE_ID']}?duplicate=true")
+    label = page_text("Duplicate this Space")
+    copy = f'<a href="{address}" target="_blank">{label}</a>'
     warnings = map(macro("feedback.html", "warning"), notices)
-    return [f'<p class="ft-facts" id="hardware">{text}</p>', *warnings]
+    facts = (f'<p class="ft-facts" id="hardware">{text}</p>', f'<p class="ft-facts">{copy}</p>')
+    return [*facts, *warnings]
 
 
 def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:

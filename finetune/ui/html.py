@@ -5,12 +5,14 @@ In a template `_` translates a text (`i18n.gettext`) and `_html` one with HTML i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import cast
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from finetune.messages import message
@@ -21,11 +23,21 @@ FOLDER = Path(__file__).resolve().parent / "templates"
 _PHASES = {phase.value: phase.text for phase in Phase} | {"": message("Starting the worker")}
 
 
+class _BytecodeCache(FileSystemBytecodeCache):
+    """Compiled templates in `__pycache__`, where Python keeps compiled modules."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with contextlib.suppress(OSError):  # it may not write there, or the disk is full
+            Path(self.directory).mkdir(exist_ok=True)
+            super().dump_bytecode(bucket)
+
+
 @cache
 def environment() -> Environment:
     """The environment of all templates."""
     templates = Environment(
         loader=FileSystemLoader(FOLDER),
+        bytecode_cache=_BytecodeCache(str(FOLDER / "__pycache__")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -11,13 +11,9 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from gettext import GNUTranslations, NullTranslations
-from io import BytesIO
 from pathlib import Path
 
 import gradio as gr
-from babel.messages.catalog import Catalog
-from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po
 from gradio.components.api_component import Api
 from gradio.context import LocalContext
@@ -45,7 +41,7 @@ def gettext(text: str, /, **values: object) -> str:
     if isinstance(text, Message):
         values |= text.values
         text = text.template
-    translated = catalogue(language()).gettext(text) if text else ""
+    translated = catalogue(language()).get(text, text)
     return translated.format(**_translated(values)) if values else translated
 
 
@@ -83,25 +79,18 @@ def _negotiate(cookies: str, accepted: str) -> str:
 
 
 @cache
-def catalogue(name: str) -> NullTranslations:
-    """The translations into a language of `LANGUAGES`; into English where it is empty."""
+def catalogue(name: str) -> dict[str, str]:
+    """The translations into a language of `LANGUAGES`; none where it is empty."""
     if not name:
-        return NullTranslations()
-    compiled = BytesIO()
-    write_mo(compiled, _read(name))
-    compiled.seek(0)
-    return GNUTranslations(compiled)
-
-
-def _read(name: str) -> Catalog:
+        return {}
     path = FOLDER / name.replace("-", "_") / "LC_MESSAGES" / "finetune.po"
     with path.open("rb") as file:
-        return read_po(file)
+        return {str(entry.id): str(entry.string) for entry in read_po(file) if entry.id}
 
 
 def browser_translations(page: gr.Blocks) -> gr.I18n:
     """Replace the page's texts by markers; their translations, for `launch(i18n=...)`."""
-    translated = {message.id for message in _read(LANGUAGES[0])}
+    translated = catalogue(LANGUAGES[0])
     for block, name, text in list(texts(page)):
         if text not in translated:
             continue
@@ -113,7 +102,7 @@ def browser_translations(page: gr.Blocks) -> gr.I18n:
         else:  # what stands around the text is HTML, or a hyperparameter's name
             setattr(block, name, str(getattr(block, name)).replace(text, page_text(text)))
     tables = {
-        name: {_PREFIX + text: catalogue(name).gettext(text) for text in _marked}
+        name: {_PREFIX + text: catalogue(name).get(text, text) for text in _marked}
         for name in LANGUAGES
     }
     return gr.I18n(en={_PREFIX + text: text for text in _marked}, **tables)

@@ -9,7 +9,7 @@ Chromium watches the run; from the time of an event to the frame that shows its 
 
     python -m tests.benchmarks.page [--rounds 7] [--events 80]
 
-The ratio is the bare page's median over the app's: 1 / 1.3 = 0.77 is as slow as it may be. A
+The ratio is the bare page's median over the app's: 1 / 1.25 = 0.80 is as slow as it may be. A
 Chromium must be installed.
 """
 

@@ -41,7 +41,9 @@ def test_what_a_space_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(devices, "list_accelerators", lambda: ("0",))
     monkeypatch.setenv("ACCELERATOR", "t4-small")
     monkeypatch.setattr(space, "is_mounted", lambda path: True)
-    assert re.fullmatch('<p [^>]*id="hardware">.*: t4-small</p>', notices())
+    hardware, copy = app._notices(RunStore(tmp_path))
+    assert re.fullmatch('<p [^>]*id="hardware">.*: t4-small</p>', hardware)
+    assert '<a href="https://huggingface.co/spaces/ada/finetune?duplicate=true"' in copy
 
 
 def test_without_a_home_the_libraries_write_to_a_temporary_folder(
@@ -103,7 +105,7 @@ def test_the_app_starts_and_trains_where_it_may_write_nothing() -> None:
                    *command]  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="finetune-space-") as folder, ExitStack() as stack:
         source, temporary = Path(folder) / "app", Path(folder) / "tmp"
-        ignored = shutil.ignore_patterns("*.pyc")
+        ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "finetune", source / "finetune", ignore=ignored)
         shutil.copytree(ROOT / "assets", source / "assets")
         shutil.copy(ROOT / "app.py", source)

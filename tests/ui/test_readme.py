@@ -1,7 +1,8 @@
-"""The examples of the READMEs run as they are written, from top to bottom."""
+"""The examples of the READMEs and the notebook run as they are written, from top to bottom."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from finetune.runs.store import RunStore
 from tests.conftest import TOKEN
 from tests.support import toys
 from tests.support.browser import ROOT, App
@@ -31,8 +33,12 @@ def run_example(readme: str, old: str, new: str, folder: Path) -> str:
     text = (ROOT / readme).read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     assert old in code
+    return run_code(code.replace(old, new), folder)
+
+
+def run_code(code: str, folder: Path) -> str:
     result = subprocess.run(
-        [sys.executable, "-c", code.replace(old, new)], cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True,
         env={**os.environ, "FINETUNE_RUNS": str(folder / "runs"), "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
@@ -56,3 +62,19 @@ def test_the_python_example(signed_in: LoopbackHub, tmp_path: Path) -> None:
     printed = run_example("README.md", "user/name", "ada/name", tmp_path)
     assert "equivalent" in printed
     assert signed_in.repos["model", "ada/name"].private
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)  # it evaluates the default model
+def test_the_notebook_trains_evaluates_and_predicts(hub: LoopbackHub, tmp_path: Path) -> None:
+    notebook = json.loads((ROOT / "assets" / "finetune.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    shell, python = cells[:2], cells[2:]
+    assert [cell["metadata"]["tags"] for cell in shell] == [["install"], ["share"]]
+    assert "python app.py --share" in "".join(shell[1]["source"])
+    assert all(cell["outputs"] == [] for cell in cells)
+    printed = run_code("\n".join("".join(cell["source"]) for cell in python), tmp_path)
+    assert re.search(r"^f1: 0\.\d{3} \(0\.\d{3} to [01]\.\d{3}\)$", printed, re.MULTILINE)
+    assert "equivalent" in printed
+    (run,) = RunStore(tmp_path / "runs").runs()
+    assert RunStore(tmp_path / "runs").summary(run).step == 2
