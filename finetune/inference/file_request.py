@@ -26,24 +26,25 @@ class PredictionRequest:
     both_orders: bool = False
     threshold: bool = False
     calibrated: bool = False
+    sheet: str = ""  # of a workbook; empty for its first with a table
 
     @property
     def options(self) -> PredictOptions:
         return PredictOptions(self.both_orders, self.threshold, self.calibrated)
 
 
-def file_columns(path: Path, name: str) -> tuple[list[str], tuple[str, str, str]]:
+def file_columns(path: Path, name: str, sheet: str = "") -> tuple[list[str], tuple[str, str, str]]:
     """The columns of a file that can be used, and the guess which are sentence1, sentence2 and
     label; "" for what is not clear."""
     read = "finetune.data.tables:usable_columns"
-    usable: list[str] = child_process.call(read, str(path), name, about=name)
+    usable: list[str] = child_process.call(read, str(path), name, sheet, about=name)
     return usable, column_names.guess_columns(usable)
 
 
 def check_columns(request: PredictionRequest, path: Path, paired: bool = True) -> PredictionRequest:
     """The request with its columns guessed where they were left open; a DataError names a column
     that the file does not have, or a sentence that has no column."""
-    usable, guesses = file_columns(path, request.file)
+    usable, guesses = file_columns(path, request.file, request.sheet)
     columns = ", ".join(usable[:20])
     first, second, label = (
         getattr(request, name) or guess for name, guess in zip(COLUMNS, guesses, strict=True)
