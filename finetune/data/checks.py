@@ -18,7 +18,6 @@ from finetune.data.check_report import (
     Example,
     Finding,
     Remedy,
-    Severity,
     SplitSummary,
     TokenLengths,
 )
@@ -166,7 +165,7 @@ def _positive_class(config: RunConfig, report: CheckReport) -> Iterator[Finding]
         title = _("The positive class is {name!r}.", name=report.positive_label)
         undo = Remedy("positive_label", "", _("Undo"))
         action = _("You chose it; F1, precision and recall are of it.")
-        yield Finding("positive", "notes", title, 0, action, remedies=[undo], done=True)
+        yield Finding("positive", "warns", title, 0, action, remedies=[undo], done=True)
         return
     first, second = report.labels
     title = _(
@@ -228,8 +227,7 @@ def _rows_finding(
             examples += assigned.dataset.examples_of(split, shown, EXAMPLE_CHARACTERS)
         remedies = [remedy(count)] if remedy else []
         done = bool(remedies) and not remedies[0].value
-        severity: Severity = "notes" if done else "warns"
-        yield Finding(kind, severity, title, count, action, examples, remedies, done)
+        yield Finding(kind, "warns", title, count, action, examples, remedies, done)
 
 
 def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:

@@ -172,9 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="where the result goes")
     for name in ("sentence1", "sentence2", "label"):
         parser.add_argument(f"--{name}_column", default="", help="guessed from the names if absent")
-    parser.add_argument(
-        "--sheet", default="", help="of a workbook; the first if absent"
-    )
+    parser.add_argument("--sheet", default="", help="of a workbook; the first if absent")
     for name in ("both_orders", "threshold", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args(arguments)
