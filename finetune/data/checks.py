@@ -247,13 +247,14 @@ def _unread_cells(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """Rows that are broken, and a column that may be the other sentence, which nobody left out."""
     dataset = assigned.dataset
     if count := sum(dataset.unreadable.values()):
-        title = _("Rows that could not be read")
         action = _("They are left out; mend those lines and upload the file again to have them.")
         rows = [
             Example(split, line, note=reason)
             for split, examples in dataset.examples.items()
             for line, reason in examples
         ]
+        lines = some([row.line for row in rows], 3)
+        title = _("Rows that could not be read: line {lines}", lines=lines)
         yield Finding("unreadable", "warns", title, count, action, rows)
     used = (dataset.columns.sentence1, dataset.columns.label)
     unused = [name for name, why in dataset.choices.items() if not why and name not in used]

@@ -44,7 +44,8 @@ class _TextTable(Table):
             start = file.read(4096)
             for mark, encoding in _MARKS.items():
                 if start.startswith(mark):
-                    self.notes += [f"{self.name} is UTF-16."] if encoding == "utf-16" else []
+                    if encoding == "utf-16":
+                        self.notes.append(_("{name} is UTF-16.", name=self.name))
                     return encoding
             if len(start) - len(start.translate(None, _CONTROL)) > max(8, len(start) // 20):
                 raise DataError(
@@ -60,10 +61,15 @@ class _TextTable(Table):
         if not broken:
             return "utf-8"
         if valid > broken:
-            note = f"{self.name} is UTF-8 with {broken:,} broken places, read as \ufffd."
-            self.notes.append(note)
+            text = _(
+                "{name} is UTF-8 with {n:,} broken places, read as \ufffd.",
+                name=self.name,
+                n=broken,
+            )
+            self.notes.append(text)
             return "utf-8"
-        self.notes.append(f"{self.name} is not UTF-8; it was read as Windows-1252 (Latin-1).")
+        text = _("{name} is not UTF-8; it was read as Windows-1252 (Latin-1).", name=self.name)
+        self.notes.append(text)
         return "cp1252"
 
     def _open(self) -> io.TextIOWrapper:

@@ -39,7 +39,7 @@ class HubSearch:
         of `cleared` get their values; the event of that."""
         self._choosers, self._cleared = choosers, dict(cleared)
         self.box.input(self.on_search, self.box, self.results, **feedback.LATEST)
-        outputs = [self.results, *choosers, *cleared]
+        outputs = [self.box, self.results, *choosers, *cleared]
         return self.results.select(self.on_choose, None, outputs, **feedback.QUICK)
 
     @reports_errors_in("results")
@@ -53,4 +53,5 @@ class HubSearch:
     def on_choose(self, store: RunStore, event: gr.EventData) -> Updates:
         """A name was pressed: it is chosen."""
         name = elements.event_data(event).get("value")
-        return {**dict.fromkeys(self._choosers, name), **self._cleared, self.results: ""}
+        emptied = dict.fromkeys((self.results, self.box), "")
+        return {**dict.fromkeys(self._choosers, name), **self._cleared, **emptied}

@@ -55,7 +55,7 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     first = watched.tick()
     assert set(first) == {tab.progress}
     assert "reading train: 50,000 rows" in first[tab.progress]
-    columns = {"sentence2": "q"}
+    columns = {"sentence1": "p", "sentence2": "q", "label": "y"}
     report = CheckReport("x", corpus="c", labels=["a", "b"], columns=columns, read={"train": 9})
     watched.write("partial.json", report.to_json())
     watched.check.append(events.PhaseStarted(phase=Phase.MEASURE_LENGTHS))
@@ -93,7 +93,8 @@ def test_rows_come_in_the_requested_order(
 
     monkeypatch.setattr(dataset_cache, "preview_rows", preview_rows)
     tab = watched.tab
-    report = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
+    columns = {"sentence1": "p", "label": "y"}
+    report = CheckReport("x", corpus="c", columns=columns, read={"train": 9, "test": 2})
     watched.write("report.json", report.to_json())
     assert "an owl" in watched.tick()[tab.rows]
     shown = tab.on_rows(NOBODY, watched.check.id, "test", "random")

@@ -269,7 +269,7 @@ def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
     except FinetuneError as error:
         return feedback.show_errors(error)
     caption = gettext("Rows of {split}", split=split)
-    return macro(_TEMPLATE, "rows")(rows, bool(report.columns.get("sentence2")), caption)
+    return macro(_TEMPLATE, "rows")(rows, report.columns, caption)
 
 
 def _column_choices(report: CheckReport) -> tuple[Choices, ...]:
