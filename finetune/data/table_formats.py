@@ -103,9 +103,7 @@ class CsvTable(_TextTable):
         self.delimiter = _detect_delimiter(sample, tab)
         records = csv.reader(sample, delimiter=self.delimiter)
         header = next((cells for cells in records if any(map(str.strip, cells))), [])
-        self.columns, self._has_header = tables.column_names(header)
-        if not self._has_header:
-            self.notes.append(tables.no_header_note(name))
+        self._read_header(header)
         if self.delimiter != ",":
             self.notes.append(
                 _("{name} is separated by {delimiter!r}.", name=name, delimiter=self.delimiter)
@@ -114,7 +112,7 @@ class CsvTable(_TextTable):
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         names, width = self.columns if columns is None else columns, len(self.columns)
         indices = [(name, self.columns.index(name)) for name in names]
-        for line, cells in islice(self._records(on_bad_row), self._has_header, None):
+        for line, cells in islice(self._records(on_bad_row), self.has_header, None):
             if len(cells) == width or (len(cells) > width and not any(cells[width:])):
                 yield line, {name: cells[index] for name, index in indices}
             else:

@@ -35,8 +35,6 @@ _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
 class Table(ABC):
     """A file of rows and columns, read row by row."""
 
-    is_workbook = False
-
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
         self.columns: list[str] = []  # unique names, in the order of the file
@@ -46,6 +44,24 @@ class Table(ABC):
         self.schema: pa.Schema | None = None  # types of the columns; None for text formats
         self.delimiter = ""  # of cells; empty for formats without one
         self.notes: list[str] = []  # remarks for the user on how the file was read
+        self.has_header = True
+
+    def _read_header(self, line: list[str]) -> None:
+        """Name the columns by a first line, unless it looks like data; without spaces around, an
+        empty or repeated one numbered."""
+        self.has_header = not _looks_like_data(line)
+        names: dict[str, None] = {}
+        for index, cell in enumerate(line if self.has_header else [""] * len(line), 1):
+            column = " ".join(cell.replace("\ufeff", "").split())[:200] or f"column {index}"
+            names[f"{column} ({index})" if column in names else column] = None
+        self.columns = list(names)
+        if not self.has_header:
+            self.notes.append(
+                _(
+                    "The first line of {name} looks like data, so it is read as a row.",
+                    name=self.name,
+                )
+            )
 
     @abstractmethod
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
@@ -86,22 +102,6 @@ def open_table(path: Path, name: str = "", sheet: str = "") -> Table:
 def is_too_long(cell: Any) -> bool:
     """Whether a cell is refused as `TOO_LONG`."""
     return isinstance(cell, (str, bytes)) and len(cell) > MAX_FIELD
-
-
-def column_names(header: list[str]) -> tuple[list[str], bool]:
-    """The columns' names by a first line, and whether it has them, or looks like data; without
-    spaces around, an empty or repeated one numbered."""
-    has_names = not _looks_like_data(header)
-    names: dict[str, None] = {}
-    for index, cell in enumerate(header if has_names else [""] * len(header), 1):
-        name = " ".join(cell.replace("\ufeff", "").split())[:200] or f"column {index}"
-        names[f"{name} ({index})" if name in names else name] = None
-    return list(names), has_names
-
-
-def no_header_note(name: str) -> str:
-    """The remark on a file whose first line is a row."""
-    return _("The first line of {name} looks like data, so it is read as a row.", name=name)
 
 
 def _looks_like_data(header: list[str]) -> bool:

@@ -1,19 +1,17 @@
 """Workbooks: one sheet of an Excel or OpenDocument file as a table.
 
-A small file can ask for any memory, a cell far away is enough: a child process with limits opens
-it first, so that this process reads only what has fitted there.
+One cell far away is enough for a small file to ask for any memory: a child process with limits
+opens it first, so that this process reads only what has fitted there.
 """
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from python_calamine import (
     CalamineError,
-    CalamineSheet,
     CalamineWorkbook,
     PasswordError,
     SheetTypeEnum,
@@ -32,35 +30,29 @@ STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")  # of zip files an
 class WorkbookTable(Table):
     """A sheet of a workbook; its first row with two cells or more has the names of the columns."""
 
-    is_workbook = True
-
-    def __init__(self, path: Path, name: str, sheet: str = "") -> None:
+    def __init__(self, path: Path, name: str, sheet: str) -> None:
         super().__init__(path, name)
-        layout = child_process.call(
+        self.sheets, self._sheet, above, header, height = child_process.call(
             "finetune.data.workbooks:read_layout", str(path), name, sheet, about=name
         )
-        self.sheets, self._sheet, self._head = layout["sheets"], layout["sheet"], layout["head"]
-        self.columns, has_header = tables.column_names(layout["header"])
-        self._first = self._head + has_header
-        self.row_count = layout["height"] - self._first
-        if not has_header:
-            self.notes.append(tables.no_header_note(name))
+        self._read_header(header)
+        self._skipped = above + self.has_header
+        self.row_count = height - self._skipped
         if len(self.sheets) > 1:
-            self.notes.append(
-                _(
-                    "{name} has the sheets {sheets}; {sheet!r} is read.",
-                    name=name,
-                    sheets=some(self.sheets),
-                    sheet=self._sheet,
-                )
+            text = _(
+                "{name} has the sheets {sheets}; {sheet!r} is read.",
+                name=name,
+                sheets=some(self.sheets),
+                sheet=self._sheet,
             )
+            self.notes.append(text)
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         names = self.columns if columns is None else columns
         indices = [(name, self.columns.index(name)) for name in names]
-        sheet = _open(self.path, self.name).get_sheet_by_name(self._sheet)
+        sheet = CalamineWorkbook.from_path(self.path).get_sheet_by_name(self._sheet)
         for line, cells in enumerate(sheet.iter_rows(), 1):
-            if line <= self._first or not any(cell != "" for cell in cells):
+            if line <= self._skipped or not any(cell != "" for cell in cells):
                 continue
             record = {name: _plain(cells[index]) for name, index in indices}
             if any(map(tables.is_too_long, record.values())):
@@ -74,9 +66,11 @@ def _plain(cell: Any) -> Any:
     return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
 
 
-def _open(path: Path, name: str) -> CalamineWorkbook:
+def read_layout(path: str, name: str, requested: str) -> tuple[list[str], str, int, list[str], int]:
+    """The sheets of a workbook that can be seen; the one to be read, the rows above its header,
+    that header and the last row; DataError where there is none."""
     try:
-        return CalamineWorkbook.from_path(path)
+        return _find_table(CalamineWorkbook.from_path(path), name, requested)
     except PasswordError as error:
         raise DataError(
             "{name} is protected by a password.", "Save it without one, or as CSV.", name=name
@@ -90,14 +84,9 @@ def _open(path: Path, name: str) -> CalamineWorkbook:
         ) from error
 
 
-def read_layout(path: str, name: str, requested: str) -> dict[str, Any]:
-    """The sheets of a workbook that can be seen, the one to be read, where its header is, and how
-    many rows it has; DataError where there is none."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as packed:
-            unpacked = sum(entry.file_size for entry in packed.infolist())
-        tables.check_unpacked_size(name, unpacked, Path(path).stat().st_size)
-    workbook = _open(Path(path), name)
+def _find_table(
+    workbook: CalamineWorkbook, name: str, requested: str
+) -> tuple[list[str], str, int, list[str], int]:
     sheets = [
         sheet.name
         for sheet in workbook.sheets_metadata
@@ -112,31 +101,14 @@ def read_layout(path: str, name: str, requested: str) -> dict[str, Any]:
             sheets=some(sheets),
         )
     for title in [requested] if requested else sheets:
-        try:
-            sheet = workbook.get_sheet_by_name(title)
-        except CalamineError as error:
-            raise DataError(
-                "The sheet {sheet!r} of {name} cannot be read: {error}.",
-                "Save it again as .xlsx, or as CSV.",
-                sheet=title,
-                name=name,
-                error=error,
-            ) from error
-        if (head := _header_row(sheet)) is not None:
-            (row, cells), (last, _column) = head, sheet.end or (0, 0)
-            layout = {"sheets": sheets, "sheet": title, "head": row, "header": cells}
-            return layout | {"height": last + 1}
+        sheet = workbook.get_sheet_by_name(title)
+        for row, cells in enumerate(sheet.iter_rows()):
+            if sum(str(cell).strip() != "" for cell in cells) > 1:
+                header, last = [str(_plain(cell)) for cell in cells], sheet.end or (0, 0)
+                return sheets, title, row, header, last[0] + 1
     raise DataError(
         "{name} has no table: no row of {sheets} has two cells.",
         "Write the names of the columns into the first row, and a pair into each row beneath.",
         name=name,
         sheets=some([requested] if requested else sheets),
     )
-
-
-def _header_row(sheet: CalamineSheet) -> tuple[int, list[str]] | None:
-    """How many rows are above the first one with two cells or more, and its cells."""
-    for row, cells in enumerate(sheet.iter_rows()):
-        if sum(str(cell).strip() != "" for cell in cells) > 1:
-            return row, [str(_plain(cell)) for cell in cells]
-    return None

@@ -259,15 +259,15 @@ def _open_writer(
             yield lambda lines: parquet.write_table(pa.Table.from_pylist(lines, schema))
         return
     # What a workbook holds as text a spreadsheet would calculate in CSV, and misread as UTF-8.
-    escaped, encoding = added, "utf-8"
-    if table.is_workbook:
-        escaped, encoding = [*own, *added], "utf-8-sig"
+    escaped, encoding = ([*own, *added], "utf-8-sig") if table.sheets else (added, "utf-8")
     with out.open("w", encoding=encoding, errors="replace", newline="") as file:
         rows = csv.DictWriter(
             file, [*own, *added], extrasaction="ignore", delimiter=table.delimiter or ","
         )
         if out.suffix != ".jsonl":
-            rows.writerow({name: tables.escape_formula(name) for name in rows.fieldnames})
+            rows.writerow(
+                {name: name for name in own} | {name: _csv_cell(name) for name in escaped}
+            )
 
         def write(lines: list[Line]) -> None:
             if out.suffix == ".jsonl":
