@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from finetune.data import columns as column_names
@@ -26,7 +26,8 @@ class PredictionRequest:
     both_orders: bool = False
     threshold: bool = False
     calibrated: bool = False
-    sheet: str = ""  # of a workbook; empty for its first with a table
+    # Of a workbook; empty for its first with a table.
+    sheet: str = field(default="", kw_only=True)
 
     @property
     def options(self) -> PredictOptions:

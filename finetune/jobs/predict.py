@@ -184,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     run = Run(Path(args.run) if "/" in args.run else args.runs / args.run)
     request = PredictionRequest(
         run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
-        args.both_orders, args.threshold, args.calibrated, args.sheet,
+        args.both_orders, args.threshold, args.calibrated, sheet=args.sheet,
     )  # fmt: skip
     try:
         request = check_columns(request, args.file, run.events_summary().paired)

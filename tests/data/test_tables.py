@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import openpyxl
+import openpyxl  # type: ignore[import-untyped]
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -227,7 +227,7 @@ def test_lines_are_named_as_an_editor_counts_them(tmp_path: Path) -> None:
 
 def test_a_sheet_is_chosen_and_its_rows_named_as_a_spreadsheet_counts_them(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
-    other = {"first": ["=1", None], "second": [2.5, None], "y": [True, 0]}
+    other: dict[str, list[Any]] = {"first": ["=1", None], "second": [2.5, None], "y": [True, 0]}
     path.write_bytes(workbook(Pairs=COLUMNS, Other=other, above=1))
     table = tables.open_table(path, sheet="Other")
     assert (table.columns, table.row_count) == (["first", "second", "y"], 2)

@@ -158,8 +158,7 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
 def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
     remedy = Remedy("drop_leaked", True, "<i>Leave</i> them out")
     leakage = Finding("leakage", "warns", "Leakage", 3, "Kept.", remedies=[remedy])
-    values = {"corpus": "c", "columns": {"sentence1": "p", "label": "y"}, "sheets": ["A", "B"]}
-    report = CheckReport("x", findings=[leakage], read={"train": 9}, **values)
+    report = CheckReport("x", findings=[leakage], sheets=["A", "B"])
     watched.write("report.json", report.to_json())
     tab, changes = watched.tab, watched.tick()
     assert 'data-field="drop_leaked" data-value="true">&lt;i&gt;' in changes[tab.findings]
