@@ -198,7 +198,9 @@ class RunConfig(BaseModel):
     label_column: str = _data("", label="Label")
     """The column of the class; empty to guess it."""
     positive_label: str = _data("", label="Positive class")
-    """Of two classes the one whose F1 is meant; empty for the second, such as 1 or yes."""
+    """Of two classes the one whose F1 is meant; empty for the plain one, such as 1 or yes."""
+    sheet: str = _data("")
+    """Which sheet of a workbook; empty for the first with a table."""
     validation_share: float = _data(0.1, 0.01, 0.5)
     """Share of train cut off for validation where there is no such split."""
     max_train_samples: int = _data(0, 0, 1_000_000_000, label="Most training rows")
@@ -320,6 +322,7 @@ def knobs() -> dict[str, Knob]:
 SOURCE_FIELDS: tuple[str, ...] = (
     "dataset", "dataset_config_name", "dataset_revision", "train_split", "validation_split",
     "test_split", "sentence1_column", "sentence2_column", "label_column",
+    "sheet",
 )  # fmt: skip
 DATA_FIELDS = ("dataset", *(name for name, knob in knobs().items() if knob.group == "Data"))
 

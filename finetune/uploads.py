@@ -20,7 +20,8 @@ from finetune.messages import message
 from finetune.owners import LOCAL_USER, NOBODY, Limits, Visitor
 
 SPLITS = ("train", "validation", "test")
-ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet")
+_PACKED = (".parquet", ".xlsx", ".xls", ".ods")  # not as .gz
+ENDINGS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", *_PACKED)
 _ID = re.compile(r"[0-9a-f]{24}")
 
 
@@ -174,13 +175,13 @@ def file_suffix(name: str) -> str:
     others."""
     packed = name.lower().endswith(".gz")
     ending = next(filter(name.lower().removesuffix(".gz").endswith, ENDINGS), "")
-    if ending and not (packed and ending == ".parquet"):
+    if ending and not (packed and ending in _PACKED):
         return ending + ".gz" * packed
     raise DataError(
         "{name!r} has no ending that is known.",
         "Upload it unpacked, or in part."
         if ending
-        else "Upload one of {endings}, each also as .gz.",
+        else "Upload one of {endings}, text also as .gz.",
         name=name,
         endings=", ".join(ENDINGS),
     )

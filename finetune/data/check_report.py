@@ -38,6 +38,15 @@ def shorten(text: str, characters: int) -> str:
 
 
 @dataclass(frozen=True)
+class Remedy:
+    """A value of a configuration's field that ends a finding, or takes that back."""
+
+    field: str
+    value: bool | str
+    text: Text  # of its button
+
+
+@dataclass(frozen=True)
 class Finding:
     """Something a person should know before training."""
 
@@ -47,6 +56,8 @@ class Finding:
     count: int  # rows concerned
     action: Text  # what will be done about it, and what the person can do
     examples: list[Example] = field(default_factory=list)
+    remedies: list[Remedy] = field(default_factory=list)
+    done: bool = False  # a remedy was chosen; those there are take it back
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,7 @@ class CheckReport:
     lengths: TokenLengths = field(default_factory=TokenLengths)  # of the training rows
     findings: list[Finding] = field(default_factory=list)  # the most severe first
     notes: list[Text] = field(default_factory=list)  # how the source was read
+    sheets: list[str] = field(default_factory=list)  # of a workbook
     fingerprint: str = ""  # of what would be trained on; empty where that is blocked
     seconds: float = 0.0
 
@@ -99,6 +111,12 @@ class CheckReport:
     def blocked(self) -> list[Finding]:
         """The findings that make training impossible."""
         return [finding for finding in self.findings if finding.severity == "blocks"]
+
+    @property
+    def question(self) -> Finding | None:
+        """The finding that asks which class is the positive one, while nobody has said it."""
+        asked = (f for f in self.findings if f.kind == "positive" and not f.done)
+        return next(asked, None)
 
     def to_json(self) -> str:
         return TypeAdapter(CheckReport).dump_json(self).decode() + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +13,14 @@ import numpy as np
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import columns, dataset_cache, sources, splits, token_lengths
-from finetune.data.check_report import CheckReport, Example, Finding, SplitSummary, TokenLengths
+from finetune.data.check_report import (
+    CheckReport,
+    Example,
+    Finding,
+    Remedy,
+    SplitSummary,
+    TokenLengths,
+)
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
 from finetune.messages import message as _
@@ -74,19 +82,33 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
     except DataError:
         raise error from None
     guesses = columns.guess_columns(list(source.columns))
+    roles = dict(zip(("sentence1", "sentence2", "label"), guesses, strict=True))
     usable = [name for name, reason in source.columns.items() if not reason]
     examples = []
     for line, cells in islice(source.rows("train", usable, "", lambda *_: None), MAX_EXAMPLES):
         text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
         examples.append(Example("train", line, note=text[:EXAMPLE_CHARACTERS]))
+    remedies = _column_choices(config, roles, usable)
     return CheckReport(
         source=source.name,
         revision=source.revision,
         choices=source.columns,
-        columns=dict(zip(("sentence1", "sentence2", "label"), guesses, strict=True)),
-        findings=[Finding("columns", "blocks", error.fact, 0, error.remedy, examples)],
+        columns=roles,
+        findings=[Finding("columns", "blocks", error.fact, 0, error.remedy, examples, remedies)],
         notes=source.notes,
+        sheets=source.sheets,
     )
+
+
+def _column_choices(config: RunConfig, guesses: dict[str, str], usable: list[str]) -> list[Remedy]:
+    """A button for each column that can have the first role that none has."""
+    columns = {role: getattr(config, f"{role}_column") or guesses[role] for role in guesses}
+    free = [name for name in usable if name not in columns.values()][:6]
+    if not columns["sentence1"]:
+        texts = [_("{name!r} is the first sentence", name=name) for name in free]
+        return [Remedy("sentence1_column", *choice) for choice in zip(free, texts, strict=True)]
+    texts = [_("{name!r} is the label", name=name) for name in free if not columns["label"]]
+    return [Remedy("label_column", *choice) for choice in zip(free, texts, strict=False)]
 
 
 def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> CheckReport:
@@ -97,7 +119,9 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
     try:
         positive = columns.positive_class(dataset.labels, config.positive_label)
     except DataError as error:
-        blocks.append(Finding("positive", "blocks", error.fact, 0, error.remedy))
+        remedies = _class_choices(dataset.labels)
+        finding = Finding("positive", "blocks", error.fact, 0, error.remedy, remedies=remedies)
+        blocks.append(finding)
         positive = min(1, len(dataset.labels) - 1)
     majority, fingerprint = {}, ""
     if not blocks:
@@ -120,10 +144,40 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         majority=majority,
         lengths=TokenLengths(note=_("They are measured once the tokenizer is loaded.")),
         notes=dataset.notes,
+        sheets=dataset.sheets,
         fingerprint=fingerprint,
     )
-    balance = _class_balance(report) if majority else ()
-    return replace(report, findings=_by_severity([*blocks, *findings, *balance]))
+    if not blocks:
+        findings = [*_positive_class(config, report), *findings, *_class_balance(report)]
+    return replace(report, findings=_by_severity([*blocks, *findings]))
+
+
+def _class_choices(labels: Sequence[str]) -> list[Remedy]:
+    """A button for each of a few classes."""
+    return [Remedy("positive_label", name, _("It is {name!r}", name=name)) for name in labels[:4]]
+
+
+def _positive_class(config: RunConfig, report: CheckReport) -> Iterator[Finding]:
+    """Asks which of two classes is the positive one where their names do not say it."""
+    if columns.is_positive_plain(report.labels):
+        return
+    if config.positive_label:
+        title = _("The positive class is {name!r}.", name=report.positive_label)
+        undo = Remedy("positive_label", "", _("Undo"))
+        action = _("You chose it; F1, precision and recall are of it.")
+        yield Finding("positive", "warns", title, 0, action, remedies=[undo], done=True)
+        return
+    first, second = report.labels
+    title = _(
+        "Which class is the positive one, {first!r} or {second!r}?", first=first, second=second
+    )
+    action = _(
+        "F1, precision and recall are of it: the one you look for, such as the duplicates. Until "
+        "positive_label says it, {name!r} is taken.",
+        name=report.positive_label,
+    )
+    remedies = _class_choices(report.labels)
+    yield Finding("positive", "warns", title, 0, action, remedies=remedies)
 
 
 def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths, list[Finding]]:
@@ -157,28 +211,50 @@ def _row_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 
 def _rows_finding(
-    assigned: SplitRows, kind: str, title: str, action: str, rows: Sequence[tuple[str, Integers]]
+    assigned: SplitRows,
+    kind: str,
+    title: str,
+    action: str,
+    rows: Sequence[tuple[str, Integers]],
+    remedy: Callable[[int], Remedy] | None = None,
 ) -> Iterator[Finding]:
-    """A warning of some rows of the dataset's splits; none where there are none."""
+    """A warning of some rows of the dataset's splits, `done` where its remedy takes one back; none
+    where there are none."""
     if count := sum(len(indices) for _, indices in rows):
         examples: list[Example] = []
         for split, indices in rows:
             shown = indices[: MAX_EXAMPLES - len(examples)]
             examples += assigned.dataset.examples_of(split, shown, EXAMPLE_CHARACTERS)
-        yield Finding(kind, "warns", title, count, action, examples)
+        remedies = [remedy(count)] if remedy else []
+        done = bool(remedies) and not remedies[0].value
+        yield Finding(kind, "warns", title, count, action, examples, remedies, done)
+
+
+def _leave_out(config: RunConfig, field: str, count: int) -> Remedy:
+    """The button that leaves some rows out, or takes that back."""
+    if getattr(config, field):
+        return Remedy(field, False, _("Undo"))
+    text = {
+        ("drop_leaked", True): _("Leave out 1 leaked row"),
+        ("drop_leaked", False): _("Leave out {count:,} leaked rows", count=count),
+        ("drop_duplicates", True): _("Leave out 1 repeat"),
+        ("drop_duplicates", False): _("Leave out {count:,} repeats", count=count),
+    }
+    return Remedy(field, True, text[field, count == 1])
 
 
 def _unread_cells(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """Rows that are broken, and a column that may be the other sentence, which nobody left out."""
     dataset = assigned.dataset
     if count := sum(dataset.unreadable.values()):
-        title = _("Rows that could not be read")
         action = _("They are left out; mend those lines and upload the file again to have them.")
         rows = [
             Example(split, line, note=reason)
             for split, examples in dataset.examples.items()
             for line, reason in examples
         ]
+        lines = some([row.line for row in rows], 3)
+        title = _("Rows that could not be read: line {lines}", lines=lines)
         yield Finding("unreadable", "warns", title, count, action, rows)
     used = (dataset.columns.sentence1, dataset.columns.label)
     unused = [name for name, why in dataset.choices.items() if not why and name not in used]
@@ -190,7 +266,10 @@ def _unread_cells(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
             columns=some(unused),
             no_column=NO_COLUMN,
         )
-        yield Finding("single", "notes", title, 0, action)
+        choices = [(name, _("Pair it with {name!r}", name=name)) for name in unused[:4]]
+        choices.append((NO_COLUMN, _("They are single sentences")))
+        remedies = [Remedy("sentence2_column", name, text) for name, text in choices]
+        yield Finding("single", "notes", title, 0, action, remedies=remedies)
 
 
 def _incomplete_rows(assigned: SplitRows) -> Iterator[Finding]:
@@ -213,6 +292,7 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     )
     if config.drop_leaked:
         action = _("They are left out of train.")
+    remedy = partial(_leave_out, config, "drop_leaked")
     for name, leaked in assigned.leaked().items():
         title = _(
             "Leakage: training rows that stand in {split} too, in either order, but for "
@@ -220,7 +300,7 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
             split=name,
         )
         rows = [(assigned.rows["train"][0], leaked)]
-        yield from _rows_finding(assigned, "leakage", title, action, rows)
+        yield from _rows_finding(assigned, "leakage", title, action, rows, remedy)
 
 
 def _conflicting_labels(assigned: SplitRows) -> Iterator[Finding]:
@@ -254,7 +334,8 @@ def _duplicates(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         first = np.unique(assigned.of(name).ordered, return_index=True)[1]
         repeated.append((origin, np.delete(rows, first)))
     title = _("Rows that repeat an earlier pair of their split")
-    yield from _rows_finding(assigned, "duplicates", title, action, repeated)
+    remedy = partial(_leave_out, config, "drop_duplicates")
+    yield from _rows_finding(assigned, "duplicates", title, action, repeated, remedy)
 
 
 def _class_balance(report: CheckReport) -> Iterator[Finding]:

@@ -28,9 +28,19 @@ _LABELS = (
     "sentiment", "intent", "answer", "same", "match", "score", "similarity", "y",
 )  # fmt: skip
 
-_NEGATIVES = {"0", "no", "n", "false", "f", "negative", "different", "none", "-1"}
-_POSITIVES = {"1", "yes", "y", "true", "t", "positive", "same", "duplicate", "equivalent",
-              "paraphrase", "entailment", "match"}  # fmt: skip
+# Of the page's languages: English, German, Chinese, Korean.
+_NEGATIVES = {
+    "0", "no", "n", "false", "f", "neg", "negative", "different", "none", "-1", "contradiction",
+    "nein", "falsch", "verschieden", "ungleich", "negativ", "否", "不是", "假",
+    "错", "不同", "负面", "아니오", "아니요", "거짓", "다름", "부정",
+}  # fmt: skip
+_POSITIVES = {
+    "1", "yes", "y", "true", "t", "pos", "positive", "same", "duplicate", "equivalent",
+    "paraphrase", "entailment", "match", "ja", "j", "wahr", "richtig", "gleich", "duplikat",
+    "positiv", "是", "真", "对", "相同", "重复", "正面", "예", "네", "참", "같음", "중복", "긍정",
+}  # fmt: skip
+# Before the name of a class it denies it: not_duplicate, unacceptable.
+_NOT = "(?:not?|non|un|in|im|ir|dis|nicht|kein|keine|不|非|未|비|불)"
 _MISSING = {"", "nan", "null", "n/a"}
 
 
@@ -204,6 +214,17 @@ def _positiveness(name: str, other: str) -> tuple[int, str]:
     if name in _NEGATIVES or other in _POSITIVES or name.endswith(other):  # not_duplicate
         return -1, name
     return (1, name) if other.endswith(name) else (0, name)
+
+
+def is_positive_plain(labels: Sequence[str]) -> bool:
+    """Whether the names of two classes say which is the positive one; of more none is asked for."""
+    names = [label.lower() for label in labels]
+    return len(names) != 2 or _affirms(*names) != _affirms(*names[::-1])
+
+
+def _affirms(name: str, other: str) -> bool:
+    denied = re.fullmatch(rf"{_NOT}[\W_]*{re.escape(name)}", other)
+    return bool(denied) or (name in _POSITIVES and other in _NEGATIVES)
 
 
 def positive_class(labels: list[str], requested: str) -> int:

@@ -34,7 +34,7 @@ from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
 PREVIEW_ROWS, PREVIEW_CHARACTERS = 10, 400  # shown together, of each sentence
-_VERSION = 4  # of the files and the bundled pairs; those of another version are written anew
+_VERSION = 5  # of the files and the bundled pairs; those of another version are written anew
 _BATCH_ROWS = 1000  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
 
@@ -87,6 +87,7 @@ class CachedDataset:
     notes: list[Text]  # remarks for the user on how it was read
     splits: dict[str, str]  # split -> the source's own name of it
     named_labels: bool  # whether the source itself names its classes
+    sheets: list[str]  # of a workbook
 
     @property
     def paired(self) -> bool:
@@ -235,6 +236,7 @@ def _write(
         notes=source.notes,
         splits=source.splits,
         named_labels=class_names is not None,
+        sheets=source.sheets,
     )
 
 

@@ -71,6 +71,24 @@ def info(
     return answer
 
 
+def search(kind: Kind, text: str, most: int = 10) -> list[tuple[str, int]] | None:
+    """Repositories whose names hold a text and their downloads of a month, the most downloaded
+    first; None where the Hub does not answer. Of models those that transformers loads."""
+    from huggingface_hub.utils._headers import build_hf_headers
+    from huggingface_hub.utils._http import get_session
+
+    values = {"search": text, "sort": "downloads", "direction": "-1", "limit": str(most)}
+    values |= {"filter": "transformers"} if kind == "model" else {}
+    address = f"{hub_connection.hub_endpoint()}/api/{kind}s"
+    headers = build_hf_headers(token=token())
+    try:  # not by HfApi, which waits for ever
+        answer = get_session().get(address, params=values, headers=headers, timeout=_PAGE_TIMEOUT)
+        answer.raise_for_status()
+        return [(entry["id"], int(entry.get("downloads", 0))) for entry in answer.json()]
+    except Exception:  # each client library has its own
+        return None
+
+
 def refusal(kind: Kind, repo: str) -> Cause | None:
     """Why the caller cannot read a repository now, or None; for pages, kept for ten minutes."""
     return _refusal(kind, repo, int(time.time() // _ANSWER_KEPT))

@@ -43,6 +43,7 @@ class Source(ABC):
         self.columns: dict[str, str] = {}  # column -> why it cannot be used, or ""
         self.classes: dict[str, list[str]] = {}  # column -> names of its classes, if it has them
         self.notes: list[str] = []  # remarks for the user on how it is read
+        self.sheets: list[str] = []  # of a workbook
 
     @abstractmethod
     def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
@@ -53,12 +54,15 @@ class Source(ABC):
 class _FileSource(Source):
     """One file a split."""
 
-    def __init__(self, name: str, paths: dict[str, Path], names: dict[str, str]) -> None:
-        super().__init__(name)
-        self._tables = {split: tables.open_table(paths[split], names[split]) for split in paths}
+    def __init__(self, paths: dict[str, Path], names: dict[str, str], sheet: str = "") -> None:
+        super().__init__(", ".join(names.values()))
+        self._tables = {
+            split: tables.open_table(path, names[split], sheet) for split, path in paths.items()
+        }
         self.splits = {split: split for split in paths}
         train = self._tables["train"]
         self.columns = {column: train.unusable.get(column, "") for column in train.columns}
+        self.sheets = train.sheets
         self.notes = [note for table in self._tables.values() for note in table.notes]
 
     def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
@@ -123,13 +127,14 @@ def open_source(config: RunConfig, root: Path) -> Source:
     if dataset == BUNDLED_DATASET:
         names = {split: f"{split}.csv" for split in uploads.SPLITS}
         paths = {split: catalog.BUNDLED_PAIRS / name for split, name in names.items()}
-        source = _FileSource("the bundled pairs", paths, names)
+        source = _FileSource(paths, names)
+        source.name = "the bundled pairs"
         source.classes = {"label": LABELS}
         return source
     if is_upload(dataset):
         stored = uploads.Uploads(root / "uploads")
         names = stored.file_names(dataset)
-        return _FileSource(", ".join(names.values()), stored.files(dataset), names)
+        return _FileSource(stored.files(dataset), names, config.sheet)
     return _HubSource(config)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from datasets import ClassLabel, DatasetDict
 
 from finetune.config import RunConfig
-from finetune.data.columns import positive_class
+from finetune.data.columns import is_positive_plain, positive_class
 from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
 from finetune.errors import DataError
 from finetune.messages import message as _
@@ -95,6 +95,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "unreadable": {split: n for split, n in dataset.unreadable.items() if n},
             "leaked": {name: len(rows) for name, rows in assigned.leaked().items() if len(rows)},
             "positive_label": dataset.labels[positive],
+            "positive_assumed": not (config.positive_label or is_positive_plain(dataset.labels)),
             # The source's own names of the splits that were not cut from another.
             "splits": {
                 name: dataset.splits.get(name, "")

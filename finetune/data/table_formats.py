@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -31,11 +30,6 @@ _KEYED_ROWS = 1_000  # JSON objects whose keys are the columns
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # of a Parquet file, decoded together
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_LE: "utf-16", codecs.BOM_BE: "utf-16"}
 _CONTROL = bytes((*range(9), *range(14, 27)))
-_TOO_LONG = _("has more than {max_field:,} characters in a cell", max_field=MAX_FIELD)
-
-
-def _is_too_long(cell: Any) -> bool:
-    return isinstance(cell, (str, bytes)) and len(cell) > MAX_FIELD
 
 
 class _TextTable(Table):
@@ -50,7 +44,8 @@ class _TextTable(Table):
             start = file.read(4096)
             for mark, encoding in _MARKS.items():
                 if start.startswith(mark):
-                    self.notes += [f"{self.name} is UTF-16."] if encoding == "utf-16" else []
+                    if encoding == "utf-16":
+                        self.notes.append(_("{name} is UTF-16.", name=self.name))
                     return encoding
             if len(start) - len(start.translate(None, _CONTROL)) > max(8, len(start) // 20):
                 raise DataError(
@@ -66,10 +61,15 @@ class _TextTable(Table):
         if not broken:
             return "utf-8"
         if valid > broken:
-            note = f"{self.name} is UTF-8 with {broken:,} broken places, read as \ufffd."
-            self.notes.append(note)
+            text = _(
+                "{name} is UTF-8 with {n:,} broken places, read as \ufffd.",
+                name=self.name,
+                n=broken,
+            )
+            self.notes.append(text)
             return "utf-8"
-        self.notes.append(f"{self.name} is not UTF-8; it was read as Windows-1252 (Latin-1).")
+        text = _("{name} is not UTF-8; it was read as Windows-1252 (Latin-1).", name=self.name)
+        self.notes.append(text)
         return "cp1252"
 
     def _open(self) -> io.TextIOWrapper:
@@ -103,12 +103,7 @@ class CsvTable(_TextTable):
         self.delimiter = _detect_delimiter(sample, tab)
         records = csv.reader(sample, delimiter=self.delimiter)
         header = next((cells for cells in records if any(map(str.strip, cells))), [])
-        self._has_header = not _looks_like_data(header)
-        self.columns = _unique_names(header if self._has_header else [""] * len(header))
-        if not self._has_header:
-            self.notes.append(
-                _("The first line of {name} looks like data, so it is read as a row.", name=name)
-            )
+        self._read_header(header)
         if self.delimiter != ",":
             self.notes.append(
                 _("{name} is separated by {delimiter!r}.", name=name, delimiter=self.delimiter)
@@ -117,7 +112,7 @@ class CsvTable(_TextTable):
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         names, width = self.columns if columns is None else columns, len(self.columns)
         indices = [(name, self.columns.index(name)) for name in names]
-        for line, cells in islice(self._records(on_bad_row), self._has_header, None):
+        for line, cells in islice(self._records(on_bad_row), self.has_header, None):
             if len(cells) == width or (len(cells) > width and not any(cells[width:])):
                 yield line, {name: cells[index] for name, index in indices}
             else:
@@ -162,15 +157,6 @@ class CsvTable(_TextTable):
                 yield record[0][0], cells
 
 
-def _unique_names(header: list[str]) -> list[str]:
-    """Names without spaces around; an empty one is numbered, as is a repeated one."""
-    names: dict[str, None] = {}
-    for index, cell in enumerate(header, 1):
-        name = " ".join(cell.replace("\ufeff", "").split())[:200] or f"column {index}"
-        names[f"{name} ({index})" if name in names else name] = None
-    return list(names)
-
-
 def _detect_delimiter(sample: list[str], tab: bool) -> str:
     scores = []
     for order, delimiter in enumerate("\t,;|" if tab else ",;\t|"):
@@ -182,14 +168,6 @@ def _detect_delimiter(sample: list[str], tab: bool) -> str:
             even = sum(width == widths[0] for width in widths) / len(widths)
             scores.append((round(even, 1), -order, delimiter))
     return max(scores)[2] if scores else ("\t" if tab else ",")
-
-
-def _looks_like_data(header: list[str]) -> bool:
-    """Whether a first line has sentences or numbers where a header has names."""
-    cells = [cell.strip() for cell in header]
-    wordy = any(len(cell.split()) > 5 for cell in cells)
-    numeric = any(re.fullmatch(r"-?\d+([.,]\d+)?", cell) for cell in cells)
-    return len(cells) > 1 and (wordy or (numeric and any(" " in cell for cell in cells)))
 
 
 class JsonTable(_TextTable):
@@ -248,8 +226,8 @@ class JsonTable(_TextTable):
             record = value if columns is None else {name: value.get(name) for name in columns}
             if columns and any(isinstance(cell, (dict, list)) for cell in record.values()):
                 on_bad_row(line, _("has a list or an object where a text or number is read"))
-            elif any(map(_is_too_long, record.values())):
-                on_bad_row(line, _TOO_LONG)
+            elif any(map(tables.is_too_long, record.values())):
+                on_bad_row(line, tables.TOO_LONG)
             else:
                 yield line, record
 
@@ -262,7 +240,7 @@ class ParquetTable(Table):
         super().__init__(path, name)
         self._metadata = pq.read_metadata(path)
         self._check_size()
-        self.schema = pq.read_schema(path)
+        self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
         self.columns = list(self.schema.names)
         for field in self.schema:
             if pa.types.is_nested(field.type) or pa.types.is_fixed_size_binary(field.type):
@@ -289,8 +267,8 @@ class ParquetTable(Table):
         if columns is None:
             columns = [name for name in self.columns if name not in self.unusable]
         for line, cells in enumerate(self._cells(list(columns)), 1):
-            if any(map(_is_too_long, cells)):
-                on_bad_row(line, _TOO_LONG)
+            if any(map(tables.is_too_long, cells)):
+                on_bad_row(line, tables.TOO_LONG)
             else:
                 yield line, dict(zip(columns, cells, strict=True))
 

@@ -1,4 +1,4 @@
-"""Opens the files people have as tables: CSV, TSV, JSONL, JSON and Parquet; and writes CSV.
+"""Opens the files people have as tables: CSV, TSV, JSONL, JSON, Parquet and workbooks; writes CSV.
 
 The app's own process opens them in a child with limits (`environment.child_process`); the limits
 here bound the memory that a small file can make a reader use.
@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from finetune.errors import DataError
+from finetune.messages import message as _
 
 OnBadRow = Callable[[int, str], None]  # line from 1, and what is wrong with it
 Rows = Iterator[tuple[int, dict[str, Any]]]  # line from 1, and cells by their columns
@@ -25,6 +26,7 @@ Rows = Iterator[tuple[int, dict[str, Any]]]  # line from 1, and cells by their c
 MAX_FIELD = 1_000_000  # characters of a cell
 MAX_RATIO = 200  # unpacked to packed bytes, checked beyond 64 MiB; text reaches about 20
 MAX_UNPACKED = 8 * 2**30  # bytes
+TOO_LONG = _("has more than {max_field:,} characters in a cell", max_field=MAX_FIELD)
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")  # a class may be called -1
@@ -37,9 +39,29 @@ class Table(ABC):
         self.path, self.name = path, name
         self.columns: list[str] = []  # unique names, in the order of the file
         self.unusable: dict[str, str] = {}  # column -> why it cannot be a sentence or a label
+        self.sheets: list[str] = []  # of a workbook
+        self.row_count = 0  # about; 0 where only reading all of it would tell
         self.schema: pa.Schema | None = None  # types of the columns; None for text formats
         self.delimiter = ""  # of cells; empty for formats without one
         self.notes: list[str] = []  # remarks for the user on how the file was read
+        self.has_header = True
+
+    def _read_header(self, line: list[str]) -> None:
+        """Name the columns by a first line, unless it looks like data; without spaces around, an
+        empty or repeated one numbered."""
+        self.has_header = not _looks_like_data(line)
+        names: dict[str, None] = {}
+        for index, cell in enumerate(line if self.has_header else [""] * len(line), 1):
+            column = " ".join(cell.replace("\ufeff", "").split())[:200] or f"column {index}"
+            names[f"{column} ({index})" if column in names else column] = None
+        self.columns = list(names)
+        if not self.has_header:
+            self.notes.append(
+                _(
+                    "The first line of {name} looks like data, so it is read as a row.",
+                    name=self.name,
+                )
+            )
 
     @abstractmethod
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
@@ -51,10 +73,11 @@ class Table(ABC):
         """
 
 
-def open_table(path: Path, name: str = "") -> Table:
+def open_table(path: Path, name: str = "", sheet: str = "") -> Table:
     """Open a file as a table, by its contents and the ending of its path; errors call it `name`.
-    DataError where it is empty, not a table, or unpacks to too much."""
-    from finetune.data import table_formats  # they are made of what is defined here
+    DataError where it is empty, not a table, or unpacks to too much. Of a workbook `sheet` is read,
+    or its first one with a table."""
+    from finetune.data import table_formats, workbooks  # they are made of what is defined here
 
     name = name or path.name
     ending = path.name.lower().removesuffix(".gz")
@@ -65,6 +88,8 @@ def open_table(path: Path, name: str = "") -> Table:
             raise DataError("{name} is empty.", "Upload a file with a header and rows.", name=name)
         if head.startswith(b"PAR1") or ending.endswith(".parquet"):
             return table_formats.ParquetTable(path, name)
+        if head.startswith(workbooks.STARTS):
+            return workbooks.WorkbookTable(path, name, sheet)
         if ending.endswith((".json", ".jsonl", ".ndjson")):
             return table_formats.JsonTable(path, name)
         return table_formats.CsvTable(path, name, tab=ending.endswith(".tsv"))
@@ -74,9 +99,22 @@ def open_table(path: Path, name: str = "") -> Table:
         ) from error
 
 
-def usable_columns(path: str, name: str) -> list[str]:
+def is_too_long(cell: Any) -> bool:
+    """Whether a cell is refused as `TOO_LONG`."""
+    return isinstance(cell, (str, bytes)) and len(cell) > MAX_FIELD
+
+
+def _looks_like_data(header: list[str]) -> bool:
+    """Whether a first line has sentences or numbers where a header has names."""
+    cells = [cell.strip() for cell in header]
+    wordy = any(len(cell.split()) > 5 for cell in cells)
+    numeric = any(re.fullmatch(r"-?\d+([.,]\d+)?", cell) for cell in cells)
+    return len(cells) > 1 and (wordy or (numeric and any(" " in cell for cell in cells)))
+
+
+def usable_columns(path: str, name: str, sheet: str = "") -> list[str]:
     """The columns of a file that can be sentences or labels; raises as `open_table`."""
-    table = open_table(Path(path), name)
+    table = open_table(Path(path), name, sheet)
     return [column for column in table.columns if column not in table.unusable]
 
 

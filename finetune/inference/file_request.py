@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from finetune.data import columns as column_names
@@ -27,6 +27,8 @@ class PredictionRequest:
     both_orders: bool = False
     threshold: bool = False
     calibrated: bool = False
+    # Of a workbook; empty for its first with a table.
+    sheet: str = field(default="", kw_only=True)
 
     @property
     def options(self) -> PredictOptions:
@@ -34,12 +36,12 @@ class PredictionRequest:
 
 
 def file_columns(
-    path: Path, name: str, trained: ColumnNames
+    path: Path, name: str, trained: ColumnNames, sheet: str = ""
 ) -> tuple[list[str], tuple[str, str, str]]:
     """The columns of a file that can be used, and which of them seem to be the sentences and the
     label that a model was trained on; "" for what is not clear."""
     read = "finetune.data.tables:usable_columns"
-    usable: list[str] = child_process.call(read, str(path), name, about=name)
+    usable: list[str] = child_process.call(read, str(path), name, sheet, about=name)
     return usable, column_names.match_columns(usable, trained)
 
 
@@ -49,7 +51,7 @@ def check_columns(
     """The request with its columns matched to those that the model was trained on, where they were
     left open; a DataError names a column that the file does not have, or a sentence that has no
     column."""
-    usable, matches = file_columns(path, request.file, trained)
+    usable, matches = file_columns(path, request.file, trained, request.sheet)
     columns = ", ".join(usable[:20])
     first = request.sentence1 or matches[0]
     second = (request.sentence2 or matches[1]) if trained.sentence2 else ""

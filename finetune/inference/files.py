@@ -55,7 +55,7 @@ def predict_file(
             `Cancelled`.
         on_head: called with the first rows of the result.
     """
-    table = tables.open_table(path, request.file)
+    table = tables.open_table(path, request.file, request.sheet)
     predictor = _RowPredictor(run, request)
     row_count = _count_rows(path, table)
     head: list[Line] = []
@@ -225,8 +225,8 @@ class _RowPredictor:
 
 def _count_rows(path: Path, table: Table) -> int:
     """About how many rows there are; 0 where only reading all of it would tell."""
-    if table.schema is not None:
-        return int(pq.read_metadata(path).num_rows)
+    if table.row_count:
+        return table.row_count
     if path.name.endswith((".gz", ".json")):
         return 0
     with path.open("rb") as file:
@@ -235,9 +235,11 @@ def _count_rows(path: Path, table: Table) -> int:
 
 
 def result_suffix(path: Path) -> str:
-    """The ending of the result: that of the file, unpacked; JSON comes out as JSONL."""
+    """The ending of the result: that of the file, unpacked; JSON comes out as JSONL, a workbook as
+    CSV."""
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
-    return {".json": ".jsonl", ".ndjson": ".jsonl", ".txt": ".csv"}.get(ending, ending)
+    kinds = dict.fromkeys((".txt", ".xlsx", ".xls", ".ods"), ".csv")
+    return (kinds | {".json": ".jsonl", ".ndjson": ".jsonl"}).get(ending, ending)
 
 
 @contextlib.contextmanager
@@ -256,12 +258,16 @@ def _open_writer(
         with pq.ParquetWriter(out, schema) as parquet:
             yield lambda lines: parquet.write_table(pa.Table.from_pylist(lines, schema))
         return
-    with out.open("w", encoding="utf-8", errors="replace", newline="") as file:
+    # What a workbook holds as text a spreadsheet would calculate in CSV, and misread as UTF-8.
+    escaped, encoding = ([*own, *added], "utf-8-sig") if table.sheets else (added, "utf-8")
+    with out.open("w", encoding=encoding, errors="replace", newline="") as file:
         rows = csv.DictWriter(
             file, [*own, *added], extrasaction="ignore", delimiter=table.delimiter or ","
         )
         if out.suffix != ".jsonl":
-            rows.writeheader()
+            rows.writerow(
+                {name: name for name in own} | {name: _csv_cell(name) for name in escaped}
+            )
 
         def write(lines: list[Line]) -> None:
             if out.suffix == ".jsonl":
@@ -269,7 +275,7 @@ def _open_writer(
                 file.writelines(f"{text}\n" for text in texts)
             else:
                 rows.writerows(
-                    {**line, **{name: _csv_cell(line.get(name)) for name in added}}
+                    {**line, **{name: _csv_cell(line.get(name)) for name in escaped}}
                     for line in lines
                 )
             file.flush()
@@ -278,5 +284,5 @@ def _open_writer(
 
 
 def _csv_cell(cell: Any) -> object:
-    """An added cell, safe for a spreadsheet, as the names of classes may be another's."""
+    """A cell that is safe for a spreadsheet, as the names of classes may be another's."""
     return str(cell).lower() if isinstance(cell, bool) else tables.escape_formula(cell)

@@ -213,7 +213,8 @@ def _print_report(report: CheckReport) -> None:
         print(f"  to beat, {name}: accuracy {scores['accuracy']:.3f}, F1 {scores['f1']:.3f}")
     for finding in report.findings:
         rows = f" ({finding.count:,})" if finding.count else ""
-        print(f"  {finding.severity}: {finding.title}{rows}. {finding.action}")
+        severity = "done" if finding.done else finding.severity
+        print(f"  {severity}: {finding.title}{rows}. {finding.action}")
         for row in finding.examples:
             cells = filter(None, (row.sentence1, row.sentence2, row.label, row.note))
             print(f"    {row.split} line {row.line}: {' | '.join(cells)}")

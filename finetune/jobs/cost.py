@@ -19,6 +19,7 @@ from finetune import disk
 from finetune.config import DATA_FIELDS, SOURCE_FIELDS, RunConfig
 from finetune.data import catalog, checkpoints, token_lengths
 from finetune.data.check_report import CheckReport, TokenLengths
+from finetune.data.columns import is_positive_plain
 from finetune.environment import devices
 from finetune.errors import ConfigError, FinetuneError
 from finetune.jobs import check
@@ -108,6 +109,7 @@ class Estimate:
     parameters: int | None = None
     report: CheckReport | None = None  # the check of the pairs
     measurable: bool = False  # whether `cut` is known once `measure_token_lengths` was called
+    unclear_classes: tuple[str, ...] = ()  # two, of which nothing says which is the positive one
 
 
 def estimate_cost(store: RunStore, config: RunConfig) -> Estimate:
@@ -127,6 +129,7 @@ def estimate_cost(store: RunStore, config: RunConfig) -> Estimate:
         parameters=shape.parameters if shape else None,
         report=facts.report,
         measurable=facts.measurable,
+        unclear_classes=facts.unclear_classes,
     )
 
 
@@ -198,6 +201,11 @@ class _Facts:
             return self.report.lengths
         files = self.length_files
         return (token_lengths.cached_lengths(*files) if files else None) or TokenLengths()
+
+    @property
+    def unclear_classes(self) -> tuple[str, ...]:
+        labels = self.report.labels if self.report and not self.config.positive_label else []
+        return () if is_positive_plain(labels) else tuple(labels)
 
     @property
     def measurable(self) -> bool:

@@ -167,12 +167,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m finetune predict", description=about)
     parser.add_argument("--run", required=True, help="a run's id, or its folder")
     parser.add_argument("--runs", type=Path, default=default_root())
-    formats = "CSV, TSV, JSONL, JSON or Parquet, also .gz"
+    formats = "CSV, TSV, JSONL, JSON (these also as .gz), Parquet, XLSX, XLS or ODS"
     parser.add_argument("--file", type=Path, required=True, help=formats)
     parser.add_argument("--out", type=Path, required=True, help="where the result goes")
     for name in ("sentence1", "sentence2", "label"):
         about = "by the name that the run was trained on, or guessed, if absent"
         parser.add_argument(f"--{name}_column", default="", help=about)
+    parser.add_argument("--sheet", default="", help="of a workbook; the first if absent")
     for name in ("both_orders", "threshold", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
     args = parser.parse_args(arguments)
@@ -184,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     run = Run(Path(args.run) if "/" in args.run else args.runs / args.run)
     request = PredictionRequest(
         run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
-        args.both_orders, args.threshold, args.calibrated,
+        args.both_orders, args.threshold, args.calibrated, sheet=args.sheet,
     )  # fmt: skip
     try:
         request = check_columns(request, args.file, run.events_summary().columns)

@@ -14,6 +14,7 @@ from finetune.ui.html import macro
 
 ALWAYS = "+"  # the value of a polling element that asks whenever it is visible
 TAB_LINKS = theme.asset("tab_links.js")  # `js_on_load` of a `gr.HTML` with buttons that open a tab
+CHOICES = theme.asset("choices.js")  # of one with buttons that choose (macros.html: choice)
 
 
 def note(text: str) -> gr.HTML:
@@ -41,10 +42,10 @@ def button(text: str, elem_id: str, min_width: int = 90, **options: Any) -> gr.B
     return gr.Button(text, elem_id=elem_id, min_width=min_width, **options)
 
 
-def pairs_file(label: str, elem_id: str) -> gr.File:
+def pairs_file(label: str, elem_id: str, height: int = 92) -> gr.File:
     """A place to drop a file of pairs."""
     return gr.File(
-        label=label, height=92, elem_id=elem_id, elem_classes="ft-file",
+        label=label, height=height, elem_id=elem_id, elem_classes="ft-file",
         file_types=[*uploads.ENDINGS, ".gz"],
     )  # fmt: skip
 

@@ -72,7 +72,7 @@ def draw_advanced(drawn: Controls) -> Controls:
 
 def draw_data() -> Controls:
     """Draw the controls that say what is read of a source and which rows are used."""
-    columns = [name for name in DATA_FIELDS if name.endswith(("_column", "_label"))]
+    columns = [name for name in DATA_FIELDS if name.endswith(("_column", "_label", "sheet"))]
     hub = [name for name in SOURCE_FIELDS[1:] if name not in columns]
     rows = [name for name in DATA_FIELDS[1:] if name not in (*columns, *hub)]
     controls: Controls = {}
@@ -105,14 +105,14 @@ def _control(name: str) -> gr.components.Component:
         "elem_id": f"knob-{name}",
         "min_width": 190 if is_column else 165,  # names of columns are long
         "interactive": True,
-        "visible": name not in EXPERT,
+        "visible": name not in (*EXPERT, "sheet"),  # shown where a workbook has several
     }
     if name == "dataset":
         return gr.Dropdown(datasets(), allow_custom_value=True, **common)
     if name == "checkpoint":
         choices = [(checkpoint.label, checkpoint.name) for checkpoint in catalog.CHECKPOINTS]
         return gr.Dropdown(choices, allow_custom_value=True, **common)
-    if is_column or name == "positive_label":
+    if is_column or name in ("positive_label", "sheet"):
         unset = gettext("guessed") if is_column else gettext("default")
         return gr.Dropdown([(unset, "")], allow_custom_value=True, **common)
     if knob.choices:

@@ -11,7 +11,7 @@ import pytest
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks
-from finetune.data.check_report import CheckReport, Example, Finding
+from finetune.data.check_report import CheckReport, Example, Finding, Remedy
 from tests.data.test_splits import Row, some, upload
 
 HEAD = "sentence1,sentence2,label"
@@ -82,7 +82,10 @@ def test_leakage_in_either_order_duplicates_and_contradicting_labels(tmp_path: P
         ("train", "left 8", "0"), ("train", "left 8", "1"), ("train", "Held 4.", "1"),
         ("validation", "held 4", "0"),
     }  # fmt: skip
+    assert leakage.remedies == [Remedy("drop_leaked", True, "Leave out 3 leaked rows")]
     report = check(tmp_path, train, held_out(), drop_leaked=True)
+    assert by_kind(report)["leakage"].done
+    assert by_kind(report)["leakage"].remedies == [Remedy("drop_leaked", False, "Undo")]
     assert "left out of train" in by_kind(report)["leakage"].action
     assert report.splits[0].rows == 123
     assert report.splits[0].left_out == {"leaked": 3}
@@ -119,6 +122,16 @@ def test_classes_out_of_balance_are_said_with_what_a_constant_answer_scores(
     assert "Macro F1 and MCC" in finding.action
 
 
+def test_which_class_is_positive_is_asked_where_it_is_not_plain(tmp_path: Path) -> None:
+    train: list[Any] = [(a, b, ("other", "dup")[int(label)]) for a, b, label in some(120)]
+    asked = check(tmp_path, train, train).question
+    assert asked is not None
+    assert [remedy.value for remedy in asked.remedies] == ["dup", "other"]
+    report = check(tmp_path, train, train, positive_label="dup")
+    assert (report.question, report.positive_label) == (None, "dup")
+    assert by_kind(report)["positive"].remedies[0].value == ""
+
+
 def test_what_blocks_stands_first(tmp_path: Path) -> None:
     report = check(tmp_path, [("a", "b", 1), ("c", "d", 1), ("", "e", 1)], held_out())
     assert report.findings[0].severity == "blocks"
@@ -130,6 +143,7 @@ def test_what_blocks_stands_first(tmp_path: Path) -> None:
     unclear = checks.check_pairs(RunConfig(dataset=name), tmp_path)
     assert list(unclear.choices) == ["p", "q", "r", "s"]
     assert unclear.blocked[0].kind == "columns"
+    assert unclear.blocked[0].remedies[1].field == "sentence1_column"
     assert unclear.blocked[0].examples[0] == Example("train", 2, note="p: a; q: b; r: c; s: 1")
 
 

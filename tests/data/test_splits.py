@@ -14,7 +14,7 @@ from datasets import ClassLabel
 from finetune import text_hashes
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import sources, splits
-from finetune.data.columns import LabelEncoder, guess_columns, positive_class
+from finetune.data.columns import LabelEncoder, guess_columns, is_positive_plain, positive_class
 from finetune.errors import DataError
 from finetune.jobs import train
 from finetune.runs import events
@@ -113,10 +113,17 @@ def test_labels_become_classes(cells: list[object], names: list[str], numbers: l
 
 @pytest.mark.parametrize(
     ("labels", "requested", "index"),
-    [("0 1", "", 1), ("0 1", "0", 0), ("entailment not_entailment", "", 0), ("no yes", "YES", 1)],
-)
+    [("0 1", "", 1), ("0 1", "0", 0), ("entailment not_entailment", "", 0), ("no yes", "YES", 1),
+     ("ja nein", "", 0), ("\u5426 \u662f", "", 1), ("\uc544\ub2c8\uc624 \uc608", "", 1)],
+)  # fmt: skip
 def test_the_positive_class(labels: str, requested: str, index: int) -> None:
     assert positive_class(labels.split(), requested) == index
+    assert is_positive_plain(labels.split())
+
+
+@pytest.mark.parametrize("labels", ["1 2", "dup other", "female male", "f m", "duplicate same"])
+def test_a_positive_class_that_is_not_plain(labels: str) -> None:
+    assert not is_positive_plain(labels.split())
 
 
 @pytest.mark.parametrize(

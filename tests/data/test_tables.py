@@ -7,9 +7,12 @@ import gzip
 import io
 import json
 import math
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import openpyxl  # type: ignore[import-untyped]
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -32,6 +35,39 @@ def table(**columns: object) -> bytes:
     return buffer.getvalue()
 
 
+def workbook(ending: str = ".xlsx", above: int = 0, **sheets: dict[str, list[Any]]) -> bytes:
+    """A workbook with an empty sheet before those named, whose tables begin `above` rows lower."""
+    buffer = io.BytesIO()
+    engine: Any = "odf" if ending == ".ods" else "openpyxl"
+    with pd.ExcelWriter(buffer, engine=engine) as writer:
+        for name, columns in {"Cover": {}, **sheets}.items():
+            frame = pd.DataFrame(columns)
+            frame.to_excel(writer, sheet_name=name, index=False, startrow=above, startcol=1)
+    return buffer.getvalue()
+
+
+def far_cell() -> bytes:
+    """A small workbook whose sheet has as many cells as one can have."""
+    book = openpyxl.Workbook()
+    book.active.append(["a", "b"])
+    book.active["XFD1048576"] = "x"
+    buffer = io.BytesIO()
+    book.save(buffer)
+    return buffer.getvalue()
+
+
+def locked() -> bytes:
+    """As an OpenDocument file with a password looks before it is opened."""
+    buffer = io.BytesIO()
+    spaces = 'xmlns:manifest="urn:oasis:names:tc:opendocument:xmlns:manifest:1.0"'
+    entry = "<manifest:file-entry><manifest:encryption-data/></manifest:file-entry>"
+    with zipfile.ZipFile(buffer, "w") as packed:
+        packed.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+        manifest = f"<manifest:manifest {spaces}>{entry}</manifest:manifest>"
+        packed.writestr("META-INF/manifest.xml", manifest)
+    return buffer.getvalue()
+
+
 FIRST, SECOND, LABELS = map(list, zip(*toys.rows(40), strict=True))
 COLUMNS = {"sentence1": FIRST, "sentence2": SECOND, "label": LABELS}
 RECORDS = [dict(zip(COLUMNS, row, strict=True)) for row in toys.rows(40)]
@@ -51,7 +87,11 @@ REFUSED: dict[str, tuple[str, bytes, str]] = {
         "a.csv", (HEAD + "".join(f"a,b,class{n}\n" for n in range(1001))).encode(),
         "more than 1,000 different values",
     ),
-    "a workbook": ("a.csv", b"PK\x03\x04" + bytes(range(256)) * 2, "is not text"),
+    "no workbook": ("a.csv", b"PK\x03\x04" + bytes(range(256)) * 2, "is no workbook"),
+    "half a workbook": ("a.xlsx", workbook(Pairs=COLUMNS)[:-400], "is no workbook"),
+    "a workbook of nothing": ("a.xlsx", workbook(), "no row of Cover has two cells"),
+    "a locked workbook": ("a.ods", locked(), "protected by a password"),
+    "a cell far away": ("a.xlsx", far_cell(), "could not be read with 1,024 MiB"),
     "an image": ("a.csv", b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "is not text"),
     "no text": ("a.csv", bytes(range(1, 30)) * 50, "is not text"),
     "half a gzip": ("a.csv.gz", gzip.compress(GOOD.encode())[:60], "cannot be read"),
@@ -118,6 +158,13 @@ READ = {
         json.dumps([*RECORDS, 7, {"sentence1": ["a"], "label": 1}]), "a.json", unreadable=2
     ),
     "JSON lines named JSON": Readable(JSON_LINES, "a.json"),
+    "a workbook": Readable(
+        workbook(Pairs=COLUMNS, above=2), "a.xlsx", note="the sheets Cover, Pairs; 'Pairs' is read"
+    ),
+    "an OpenDocument sheet without a header": Readable(
+        workbook(".ods", Pairs={f"{FIRST[0]} so to say": FIRST[1:], SECOND[0]: SECOND[1:],
+                                LABELS[0]: LABELS[1:]}), "a.ods", note="looks like data",
+    ),
     "Parquet with a nested column": Readable(table(**COLUMNS, more=[[1]] * 40), "a.parquet"),
     "Parquet of booleans, floats and nulls": Readable(
         table(text_a=[*FIRST[:-1], None], text_b=SECOND, label=[math.nan, *map(float, LABELS[1:])],
@@ -176,6 +223,22 @@ def test_lines_are_named_as_an_editor_counts_them(tmp_path: Path) -> None:
     path.write_text("a; a ;\n1;2,5;\n")
     assert tables.open_table(path).columns == ["a", "a (2)", "column 3"]
     assert read(path) == ([(2, ["1", "2,5", ""])], [])
+
+
+def test_a_sheet_is_chosen_and_its_rows_named_as_a_spreadsheet_counts_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlsx"
+    other: dict[str, list[Any]] = {"first": ["=1", None], "second": [2.5, None], "y": [True, 0]}
+    path.write_bytes(workbook(Pairs=COLUMNS, Other=other, above=1))
+    table = tables.open_table(path, sheet="Other")
+    assert (table.columns, table.row_count) == (["first", "second", "y"], 2)
+    assert [(line, list(row.values())) for line, row in table.rows(lambda line, why: None)] == [
+        (3, ["", 2.5, True]), (4, ["", "", 0]),
+    ]  # fmt: skip
+    with pytest.raises(DataError, match="no sheet 'None'; it has Cover, Pairs, Other"):
+        tables.open_table(path, sheet="None")
+    config = upload(tmp_path, "a.xlsx", path.read_bytes())
+    report = checks.check_pairs(config.changed(sheet="Pairs"), tmp_path)
+    assert (report.read, report.sheets) == ({"train": 40}, ["Cover", "Pairs", "Other"])
 
 
 def test_a_quote_that_is_not_closed_costs_little(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import openpyxl  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -175,6 +177,17 @@ def test_what_is_added_is_no_formula(run: Run, tmp_path: Path) -> None:
     assert {row["prediction"] for row in rows[:3]} <= names
     assert {row["id"] for row in rows[:3]} == {"=1+1"}
     assert rows[3]["error"] == "'=one is empty"
+    book = openpyxl.Workbook()
+    for line in lines:
+        book.active.append(line)
+        for cell in book.active[book.active.max_row]:
+            cell.data_type = "s"  # what begins with = is a text here, and no formula
+    book.save(tmp_path / "pairs.xlsx")
+    request = replace(request, file="pairs.xlsx")
+    files.predict_file(run, request, tmp_path / "pairs.xlsx", tmp_path / "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").open(encoding="utf-8-sig")))
+    assert {row["id"] for row in rows[:3]} == {"'=1+1"}
+    assert rows[0]["'=one"] == PAIRS[0][0]
 
 
 def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ class Repo:
     kind: str = "model"
     private: bool = False
     gated: bool = False
+    downloads: int = 0  # of a month
     files: Files = field(default_factory=dict)
     commits: list[str] = field(default_factory=list)  # the latest last
     earlier: dict[str, Files] = field(default_factory=dict)  # by commit
@@ -527,6 +528,16 @@ class Handler(BaseHTTPRequestHandler):
             }
         )  # fmt: skip
 
+    def listing(self, kind: str) -> None:
+        query = dict(parse_qsl(urlsplit(self.path).query))
+        found = [
+            repo for (its, name), repo in self.hub.repos.items()
+            if its == kind and not repo.private and query["search"].lower() in name.lower()
+        ]  # fmt: skip
+        found.sort(key=lambda repo: -repo.downloads)
+        answer = [{"id": repo.id, "downloads": repo.downloads} for repo in found]
+        self._json(answer[: int(query["limit"])])
+
     def _at(self, kind: str, repo: str, revision: str) -> Repo:
         target = self.hub.find(kind, repo, self.user)
         if revision != "main" and revision not in target.commits:
@@ -638,6 +649,7 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("PUT", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_put),
     ("GET HEAD", r"/lfs/(?P<oid>[0-9a-f]{64})", Handler.lfs_get),
     ("POST", rf"/api/{_KIND}/{_REPO}/commit/{_REV}", Handler.commit),
+    ("GET", rf"/api/{_KIND}", Handler.listing),
     ("GET", rf"/api/{_KIND}/{_REPO}/revision/{_REV}", Handler.info),
     ("GET", rf"/api/{_KIND}/{_REPO}/tree/{_REV}(?:/(?P<path>.+))?", Handler.tree),
     ("POST", rf"/api/{_KIND}/{_REPO}/paths-info/{_REV}", Handler.paths_info),

@@ -17,6 +17,8 @@ from finetune.runs.store import RunStore
 from finetune.ui import form
 from finetune.ui.tabs.train import TrainTab
 from tests.conftest import TOKEN
+from tests.jobs.test_service import until
+from tests.support import toys
 from tests.support.browser import (
     App,
     choose,
@@ -163,7 +165,6 @@ def test_a_persons_own_file(app: App, page: Page, toy_checkpoint: Path, tmp_path
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
     page.get_by_role("tab", name="Data").click()
     expect(page.locator("#look-progress")).to_contain_text("nyu-mll/glue is not on the Hub")
-    page.get_by_role("button", name="Your own files").click()
     page.locator("#train-file input[type=file]").set_input_files(own_file(tmp_path))
     expect(page.locator("#overview")).to_contain_text("Choose it as sentence1_column")
     expect(page.locator("#overview")).to_contain_text("number, ours, theirs, verdict")
@@ -191,6 +192,27 @@ def test_a_persons_own_file(app: App, page: Page, toy_checkpoint: Path, tmp_path
     assert prepared.labels == ["no", "yes"]
     assert prepared.data["source"] == "tickets.csv"
     assert prepared.data["columns"]["label"] == "verdict"
+
+
+@pytest.mark.long
+def test_four_clicks_lead_from_a_file_to_the_first_loss(
+    app: App, page: Page, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    fill_toy(page, toy_checkpoint, 1)
+    page.get_by_role("tab", name="Data").click()
+    page.evaluate("clicks = 1; addEventListener('click', (event) => clicks += event.isTrusted)")
+    rows = [f"{first},{second},{'dup' if same else 'other'}" for first, second, same in
+            toys.rows(150)]  # fmt: skip
+    (tmp_path / "a.csv").write_text("\n".join(["ours,theirs,verdict", *rows]))
+    page.locator("#train-file input[type=file]").set_input_files(tmp_path / "a.csv")  # the first
+    page.get_by_role("button", name="It is 'dup'").click()
+    expect(page.locator("#findings")).to_contain_text("The positive class is 'dup'")
+    page.get_by_role("button", name="Train on these pairs").click()
+    press_train(page)
+    until(lambda: any(app.store.summary(run).train for run in app.store.runs()))
+    config = app.store.runs()[0].config()
+    assert (config.positive_label, config.dataset[:7]) == ("dup", "upload/")
+    assert page.evaluate("clicks") <= 4
 
 
 def test_the_default_is_chosen_where_nothing_else_was(browser: Browser, store: RunStore) -> None:

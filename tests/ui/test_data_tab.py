@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 
 from finetune.config import RunConfig
 from finetune.data import dataset_cache
-from finetune.data.check_report import CheckReport, Example, Finding
+from finetune.data.check_report import CheckReport, Example, Finding, Remedy
 from finetune.jobs import check
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.store import RunStore
 from finetune.ui.tabs.data import Drawn
+from tests.support.hub import LoopbackHub
 from tests.support.tabs import data_tab, new_check
 from tests.ui.test_app import NOBODY
 
@@ -55,7 +57,7 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     first = watched.tick()
     assert set(first) == {tab.progress}
     assert "reading train: 50,000 rows" in first[tab.progress]
-    columns = {"sentence2": "q"}
+    columns = {"sentence1": "p", "sentence2": "q", "label": "y"}
     report = CheckReport("x", corpus="c", labels=["a", "b"], columns=columns, read={"train": 9})
     watched.write("partial.json", report.to_json())
     watched.check.append(events.PhaseStarted(phase=Phase.MEASURE_LENGTHS))
@@ -93,7 +95,8 @@ def test_rows_come_in_the_requested_order(
 
     monkeypatch.setattr(dataset_cache, "preview_rows", preview_rows)
     tab = watched.tab
-    report = CheckReport("x", corpus="c", labels=["a", "b"], read={"train": 9, "test": 2})
+    columns = {"sentence1": "p", "label": "y"}
+    report = CheckReport("x", corpus="c", columns=columns, read={"train": 9, "test": 2})
     watched.write("report.json", report.to_json())
     assert "an owl" in watched.tick()[tab.rows]
     shown = tab.on_rows(NOBODY, watched.check.id, "test", "random")
@@ -150,3 +153,32 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
     partial = CheckReport(**json.loads((job.folder / "partial.json").read_text()))
     assert partial.splits == report.splits
     assert (partial.lengths.bins, report.lengths.rows) == ([], 1746)
+
+
+def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
+    remedy = Remedy("drop_leaked", True, "<i>Leave</i> them out")
+    leakage = Finding("leakage", "warns", "Leakage", 3, "Kept.", remedies=[remedy])
+    report = CheckReport("x", findings=[leakage], sheets=["A", "B"])
+    watched.write("report.json", report.to_json())
+    tab, changes = watched.tab, watched.tick()
+    assert 'data-field="drop_leaked" data-value="true">&lt;i&gt;' in changes[tab.findings]
+    assert changes[tab.columns[4]]["visible"]
+    assert ("B", "B") in changes[tab.columns[4]]["choices"]
+    pressed = gr.EventData(None, {"field": "drop_leaked", "value": True})
+    assert tab.on_remedy(NOBODY, pressed) == {tab.remedies["drop_leaked"]: True}
+    assert tab.on_remedy(NOBODY, gr.EventData(None, {"field": "name"})) == gr.skip()
+
+
+def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:
+    for name, downloads in (("ada/some-pairs", 5), ("ada/PAIRS", 7000), ("ada/other", 9)):
+        hub.add_repo(name, "dataset", downloads=downloads)
+    tab = data_tab(store)
+    shown = tab.search.on_search(NOBODY, " pairs ")[tab.search.results]
+    assert re.findall(r">([\w/-]+)</button>", shown) == ["ada/PAIRS", "ada/some-pairs"]
+    assert "7,000 downloads" in shown
+    assert "Nothing on the Hub has" in tab.search.on_search(NOBODY, "zebra")[tab.search.results]
+    chosen = tab.search.on_choose(NOBODY, gr.EventData(None, {"value": "ada/PAIRS"}))
+    assert [chosen[box] for box in tab.datasets] == ["ada/PAIRS"] * 2
+    assert chosen[tab.columns[0]] == ""
+    hub.fail("GET", "/api/datasets", 500, times=9)
+    assert "does not answer" in tab.search.on_search(NOBODY, "pairs")[tab.search.results]

@@ -33,12 +33,16 @@ from finetune.runs.summary import ENDED
 from finetune.ui import elements, feedback, form, upload_limits
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
+from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
 
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
 # What belongs to one source and means nothing to another.
 CLEARED_FIELDS = (*SOURCE_FIELDS[1:], "positive_label")
-CHOSEN_COLUMNS = ("sentence1_column", "sentence2_column", "label_column", "positive_label")
+CHOSEN_COLUMNS = (
+    "sentence1_column", "sentence2_column", "label_column", "positive_label", "sheet",
+)  # fmt: skip
+REMEDIES = (*CHOSEN_COLUMNS[:-1], "drop_leaked", "drop_duplicates")  # fields that a finding sets
 _TEMPLATE = "checks.html"
 
 Choices = list[tuple[str, str]]  # label, value
@@ -68,47 +72,47 @@ class DataTab:
         """Lay out the tab inside the current `gr.Tab`, after `draw_poller`; the form's controls
         drawn here."""
         self.check_id, self.drawn = gr.State(""), gr.State(Drawn())
-        elements.note(gettext("Bring sentence pairs, and see what is in them before you train."))
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=2, min_width=320):
-                controls = self._draw_choice()
-            with gr.Column(scale=3, min_width=320):
+        with gr.Row(equal_height=False, elem_id="data-parts"):
+            with gr.Column(min_width=320, elem_id="data-choice"):
+                self._draw_choice()
+            with gr.Column(min_width=320, elem_id="data-report"):
                 self._draw_report()
+            with gr.Column(min_width=320, elem_id="data-form"):
+                controls = form.draw_data()
+                self.examine = gr.Button(gettext("Examine again"), elem_id="examine")
         return controls
 
-    def _draw_choice(self) -> dict[str, gr.components.Component]:
-        self.dataset = gr.Dropdown(
-            form.datasets(), value=BUNDLED_DATASET, label=gettext("Pairs"), elem_id="pairs",
-            info=gettext("One offered here, or a Hub dataset as owner/name."),
-            allow_custom_value=True,
-        )  # fmt: skip
-        labels = {
-            "train": gettext("train file"),
-            "validation": gettext("validation file (optional)"),
-            "test": gettext("test file (optional)"),
-        }
-        with gr.Accordion(gettext("Your own files"), open=False, elem_id="own-files"):
-            text = gettext(
-                "CSV, TSV, JSONL, JSON or Parquet, also as .gz. Without a validation file "
-                "a part of the training file is cut off for it."
-            )
+    def _draw_choice(self) -> None:
+        text = gettext("Drop a CSV, Excel or Parquet file")
+        self.files = [elements.pairs_file(text, "train-file", 150)]
+        text = gettext(
+            "Also TSV, JSON, JSONL and ODS; text as .gz too. A header, a pair in each row."
+        )
+        elements.note(text)
+        with gr.Accordion(
+            gettext("Validation and test files of your own"), open=False, elem_id="own-files"
+        ):
+            text = gettext("Without them a part of the dropped file is cut off for validation.")
             elements.note(text)
-            self.files = [
-                elements.pairs_file(labels[split], f"{split}-file") for split in uploads.SPLITS
-            ]
-        controls = form.draw_data()
-        self.examine = gr.Button(gettext("Examine"), variant="primary", elem_id="examine")
+            labels = gettext("validation file (optional)"), gettext("test file (optional)")
+            for split, label in zip(uploads.SPLITS[1:], labels, strict=True):
+                self.files.append(elements.pairs_file(label, f"{split}-file"))
         self.message = elements.notice("data-message")
-        return controls
+        self.dataset = gr.Dropdown(
+            form.datasets(), value=BUNDLED_DATASET, elem_id="pairs", allow_custom_value=True,
+            label=gettext("or use the bundled pairs"),
+            info=gettext("Or an earlier file, or a Hub dataset as owner/name."),
+        )  # fmt: skip
+        self.search = HubSearch(self.store, "dataset")
+        self.search.draw()
 
     def _draw_report(self) -> None:
         self.progress = gr.HTML(elem_id="look-progress", elem_classes="ft-if-filled")
-        self.overview = gr.HTML(
-            macro(_TEMPLATE, "empty")(), elem_id="overview", js_on_load=elements.TAB_LINKS
-        )
+        script = elements.TAB_LINKS + elements.CHOICES
+        self.overview = gr.HTML(macro(_TEMPLATE, "empty")(), elem_id="overview", js_on_load=script)
         with gr.Column(visible=False) as self.more:
             elements.heading(gettext("Findings"))
-            self.findings = gr.HTML(elem_id="findings")
+            self.findings = gr.HTML(elem_id="findings", js_on_load=script)
             elements.heading(gettext("Rows"))
             with gr.Row(equal_height=True):
                 text = gettext("split")
@@ -140,6 +144,11 @@ class DataTab:
         changes = [box.input if isinstance(box, choosers) else box.submit for box in boxes]
         gr.on(changes, **self.examining(), **latest)
         self.examine.click(**self.examining("pressed"), **quick)
+        self.remedies = {name: controls[name] for name in REMEDIES}
+        for part in (self.overview, self.findings):
+            outputs = [self.message, *self.remedies.values()]
+            part.select(self.on_remedy, None, outputs, **quick).then(**self.examining(), **quick)
+        self.search.wire(self.datasets, self.cleared).then(**self.examining(), **quick)
         self.poller.submit(self.on_tick, [self.check_id, self.drawn], everything, **quick)
         bounded = latest | {"queue": True, "concurrency_limit": 4}
         for event, order in ((self.split.input, "first"), (self.again.click, "random")):
@@ -172,6 +181,13 @@ class DataTab:
         # An update for each: Gradio empties the one it has used.
         selected = {box: gr.update(choices=choices, value=dataset) for box in self.datasets}
         return {self.message: "", **selected, **self.cleared}
+
+    @handler
+    def on_remedy(self, store: RunStore, event: gr.EventData) -> Updates:
+        """A button on a finding was pressed: the form has what it says."""
+        choice = elements.event_data(event)
+        control = self.remedies.get(str(choice.get("field")))
+        return {} if control is None else {control: choice.get("value")}
 
     @handler
     def on_examine(self, store: RunStore, cause: str, former_id: str, *values: Any) -> Updates:
@@ -229,7 +245,7 @@ class DataTab:
         # that away.
         for chooser, now, before in zip_longest(self.columns, choices, drawn.choices):
             if now != before:
-                updates[chooser] = gr.update(choices=now)
+                updates[chooser] = gr.update(choices=now, visible=bool(now))
         return updates
 
     @handler
@@ -251,7 +267,7 @@ def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
     except FinetuneError as error:
         return feedback.show_errors(error)
     caption = gettext("Rows of {split}", split=split)
-    return macro(_TEMPLATE, "rows")(rows, bool(report.columns.get("sentence2")), caption)
+    return macro(_TEMPLATE, "rows")(rows, report.columns, caption)
 
 
 def _column_choices(report: CheckReport) -> tuple[Choices, ...]:
@@ -262,8 +278,10 @@ def _column_choices(report: CheckReport) -> tuple[Choices, ...]:
         guess = report.columns.get(role) or gettext("none found")
         none = [(NO_COLUMN, NO_COLUMN)] if role == "sentence2" else []
         choices.append([(gettext("guessed: {name}", name=guess), ""), *none, *usable])
-    if len(report.labels) > 2:
-        return (*choices, [(gettext("macro F1 over all classes"), "")])
     default = gettext("default: {name}", name=report.positive_label or gettext("the second"))
+    if len(report.labels) > 2:
+        default = gettext("macro F1 over all classes")
     classes = [(name, name) for name in report.labels] if len(report.labels) == 2 else []
-    return (*choices, [(default, ""), *classes])
+    sheets = [(name, name) for name in report.sheets[:200]] if len(report.sheets) > 1 else []
+    first = [(gettext("the first with a table"), "")] if sheets else []
+    return (*choices, [(default, ""), *classes], [*first, *sheets])

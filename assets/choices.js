@@ -1,0 +1,16 @@
+// Sends what a button in an HTML part chooses (macros.html: choice). Its part is drawn anew by the
+// answer: the keyboard's focus then goes to the button in the same place.
+let part = null;
+element.addEventListener('click', (event) => {
+  const button = event.target.closest('button[data-field]');
+  if (!button) return;
+  part = button.closest('[data-kind]')?.dataset.kind ?? null;
+  button.setAttribute('aria-busy', 'true');
+  trigger('select', {field: button.dataset.field, value: JSON.parse(button.dataset.value)});
+});
+watch('value', () => {
+  for (const button of element.querySelectorAll('[aria-busy]')) button.removeAttribute('aria-busy');
+  const now = document.activeElement;
+  if (part && (!now || now === document.body))
+    element.querySelector(`[data-kind="${part}"] :is(button[data-field], summary)`)?.focus();
+});
