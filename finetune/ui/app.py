@@ -140,11 +140,12 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     hosts = origins.AllowedHosts(name, lambda: page.share_url or "")
     style = theme.asset("palette.css") + theme.asset("gradio.css")
+    scripts = theme.asset("page.js") + theme.asset("address.js")
     settings: dict[str, Any] = {
         "theme": theme.theme(),
         "css_paths": theme.CSS,
         "favicon_path": theme.FAVICON,
-        "head": f"<style>{style}</style><script>{theme.asset('page.js')}</script>",
+        "head": f"<style>{style}</style><script>{scripts}</script>",
         "ssr_mode": False,
         "_frontend": False,  # Gradio would give up if the first page took 3 s (a busy machine)
         "run_history": False,

@@ -24,8 +24,14 @@ def empty() -> Markup:
     return macro("model_chooser.html", "empty")()
 
 
-def choices(store: RunStore, current: str | None) -> dict[str, Any]:
-    """A dropdown's update: the runs with a model, the newest selected unless `current` is one."""
+def choices(store: RunStore, current: str | None, asked: str | None = None) -> dict[str, Any]:
+    """A dropdown's update: the runs with a model, the newest selected unless `current` is one, or
+    the one that an address has `asked` for.
+
+    Raises:
+        NoSuchRun: when that is not there.
+    """
+    current = store.get(asked).id if asked else current
     options = []
     for run in store.runs():
         if run.has_model():

@@ -31,6 +31,8 @@ from finetune.ui.i18n import gettext
 from finetune.ui.model_chooser import Models
 from finetune.ui.run_view import duration, when
 
+_LONGEST = 4000  # characters of an address; a longer pair has none
+
 
 @dataclass
 class PredictTab:
@@ -46,6 +48,7 @@ class PredictTab:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         elements.note(gettext("Ask a tuned model whether two sentences mean the same, and why."))
         self.empty = elements.no_model("predict-empty")
+        self.address = elements.address("predict")
         self.run = gr.Dropdown(
             [], label=gettext("Model"), elem_id="predict-run", interactive=True,
             allow_custom_value=True,
@@ -104,14 +107,22 @@ class PredictTab:
         )
         for pressed, kind in ((self.right, "right"), (self.wrong, "wrong")):
             pressed.click(self.on_draw, [self.run, gr.State(kind)], everything, **quick)
-        self.opening = {"fn": self.on_open, "inputs": self.run, "outputs": everything}
+        asking = elements.opening("predict", self.address, [self.run])
+        self.opening = {"fn": self.on_open, "outputs": everything, **asking}
 
     @reports_errors_in("answer")
-    def on_open(self, store: RunStore, run_id: str | None) -> Updates:
-        """The tab was opened: the models there are, the newest chosen."""
-        update = model_chooser.choices(store, run_id)
+    def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
+        """The tab was opened: the models there are, the newest chosen; the pair of an address is
+        asked again."""
+        asked = elements.asked(address)
+        update = model_chooser.choices(store, run_id, asked.get("run"))
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
-        return {self.run: update, self.empty: empty}
+        updates: Updates = {self.run: update, self.empty: empty}
+        if sentence1 := asked.get("sentence1"):
+            pair = sentence1, asked.get("sentence2", "")
+            updates |= {self.first: pair[0], self.second: pair[1]}
+            updates |= self._asked(store, update["value"], *pair, PredictOptions())
+        return updates
 
     @reports_errors_in("answer")
     def on_run(self, store: RunStore, run_id: str | None, question: Any) -> Updates:
@@ -122,6 +133,8 @@ class PredictTab:
             paired = service.run_summary(store, store.get(run_id)).paired
         text = gettext("Compare") if paired else gettext("Ask")
         updates: Updates = {self.second: gr.update(visible=paired), self.ask: gr.update(value=text)}
+        if not question or question[0] != run_id:
+            updates[self.address] = elements.query(run=run_id or "")
         if question and question[0] != run_id:
             hidden = gr.update(visible=False)
             updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}
@@ -141,7 +154,13 @@ class PredictTab:
         self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *flags: bool
     ) -> Updates:
         """The answer to one pair."""
-        options, question = PredictOptions(*map(bool, flags)), None
+        return self._asked(store, run_id, sentence1, sentence2, PredictOptions(*map(bool, flags)))
+
+    def _asked(
+        self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str,
+        options: PredictOptions,
+    ) -> Updates:  # fmt: skip
+        question, address = None, elements.query(run=run_id or "")
         try:
             with self.models.using(store, run_id) as predictor:
                 prediction = predictor(sentence1, sentence2, options)
@@ -150,7 +169,10 @@ class PredictTab:
         else:
             answer = macro("answer.html", "answer")(prediction)
             question = (run_id, sentence1, sentence2, options)
+            pair = elements.query(run=run_id or "", sentence1=sentence1, sentence2=sentence2)
+            address = pair if len(pair) <= _LONGEST else address
         return {
+            self.address: address,
             self.answer: answer,
             self.why: gr.update(visible=question is not None),
             self.reasons: "",

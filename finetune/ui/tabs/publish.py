@@ -44,6 +44,7 @@ class PublishTab:
         elements.note(gettext("Share a tuned model on the Hugging Face Hub with an honest card."))
         self.empty = elements.no_model("publish-empty")
         self.poller = elements.polling_element(0.5)
+        self.address = elements.address("publish")
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self._draw_form()
@@ -122,7 +123,8 @@ class PublishTab:
         everything = elements.components(self)
         # As a set: the handler gets a dict.
         push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
-        self.opening = {"fn": self.on_open, "inputs": self.run, "outputs": everything}
+        asking = elements.opening("publish", self.address, [self.run])
+        self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         run_changed = self.run.change(self.on_run, self.run, everything, **latest)
         for event in (run_changed.then, self.licence.change, self.name.blur, self.owner.change):
             event(self.on_card, {*self.form}, self.card, **latest)
@@ -142,9 +144,9 @@ class PublishTab:
         self.poller.submit(self.on_tick, self.run, everything, **quick)
 
     @reports_errors_in("plan")
-    def on_open(self, store: RunStore, run_id: str | None) -> Updates:
+    def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
         """The tab was opened: the models there are, the newest chosen, and how far its push is."""
-        update = model_chooser.choices(store, run_id)
+        update = model_chooser.choices(store, run_id, elements.asked(address).get("run"))
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
         return {self.run: update, self.empty: empty, **self._state(store, update["value"])}
 
@@ -225,6 +227,7 @@ class PublishTab:
             self.result: macro(_TEMPLATE, "state")(pushed),
             self.poller: elements.polling_value(pushed.running or exported.running, event),
             self.take_away: gr.update(visible=has_run),
+            self.address: elements.query(run=run_id or "") if has_run else "",
             self.downloads: downloads,
             self.onnx: gr.update(visible=exported.file is None, interactive=not exported.running),
         }

@@ -46,6 +46,7 @@ class RunsTab:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         self.view = gr.State(blank())
         self.ticked = elements.browser_value()  # ids of the ticked runs
+        self.address = elements.address("runs")
         self.sent = gr.State({})  # by component: a hash of what it shows
         self.run_to_delete = gr.State("")  # id of the run that the question is about
         self.pulse = elements.polling_element(1.5, elements.ALWAYS)
@@ -118,6 +119,8 @@ class RunsTab:
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
         opened = self.table.click(self.on_table, view_inputs, everything, **each)
         self.evaluation.wire(self.view, opened)
+        asking = elements.opening("runs", self.address, view_inputs)
+        self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         tick = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything, **feedback.LATEST}
         keep_ticked = self.table.select(None, None, self.ticked, js="() => finetune.ticked", **each)
         for event in (keep_ticked.then, self.pulse.submit, self.filter.change):
@@ -134,7 +137,20 @@ class RunsTab:
         self.delete.click(self.on_delete, self.view, everything, **quick)
         self.keep.click(lambda: gr.update(visible=False), None, self.confirmation, **quick)
         self.confirm.click(self.on_confirm, [*view_inputs, self.run_to_delete], everything, **quick)
-        self.opening = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything}
+
+    @handler
+    def on_open(self, store: RunStore, view: View, *others: Any) -> Updates:
+        """The tab was opened, perhaps by the address of a run or of a comparison."""
+        *others, address = others
+        asked = elements.asked(address)
+        if run_ids := asked.get("compare"):
+            ticked = " ".join(store.get(run_id).id for run_id in run_ids.split(","))
+            view |= {"comparing": True}
+            return {self.ticked: ticked} | self._change_view(store, view, ticked, *others[1:])
+        if run_id := asked.get("run"):
+            description, view = self._opened(_visible(store, view).get(run_id), view)
+            return description | self._change_view(store, view, *others)
+        return self._refresh(store, view, *others)
 
     @handler
     def on_tick(self, store: RunStore, *view_inputs: Any) -> Updates:
@@ -166,16 +182,19 @@ class RunsTab:
             view["descending"] = not view["descending"] if again else run_table.COLUMNS[target]
             view["by"] = target
         elif action == "open":
-            run = _visible(store, view).get(target)
-            view |= {"opened": run.id, "comparing": False}
-            about = run.about()
-            description = {
-                self.name: gr.update(value=about.name, placeholder=run.title()),
-                self.tags: ", ".join(about.tags),
-                self.note: about.note,
-                self.described: run.id,
-            }
+            description, view = self._opened(_visible(store, view).get(target), view)
         return description | self._change_view(store, view, *others)
+
+    def _opened(self, run: Run, view: View) -> tuple[Updates, View]:
+        """What is typed of a run that is opened, and the view of it."""
+        about = run.about()
+        description = {
+            self.name: gr.update(value=about.name, placeholder=run.title()),
+            self.tags: ", ".join(about.tags),
+            self.note: about.note,
+            self.described: run.id,
+        }
+        return description, view | {"opened": run.id, "comparing": False}
 
     @handler
     def on_action(self, store: RunStore, view: View, *others: Any) -> Updates:
@@ -251,6 +270,9 @@ class RunsTab:
             self.comparison: gr.update(value=comparison, visible=comparing),
             self.run_column: gr.update(visible=bool(opened) and not comparing),
             self.everybody: gr.update(visible=admin),
+            self.address: elements.query(
+                compare=",".join(several) if comparing else "", run="" if comparing else opened
+            ),
         }
         if opened and not comparing:
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it

@@ -104,6 +104,7 @@ class TrainTab:
         self.message = elements.notice("train-message")
         self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
         self.live = live_updates.view(empty=True)
+        self.address = elements.address("train")
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
@@ -117,8 +118,8 @@ class TrainTab:
         self.stop.click(self.on_stop, self.live, everything, **quick)
         self.resume.click(self.on_resume, self.live, everything, **quick)
         self.live.submit(self.on_turn, self.live, everything, **latest)  # its state has changed
-        none = gr.State("")
-        self.opening = {"fn": self.on_turn, "inputs": none, "outputs": everything, **quick}
+        asking = elements.opening("train", self.address)
+        self.opening = {"fn": self.on_open, "outputs": everything, **asking, **quick}
         self.costing = {"fn": self.on_costs, "inputs": values, "outputs": everything, **latest}
         # With other pairs or another checkpoint the lengths are others: measured after the answer.
         sources = {*DATA_FIELDS, "checkpoint"}
@@ -240,7 +241,17 @@ class TrainTab:
         return self._shown(store, run) | {self.message: ""}
 
     @handler
+    def on_open(self, store: RunStore, address: str) -> Updates:
+        """Show the run of an address, or else the one that is training or the newest."""
+        run_id = elements.asked(address).get("run", "")
+        return self._shown(store, store.get(run_id)) if run_id else self._turned(store, "")
+
+    @handler
     def on_turn(self, store: RunStore, run_id: str) -> Updates:
+        """Show the run, whose state is another now."""
+        return self._turned(store, run_id)
+
+    def _turned(self, store: RunStore, run_id: str) -> Updates:
         """Show the run; where there is none the one that is training, or else the newest."""
         try:
             run: Run | None = store.get(run_id)
@@ -255,6 +266,7 @@ class TrainTab:
         stopping = run.stop_requested() and summary.status != "waiting"
         return {
             self.live: run.id,
+            self.address: elements.query(run=run.id),
             self.stop: gr.update(interactive=summary.status not in ENDED and not stopping),
             self.resume: gr.update(visible=summary.status in service.RESUMABLE),
         }
