@@ -16,18 +16,20 @@ Object.assign(window.finetune, (() => {
     if (tab !== 'train' || shown[tab]) query.set('tab', tab);
     for (const [name, value] of new URLSearchParams(shown[tab] ?? '')) query.set(name, value);
     if (String(query) === String(new URLSearchParams(location.search))) return;
-    history.replaceState(history.state, '', `${location.pathname}${String(query) && `?${query}`}`);
+    const text = String(query).replaceAll('%2C', ',');
+    history.replaceState(history.state, '', location.pathname + (text && `?${text}`));
     // A Space's page is in a frame, whose address nobody sees.
-    if (parent !== window) parent.postMessage({queryString: String(query)}, 'https://huggingface.co');
+    if (parent !== window) parent.postMessage({queryString: text}, 'https://huggingface.co');
   };
   const look = () => {
+    // Gradio does not hear a click at once when it has drawn a tab.
     const tab = opened ? null : document.querySelector(`#tabs [role=tab][data-tab-id="${first}"]`);
-    opened ||= Boolean(tab);
-    tab?.click();
+    if (tab?.ariaSelected === 'false') tab.click();
+    opened ||= tab?.ariaSelected === 'true';
     write();
   };
-  addEventListener('load', () => new MutationObserver(look).observe(document.body, {
-    childList: true, subtree: true, attributes: true, attributeFilter: ['aria-selected']}));
+  new MutationObserver(look).observe(document.documentElement, {
+    childList: true, subtree: true, attributes: true, attributeFilter: ['aria-selected']});
 
   return {
     // What a tab shows now.

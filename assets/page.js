@@ -20,10 +20,8 @@
   const soon = () => { due ||= setTimeout(() => { due = 0; tend(); }, 150); };
   for (const what of ['click', 'focusin']) document.addEventListener(what, soon);
   addEventListener('resize', soon);
-  addEventListener('load', () => {
-    new MutationObserver(soon).observe(document.body, {childList: true, subtree: true});
-    soon();
-  });
+  // Gradio may run this after the page was loaded.
+  new MutationObserver(soon).observe(document.documentElement, {childList: true, subtree: true});
   // On a phone the run stands below the form: who presses Train shall see it begin.
   document.addEventListener('click', (event) => {
     if (innerWidth > 640 || !event.target.closest?.('#train')) return;
@@ -253,9 +251,7 @@
     stay(plot);
     if (focused && document.activeElement === document.body) plot.focus({preventScroll: true});
   };
-  addEventListener('load', () => {
-    new MutationObserver(redrawn).observe(document.body, {childList: true, subtree: true});
-  });
+  new MutationObserver(redrawn).observe(document.documentElement, {childList: true, subtree: true});
 })();
 // What the browser alone does in events of the tabs: `js=` and `js_on_load=` in finetune/ui/tabs.
 window.finetune = (() => {

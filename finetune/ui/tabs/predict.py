@@ -118,6 +118,8 @@ class PredictTab:
         update = model_chooser.choices(store, run_id, asked.get("run"))
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
         updates: Updates = {self.run: update, self.empty: empty}
+        if update["value"] != run_id:
+            updates[self.address] = elements.query(run=update["value"] or "")
         if sentence1 := asked.get("sentence1"):
             pair = sentence1, asked.get("sentence2", "")
             updates |= {self.first: pair[0], self.second: pair[1]}
