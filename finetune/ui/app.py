@@ -9,11 +9,13 @@ from typing import Any
 
 import gradio as gr
 from gradio import http_server, utils
+from markupsafe import Markup
 
 from finetune import owners
 from finetune.environment import space
+from finetune.hub import client
 from finetune.runs.store import RunStore
-from finetune.ui import feedback, i18n, origins, routes, theme, upload_limits
+from finetune.ui import auth, elements, feedback, i18n, origins, routes, theme, upload_limits
 from finetune.ui.api import Api
 from finetune.ui.html import macro
 from finetune.ui.i18n import page_text
@@ -38,7 +40,12 @@ def build(store: RunStore) -> gr.Blocks:
         logo = theme.asset("logo.svg").replace("<svg", '<svg aria-hidden="true"', 1)
         claim = page_text("Teach a transformer when two sentences mean the same.")
         name = f"<div><h1>Finetune</h1><p>{claim}</p></div>"
-        gr.HTML(f'<header class="ft-head">{logo}{name}</header>')
+        with gr.Row(elem_classes="ft-top"):
+            gr.HTML(f'<header class="ft-head">{logo}{name}</header>')
+            with gr.Row(elem_classes="ft-side"):
+                side = gr.HTML(js_on_load=elements.TAB_LINKS)
+                auth.sign_in_button()
+        page.load(_side, None, side, **feedback.QUICK)
         for notice in _notices(store):
             gr.HTML(notice)
         tabs = _Tabs(store)
@@ -116,6 +123,12 @@ class _Tabs:
         self.publish_tab.select(**self.publish.opening, **quick)
 
 
+def _side() -> Markup:
+    """The right end of the head, for whoever opens the page."""
+    alone = not owners.is_shared()
+    return macro("head.html", "side")(bool(client.stored_token()) if alone else None)
+
+
 def _notices(store: RunStore) -> list[str]:
     """What a visitor of a Space should know of it, for the head of the page."""
     if (described := space.describe_space(store.root)) is None:
@@ -140,7 +153,7 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     hosts = origins.AllowedHosts(name, lambda: page.share_url or "")
     style = theme.asset("palette.css") + theme.asset("gradio.css")
-    scripts = theme.asset("page.js") + theme.asset("address.js")
+    scripts = "".join(map(theme.asset, ("page.js", "address.js", "news.js")))
     settings: dict[str, Any] = {
         "theme": theme.theme(),
         "css_paths": theme.CSS,

@@ -62,6 +62,16 @@ def announcement(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> 
     return Markup('<span id="announced">{}</span>').format(text)
 
 
+def brief(summary: RunSummary) -> str:
+    """How a run goes, in the few words of a browser's title."""
+    if summary.status == "running" and summary.step and summary.total_steps:
+        return f"{100 * summary.step // summary.total_steps}%"
+    f1 = summary.best.metrics.get("f1") if summary.best else None
+    if summary.status == "finished" and f1 is not None:
+        return gettext("Done: F1 {f1:.2f}", f1=f1)
+    return gettext("Waiting") if summary.status == "waiting" else _headline(summary, (0, 0))
+
+
 def quarters(summary: RunSummary) -> int:
     """How many quarters of the steps are done."""
     return 4 * summary.step // summary.total_steps if summary.total_steps else 0

@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 from gradio.blocks import Block
 
-from finetune.errors import FinetuneError
+from finetune.errors import FinetuneError, PublishError
 from finetune.hub import client, curves_picture, model_card, push_plan
 from finetune.hub.push_plan import PushRequest
 from finetune.jobs import export, push, service
@@ -102,7 +102,6 @@ class PublishTab:
     def _draw_sign_in(self) -> None:
         self.token: gr.Textbox | None = None
         if auth.has_sign_in():
-            gr.LoginButton()
             return
         info = gettext("Paste a token with write access, or run `hf auth login` in a terminal.")
         self.token = gr.Textbox(
@@ -245,6 +244,10 @@ class PublishTab:
         """The visitor's own: of their sign-in on a Space; elsewhere what they typed, or else what
         is stored on this machine where it is theirs alone."""
         if auth.has_sign_in():
-            return oauth.token if oauth else None
+            if oauth is None:
+                raise PublishError(
+                    "You are not signed in.", "Sign in with Hugging Face at the top of the page."
+                )
+            return oauth.token
         stored = client.stored_token() if store.visitor.alone else None
         return str(form[self.token] or "").strip() or stored
