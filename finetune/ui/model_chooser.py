@@ -11,7 +11,7 @@ from markupsafe import Markup
 from finetune.data import checkpoints
 from finetune.jobs import service
 from finetune.runs.store import RunStore
-from finetune.ui.html import macro
+from finetune.ui.html import fixed, macro
 from finetune.ui.i18n import gettext
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def choices(store: RunStore, current: str | None, asked: str | None = None) -> d
     for run in store.runs():
         if run.has_model():
             best = service.run_summary(store, run).best
-            score = f"F1 {best.metrics.get('f1', 0):.3f}" if best else gettext("not scored")
+            score = f"F1 {fixed(best.metrics.get('f1', 0))}" if best else gettext("not scored")
             options.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
     ids = [run_id for _, run_id in options]
     value = current if current in ids else next(iter(ids), None)

@@ -103,7 +103,9 @@ class PublishTab:
         self.token: gr.Textbox | None = None
         if auth.has_sign_in():
             return
-        info = gettext("Paste a token with write access, or run `hf auth login` in a terminal.")
+        info = gettext(
+            "Paste a token with write access, or sign in from a terminal: hf auth login."
+        )
         self.token = gr.Textbox(
             label=gettext("Access token"), info=info, type="password", elem_id="token", max_lines=1
         )
