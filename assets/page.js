@@ -135,7 +135,7 @@
     const left = 100 * stop.x / right, over = made('div', 'ft-at'), box = made('div', 'ft-readout');
     const swatches = plot.closest('.ft-chart').querySelectorAll('.ft-legend .ft-swatch');
     const hair = over.appendChild(made('i', 'ft-hair')), {across, epoch, turn} = plot.dataset;
-    const turns = epoch ? `, ${turn.replace('0', finetune.number((stop.x / epoch).toFixed(2)))}` : '';
+    const turns = epoch ? `, ${turn.replace(/0.00/, finetune.number((stop.x / epoch).toFixed(2)))}` : '';
     const head = `${across} ${plain(stop.x)}${turns}`;
     hair.style.left = `${left}%`;
     box.append(made('b', '', head));

@@ -123,7 +123,7 @@ def open_source(config: RunConfig, root: Path) -> Source:
     if dataset == BUNDLED_DATASET:
         names = {split: f"{split}.csv" for split in uploads.SPLITS}
         paths = {split: catalog.BUNDLED_PAIRS / name for split, name in names.items()}
-        source = _FileSource("the bundled pairs", paths, names)
+        source = _FileSource(_("the bundled pairs"), paths, names)
         source.classes = {"label": LABELS}
         return source
     if is_upload(dataset):
