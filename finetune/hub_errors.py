@@ -55,10 +55,7 @@ _READING = {
 # By cause: the remedy for who sends; others are of the network.
 _SENDING = {
     "missing": _("There is no such repository, or the token may not see it."),
-    "token": _(
-        "The token is wrong or has expired; make a new one in your Hub settings, and paste it here "
-        "or run `hf auth login`."
-    ),
+    "token": _("The token is wrong or has expired; make a new one in your Hub settings."),
     "forbidden": _("The token may not do this; it needs write access to that namespace."),
     "pause": _("The Hub asks for a pause; try again after it."),
     "fault": _("The Hub has a fault; try again in a while."),

@@ -69,7 +69,9 @@ def brief(summary: RunSummary) -> str:
     f1 = summary.best.metrics.get("f1") if summary.best else None
     if summary.status == "finished" and f1 is not None:
         return gettext("Done: F1 {f1:.2f}", f1=f1)
-    return gettext("Waiting") if summary.status == "waiting" else _headline(summary, (0, 0))
+    if summary.status == "waiting":
+        return gettext("Waiting")
+    return _headline(replace(summary, detail=""), (0, 0))
 
 
 def quarters(summary: RunSummary) -> int:
