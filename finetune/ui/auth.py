@@ -46,7 +46,8 @@ class _SignOut(str):
 def sign_in_button() -> None:
     """Draw the button of a Space's sign-in."""
     if has_sign_in():
-        gr.LoginButton(page_text("Sign in"), _SignOut(), size="sm", elem_id="sign-in")
+        # Without its icon, which Gradio serves by a route that is closed here.
+        gr.LoginButton(page_text("Sign in"), _SignOut(), size="sm", icon=None, elem_id="sign-in")
 
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:

@@ -232,7 +232,7 @@ def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, fini
     assert "The answer appears here" in other[tab.answer]
     assert (other[tab.why]["visible"], other[tab.reasons]) == (False, "")
     for run in ("gone", None):
-        assert tab.on_open(NOBODY, run)[tab.run]["value"] == finished.id
+        assert tab.on_open(NOBODY, run, "")[tab.run]["value"] == finished.id
 
 
 def test_markup_is_shown_not_run(store: RunStore) -> None:
