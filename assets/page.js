@@ -148,7 +148,7 @@
     const [x0, x1] = line.x, [y0, y1] = line.y.map(Number);
     return (y0 + (y1 - y0) * (x - x0) / (x1 - x0)).toFixed(4);
   };
-  const plain = (x) => Number.isInteger(x) ? x.toLocaleString('en') : x.toFixed(3);
+  const plain = (x) => finetune.number(Number.isInteger(x) ? x.toLocaleString('en') : x.toFixed(3));
   const made = (tag, name, text = '') => {
     const one = document.createElement(tag);
     if (name) one.className = name;
@@ -160,23 +160,24 @@
     const left = 100 * stop.x / right, over = made('div', 'ft-at'), box = made('div', 'ft-readout');
     const swatches = plot.closest('.ft-chart').querySelectorAll('.ft-legend .ft-swatch');
     const hair = over.appendChild(made('i', 'ft-hair')), {across, epoch, turn} = plot.dataset;
-    const turns = epoch ? `, ${turn.replace('0.00', (stop.x / epoch).toFixed(2))}` : '';
+    const turns = epoch ? `, ${turn.replace(/0.00/, finetune.number((stop.x / epoch).toFixed(2)))}` : '';
     const head = `${across} ${plain(stop.x)}${turns}`;
     hair.style.left = `${left}%`;
     box.append(made('b', '', head));
     const told = lines.map((line, n) => {
       const point = stop.at[n] ?? near(line.x, stop.x);
       const value = line.straight ? between(line, stop.x) : line.y[point];
+      const written = finetune.number(value);
       const away = !line.straight && line.x[point] !== stop.x ? `(${plain(line.x[point])})` : '';
       const row = box.appendChild(made('span')), swatch = swatches[n].cloneNode(true);
-      row.append(swatch, made('span', '', line.name), made('b', '', value));
+      row.append(swatch, made('span', '', line.name), made('b', '', written));
       if (away) row.append(made('small', '', away));
       else {
         const spot = over.appendChild(made('i', `ft-spot ${swatch.classList[1]}`));
         spot.style.left = `${left}%`;
         spot.style.top = `${100 * (high - Number(value)) / (high - low)}%`;
       }
-      return `${line.name} ${value}${away && ` ${away}`}`;
+      return `${line.name} ${written}${away && ` ${away}`}`;
     });
     box.style[left > 50 ? 'left' : 'right'] = '4px';
     over.setAttribute('aria-hidden', 'true'); // it is told as the slider's value
@@ -287,7 +288,13 @@ window.finetune = (() => {
   const otherPairs = (pairs, other, blank) =>
     pairs === other ? [keep, ...blank.map(() => keep)] : [pairs, ...blank];
 
-  return {otherPairs};
+  // A number as it is written in English, with the separators of the page's language.
+  const number = (text) => {
+    const marks = document.querySelector('#separators')?.dataset;
+    return marks ? text.replace(/[.,]/g, (mark) => mark === ',' ? marks.group : marks.decimal) : text;
+  };
+
+  return {otherPairs, number};
 })();
 // Tells the server the language in which Gradio shows the page, as it writes it into the document.
 (() => {

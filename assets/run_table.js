@@ -7,7 +7,7 @@ element.addEventListener('click', (event) => {
 });
 
 // The boxes are this page's own: a table that is drawn anew is ticked as the old one was.
-const ticked = new Set();
+const ticked = new Set(finetune.compared());
 element.addEventListener('change', (event) => {
   const box = event.target.closest('input[data-do=choose]');
   if (!box) return;

@@ -3,9 +3,11 @@ const ofRun = () => element.querySelector('[data-run]')?.dataset.run ?? '';
 const panel = () => element.querySelector('.ft-threshold');
 function put(root, value, scores, exact) {
   root.dataset.now = exact;
-  root.querySelector('output').textContent = value.toFixed(exact === String(value) ? 3 : 2);
+  const digits = exact === String(value) ? 3 : 2;
+  root.querySelector('output').textContent = finetune.number(value.toFixed(digits));
   for (const [name, score] of Object.entries(scores)) {
-    root.querySelector(`[data-score="${name}"]`).textContent = score.toFixed(3);
+    root.querySelector(`[data-score="${name}"]`).textContent =
+      finetune.number(score.toFixed(3));
   }
   const cursor = element.querySelector('#panel-thresholds .ft-cursor');
   if (cursor) cursor.style.left = `${100 * value}%`;

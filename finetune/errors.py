@@ -79,4 +79,5 @@ class Cancelled(PublishError):
 def some(names: Sequence[object], most: int = 8) -> str:
     """The first few of some names, and how many more there are."""
     shown = ", ".join(str(name)[:60] for name in names[:most])
-    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
+    more = len(names) - most
+    return Message("{names} and {more} more", names=shown, more=more) if more > 0 else shown

@@ -63,6 +63,7 @@ _SENDING = {
     "unpaid": _("It has to be paid for: choose other hardware, or see your Hub billing settings."),
     "behind": _("Someone else committed in between; see what they did, then try again."),
     "refused": _("The Hub does not take this; check the name and the licence."),
+    "silent": _("Check the network and try again."),
 }
 _OF_STATUS = {
     401: "token", 402: "unpaid", 403: "forbidden", 404: "missing", 409: "behind", 412: "behind",
@@ -138,7 +139,7 @@ def _pause(response: Any) -> int:
 
 def sender_remedy(cause: Cause) -> str:
     """What to do about a cause, for who sends."""
-    return _SENDING.get(cause.name, _("Check the network and try again."))
+    return _SENDING.get(cause.name, _SENDING["silent"])
 
 
 def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> FinetuneError:

@@ -34,14 +34,15 @@ def message(template: str, /, **values: object) -> str:
     return Message(template, **values)
 
 
-def encode(value: Any) -> Any:
-    """A value for JSON that keeps the template and the values of each message in it."""
-    if isinstance(value, Message) and value.values:
-        return {"template": value.template, "values": encode(dict(value.values))}
+def encode(value: Any, within: bool = False) -> Any:
+    """A value for JSON that keeps the template and the values of each message in it; `within`
+    another message, one without values would else be a word that nobody translates."""
+    if isinstance(value, Message) and (value.values or within):
+        return {"template": value.template, "values": encode(dict(value.values), True)}
     if isinstance(value, dict):
-        return {name: encode(part) for name, part in value.items()}
+        return {name: encode(part, within) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [encode(part) for part in value]
+        return [encode(part, within) for part in value]
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 

@@ -128,7 +128,7 @@ def open_source(config: RunConfig, root: Path) -> Source:
         names = {split: f"{split}.csv" for split in uploads.SPLITS}
         paths = {split: catalog.BUNDLED_PAIRS / name for split, name in names.items()}
         source = _FileSource(paths, names)
-        source.name = "the bundled pairs"
+        source.name = _("the bundled pairs")
         source.classes = {"label": LABELS}
         return source
     if is_upload(dataset):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.messages import message
 from finetune.metrics import intervals
 from finetune.metrics.classification import Floats, Indices, Truths
 from finetune.metrics.intervals import Interval
@@ -138,5 +139,7 @@ def _bins(trait: str, values: NDArray[Any]) -> Iterator[tuple[str, str, Truths]]
         quartiles = np.quantile(values, [0.25, 0.5, 0.75, 1], method="lower")
         edges = [-np.inf, *np.unique(quartiles)]
         for low, high in pairwise(edges):
-            over = "" if low == -np.inf else f"over {low:g} "
-            yield trait, f"{over}up to {high:g}", (low < values) & (values <= high)
+            name = message("over {low:g} up to {high:g}", low=float(low), high=float(high))
+            if low == -np.inf:
+                name = message("up to {high:g}", high=float(high))
+            yield trait, name, (low < values) & (values <= high)

@@ -110,10 +110,17 @@ class HubClient:
             )
         kind = kinds[name]
         price = (kind.unit_cost_usd or 0) * (60 if kind.unit_label == "minute" else 1)
-        text = f"{kind.pretty_name}, {price:.2f} USD an hour while it is awake"
-        if sleep_time := default_sleep_time(name):
-            text += f"; it sleeps after {sleep_time // 60} minutes without a visitor"
-        return text
+        sleep_time = default_sleep_time(name)
+        text = _(
+            "{hardware}, {price:.2f} USD an hour while it is awake",
+            hardware=kind.pretty_name,
+            price=price,
+        )
+        if not sleep_time:
+            return text
+        return _(
+            "{price}; it sleeps after {n} minutes without a visitor", price=text, n=sleep_time // 60
+        )
 
     def space_files(self, name: str, mark: str) -> set[str] | None:
         """The files of a Space, which has one called `mark`; None where there is no Space."""
@@ -191,6 +198,8 @@ class HubClient:
         """The Hub's refusal in our words, never with a header or a token."""
         cause = hub_errors.cause(error)
         remedy = hub_errors.sender_remedy(cause)
+        if cause.status == 401 and self._token.startswith("hf_oauth"):
+            remedy = _("The sign-in has expired: sign out at the top of the page and in again.")
         if cause.status == 403 and self._token.startswith("hf_oauth"):
             remedy = _(
                 "This sign-in may write to new repositories and to those made here. Choose a "
@@ -199,6 +208,11 @@ class HubClient:
         if status := cause.status:
             fact = _("{action} was refused with status {status}.", action=action, status=status)
             return (PublishError if status < 500 else NoAnswer)(fact, remedy)
+        if cause.name == "silent":
+            endpoint = hub_connection.hub_endpoint()
+            fact = _("{action} failed: the Hub at {endpoint} does not answer.", action=action,
+                     endpoint=endpoint)  # fmt: skip
+            return NoAnswer(fact, remedy)
         reason = cause.reason or self._without_secrets(hub_errors.chain(error)[-1])
         return NoAnswer("{action} failed: {reason}.", remedy, action=action, reason=reason)
 

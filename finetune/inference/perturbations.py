@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from finetune.messages import message as _
+
 MOST = 100
 _TAKE_NOT = {
     "is", "are", "was", "were", "can", "could", "will", "would", "should", "must", "may", "might",
@@ -57,15 +59,19 @@ def small_edits(sentence1: str, sentence2: str | None) -> list[Edit]:
 def _edits(sentence1: str, sentence2: str | None) -> Iterator[Edit]:
     """Edits of a pair; some may change nothing, be the same or leave a sentence empty."""
     if sentence2 is not None:
-        yield Edit("swap", "The two sentences change places.", sentence2, sentence1)
-        yield Edit("same", "Sentence 2 becomes sentence 1, word for word.", sentence1, sentence1)
-        yield Edit("same", "Sentence 1 becomes sentence 2, word for word.", sentence2, sentence2)
-    where = "" if sentence2 is None else "In sentence 1, "
+        yield Edit("swap", _("The two sentences change places."), sentence2, sentence1)
+        text = _("Sentence 2 becomes sentence 1, word for word.")
+        yield Edit("same", text, sentence1, sentence1)
+        text = _("Sentence 1 becomes sentence 2, word for word.")
+        yield Edit("same", text, sentence2, sentence2)
     for kind, rule in (("negation", _negations), ("number", _numbers), ("drop", _drops)):
         for description, text in rule(sentence1):
-            yield Edit(kind, f"{where}{description}.", text, sentence2)
+            if sentence2 is not None:
+                description = _("Sentence {n}: {change}", n=1, change=description)
+            yield Edit(kind, description, text, sentence2)
         for description, text in rule(sentence2 or ""):
-            yield Edit(kind, f"In sentence 2, {description}.", sentence1, text)
+            description = _("Sentence {n}: {change}", n=2, change=description)
+            yield Edit(kind, description, sentence1, text)
 
 
 def find_flips(
@@ -86,7 +92,7 @@ def find_flips(
 
 def _replaced(text: str, word: re.Match[str], new: str) -> _Change:
     changed = text[: word.start()] + new + text[word.end() :]
-    return f'"{word[0]}" becomes "{new}"', changed
+    return _("“{word}” becomes “{other}”.", word=word[0], other=new), changed
 
 
 def _without(text: str, word: re.Match[str]) -> str:
@@ -103,7 +109,7 @@ def _negations(text: str) -> Iterator[_Change]:
     for word in _WORD.finditer(text):
         lower = word[0].lower().replace("’", "'")
         if lower in ("not", "n't", "never"):
-            yield f'"{word[0]}" is taken out', _without(text, word)
+            yield _("“{word}” is taken out.", word=word[0]), _without(text, word)
         elif lower == "cannot" or lower.endswith("n't"):
             irregular = {"can't": word[0][:-2], "won't": f"{word[0][0]}ill"}
             yield _replaced(text, word, irregular.get(lower, word[0][:-3]))
@@ -121,4 +127,4 @@ def _numbers(text: str) -> Iterator[_Change]:
 
 def _drops(text: str) -> Iterator[_Change]:
     for word in _WORD.finditer(text):
-        yield f'"{word[0]}" is left out', _without(text, word)
+        yield _("“{word}” is left out.", word=word[0]), _without(text, word)

@@ -17,6 +17,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -24,8 +25,8 @@ from typing import NamedTuple
 from finetune import disk, owners
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
-from finetune.jobs import workers
-from finetune.jobs.background import store_lock
+from finetune.jobs import webhook, workers
+from finetune.jobs.background import current_state, store_lock
 from finetune.messages import message
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -215,6 +216,7 @@ class Scheduler(threading.Thread):
     ) -> None:
         super().__init__(name="scheduler", daemon=True)
         self._store, self._warm, self._every, self._release = store.everyone, warm, every, release
+        self._at_work: list[Run] = []  # at the last look; kept where their end is announced
         self._requests: SimpleQueue[threading.Event | None] = SimpleQueue()  # None to end
 
     def close(self) -> None:
@@ -254,6 +256,18 @@ class Scheduler(threading.Thread):
         if owners.is_shared():
             _stop_overdue(store)
         _dispatch(store)
+        if os.environ.get(webhook.VARIABLE):
+            self._announce()
         if self._warm and not running_runs(store):
             with store_lock(store):
                 workers.start_warm_worker(store)
+
+    def _announce(self) -> None:
+        """Tell the owner of the runs that have ended since the last look."""
+        running = running_runs(self._store)
+        ids = {run.id for run in running}
+        for run in self._at_work:
+            if run.id not in ids and run.folder.is_dir():
+                state = current_state(run, partial(self._store.summary, run))
+                webhook.announce(run, state)
+        self._at_work = running

@@ -25,6 +25,8 @@ from finetune.runs.store import RunStore
 from finetune.ui import auth, feedback, upload_limits
 from finetune.ui.model_chooser import Models
 
+_DEFAULTS: dict[str, Any] = {}  # of a run: those of RunConfig
+
 
 @dataclass
 class Api:
@@ -209,7 +211,7 @@ class Api:
         with self._store_of(request) as store:
             return _status(store, run_id)
 
-    def start_run(self, request: gr.Request, config: dict) -> dict:
+    def start_run(self, request: gr.Request, config: dict = _DEFAULTS) -> dict:
         """Start a run, or put it in the queue where another is training.
 
         Args:

@@ -9,11 +9,13 @@ from typing import Any
 
 import gradio as gr
 from gradio import http_server, utils
+from markupsafe import Markup
 
 from finetune import owners
 from finetune.environment import space
+from finetune.hub import client
 from finetune.runs.store import RunStore
-from finetune.ui import feedback, i18n, origins, routes, theme, upload_limits
+from finetune.ui import auth, elements, feedback, i18n, origins, routes, theme, upload_limits
 from finetune.ui.api import Api
 from finetune.ui.html import macro
 from finetune.ui.i18n import page_text
@@ -38,7 +40,12 @@ def build(store: RunStore) -> gr.Blocks:
         logo = theme.asset("logo.svg").replace("<svg", '<svg aria-hidden="true"', 1)
         claim = page_text("Teach a transformer when two sentences mean the same.")
         name = f"<div><h1>Finetune</h1><p>{claim}</p></div>"
-        gr.HTML(f'<header class="ft-head">{logo}{name}</header>')
+        with gr.Row(elem_classes="ft-top"):
+            gr.HTML(f'<header class="ft-head">{logo}{name}</header>')
+            with gr.Row(elem_classes="ft-side"):
+                side = gr.HTML(js_on_load=elements.TAB_LINKS)
+                auth.sign_in_button()
+        page.load(_side, None, side, **feedback.QUICK)
         for notice in _notices(store):
             gr.HTML(notice)
         tabs = _Tabs(store)
@@ -110,7 +117,7 @@ class _Tabs:
 
         # A tab is brought up to date when it is selected.
         self.data_tab.select(**data.examining(), **quick)
-        self.runs_tab.select(**runs.opening, **quick)
+        self.runs_tab.select(**runs.opening, **quick).then(**runs.evaluation.showing)
         train.measured(self.train_tab.select(**train.costing))
         self.train_tab.select(**train.opening)
         self.predict_tab.select(**predict.opening, **quick).then(
@@ -118,6 +125,12 @@ class _Tabs:
         )
         self.predict_tab.select(**predict.files.opening, **quick)
         self.publish_tab.select(**self.publish.opening, **quick)
+
+
+def _side() -> Markup:
+    """The right end of the head, for whoever opens the page."""
+    alone = not owners.is_shared()
+    return macro("head.html", "side")(bool(client.stored_token()) if alone else None)
 
 
 def _notices(store: RunStore) -> list[str]:
@@ -148,11 +161,12 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     hosts = origins.AllowedHosts(name, lambda: page.share_url or "")
     style = theme.asset("palette.css") + theme.asset("gradio.css")
+    scripts = "".join(map(theme.asset, ("page.js", "address.js", "news.js")))
     settings: dict[str, Any] = {
         "theme": theme.theme(),
         "css_paths": theme.CSS,
         "favicon_path": theme.FAVICON,
-        "head": f"<style>{style}</style><script>{theme.asset('page.js')}</script>",
+        "head": f"<style>{style}</style><script>{scripts}</script>",
         "ssr_mode": False,
         "_frontend": False,  # Gradio would give up if the first page took 3 s (a busy machine)
         "run_history": False,

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request, cookie_parser
 from starlette.responses import PlainTextResponse, Response
@@ -20,6 +21,7 @@ from finetune import owners
 from finetune.errors import TooMany
 from finetune.owners import Identities, Visitor
 from finetune.runs.store import RunStore
+from finetune.ui.i18n import gettext, page_text
 
 COOKIE = "finetune-visitor"
 SECURE_COOKIE = f"__Host-{COOKIE}"  # over https: a browser lets no other host set this name
@@ -32,6 +34,20 @@ _identities: dict[Path, Identities] = {}
 def has_sign_in() -> bool:
     """Whether this is a Space with sign-in; elsewhere a LoginButton cannot even be made."""
     return os.getenv("SYSTEM") == "spaces" and bool(os.getenv("OAUTH_CLIENT_ID"))
+
+
+class _SignOut(str):
+    """What the button of a visitor who is signed in says; Gradio puts the name in."""
+
+    def format(self, *names: object) -> str:  # type: ignore[override]
+        return gettext("Sign out ({name})", name=names[0])
+
+
+def sign_in_button() -> None:
+    """Draw the button of a Space's sign-in."""
+    if has_sign_in():
+        # Without its icon, which Gradio serves by a route that is closed here.
+        gr.LoginButton(page_text("Sign in"), _SignOut(), size="sm", icon=None, elem_id="sign-in")
 
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:

@@ -16,7 +16,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from finetune.runs.summary import RunSummary
-from finetune.ui.html import render
+from finetune.ui.html import fixed, render
 from finetune.ui.i18n import gettext
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
@@ -140,7 +140,7 @@ def chart(
     def path(line: Series) -> str:  # SVG's `d`
         return "M" + "L".join(f"{left(x):.2f} {top(y):.2f}" for x, y in line.points)
 
-    latest = ", ".join(f"{line.name} {line.points[-1][1]:.3f}" for line in drawn if line.latest)
+    latest = ", ".join(f"{line.name} {fixed(line.points[-1][1])}" for line in drawn if line.latest)
     return render(
         "chart.html",
         title=title,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import gradio as gr
 from gradio.blocks import Block
@@ -35,6 +37,30 @@ def notice(elem_id: str) -> gr.HTML:
 def browser_value() -> gr.HTML:
     """An invisible value that the browser keeps and sends with its events."""
     return gr.HTML("", html_template="", elem_classes="ft-pulse")
+
+
+def address(tab: str) -> gr.HTML:
+    """An invisible element whose value, made by `query`, is the part of the page's address behind
+    the name of its tab (assets/address.js)."""
+    script = f"watch('value', () => finetune.shows('{tab}', props.value || ''));"
+    return gr.HTML("", html_template="", js_on_load=script, elem_classes="ft-pulse")
+
+
+def query(**values: str) -> str:
+    """What a tab shows, for its `address`."""
+    return urlencode({name: value for name, value in values.items() if value})
+
+
+def opening(tab: str, address: gr.HTML, inputs: Sequence[Block] = ()) -> dict[str, Any]:
+    """Options of the event that opens a tab: its handler gets the values of `inputs`, and then what
+    the page's address asks of the tab, for `asked`."""
+    script = f"(...values) => [...values.slice(0, {len(inputs)}), finetune.asked('{tab}')]"
+    return {"inputs": [*inputs, address], "js": script}
+
+
+def asked(query: object) -> dict[str, str]:
+    """What an address asks of a tab, by name; any client can send anything."""
+    return dict(parse_qsl(str(query or "")))
 
 
 def button(text: str, elem_id: str, min_width: int = 90, **options: Any) -> gr.Button:

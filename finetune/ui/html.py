@@ -6,6 +6,7 @@ In a template `_` translates a text (`i18n.gettext`) and `_html` one with HTML i
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,11 +14,11 @@ from typing import cast
 
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from finetune.messages import message
 from finetune.runs.events import Phase
-from finetune.ui.i18n import gettext, gettext_html
+from finetune.ui.i18n import gettext, gettext_html, number
 
 FOLDER = Path(__file__).resolve().parent / "templates"
 _PHASES = {phase.value: phase.text for phase in Phase} | {"": message("Starting the worker")}
@@ -44,7 +45,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
-    for function in (fixed, count, size, measure, short, printable):
+    for function in (fixed, exact, count, size, number, code, measure, short, printable):
         templates.filters[function.__name__] = function
     return templates
 
@@ -59,21 +60,31 @@ def macro(template: str, name: str) -> Callable[..., Markup]:
     return cast(Callable[..., Markup], getattr(environment().get_template(template).module, name))
 
 
-def fixed(value: float, digits: int = 3) -> str:
-    """A number with so many decimals: `0.842`."""
-    return f"{value:,.{digits}f}"
+def fixed(value: float, digits: int = 3, sign: str = "-") -> str:
+    """A number with so many decimals: `0.842`; with the sign `+` also where it is positive."""
+    return number(f"{value:{sign},.{digits}f}")
+
+
+def exact(value: float, digits: int) -> str:
+    """The same for a style or another program, in no language."""
+    return f"{value:.{digits}f}"
 
 
 def count(value: float) -> str:
     """A whole number with separators: `3,668`."""
-    return f"{value:,.0f}"
+    return fixed(value, 0)
 
 
 def size(value: float) -> str:
     """Bytes as a person reads them: `90.9 MB`."""
     if value < 1000:
         return f"{value:.0f} B"
-    return f"{value / 1e6:,.1f} MB" if value >= 100_000 else f"{value / 1e3:,.1f} KB"
+    return f"{fixed(value / 1e6, 1)} MB" if value >= 100_000 else f"{fixed(value / 1e3, 1)} KB"
+
+
+def code(text: str) -> Markup:
+    """A text in which what stands between backticks is code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", escape(text)))
 
 
 def measure(metric: str) -> str:

@@ -11,13 +11,18 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache, lru_cache
+from numbers import Real
 from pathlib import Path
+from string import Formatter
+from typing import Any
 
 import gradio as gr
+from babel import Locale
 from babel.messages.pofile import read_po
+from babel.numbers import get_decimal_symbol, get_group_symbol
 from gradio.components.api_component import Api
 from gradio.context import LocalContext
-from markupsafe import Markup
+from markupsafe import EscapeFormatter, Markup, escape
 from starlette.requests import cookie_parser
 
 from finetune.messages import Message
@@ -42,12 +47,35 @@ def gettext(text: str, /, **values: object) -> str:
         values |= text.values
         text = text.template
     translated = catalogue(language()).get(text, text)
-    return translated.format(**_translated(values)) if values else translated
+    return _Formatter().vformat(translated, (), _translated(values)) if values else translated
 
 
 def gettext_html(text: str, /, **values: object) -> Markup:
     """As `gettext` for a text with HTML in it; the values are escaped."""
-    return Markup(gettext(text)).format(**_translated(values))
+    return Markup(_HtmlFormatter(escape).vformat(gettext(text), (), _translated(values)))
+
+
+def number(text: str) -> str:
+    """A number as Python writes it, `1,746.5`, with the separators of the request's language."""
+    return text.translate(_separators(language()))
+
+
+@cache
+def _separators(name: str) -> dict[int, str]:
+    locale = Locale.parse(name or "en", sep="-")
+    return {ord(","): get_group_symbol(locale), ord("."): get_decimal_symbol(locale)}
+
+
+class _Formatter(Formatter):
+    """As `str.format`, with numbers in the language of the request."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        text: str = super().format_field(value, format_spec)
+        return number(text) if isinstance(value, Real) else text
+
+
+class _HtmlFormatter(_Formatter, EscapeFormatter):
+    """The same with values escaped."""
 
 
 def _translated(values: dict[str, object]) -> dict[str, object]:

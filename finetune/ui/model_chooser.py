@@ -13,7 +13,7 @@ from finetune.errors import FinetuneError
 from finetune.jobs import service
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
-from finetune.ui.html import macro
+from finetune.ui.html import fixed, macro
 from finetune.ui.i18n import gettext
 
 if TYPE_CHECKING:
@@ -26,13 +26,19 @@ def empty() -> Markup:
     return macro("model_chooser.html", "empty")()
 
 
-def choices(store: RunStore, current: str | None) -> dict[str, Any]:
-    """A dropdown's update: the runs with a model, the newest selected unless `current` is one."""
+def choices(store: RunStore, current: str | None, asked: str | None = None) -> dict[str, Any]:
+    """A dropdown's update: the runs with a model, the newest selected unless `current` is one, or
+    the one that an address has `asked` for.
+
+    Raises:
+        NoSuchRun: when that is not there.
+    """
+    current = store.get(asked).id if asked else current
     options = []
     for run in store.runs():
         if run.has_model():
             best = service.run_summary(store, run).best
-            score = f"F1 {best.metrics.get('f1', 0):.3f}" if best else gettext("not scored")
+            score = f"F1 {fixed(best.metrics.get('f1', 0))}" if best else gettext("not scored")
             options.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
     ids = [run_id for _, run_id in options]
     value = current if current in ids else next(iter(ids), None)

@@ -18,7 +18,7 @@ from gradio.route_utils import FnIndexInferError
 from gradio.routes import App
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from finetune.errors import FinetuneError, StoreError
@@ -26,7 +26,8 @@ from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
 from finetune.jobs import export, predict, service
 from finetune.runs.store import RunStore
-from finetune.ui import auth, live_updates, upload_limits
+from finetune.runs.summary import ENDED
+from finetune.ui import auth, live_updates, run_view, upload_limits
 from finetune.ui.origins import AllowedHosts, OwnOrigin
 
 # Routes of Gradio's that the page does not need: files by their path, links that save the page's
@@ -58,6 +59,7 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
         "routes": [
             *(Route(path, _not_found, methods=["GET", "POST"]) for path in closed),
             Route("/finetune/watch/{run_id}", own(_watch)),
+            Route("/finetune/news/{run_id:path}", own(_news)),
             Route("/finetune/runs/{run_id}/{kind}", own(_run_download)),
             Route("/finetune/batches/{batch_id}/result", own(_batch_result)),
             Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
@@ -83,6 +85,18 @@ def _watch(store: RunStore, request: Request) -> Response:
     if not parts:
         return Response(status_code=204, headers=headers)
     return Response(orjson.dumps(parts), media_type="application/json", headers=headers)
+
+
+def _news(store: RunStore, request: Request) -> Response:
+    """How the run goes that a browser has asked about before, or else the visitor's that trains."""
+    LocalContext.request.set(request)  # type: ignore[arg-type]
+    run_id, headers = request.path_params["run_id"], {"cache-control": "no-store"}
+    run = store.get(run_id) if run_id else service.active_run(store)
+    if run is None:
+        return Response(status_code=204, headers=headers)
+    summary = service.run_summary(store, run)
+    news = {"run": run.id, "name": run.title(), "title": run_view.brief(summary)}
+    return JSONResponse(news | {"ended": summary.status in ENDED}, headers=headers)
 
 
 def _run_download(store: RunStore, request: Request) -> Response:

@@ -91,7 +91,8 @@ def verdict(run: Run, summary: RunSummary) -> Markup:
     with contextlib.suppress(StoreError, OSError):  # it keeps no scored model
         judged = report.run_verdict(run, summary) if summary.saved_step is not None else None
         threshold = decision_rule.read_rule(run.best).threshold
-    return render("run_verdict.html", summary=summary, verdict=judged, threshold=threshold)
+    values = {"run": run, "summary": summary, "verdict": judged, "threshold": threshold}
+    return render("run_verdict.html", **values)
 
 
 def announcement(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
@@ -100,6 +101,18 @@ def announcement(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> 
     if summary.status == "running" and 0 < quarters(summary) < 4:
         text = gettext("{what}, {n}% of the steps", what=text, n=25 * quarters(summary))
     return Markup('<span id="announced">{}</span>').format(text)
+
+
+def brief(summary: RunSummary) -> str:
+    """How a run goes, in the few words of a browser's title."""
+    if summary.status == "running" and summary.step and summary.total_steps:
+        return f"{100 * summary.step // summary.total_steps}%"
+    f1 = summary.best.metrics.get("f1") if summary.best else None
+    if summary.status == "finished" and f1 is not None:
+        return gettext("Done: F1 {f1:.2f}", f1=f1)
+    if summary.status == "waiting":
+        return gettext("Waiting")
+    return _headline(replace(summary, detail=""), (0, 0))
 
 
 def quarters(summary: RunSummary) -> int:

@@ -50,7 +50,7 @@ def test_a_pair_is_swapped_made_the_same_and_edited_one_sentence_at_a_time() -> 
     assert edits.pop((one, one)).kind == edits.pop((two, two)).kind == "same"
     for (first, second), edit in edits.items():
         assert (first == one) != (second == two)
-        assert edit.description.startswith(f"In sentence {2 if first == one else 1}, ")
+        assert edit.description.startswith(f"Sentence {2 if first == one else 1}: ")
     assert {edit.kind for edit in edits.values()} == {"negation", "number", "drop"}
     assert {edit.kind for edit in small_edits("a cat", "a cat")} == {"drop"}
 

@@ -40,6 +40,7 @@ LISTED: tuple[str, ...] = (
     # the kinds of pairs
     *("words", "overlap", "number", "number differs", "negation", "negation differs"),
     *("class", "yes", "no"),
+    *(knob.help for knob in config.knobs().values()),
     *("duplicates", "leaked"),  # why rows are left out
     *("reading train", "reading validation", "reading test"),
     *(space.ZERO_GPU, space.NO_GPU, space.NOT_LASTING),  # on a Space only
@@ -47,7 +48,6 @@ LISTED: tuple[str, ...] = (
 # Texts that stay as they are: names of fields, which are the same in code, files and papers.
 NAMES = {
     *config.knobs(),
-    *(knob.help for knob in config.knobs().values() if knob.group == "Expert"),
     *(choice.label for choice in (*catalog.DATASETS[1:], *catalog.CHECKPOINTS)),
     *publish.LICENCES[:-1],
     *publish.HARDWARE,

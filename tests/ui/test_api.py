@@ -31,7 +31,7 @@ REQUIRED = {
     "run_status": {"run_id"},
     "resume_run": {"run_id"},
     "list_runs": set[str](),
-    "start_run": {"config"},
+    "start_run": set[str](),
     "stop_run": {"run_id"},
     "predict": {"run_id", "sentence1"},
     "explain": {"run_id", "sentence1"},
@@ -64,6 +64,23 @@ def test_every_action_has_a_name_types_and_a_description(client: Client) -> None
         required = {parameter["parameter_name"] for parameter in endpoint["parameters"]
                     if not parameter["parameter_has_default"]}  # fmt: skip
         assert required == REQUIRED[name.strip("/")], name
+
+
+def test_a_program_without_a_client_of_gradios_leaves_optional_arguments_out(
+    server: Server, client: Client, finished: Run, tmp_path: Path
+) -> None:
+    path = toys.write_pairs(tmp_path) / "train.csv"
+    with server.client() as web:
+        file = web.post("gradio_api/upload", files={"files": path.open("rb")}).json()[0]
+        uploaded = {"path": file, "meta": {"_type": "gradio.FileData"}}
+        for name, arguments in (("predict", list(PAIR)), ("predict_batch", [uploaded])):
+            event = web.post(
+                f"gradio_api/call/{name}", json={"data": [finished.id, *arguments]}
+            ).json()["event_id"]
+            answer = web.get(f"gradio_api/call/{name}/{event}").text
+            assert "event: complete" in answer, answer
+        event = web.post("gradio_api/call/run_status", json={"data": []}).json()["event_id"]
+        assert "event: error" in web.get(f"gradio_api/call/run_status/{event}").text
 
 
 def test_a_pair_is_answered_and_explained(client: Client, finished: Run) -> None:

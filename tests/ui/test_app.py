@@ -244,7 +244,7 @@ def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, fini
     assert "The answer appears here" in other[tab.answer]
     assert (other[tab.why]["visible"], other[tab.reasons]) == (False, "")
     for run in ("gone", None):
-        assert tab.on_open(NOBODY, run)[tab.run]["value"] == finished.id
+        assert tab.on_open(NOBODY, run, "")[tab.run]["value"] == finished.id
 
 
 def test_validation_pairs_of_both_classes_are_offered(predict: PredictTab, finished: Run) -> None:
@@ -263,8 +263,9 @@ def test_validation_pairs_of_both_classes_are_offered(predict: PredictTab, finis
     asked = tab.on_sample(NOBODY, pick, finished.id, pairs, False, False, False)
     assert (asked[tab.first], asked[tab.second]) == (pairs[1].sentence1, pairs[1].sentence2)
     assert "label =</span>" in asked[tab.answer]
-    for wrong in ("9", "-1", None, {}):
-        pick = gr.EventData(None, {"do": "ask", "what": wrong})
+    wrong_rows: list[Any] = ["9", "-1", None, {}]
+    for wrong_row in wrong_rows:
+        pick = gr.EventData(None, {"do": "ask", "what": wrong_row})
         assert tab.on_sample(NOBODY, pick, finished.id, pairs) == gr.skip()
     assert tab.on_run(NOBODY, "gone", None)[tab.offered] == ""
 

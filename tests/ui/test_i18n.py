@@ -17,7 +17,7 @@ from finetune.config import RunConfig
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import app as page
-from finetune.ui import charts, feedback, i18n, live_updates
+from finetune.ui import charts, feedback, html, i18n, live_updates
 from tests.support import toys, translations
 from tests.support.browser import App
 from tests.support.hub import LoopbackHub
@@ -90,12 +90,26 @@ def test_a_text_without_a_request_is_english() -> None:
 def test_a_text_is_in_the_language_of_the_request_and_its_values_inject_nothing(
     language: str,
 ) -> None:
-    assert i18n.gettext("{n:,} rows", n=1234) == "1,234 Zeilen"
+    assert i18n.gettext("{n:,} rows", n=1234) == "1.234 Zeilen"
+    assert i18n.gettext_html("<i>{f1:.3f}</i> {name}", f1=0.842, name="1,5<") == (
+        "<i>0,842</i> 1,5&lt;"  # a person's own text stays as it is
+    )
+    assert (html.fixed(1746.5, 1), html.size(1.5e6)) == ("1.746,5", "1,5 MB")
     assert i18n.gettext("no word of ours") == "no word of ours"
     assert i18n.gettext("Compare {name}", name="{n} <b>") == "{n} <b> vergleichen"
     assert "&lt;b&gt;" in feedback.note(i18n.gettext("Compare {name}", name="<b>"))
     assert "Der Loss erscheint" in charts.loss_chart(RunSummary())
     assert "Trainieren" in live_updates.lesson("waiting")
+
+
+def test_what_the_browser_reads_is_in_no_language() -> None:
+    attribute = re.compile(r'\b(?:style|d|value|aria-value(?:now|min|max)|data-box)="([^"]*)"')
+    for path in html.FOLDER.glob("*.html"):
+        for content in attribute.findall(path.read_text(encoding="utf-8")):
+            assert not re.search(r"\|\s*(?:fixed|count|size|number)\b", content), (
+                path.name,
+                content,
+            )
 
 
 def test_the_browser_has_every_text_of_the_page_and_no_word_that_is_typed(tmp_path: Path) -> None:

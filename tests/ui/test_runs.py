@@ -111,15 +111,15 @@ def test_a_run_and_a_comparison_are_opened_by_their_ids(
         tab.draw()
     first, second = (finished(store, toy_checkpoint, seed=seed) for seed in (1, 2))
     view_inputs: tuple[Any, ...] = runs.blank(), "", {}, ""
-    opened = tab.on_link(NOBODY, *view_inputs, second.id)
+    opened = tab.on_open(NOBODY, *view_inputs, f"run={second.id}")
     assert opened[tab.view]["opened"] == second.id
     assert (opened[tab.part]["value"], opened[tab.head]["visible"]) == ("Evaluation", True)
-    compared = tab.on_link(NOBODY, *view_inputs, f"{first.id} {second.id}")
+    compared = tab.on_open(NOBODY, *view_inputs, f"compare={first.id},{second.id}")
     assert compared[tab.view]["compared"] == [first.id, second.id]
     assert re.search("seed 1<.*seed 2<", str(compared[tab.comparison]["value"]), re.DOTALL)
     back = tab.on_back(NOBODY, compared[tab.view], "", {}, "")
     assert not back[tab.head]["visible"]
-    assert "no such run" in tab.on_link(NOBODY, *view_inputs, "../x")[tab.message]
+    assert "no such run" in tab.on_open(NOBODY, *view_inputs, "run=../x")[tab.message]
 
 
 def test_only_what_has_changed_is_read_again(

@@ -38,13 +38,15 @@ def test_a_visitor_signs_in_and_pushes(
     toys.finished_run(app.store.for_visitor(Visitor(("user:ada",))), toy_checkpoint)
     page = browser.new_page()
     page.goto(app.url)
+    sign_in = page.get_by_role("button", name="Sign in", exact=True)
+    expect(sign_in).to_be_visible()  # on every tab
     page.get_by_role("tab", name="Publish").click()
     expect(page.locator("#publish-empty")).to_be_visible()  # nobody is signed in yet
     expect(page.locator("#token")).to_have_count(0)
     with page.expect_navigation(wait_until="load"):
-        page.get_by_role("button", name="Sign in with Hugging Face").click()
+        sign_in.click()
+    expect(page.get_by_role("button", name="Sign out (ada)")).to_be_visible()
     page.get_by_role("tab", name="Publish").click()
-    expect(page.get_by_role("button", name="Logout (ada)")).to_be_visible()
     expect(page.locator("#publish-empty")).to_be_hidden()
     assert hub.provider.asked == ["openid profile contribute-repos"]
     for name, words in (("ada/mine", "Verified"), ("ada/elsewhere", "403")):

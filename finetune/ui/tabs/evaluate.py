@@ -85,9 +85,11 @@ class Evaluation:
         everything, at_page = elements.components(self), [view, *self.filters, self.page]
         # 1. Another part, or another run.
         progress = {"show_progress": "minimal", "show_progress_on": [self.body, self.table]}
+        inputs = [view, self.part, *self.filters, self.page]
+        self.showing = {"fn": self.on_part, "inputs": inputs, "outputs": everything}
+        self.showing |= latest | progress
         for event in (self.part.input, opened.then):
-            shown = [view, self.part, *self.filters, self.page]
-            event(self.on_part, shown, everything, **latest | progress)
+            event(**self.showing)
         # 2. The evaluation.
         self.body.click(self.on_choice, view, everything, **quick)
         self.polling.submit(self.on_tick, view, everything, **quick)

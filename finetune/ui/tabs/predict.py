@@ -33,6 +33,7 @@ from finetune.ui.run_view import duration, when
 
 PAIR, FILE = "pair", "file"  # the two parts of the tab
 _PROGRESS = gr.Progress()  # by such a default Gradio knows what to pass
+_LONGEST = 4000  # characters of an address; a longer pair has none
 
 
 @dataclass
@@ -49,6 +50,7 @@ class PredictTab:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         elements.note(gettext("Ask a tuned model whether two sentences mean the same, and why."))
         self.empty = elements.no_model("predict-empty")
+        self.address = elements.address("predict")
         with gr.Row(equal_height=False):
             self.run = gr.Dropdown(
                 [], label=gettext("Model"), elem_id="predict-run", interactive=True,
@@ -121,14 +123,24 @@ class PredictTab:
         )
         picking = [self.run, self.samples, *self.options]
         self.offered.click(self.on_sample, picking, everything, cancels=explained, **quick)
-        self.opening = {"fn": self.on_open, "inputs": self.run, "outputs": everything}
+        asking = elements.opening("predict", self.address, [self.run])
+        self.opening = {"fn": self.on_open, "outputs": everything, **asking}
 
     @reports_errors_in("answer")
-    def on_open(self, store: RunStore, run_id: str | None) -> Updates:
-        """The tab was opened: the models there are, the newest chosen."""
-        update = model_chooser.choices(store, run_id)
+    def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
+        """The tab was opened: the models there are, the newest chosen; the pair of an address is
+        asked again."""
+        asked = elements.asked(address)
+        update = model_chooser.choices(store, run_id, asked.get("run"))
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
-        return {self.run: update, self.empty: empty}
+        updates: Updates = {self.run: update, self.empty: empty}
+        if update["value"] != run_id:
+            updates[self.address] = elements.query(run=update["value"] or "")
+        if sentence1 := asked.get("sentence1"):
+            pair = sentence1, asked.get("sentence2", "")
+            updates |= {self.first: pair[0], self.second: pair[1]}
+            updates |= self._asked(store, update["value"], *pair, PredictOptions())
+        return updates
 
     @reports_errors_in("answer")
     def on_run(self, store: RunStore, run_id: str | None, question: Any) -> Updates:
@@ -142,6 +154,8 @@ class PredictTab:
             self.ask: gr.update(value=text),
             **self._sampled(store, run_id),
         }
+        if not question or question[0] != run_id:
+            updates[self.address] = elements.query(run=run_id or "")
         if question and question[0] != run_id:
             hidden = gr.update(visible=False)
             updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}
@@ -167,7 +181,7 @@ class PredictTab:
         self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str,
         options: PredictOptions,
     ) -> Updates:  # fmt: skip
-        question = None
+        question, address = None, elements.query(run=run_id or "")
         try:
             with self.models.using(store, run_id) as predictor:
                 prediction = predictor(sentence1, sentence2, options)
@@ -177,7 +191,10 @@ class PredictTab:
             label = model_chooser.columns(store, run_id).label
             answer = macro("answer.html", "answer")(prediction, label)
             question = (run_id, sentence1, sentence2, options)
+            pair = elements.query(run=run_id or "", sentence1=sentence1, sentence2=sentence2)
+            address = pair if len(pair) <= _LONGEST else address
         return {
+            self.address: address,
             self.answer: answer,
             self.why: gr.update(visible=question is not None),
             self.reasons: "",

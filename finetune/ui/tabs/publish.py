@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 from gradio.blocks import Block
 
-from finetune.errors import FinetuneError
+from finetune.errors import FinetuneError, PublishError
 from finetune.hub import client, curves_picture, model_card, push_plan
 from finetune.hub.push_plan import PushRequest
 from finetune.jobs import export, push, service
@@ -44,6 +44,7 @@ class PublishTab:
         elements.note(gettext("Share a tuned model on the Hugging Face Hub with an honest card."))
         self.empty = elements.no_model("publish-empty")
         self.poller = elements.polling_element(0.5)
+        self.address = elements.address("publish")
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self._draw_form()
@@ -101,9 +102,10 @@ class PublishTab:
     def _draw_sign_in(self) -> None:
         self.token: gr.Textbox | None = None
         if auth.has_sign_in():
-            gr.LoginButton()
             return
-        info = gettext("Paste a token with write access, or run `hf auth login` in a terminal.")
+        info = gettext(
+            "Paste a token with write access, or sign in from a terminal: hf auth login."
+        )
         self.token = gr.Textbox(
             label=gettext("Access token"), info=info, type="password", elem_id="token", max_lines=1
         )
@@ -122,7 +124,8 @@ class PublishTab:
         everything = elements.components(self)
         # As a set: the handler gets a dict.
         push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
-        self.opening = {"fn": self.on_open, "inputs": self.run, "outputs": everything}
+        asking = elements.opening("publish", self.address, [self.run])
+        self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         run_changed = self.run.change(self.on_run, self.run, everything, **latest)
         for event in (run_changed.then, self.licence.change, self.name.blur, self.owner.change):
             event(self.on_card, {*self.form}, self.card, **latest)
@@ -142,9 +145,9 @@ class PublishTab:
         self.poller.submit(self.on_tick, self.run, everything, **quick)
 
     @reports_errors_in("plan")
-    def on_open(self, store: RunStore, run_id: str | None) -> Updates:
+    def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
         """The tab was opened: the models there are, the newest chosen, and how far its push is."""
-        update = model_chooser.choices(store, run_id)
+        update = model_chooser.choices(store, run_id, elements.asked(address).get("run"))
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
         return {self.run: update, self.empty: empty, **self._state(store, update["value"])}
 
@@ -225,6 +228,7 @@ class PublishTab:
             self.result: macro(_TEMPLATE, "state")(pushed),
             self.poller: elements.polling_value(pushed.running or exported.running, event),
             self.take_away: gr.update(visible=has_run),
+            self.address: elements.query(run=run_id or "") if has_run else "",
             self.downloads: downloads,
             self.onnx: gr.update(visible=exported.file is None, interactive=not exported.running),
         }
@@ -242,6 +246,10 @@ class PublishTab:
         """The visitor's own: of their sign-in on a Space; elsewhere what they typed, or else what
         is stored on this machine where it is theirs alone."""
         if auth.has_sign_in():
-            return oauth.token if oauth else None
+            if oauth is None:
+                raise PublishError(
+                    "You are not signed in.", "Sign in with Hugging Face at the top of the page."
+                )
+            return oauth.token
         stored = client.stored_token() if store.visitor.alone else None
         return str(form[self.token] or "").strip() or stored

@@ -22,7 +22,7 @@ from finetune.ui.elements import button, event_data
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
-from finetune.ui.tabs.evaluate import EVALUATION, PROGRESS, Evaluation
+from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
 View = dict[str, Any]  # what this browser looks at; kept by the server, no client can change it
 
@@ -49,6 +49,7 @@ class RunsTab:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         self.view = gr.State(blank())
         self.ticked = elements.browser_value()  # ids of the ticked runs
+        self.address = elements.address("runs")
         self.sent = gr.State({})  # by component: a hash of what it shows
         self.run_to_delete = gr.State("")  # id of the run that the question is about
         self.pulse = elements.polling_element(1.5, elements.ALWAYS)
@@ -128,6 +129,8 @@ class RunsTab:
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
         opened = self.table.click(self.on_table, view_inputs, everything, **each)
         self.evaluation.wire(self.view, opened)
+        asking = elements.opening("runs", self.address, view_inputs)
+        self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         tick = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything, **feedback.LATEST}
         keep_ticked = self.table.select(None, None, self.ticked, js="() => finetune.ticked", **each)
         for event in (keep_ticked.then, self.pulse.submit, self.filter.change):
@@ -145,7 +148,18 @@ class RunsTab:
         self.delete.click(self.on_delete, self.view, everything, **quick)
         self.keep.click(lambda: gr.update(visible=False), None, self.confirmation, **quick)
         self.confirm.click(self.on_confirm, [*view_inputs, self.run_to_delete], everything, **quick)
-        self.opening = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything}
+
+    @handler
+    def on_open(self, store: RunStore, view: View, *others: Any) -> Updates:
+        """The tab was opened, perhaps by the address of a run or of a comparison."""
+        asked, others = elements.asked(others[-1]), others[:-1]
+        if run_ids := asked.get("compare"):
+            compared = [store.get(run_id).id for run_id in run_ids.split(",")]
+            return self._change_view(store, view | {"compared": compared}, *others)
+        if run_id := asked.get("run"):
+            part = ERRORS if asked.get("part") == "errors" else ""
+            return self._open(store, view, run_id, *others, part=part)
+        return self._refresh(store, view, *others)
 
     @handler
     def on_tick(self, store: RunStore, *view_inputs: Any) -> Updates:
@@ -168,15 +182,6 @@ class RunsTab:
         return self._change_view(store, view | {"opened": "", "compared": []}, *others)
 
     @handler
-    def on_link(self, store: RunStore, view: View, *others: Any) -> Updates:
-        """Open the run of an id, or compare those of several with spaces between, asked for from
-        outside of this tab."""
-        ids = str(others[-1] or "").split()
-        if len(ids) > 1:
-            return self._change_view(store, view | {"compared": ids}, *others[:-1])
-        return self._open(store, view, "".join(ids), *others[:-1])
-
-    @handler
     def on_table(self, store: RunStore, event: gr.EventData, view: View, *others: Any) -> Updates:
         """A column's title, a run or a page of the table was clicked."""
         data = event_data(event)
@@ -194,7 +199,9 @@ class RunsTab:
             view["page"] = int(target[:6])
         return self._change_view(store, view, *others)
 
-    def _open(self, store: RunStore, view: View, run_id: str, *others: Any) -> Updates:
+    def _open(
+        self, store: RunStore, view: View, run_id: str, *others: Any, part: str = ""
+    ) -> Updates:
         run = _visible(store, view).get(run_id)
         summary, about = service.run_summary(store, run), run.about()
         ended = summary.status in ENDED and summary.best is not None
@@ -204,9 +211,10 @@ class RunsTab:
             self.note: about.note,
             self.described: run.id,
         }
-        part = gr.update(value=EVALUATION if ended else PROGRESS, visible=True)
+        part = part or (EVALUATION if ended else PROGRESS)
         view = view | {"opened": run.id, "compared": []}
-        return description | self._change_view(store, view, *others) | {self.part: part}
+        shown = {self.part: gr.update(value=part, visible=True)}
+        return description | self._change_view(store, view, *others) | shown
 
     @handler
     def on_action(self, store: RunStore, view: View, *others: Any) -> Updates:
@@ -287,6 +295,9 @@ class RunsTab:
             self.run_column: gr.update(visible=bool(opened)),
             self.part: gr.update(visible=bool(opened)),
             self.everybody: gr.update(visible=admin),
+            self.address: elements.query(
+                compare=",".join(compared) if comparing else "", run=opened
+            ),
         }
         if opened:
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it

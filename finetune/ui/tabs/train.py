@@ -62,6 +62,7 @@ class TrainTab:
                 self.message = elements.notice("train-message")
                 self.planned = elements.notice("planned")
                 self.pairs = gr.HTML(elem_id="pairs-card", elem_classes="ft-if-filled")
+        self.address = elements.address("train")
         self.notice = elements.notice("run-message")
         self.live = live_updates.view()
         self.filled = [*self.form.values(), dataset]
@@ -118,9 +119,9 @@ class TrainTab:
         self.new.click(None, None, [self.folded, self.setup], js=unfold, **quick)
         self.live.submit(self.on_turn, self.live, everything, **latest)  # its state has changed
         self.live.select(self.on_action, self.live, [*everything, self.filled[-1]], **quick)
-        none = gr.State("")
-        self.opening = {"fn": self.on_turn, "inputs": none, "outputs": everything, **quick}
-        self.arriving = self.opening | {"fn": self.on_arrival}
+        self.opening = {"fn": self.on_turn, "inputs": self.live, "outputs": everything, **quick}
+        asking = elements.opening("train", self.address)
+        self.arriving = {"fn": self.on_arrival, "outputs": everything, **asking, **quick}
         self.costing = {"fn": self.on_costs, "inputs": values, "outputs": everything, **latest}
         # With other pairs or another checkpoint the lengths are others: measured after the answer.
         sources = {*DATA_FIELDS, "checkpoint"}
@@ -241,21 +242,26 @@ class TrainTab:
         return {}
 
     @handler
-    def on_turn(self, store: RunStore, run_id: str) -> Updates:
-        """Show the run; where there is none the one that is training, or else the newest."""
-        return self._shown(store, _find_run(store, run_id))
+    def on_arrival(self, store: RunStore, address: str) -> Updates:
+        """The page was opened: a run stands in the form's place, where there is one."""
+        run = _find_run(store, elements.asked(address).get("run", ""))
+        return self._folded(store, run) if run else self._shown(store, run)
 
     @handler
-    def on_arrival(self, store: RunStore, run_id: str) -> Updates:
-        """As `on_turn`, with the form folded where there is a run."""
-        run = _find_run(store, run_id)
-        return self._folded(store, run) if run else self._shown(store, run)
+    def on_turn(self, store: RunStore, run_id: str) -> Updates:
+        """Show the run, whose state is another now, or one instead of it."""
+        return self._shown(store, _find_run(store, run_id))
 
     def _shown(self, store: RunStore, run: Run | None) -> Updates:
         """The run to watch, and what a click on Train does meanwhile."""
         start = gettext("Add to queue") if service.active_run(store) else gettext("Train")
         title = Markup("<b>{}</b>").format(run.title()) if run else ""
-        return {self.live: run.id if run else "", self.start: start, self.title: title}
+        return {
+            self.live: run.id if run else "",
+            self.start: start,
+            self.title: title,
+            self.address: elements.query(run=run.id if run else ""),
+        }
 
     def _folded(self, store: RunStore, run: Run) -> Updates:
         """The run to watch, in place of the form."""
@@ -304,6 +310,7 @@ def _plan(values: Sequence[Any]) -> list[PlannedRun]:
 
 
 def _find_run(store: RunStore, run_id: str) -> Run | None:
+    """The run of that id; where there is none the one that is training, or else the newest."""
     try:
         return store.get(run_id)
     except NoSuchRun:
