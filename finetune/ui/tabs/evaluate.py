@@ -85,8 +85,8 @@ class Evaluation:
         everything, at_page = elements.components(self), [view, *self.filters, self.page]
         # 1. Another part, or another run.
         progress = {"show_progress": "minimal", "show_progress_on": [self.body, self.table]}
-        inputs = [view, self.part, *self.filters, self.page]
-        self.showing = {"fn": self.on_part, "inputs": inputs, "outputs": everything}
+        inputs: Any = [view, self.part, *self.filters, self.page]
+        self.showing: dict[str, Any] = {"fn": self.on_part, "inputs": inputs, "outputs": everything}
         self.showing |= latest | progress
         for event in (self.part.input, opened.then):
             event(**self.showing)
