@@ -127,7 +127,8 @@ class RunsTab:
         self.view_inputs = view_inputs = [self.view, self.ticked, self.sent, self.filter]
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
         opened = self.table.click(self.on_table, view_inputs, everything, **each)
-        self.evaluation.wire(self.view, opened)
+        self.evaluation.wire(self.view)
+        opened.then(**self.evaluation.showing)
         tick = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything, **feedback.LATEST}
         keep_ticked = self.table.select(None, None, self.ticked, js="() => finetune.ticked", **each)
         for event in (keep_ticked.then, self.pulse.submit, self.filter.change):
@@ -169,8 +170,8 @@ class RunsTab:
 
     @handler
     def on_link(self, store: RunStore, view: View, *others: Any) -> Updates:
-        """Open the run of an id, or compare those of several with spaces between, asked for from
-        outside of this tab."""
+        """Open the run of an id, or compare those of several with spaces between; for events
+        outside of this tab, followed by `evaluation.showing`."""
         ids = str(others[-1] or "").split()
         if len(ids) > 1:
             return self._change_view(store, view | {"compared": ids}, *others[:-1])
