@@ -86,8 +86,8 @@ class Evaluation:
         # 1. Another part, or another run.
         progress = {"show_progress": "minimal", "show_progress_on": [self.body, self.table]}
         shown = [view, self.part, *self.filters, self.page]
-        about = {"fn": self.on_part, "inputs": shown, "outputs": everything}
-        self.showing: dict[str, Any] = about | latest | progress
+        event = {"fn": self.on_part, "inputs": shown, "outputs": everything}
+        self.showing: dict[str, Any] = {**event, **latest, **progress}
         self.part.input(**self.showing)
         # 2. The evaluation.
         self.body.click(self.on_choice, view, everything, **quick)
