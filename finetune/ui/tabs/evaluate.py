@@ -79,17 +79,16 @@ class Evaluation:
         text = gettext("Put the corrected pairs into the form")
         self.start = button(text, "corrected-start", visible=False, size="sm")
 
-    def wire(self, view: gr.State, opened: Any) -> None:
-        """Connect the events; after `opened` another run may be open in `view`."""
+    def wire(self, view: gr.State) -> None:
+        """Connect the events; `showing` belongs after each that may open another run in `view`."""
         quick, latest = feedback.QUICK, feedback.LATEST
         everything, at_page = elements.components(self), [view, *self.filters, self.page]
         # 1. Another part, or another run.
         progress = {"show_progress": "minimal", "show_progress_on": [self.body, self.table]}
-        inputs: Any = [view, self.part, *self.filters, self.page]
-        self.showing: dict[str, Any] = {"fn": self.on_part, "inputs": inputs, "outputs": everything}
-        self.showing |= latest | progress
-        for event in (self.part.input, opened.then):
-            event(**self.showing)
+        shown = [view, self.part, *self.filters, self.page]
+        event = {"fn": self.on_part, "inputs": shown, "outputs": everything}
+        self.showing: dict[str, Any] = {**event, **latest, **progress}
+        self.part.input(**self.showing)
         # 2. The evaluation.
         self.body.click(self.on_choice, view, everything, **quick)
         self.polling.submit(self.on_tick, view, everything, **quick)

@@ -128,7 +128,8 @@ class RunsTab:
         self.view_inputs = view_inputs = [self.view, self.ticked, self.sent, self.filter]
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
         opened = self.table.click(self.on_table, view_inputs, everything, **each)
-        self.evaluation.wire(self.view, opened)
+        self.evaluation.wire(self.view)
+        opened.then(**self.evaluation.showing)
         asking = elements.opening("runs", self.address, view_inputs)
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         tick = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything, **feedback.LATEST}
