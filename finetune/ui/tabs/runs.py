@@ -141,8 +141,7 @@ class RunsTab:
     @handler
     def on_open(self, store: RunStore, view: View, *others: Any) -> Updates:
         """The tab was opened, perhaps by the address of a run or of a comparison."""
-        *others, address = others
-        asked = elements.asked(address)
+        asked, others = elements.asked(others[-1]), others[:-1]
         if run_ids := asked.get("compare"):
             ticked = " ".join(store.get(run_id).id for run_id in run_ids.split(","))
             view |= {"comparing": True}
