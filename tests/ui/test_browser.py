@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from pathlib import Path
+from urllib.parse import urlencode
 
 import psutil
 import pytest
@@ -124,6 +125,30 @@ def test_a_wrong_form_is_said_in_place_and_kept(page: Page, app: App) -> None:
     expect(message).to_contain_text("num_train_epochs must be at least 1, got 0")
     expect(page.locator("#knob-learning_rate input")).to_have_value("-1")
     assert app.store.runs() == []
+
+
+@pytest.mark.slow
+def test_an_address_opens_what_it_names_and_follows_what_is_opened(
+    app: App, page: Page, toy_checkpoint: Path
+) -> None:
+    first, second = (
+        toys.finished_run(app.store, toy_checkpoint, name).id for name in ("one", "two")
+    )
+    page.goto(f"{app.url}?run={first}")
+    expect(page.locator("#one-run")).to_be_visible()
+    expect(page.locator("#run-name :is(input, textarea)")).to_have_value("one")
+    expect(page).to_have_url(re.compile(rf"\?tab=runs&run={first}$"))
+    page.get_by_role("tab", name="Data").click()
+    expect(page).to_have_url(re.compile(r"\?tab=data$"))
+    page.goto(f"{app.url}?compare={first},{second}")
+    expect(page.locator("#comparison")).to_contain_text("two")
+    expect(page.locator("#runs-table input:checked")).to_have_count(2)
+    pair = {"tab": "predict", "run": first, "sentence1": "the cat .", "sentence2": "a cat & dog ."}
+    page.goto(f"{app.url}?{urlencode(pair)}")
+    expect(page.locator("#ask-why")).to_be_visible()  # it was asked
+    expect(page.locator("#sentence2 textarea")).to_have_value("a cat & dog .")
+    page.goto(f"{app.url}?tab=publish&run=gone")
+    expect(page.locator("#push-plan")).to_contain_text("There is no such run")
 
 
 @pytest.mark.long
