@@ -126,7 +126,7 @@ class Api:
         threshold: bool = False,
         calibrated: bool = False,
     ) -> dict:
-        """Ask a model about every row of a file: CSV, TSV, JSONL, JSON or Parquet, also as .gz.
+        """Ask a model about every row of a file: CSV, Excel, ODS, TSV, JSONL, JSON or Parquet.
 
         Returns at once; batch_status says how far it is and where the result is. That has the
         file's own columns, `prediction`, a `probability_` of each class, `trained_on` (whether the

@@ -150,7 +150,7 @@ def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
     module_tabs: Tabs, finished: Run, store: RunStore
 ) -> None:
     train, predict, publish = module_tabs
-    assert "no such run" in train.on_open(NOBODY, "run=gone")[train.message]
+    assert "no such run" in train.on_arrival(NOBODY, "run=gone")[train.message]
     shown = train.on_turn(NOBODY, "")
     assert shown[train.live] == finished.id
     assert finished.title() in shown[train.title]

@@ -267,7 +267,7 @@ class FilePredictions:
         self.job_id = gr.State("")
         self.poller = elements.polling_element(1)
         text = gettext(
-            "CSV, TSV, JSONL, JSON or Parquet, also as .gz. The same file comes back with the "
+            "CSV, Excel, ODS, TSV, JSONL, JSON or Parquet. The same file comes back with the "
             "prediction, the probability of each class and whether the model was trained on "
             "the row; with a label column its scores too."
         )

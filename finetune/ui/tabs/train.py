@@ -29,6 +29,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import cost_view, elements, feedback, form, live_updates, theme, upload_limits
 from finetune.ui.feedback import Updates, handler, reports_errors_in
+from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
 
 _SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before the form's
@@ -78,7 +79,10 @@ class TrainTab:
                 label=gettext("Preset"),
                 info=gettext("Sets the hyperparameters; the pairs and the checkpoint stay."),
             )  # fmt: skip
+            search = HubSearch(self.store, "model")
+            search.draw()
             self.form = form.draw_advanced(drawn | common)
+            search.wire([self.form["checkpoint"]], {})
             self.load = gr.UploadButton(
                 gettext("Load a configuration (JSON)"), elem_id="load-config", size="sm",
                 variant="secondary", file_types=[".json"],
@@ -244,7 +248,8 @@ class TrainTab:
     @handler
     def on_arrival(self, store: RunStore, address: str) -> Updates:
         """The page was opened: a run stands in the form's place, where there is one."""
-        run = _find_run(store, elements.asked(address).get("run", ""))
+        run_id = elements.asked(address).get("run", "")
+        run = store.get(run_id) if run_id else _find_run(store, "")
         return self._folded(store, run) if run else self._shown(store, run)
 
     @handler
