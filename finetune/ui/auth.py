@@ -7,6 +7,7 @@ signed in with Hugging Face is known by name. On one's own machine everything is
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,16 @@ class _SignOut(str):
 
 def sign_in_button() -> None:
     """Draw the button of a Space's sign-in."""
-    if has_sign_in():
-        # Without its icon, which Gradio serves by a route that is closed here.
-        gr.LoginButton(page_text("Sign in"), _SignOut(), size="sm", icon=None, elem_id="sign-in")
+    if not has_sign_in():
+        return
+    # Without its icon, which Gradio serves by a route that is closed here.
+    button = gr.LoginButton(
+        page_text("Sign in"), _SignOut(), size="sm", icon=None, elem_id="sign-in"
+    )  # fmt: skip
+    # It signs in where it has its first text, which here differs between languages.
+    for fn in gr.context.Context.root_block.fns.values():  # type: ignore[union-attr]
+        if (button._id, "click") in fn.targets:
+            fn.js = re.sub(r"buttonValue === .*? \?", '!buttonValue.includes("(") ?', str(fn.js))
 
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:

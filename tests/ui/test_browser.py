@@ -136,7 +136,7 @@ def test_an_address_opens_what_it_names_and_follows_what_is_opened(
     )
     page.goto(f"{app.url}?run={first}")
     expect(page.locator("#one-run")).to_be_visible()
-    expect(page.locator("#run-name :is(input, textarea)")).to_have_value("one")
+    expect(page.locator("#run-name [placeholder=one]")).to_be_visible()
     expect(page).to_have_url(re.compile(rf"\?tab=runs&run={first}$"))
     page.get_by_role("tab", name="Data").click()
     expect(page).to_have_url(re.compile(r"\?tab=data$"))
