@@ -66,7 +66,7 @@
     if (count.textContent !== now) count.textContent = now;
     status.hidden = !words.length;
     const elsewhere = JSON.parse(status.dataset.elsewhere).some(matches);
-    document.querySelector('#knobs-elsewhere').toggleAttribute('data-shown', words.length && elsewhere);
+    document.querySelector('#knobs-elsewhere')?.toggleAttribute('data-shown', words.length && elsewhere);
     if (words.length) unfold(); // what is folded is not in the document
   };
   const unfold = () => document.querySelector('#advanced > button.label-wrap:not(.open)')?.click();

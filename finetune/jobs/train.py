@@ -276,11 +276,13 @@ def describe_event(event: events.Event) -> str:
                 "flatter the model; --drop_leaked leaves them out"
                 for split, count in event.data.get("leaked", {}).items()
             ]
-            assumed = [
-                f"warning: F1 is of {event.data['positive_label']!r}, for nothing says which class "
-                "is the positive one; --positive_label does"
-            ] * event.data.get("positive_assumed", False)
-            return "\n".join([counts, *unreadable, *leaks, *assumed])
+            warnings = [counts, *unreadable, *leaks]
+            if event.data.get("positive_assumed"):
+                warnings.append(
+                    f"warning: F1 is of {event.data['positive_label']!r}, for nothing says which "
+                    "class is the positive one; --positive_label does"
+                )
+            return "\n".join(warnings)
         case events.Stepped():
             return f"step {event.step}: loss {event.loss:.4f}, lr {event.learning_rate:.3g}"
         case events.Evaluated():

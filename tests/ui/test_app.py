@@ -160,7 +160,7 @@ def test_the_newest_run_is_shown_and_another_id_is_no_such_run(
     for wrong in (finished.id, "../x", "/etc/passwd", "x" * 10**6, 7, None):
         form = push_form(publish, wrong)
         for answer in (
-            train.on_action(NOBODY, gr.EventData(None, {"do": "stop"}), wrong)[train.notice],
+            train.on_press(NOBODY, gr.EventData(None, {"do": "stop"}), wrong)[train.notice],
             predict.on_ask(NOBODY, wrong, "a", "b", False, False, False)[predict.answer],
             publish.on_push(NOBODY, form, None)[publish.plan],
             publish.on_check(NOBODY, form, None)[publish.plan],
@@ -190,11 +190,11 @@ def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
     assert "Use the threshold 0.465: F1 0.800 becomes 0.872" in drawn
     assert "See the 12 errors" in drawn
     # The buttons.
-    train.on_action(NOBODY, gr.EventData(None, {"do": "threshold", "what": "0.465"}), finished.id)
+    train.on_press(NOBODY, gr.EventData(None, {"do": "threshold", "what": "0.465"}), finished.id)
     drawn = run_view.verdict(finished, train.store.summary(finished))
     assert "The threshold 0.465 is saved" in drawn
     assert "Use the threshold" not in drawn
-    longer = train.on_action(NOBODY, gr.EventData(None, {"do": "longer"}), finished.id)
+    longer = train.on_press(NOBODY, gr.EventData(None, {"do": "longer"}), finished.id)
     epochs = finished.config().num_train_epochs
     assert longer[train.form["num_train_epochs"]] == 2 * epochs
 

@@ -147,12 +147,13 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
     assert [(event.phase, event.detail) for event in started] == [
         (Phase.START, ""), (Phase.READ_ROWS, "train"), (Phase.READ_ROWS, "validation"),
         (Phase.READ_ROWS, "test"), (Phase.COUNT_ROWS, ""), (Phase.MEASURE_LENGTHS, ""),
+        (Phase.BASELINES, ""),
     ]  # fmt: skip
     report = check.check_state(job).report
     assert report is not None
     partial = CheckReport(**json.loads((job.folder / "partial.json").read_text()))
     assert partial.splits == report.splits
-    assert (partial.lengths.bins, report.lengths.rows) == ([], 1746)
+    assert (partial.lengths.rows, partial.baselines, len(report.baselines)) == (1746, {}, 2)
 
 
 def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:

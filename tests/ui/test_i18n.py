@@ -123,7 +123,8 @@ def test_the_browser_has_every_text_of_the_page_and_no_word_that_is_typed(tmp_pa
         assert set(table) == set(tables["en"])
     assert all(key == f"finetune {text}" for key, text in tables["en"].items())
     blocks = list(built.blocks.values())
-    assert "learning_rate" in [getattr(block, "label", None) for block in blocks]
+    (rate,) = [block for block in blocks if block.elem_id == "knob-learning_rate"]
+    assert str(getattr(rate, "info", "")).startswith("`learning_rate` __i18n__")
     assert "Train" not in [block.label for block in blocks if isinstance(block, gr.Tab)]
 
 
@@ -131,11 +132,11 @@ def test_the_browser_has_every_text_of_the_page_and_no_word_that_is_typed(tmp_pa
 def test_a_run_is_drawn_in_the_language_of_whoever_watches(store: RunStore, language: str) -> None:
     run = store.create(RunConfig())
     korean, _ = live_updates.changes(store, run, {})
-    assert korean["title"][1] == "로그"
-    assert "지금 일어나는 일" in korean["lesson"][1]
+    assert korean["log-tab"][1] == "로그"
+    assert korean["lesson-tab"][1] == "지금 일어나는 일"
     LocalContext.request.set(None)
     english, _ = live_updates.changes(store, run, {})
-    assert "Log" in english["title"][1]
+    assert english["log-tab"][1] == "Log"
     assert set(korean) == set(english)
 
 

@@ -122,7 +122,7 @@ class TrainTab:
         unfold = f"() => [{json.dumps(gr.update(elem_classes=_HIDDEN))}, {json.dumps(_SHOWN)}]"
         self.new.click(None, None, [self.folded, self.setup], js=unfold, **quick)
         self.live.submit(self.on_turn, self.live, everything, **latest)  # its state has changed
-        self.live.select(self.on_action, self.live, [*everything, self.filled[-1]], **quick)
+        self.live.select(self.on_press, self.live, [*everything, self.filled[-1]], **quick)
         self.opening = {"fn": self.on_turn, "inputs": self.live, "outputs": everything, **quick}
         asking = elements.opening("train", self.address)
         self.arriving = {"fn": self.on_arrival, "outputs": everything, **asking, **quick}
@@ -224,7 +224,7 @@ class TrainTab:
         return {chooser: gr.update(choices=choices) for chooser in choosers}
 
     @reports_errors_in("notice")
-    def on_action(self, store: RunStore, event: gr.EventData, run_id: str) -> Updates:
+    def on_press(self, store: RunStore, event: gr.EventData, run_id: str) -> Updates:
         """A button of the live view was pressed."""
         run, clicked = store.get(run_id), elements.event_data(event)
         summary = service.run_summary(store, run)

@@ -1,0 +1,67 @@
+"""What stands where: during a run the status, both curves and Stop are in the first screen, after
+it the verdict comes first."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser import App, choose, choose_bundled, fill, press_train
+from tests.ui.test_evaluate import evaluated
+
+SCREENS = [(1280, 900), (375, 800)]
+
+
+def first_screen(page: Page, selector: str) -> None:
+    """See that a part is drawn within the first screen; one in a row to swipe may be beside it."""
+    box = page.locator(selector).bounding_box()
+    assert box is not None, selector
+    assert box["height"] > 10, selector
+    height = page.viewport_size["height"]  # type: ignore[index]
+    assert box["y"] >= 0, (selector, box)
+    assert box["y"] + box["height"] <= height, (selector, box)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("width", "height"), SCREENS)
+def test_a_run_is_seen_and_stopped_without_scrolling(
+    app: App, browser: Browser, toy_checkpoint: Path, width: int, height: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(app.url)
+    expect(page.locator("#hub-status")).to_contain_text("Hub")
+    choose_bundled(page)
+    choose(page, "checkpoint", str(toy_checkpoint))
+    fill(page, "num_train_epochs", "500")
+    press_train(page)
+    expect(page.locator("#status")).to_contain_text(re.compile("step [1-9]"))
+    page.evaluate("scrollTo(0, 0)")
+    for selector in ("#status", "#stop", "#loss-plot .ft-plot", "#score-plot .ft-plot"):
+        expect(page.locator(selector)).to_be_visible()
+        first_screen(page, selector)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.locator("#stop").click()
+    expect(page.locator("#run-phase")).to_have_text("Stopped")
+    page.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("width", "height"), SCREENS)
+def test_the_verdict_is_the_first_thing_after_a_run(
+    app: App, browser: Browser, toy_checkpoint: Path, width: int, height: int
+) -> None:
+    evaluated(app, toy_checkpoint, 1, 4.0)
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(app.url)
+    verdict = page.locator("#result")
+    expect(verdict).to_be_visible()
+    first_screen(page, "#result")
+    assert verdict.get_by_role("button").or_(verdict.get_by_role("link")).count() >= 1
+    top = verdict.bounding_box()["y"]  # type: ignore[index]
+    for selector in ("#loss-plot .ft-plot", "#score-plot .ft-plot", "#lesson", "#log"):
+        for part in page.locator(f"#watched {selector}").filter(visible=True).all():
+            assert part.bounding_box()["y"] > top, selector  # type: ignore[index]
+    page.close()
