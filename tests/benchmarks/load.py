@@ -152,7 +152,7 @@ class Crowd:
             parts = json.loads(await self._call(visitor, path) or "{}")
             self.polls.append(time.monotonic() - began)
             marks |= {name: mark for name, (mark, _) in parts.items()}
-            if step := re.search(r"step ([\d,]+) of", parts.get("status", ("", ""))[1]):
+            if step := re.search(r"step ([\d,]+) of", parts.get("bar", ("", ""))[1]):
                 sights.append((time.time(), int(step[1].replace(",", ""))))
             await asyncio.sleep(max(0.0, began + visitor.wait - time.monotonic()))
         visitor.close()
