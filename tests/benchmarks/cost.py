@@ -17,7 +17,7 @@ from typing import Any
 from finetune import config
 from finetune.config import RunConfig
 from finetune.environment import devices
-from finetune.jobs import cost
+from finetune.jobs import memory as training_memory
 from tests.benchmarks import machine, memory
 
 CASES: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=len(CASES), help="only so many of them")
     args = parser.parse_args()
-    shape = cost.read_shape(RunConfig().checkpoint)
+    shape = training_memory.read_shape(RunConfig().checkpoint)
     if shape is None or devices.list_accelerators():
         raise SystemExit("Needs the bundled checkpoint, and no GPU.")
     print(machine.described())
@@ -49,7 +49,7 @@ def main() -> None:
     worst = 1.0
     for name, values in itertools.islice(CASES.items(), args.cases):
         run_config = RunConfig(**SHORT).changed(**values)
-        estimated = cost.estimate_memory(run_config, shape)
+        estimated = training_memory.estimate_memory(run_config, shape)
         assert estimated is not None
         mib = estimated.total / 2**20
         with tempfile.TemporaryDirectory() as folder:

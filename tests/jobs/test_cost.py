@@ -15,7 +15,7 @@ from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices
 from finetune.errors import ConfigError
-from finetune.jobs import check, cost, pipeline, service
+from finetune.jobs import check, cost, memory, pipeline, service
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
@@ -181,7 +181,7 @@ def test_another_visitors_files_and_places_are_not_looked_at(
 def test_parameters_are_counted_from_the_header_alone(
     toy_checkpoint: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
 ) -> None:
-    shape = cost.read_shape(str(toy_checkpoint))
+    shape = memory.read_shape(str(toy_checkpoint))
     assert shape is not None
     assert (shape.layers, shape.hidden, shape.wide, shape.heads) == (2, 32, 64, 2)
     for values in ({}, {"freeze_embeddings": True}, {"frozen_layers": 2}):
@@ -190,7 +190,7 @@ def test_parameters_are_counted_from_the_header_alone(
         assert shape.parameters == classifier.num_parameters()
         adapted = model.apply_config(classifier, config)
         trained = sum(tensor.numel() for tensor in adapted.parameters() if tensor.requires_grad)
-        assert cost.trained_parameters(config, shape) == pytest.approx(trained, rel=0.02), values
+        assert memory.trained_parameters(config, shape) == pytest.approx(trained, rel=0.02), values
 
 
 def test_more_memory_is_estimated_for_more(store: RunStore, tmp_path: Path) -> None:

@@ -98,12 +98,13 @@ class TrainTab:
             )
             elements.note(text)
             seeds = gr.Number(
-                1, step=1, label="seeds", elem_id="seeds", min_width=165,
+                1, step=1, label=gettext("Seeds"), elem_id="seeds", min_width=165,
                 info=gettext("The same run so many times, with seed, seed + 1 and so on."),
             )  # fmt: skip
             grid = [
                 gr.Textbox(
-                    label=f"{name} values", elem_id=f"grid-{name}", max_lines=1, min_width=165,
+                    label=run_config.knobs()[name].label, elem_id=f"grid-{name}",
+                    max_lines=1, min_width=165,
                     info=gettext("With commas between; empty for the form's own."),
                 )
                 for name in grids.GRID

@@ -1,0 +1,155 @@
+"""Estimates the memory that training takes, from the headers of a checkpoint on this disk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from finetune import disk
+from finetune.config import RunConfig
+from finetune.data import checkpoints
+from finetune.environment import devices
+
+LIBRARIES = 650 * 2**20  # a worker's PyTorch and libraries; a CUDA context is about as much
+_OVERHEAD = 1.6  # of all activations over those kept: measured, see tests/benchmarks/cost.py
+_WORD_EMBEDDINGS = (
+    "word_embeddings.weight", "embed_tokens.weight", "wte.weight", "tok_embeddings.weight",
+)  # fmt: skip
+_PRETRAINING_HEADS = ("cls.", "lm_head.", "vocab_", "generator_", "qa_outputs.")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes for one process at the most."""
+
+    weights: int
+    activations: int
+    training: int  # gradients and the optimizer's means
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.activations + self.training + LIBRARIES
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a checkpoint's headers say of it; 0 where they do not."""
+
+    parameters: int  # without the head of its pretraining
+    embeddings: int  # of them, the word embeddings
+    edges: int  # rows and columns of the linear layers' weights, together
+    layers: int
+    hidden: int
+    wide: int
+    heads: int
+
+
+def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory | None:
+    """Bytes that training takes at the most; None where the checkpoint does not say its layers.
+
+    For each layer and token, the backward pass keeps the inputs of two norms, query, key, value,
+    what they attend to and its projection (8 x hidden), and the wide layer before and after its
+    nonlinearity (2 x wide). Dropout adds its output and a byte of mask; attention that is not fused
+    a row of scores and one of probabilities for each head.
+
+    Sources: https://huggingface.co/docs/transformers/model_memory_anatomy for the parameters;
+    Korthikanti et al. 2022, https://arxiv.org/abs/2205.05198, section 4.1, for the activations.
+    `longest` is the length of the longest pair in tokens; 0 while unknown.
+    """
+    if not shape.layers or not shape.hidden:
+        return None
+    length = config.max_length
+    if longest and config.padding == "longest":
+        length = min(length, longest)
+    # 1. Bytes that a layer keeps for each token
+    half = config.mixed_precision != "no"
+    if config.mixed_precision == "auto":
+        half = bool(devices.list_accelerators()) or _processor_has_bf16()
+    width, drops = (2 if half else 4), config.dropout != 0
+    layer = width * (8 * shape.hidden + 2 * shape.wide) + 4 * half * shape.hidden
+    layer += drops * 2 * (width + 1) * shape.hidden
+    if config.use_lora:  # peft drops out each linear layer's input anew, in fp32
+        layer += (5 + 2 * half) * (5 * shape.hidden + shape.wide)
+    fused = config.attn_implementation != "eager"
+    if not devices.list_accelerators():  # as `model.choose_attention` chooses
+        plain = config.attn_implementation == "auto" and half and config.max_length <= 256
+        fused = fused and not plain and config.dropout == 0
+    if not fused:
+        score = 2 * width + 2 * half + drops * (width + 1)  # the softmax is taken in fp32
+        layer += score * shape.heads * length
+    activations = shape.layers * layer
+    if config.gradient_checkpointing:  # each layer's input, and one layer made anew
+        activations = shape.layers * 4 * shape.hidden + layer
+    # 2. The parameters
+    optimizer_bytes = {"adafactor": 0, "adamw_bnb_8bit": 2}.get(config.optim, 8)
+    return Memory(
+        weights=shape.parameters * 4 + half * 2 * (shape.parameters - shape.embeddings),
+        activations=round(config.per_device_train_batch_size * length * activations * _OVERHEAD),
+        training=(4 + optimizer_bytes) * trained_parameters(config, shape),
+    )
+
+
+@cache
+def _processor_has_bf16() -> bool:
+    """As far as is known without torch."""
+    processor = Path("/proc/cpuinfo")
+    flags = processor.read_text(errors="replace") if processor.exists() else ""
+    return "avx512_bf16" in flags or "amx_tile" in flags
+
+
+def trained_parameters(config: RunConfig, shape: Shape) -> int:
+    """Parameters that get a gradient."""
+    if config.use_lora:
+        return config.lora_r * shape.edges
+    frozen = shape.embeddings * (config.freeze_embeddings or config.frozen_layers > 0)
+    layer = 4 * shape.hidden**2 + 2 * shape.hidden * shape.wide  # its matrices
+    layer += 9 * shape.hidden + shape.wide  # its biases and norms
+    return max(0, shape.parameters - frozen - config.frozen_layers * layer)
+
+
+def read_shape(checkpoint: str) -> Shape | None:
+    """What the headers of a checkpoint on this disk say; None where they cannot be read."""
+    folder = checkpoints.local_folder(checkpoint)
+    files = sorted(folder.glob("*.safetensors")) if folder else []
+    return _read_shape(tuple((path, path.stat().st_mtime_ns) for path in files))
+
+
+@lru_cache(maxsize=32)  # a form asks at every change
+def _read_shape(files: tuple[tuple[Path, int], ...]) -> Shape | None:
+    from safetensors import SafetensorError, safe_open
+
+    tensors: dict[str, list[int]] = {}
+    try:
+        for path, _ in files:
+            with safe_open(path, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118
+                    if not name.startswith(_PRETRAINING_HEADS) and not name.endswith("_ids"):
+                        tensors[name] = file.get_slice(name).get_shape()
+    except (OSError, SafetensorError):
+        return None
+    if not tensors:
+        return None
+    config = disk.read_json(files[0][0].parent / "config.json")
+    sizes = {name: math.prod(shape) for name, shape in tensors.items()}
+    words = [size for name, size in sizes.items() if name.endswith(_WORD_EMBEDDINGS)]
+    layers = [shape for name, shape in tensors.items() if "embed" not in name]
+    hidden = _first_number(config, "hidden_size", "dim", "n_embd", "d_model")
+    wide = _first_number(config, "intermediate_size", "hidden_dim", "n_inner", "ffn_dim")
+    return Shape(
+        parameters=sum(sizes.values()),
+        embeddings=max(words, default=0),
+        edges=sum(sum(shape) for shape in layers if len(shape) == 2),
+        layers=_first_number(config, "num_hidden_layers", "n_layers", "n_layer"),
+        hidden=hidden,
+        wide=wide or 4 * hidden,
+        heads=_first_number(config, "num_attention_heads", "n_heads", "n_head"),
+    )
+
+
+def _first_number(config: Mapping[str, Any], *names: str) -> int:
+    values = (config.get(name) for name in names)
+    return next((value for value in values if isinstance(value, int)), 0)
