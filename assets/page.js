@@ -18,7 +18,13 @@
     search();
     differ();
     refused();
+    if (formFocused && document.querySelector('#setup.ft-unseen')) { // folded with what had the focus
+      formFocused = false;
+      document.querySelector('#new-run').focus({preventScroll: true});
+    }
   };
+  let formFocused = false;
+  document.addEventListener('focusin', (event) => { formFocused = !!event.target.closest?.('#setup'); });
   let due = 0;
   const soon = () => { due ||= setTimeout(() => { due = 0; tend(); }, 150); };
   for (const what of ['click', 'focusin']) document.addEventListener(what, soon);

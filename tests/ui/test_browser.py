@@ -278,6 +278,7 @@ def test_a_chooser_that_is_merely_left_takes_nothing_back(app: App, page: Page) 
 
     expect(page.locator("#hub-status")).to_contain_text("Hub")
     rate, preset = page.locator("#knob-learning_rate input"), page.locator("#preset input")
+    page.locator("#advanced > button").click()
     fill(page, "learning_rate", "0.003")
     pass_through("#preset")
     expect(rate).to_have_value("0.003")

@@ -19,7 +19,7 @@ from finetune.runs.summary import RunSummary
 from finetune.ui import app as page
 from finetune.ui import charts, feedback, html, i18n, live_updates
 from tests.support import toys, translations
-from tests.support.browser import App
+from tests.support.browser import App, fill
 from tests.support.hub import LoopbackHub
 
 
@@ -167,7 +167,7 @@ def test_a_german_browser_sees_german_and_an_unknown_one_english(
     german.get_by_role("tab", name="Läufe").click()
     expect(german.locator("#runs-table")).to_contain_text("Noch wurde nichts trainiert.")
     german.get_by_role("tab", name="Daten").click()
-    german.get_by_role("button", name="Untersuchen").click()
+    expect(german.get_by_role("button", name="Erneut prüfen")).to_be_visible()
     expect(german.locator("#overview")).to_contain_text("kann trainiert werden", timeout=60_000)
 
     swedish = visit(browser, app, "sv-SE")
@@ -186,11 +186,10 @@ def test_a_german_browser_reads_of_a_run_in_german(
     expect(german.locator("#hub-status")).to_contain_text("antwortet nicht")
     german.locator("#knob-checkpoint input").fill(str(checkpoint))
     german.locator("#knob-checkpoint input").press("Enter")
-    german.locator("#knob-max_length input").fill("48")  # the toy reads 64 tokens
-    german.locator("#knob-max_length input").press("Tab")
+    fill(german, "max_length", "48")  # the toy reads 64 tokens
     german.locator("#train").click()
     expect(german.locator("#run-phase")).to_have_text(
-        re.compile("Tokenisiert|Training|Wertet|Speichert|Fertig")
+        re.compile("Baselines|Tokenisiert|Training|Wertet|Speichert|Fertig")
     )
     german.get_by_role("tab", name="Läufe").click()
     expect(german.locator("#runs-table .ft-state")).to_contain_text(re.compile("läuft|fertig"))

@@ -250,6 +250,8 @@ def test_the_history_is_sorted_found_named_and_taken_away(
     path = tmp_path / "mine.json"
     path.write_text(download(page, "Configuration (JSON)").read_text())
     page.get_by_role("tab", name="Train").click()
+    page.locator("#new-run").click()
+    page.locator("#advanced > button").click()
     load_configuration(page, path)
     expect(page.locator("#train-message")).to_contain_text("The configuration is in the form")
     expect(page.locator("#knob-learning_rate input")).to_have_value("0.0001")
