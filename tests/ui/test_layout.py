@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.browser import App, choose, choose_bundled, fill, press_train
+from tests.support.browser import App, choose_bundled, fill_toy, press_train
 from tests.ui.test_evaluate import evaluated
 
 SCREENS = [(1280, 900), (375, 800)]
@@ -32,10 +32,8 @@ def test_a_run_is_seen_and_stopped_without_scrolling(
 ) -> None:
     page = browser.new_page(viewport={"width": width, "height": height})
     page.goto(app.url)
-    expect(page.locator("#hub-status")).to_contain_text("Hub")
+    fill_toy(page, toy_checkpoint, 500)
     choose_bundled(page)
-    choose(page, "checkpoint", str(toy_checkpoint))
-    fill(page, "num_train_epochs", "500")
     press_train(page)
     expect(page.locator("#status")).to_contain_text(re.compile("step [1-9]"))
     page.evaluate("scrollTo(0, 0)")
