@@ -9,7 +9,7 @@
     }
     // The icons of the footer stand beside their names.
     for (const icon of document.querySelectorAll('footer img:not([alt=""])')) icon.alt = '';
-    for (const box of document.querySelectorAll('.ft-rows:not([role])')) {
+    for (const box of document.querySelectorAll('.ft-rows:not([role]), #card table')) {
       const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
       if (scrolls !== box.hasAttribute('tabindex')) {
         if (scrolls) box.tabIndex = 0; else box.removeAttribute('tabindex');
