@@ -302,7 +302,7 @@ def test_several_runs_wait_and_end_as_one_group(app: App, page: Page, toy_checkp
     page.locator("#seeds input").fill("2")
     expect(page.locator("#planned")).to_contain_text("Train queues 2 runs")
     press_train(page)
-    expect(page.locator("#train-message")).to_contain_text("1 run waits in the queue")
+    expect(page.locator("#run-message")).to_contain_text("1 run waits in the queue")
     open_runs(page)
     expect(page.locator("#runs-table")).to_contain_text("waiting, no. 1 in the queue")
     page.get_by_role("button", name="seed 43").click()
