@@ -288,11 +288,13 @@
 // What the browser alone does in events of the tabs: `js=` and `js_on_load=` in finetune/ui/tabs.
 window.finetune = (() => {
   const keep = {__type__: 'update'}; // an output of the event that stays as it is
+  // An answer is awaited: it stands where the answer will be, or what the answer clears.
+  const pending = '<div class="ft-bar ft-pending" aria-hidden="true"><i class="ft-unknown"></i></div>';
 
   // Data. The same pairs in both choosers, and nothing left of the former source. Gradio tells of a
   // choice also when a chooser is merely left: then the other one has the same already.
   const otherPairs = (pairs, other, blank) =>
-    pairs === other ? [keep, ...blank.map(() => keep)] : [pairs, ...blank];
+    pairs === other ? [keep, keep, ...blank.map(() => keep)] : [pairs, pending, ...blank];
 
   // A number as it is written in English, with the separators of the page's language.
   const number = (text) => {
@@ -300,7 +302,7 @@ window.finetune = (() => {
     return marks ? text.replace(/[.,]/g, (mark) => mark === ',' ? marks.group : marks.decimal) : text;
   };
 
-  return {otherPairs, number};
+  return {otherPairs, number, pending};
 })();
 // Tells the server the language in which Gradio shows the page, as it writes it into the document.
 (() => {

@@ -8,6 +8,12 @@ element.addEventListener('click', (event) => {
 
 // The boxes are this page's own: a table that is drawn anew is ticked as the old one was.
 const ticked = new Set(finetune.compared());
+const offer = () => { // to compare what is ticked
+  const n = ticked.size, words = element.querySelector('[data-runs]').dataset;
+  const value = n > 1 ? words.compareN.replace('{n}', n) : words.compare;
+  finetune.ticked = [[...ticked].join(' '), {__type__: 'update', value, interactive: n > 1}];
+  trigger('select', {});
+};
 element.addEventListener('change', (event) => {
   const box = event.target.closest('input[data-do=choose]');
   if (!box) return;
@@ -16,14 +22,14 @@ element.addEventListener('change', (event) => {
   else if (box.checked) ticked.add(box.dataset.what);
   else ticked.delete(box.dataset.what);
   element.querySelector('[data-full]').hidden = !full;
-  finetune.ticked = [...ticked].join(' ');
-  trigger('select', {});
+  offer();
 });
 watch('value', () => {
   const table = element.querySelector('[data-runs]');
   if (!table) return;
-  const runs = new Set(table.dataset.runs.split(' '));
+  const runs = new Set(table.dataset.runs.split(' ')), before = ticked.size;
   for (const run of ticked) if (!runs.has(run)) ticked.delete(run); // it was deleted
+  if (before && (ticked.size < before || !finetune.ticked)) offer();
   for (const box of element.querySelectorAll('input[data-do=choose]')) {
     box.checked = ticked.has(box.dataset.what);
   }

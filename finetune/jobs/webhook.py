@@ -93,8 +93,8 @@ def public_address(host: str, port: int) -> str:
     Raises:
         ValueError: when one is private, loopback, link-local or otherwise not public.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(entry[4][0]) for entry in found]
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(entry[4][0]) for entry in entries]
     for text in addresses:
         address = ipaddress.ip_address(text.partition("%")[0])
         address = getattr(address, "ipv4_mapped", None) or address

@@ -99,7 +99,7 @@ class _Tabs:
             [*default, data.dataset],
             js=train.choosing_default(),
             **quick,
-        ).then(**data.examining("restored"), **quick)
+        ).then(**data.examining(), **quick)
 
         # The form from a file or a run, and its costs when the pairs were counted. Not on the
         # change of a `gr.State`: Gradio reports that for queued events only.
@@ -117,7 +117,8 @@ class _Tabs:
 
         # A tab is brought up to date when it is selected.
         self.data_tab.select(**data.examining(), **quick)
-        self.runs_tab.select(**runs.opening, **quick).then(**runs.evaluation.showing)
+        self.runs_tab.select(**runs.opening, **quick)
+        runs.evaluation.wire(runs.view, [runs.address.change, self.runs_tab.select])
         train.measured(self.train_tab.select(**train.costing))
         self.train_tab.select(**train.opening)
         self.predict_tab.select(**predict.opening, **quick).then(

@@ -48,7 +48,7 @@ def evaluated(store: RunStore, steps: dict[int, np.ndarray], labels: list[int], 
         events.Prepared(
             train_examples=9, validation_examples=len(labels), steps_per_epoch=1, total_steps=9,
             labels=list(names), parameters=1, precision="no",
-            data={"positive_label": names[-1], "columns": {"sentence2": "b"}, "rows": {}},
+            data={"positive_label": names[-1], "rows": {}},
         )
     )  # fmt: skip
     for step, logits in steps.items():

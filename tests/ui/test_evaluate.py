@@ -39,7 +39,7 @@ def evaluated(app: App | Evaluation, checkpoint: Path, seed: int, skill: float) 
             train_examples=64, validation_examples=60, steps_per_epoch=8, total_steps=16,
             labels=LABELS, parameters=1000, precision="no",
             majority={"accuracy": 0.6, "f1": 0.75},
-            data={"columns": {"sentence2": "b"}, "positive_label": "equivalent",
+            data={"positive_label": "equivalent",
                   "rows": {"train": 64, "validation": 60, "test": 8}},
         )
     )  # fmt: skip

@@ -54,7 +54,7 @@ def test_a_filter_hides_members_and_changes_no_group(
         tab.draw()
 
     def draw(words: str) -> str:
-        return str(tab.on_tick(NOBODY, runs.blank(), "", {}, words)[tab.table])
+        return str(tab.on_tick(NOBODY, runs.blank(), {}, words)[tab.table])
 
     for seed in range(4):
         score = 0.80 + seed / 100
@@ -72,7 +72,7 @@ def test_a_filter_hides_members_and_changes_no_group(
     assert part.count("<tr") == 1 + 3
     assert "page 1 of 2" in part
     assert all(run.id in part for run in store.runs())  # a box of another page stays ticked
-    last = str(tab.on_tick(NOBODY, runs.blank() | {"page": 9}, "", {}, "")[tab.table])
+    last = str(tab.on_tick(NOBODY, runs.blank() | {"page": 9}, {}, "")[tab.table])
     assert "page 2 of 2" in last
     assert f'data-do="open" data-what="{newest.id}"' not in last
 
@@ -110,14 +110,14 @@ def test_a_run_and_a_comparison_are_opened_by_their_ids(
     with gr.Blocks():
         tab.draw()
     first, second = (finished(store, toy_checkpoint, seed=seed) for seed in (1, 2))
-    view_inputs: tuple[Any, ...] = runs.blank(), "", {}, ""
+    view_inputs: tuple[Any, ...] = runs.blank(), {}, ""
     opened = tab.on_open(NOBODY, *view_inputs, f"run={second.id}")
     assert opened[tab.view]["opened"] == second.id
     assert (opened[tab.part]["value"], opened[tab.head]["visible"]) == ("Evaluation", True)
     compared = tab.on_open(NOBODY, *view_inputs, f"compare={first.id},{second.id}")
     assert compared[tab.view]["compared"] == [first.id, second.id]
     assert re.search("seed 1<.*seed 2<", str(compared[tab.comparison]["value"]), re.DOTALL)
-    back = tab.on_back(NOBODY, compared[tab.view], "", {}, "")
+    back = tab.on_back(NOBODY, compared[tab.view], {}, "")
     assert not back[tab.head]["visible"]
     assert "no such run" in tab.on_open(NOBODY, *view_inputs, "run=../x")[tab.message]
 

@@ -473,7 +473,7 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
     tab, root, bob = runs.RunsTab(store), signed_in("root"), signed_in("bob")
     with gr.Blocks():
         tab.draw()
-    nothing_sent: tuple[Any, ...] = ("", {}, "")  # ticked, sent, found
+    nothing_sent: tuple[Any, ...] = ({}, "")  # what was sent, the words to find
     waiting = auth.visitor_store(store, asks(ada)).create(RunConfig(name="in the queue"))
     Queue(store.root).add(waiting.id)
 

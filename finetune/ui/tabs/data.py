@@ -131,11 +131,12 @@ class DataTab:
         blank = json.dumps(list(self.cleared.values()))
         for chooser, other in (self.datasets, self.datasets[::-1]):
             chooser.input(
-                None, [chooser, other], [other, *self.cleared],
+                None, [chooser, other], [other, self.progress, *self.cleared],
                 js=f"(pairs, other) => finetune.otherPairs(pairs, other, {blank})", **quick,
             ).then(**self.examining(), **latest)  # fmt: skip
         for file in self.files:
             uploaded = [*everything, *self.cleared]
+            file.upload(None, None, self.progress, js="() => finetune.pending", **quick)
             stored = file.upload(self.on_upload, self.files, uploaded, **latest)
             stored.then(**self.examining(), **latest)
         # One event for all: answers to several may come in another order than they were asked in.
@@ -156,8 +157,7 @@ class DataTab:
             event(self.on_rows, row_inputs, everything, **bounded)
 
     def examining(self, cause: str = "chosen") -> dict[str, Any]:
-        """How an event calls `on_examine`: pairs were `chosen`, Examine `pressed`, or the form
-        `restored`."""
+        """How an event calls `on_examine`: pairs were `chosen`, or Examine `pressed`."""
         inputs = [gr.State(cause), *self._fields]
         return {"fn": self.on_examine, "inputs": inputs, "outputs": elements.components(self)}
 
@@ -209,14 +209,15 @@ class DataTab:
         try:
             state = check.check_state(check.get_check(store, check_id))
         except DataError:
-            return stop
+            return stop | {self.progress: ""}
+        progress: Updates = {self.progress: macro(_TEMPLATE, "progress")(state)}
         end = f"{state.status} {state.ended}" if state.status in ENDED else ""
         if drawn.check_id != check_id or (drawn.end and not end):  # other pairs, or checked anew
             drawn = Drawn(check_id, choices=drawn.choices)
         if end and drawn.end == end:
-            return stop
+            return stop | progress
         drawn = replace(drawn, end=end)
-        updates: Updates = {self.progress: macro(_TEMPLATE, "progress")(state), self.drawn: drawn}
+        updates = progress | {self.drawn: drawn}
         if state.report or (state.latest and not drawn.has_rows):
             updates[self.poller] = elements.start_polling()  # Train hears that pairs are counted
             updates |= self._report(store, state, drawn)

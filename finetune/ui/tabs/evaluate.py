@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,16 +79,14 @@ class Evaluation:
         text = gettext("Put the corrected pairs into the form")
         self.start = button(text, "corrected-start", visible=False, size="sm")
 
-    def wire(self, view: gr.State) -> None:
-        """Connect the events; `showing` belongs after each that may open another run in `view`."""
+    def wire(self, view: gr.State, opening: Sequence[Any]) -> None:
+        """Connect the events; those of `opening` may have opened another run in `view`."""
         quick, latest = feedback.QUICK, feedback.LATEST
         everything, at_page = elements.components(self), [view, *self.filters, self.page]
-        # 1. Another part, or another run.
+        # 1. Another part, or another run: one event, so that the last one's answer comes last.
         progress = {"show_progress": "minimal", "show_progress_on": [self.body, self.table]}
         shown = [view, self.part, *self.filters, self.page]
-        event = {"fn": self.on_part, "inputs": shown, "outputs": everything}
-        self.showing: dict[str, Any] = {**event, **latest, **progress}
-        self.part.input(**self.showing)
+        gr.on([self.part.input, *opening], self.on_part, shown, everything, **latest | progress)
         # 2. The evaluation.
         self.body.click(self.on_choice, view, everything, **quick)
         self.polling.submit(self.on_tick, view, everything, **quick)

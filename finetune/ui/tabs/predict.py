@@ -113,8 +113,11 @@ class PredictTab:
             api_visibility="private",
         )  # fmt: skip
         # Why an earlier question was answered so is not said beneath a later answer.
+        asks = [self.ask.click, self.first.submit, self.second.submit]
+        waits = "() => [{__type__: 'update', visible: false}, finetune.pending]"
+        gr.on(asks, None, None, [self.why, self.reasons], js=waits, **quick)
         gr.on(
-            [self.ask.click, self.first.submit, self.second.submit],
+            asks,
             self.on_ask,
             [self.run, self.first, self.second, *self.options],
             everything,
@@ -122,7 +125,8 @@ class PredictTab:
             **latest,
         )
         picking = [self.run, self.samples, *self.options]
-        self.offered.click(self.on_sample, picking, everything, cancels=explained, **quick)
+        picked = self.offered.click(self.on_sample, picking, everything, **quick)
+        picked.then(None, None, None, cancels=explained, **quick)
         asking = elements.opening("predict", self.address, [self.run])
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
 

@@ -48,7 +48,7 @@ class RunsTab:
     def draw(self) -> None:
         """Lay out the tab inside the current `gr.Tab` and wire its events."""
         self.view = gr.State(blank())
-        self.ticked = elements.browser_value()  # ids of the ticked runs
+        self.ticked = elements.browser_value()  # ids of the ticked runs, from assets/run_table.js
         self.address = elements.address("runs")
         self.sent = gr.State({})  # by component: a hash of what it shows
         self.run_to_delete = gr.State("")  # id of the run that the question is about
@@ -125,18 +125,16 @@ class RunsTab:
 
     def _wire(self) -> None:
         quick, everything = feedback.QUICK, elements.components(self)
-        self.view_inputs = view_inputs = [self.view, self.ticked, self.sent, self.filter]
+        view_inputs = [self.view, self.sent, self.filter]
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
-        opened = self.table.click(self.on_table, view_inputs, everything, **each)
-        self.evaluation.wire(self.view)
-        opened.then(**self.evaluation.showing)
+        self.table.click(self.on_table, view_inputs, everything, **each)
         asking = elements.opening("runs", self.address, view_inputs)
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         tick = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything, **feedback.LATEST}
-        keep_ticked = self.table.select(None, None, self.ticked, js="() => finetune.ticked", **each)
-        for event in (keep_ticked.then, self.pulse.submit, self.filter.change):
-            event(**tick)
-        self.compare.click(self.on_compare, view_inputs, everything, **quick)
+        gr.on([self.pulse.submit, self.filter.change], **tick)
+        picked = [self.ticked, self.compare]
+        self.table.select(None, None, picked, js="() => finetune.ticked", **each)
+        self.compare.click(self.on_compare, [*view_inputs, self.ticked], everything, **quick)
         self.back.click(self.on_back, view_inputs, everything, **quick)
         self.everybody.input(self.on_everybody, [*view_inputs, self.everybody], everything, **quick)
         for pressed, action in (
@@ -175,7 +173,8 @@ class RunsTab:
     @handler
     def on_compare(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Show the ticked runs beside each other, in place of the table."""
-        return self._change_view(store, view | {"compared": str(others[0] or "").split()}, *others)
+        view = view | {"compared": str(others[-1] or "").split()}
+        return self._change_view(store, view, *others[:-1])
 
     @handler
     def on_back(self, store: RunStore, view: View, *others: Any) -> Updates:
@@ -270,24 +269,16 @@ class RunsTab:
         updates = {self.view: view, self.confirmation: hidden, self.message: ""}
         return updates | self._refresh(store, view, *others)
 
-    def _refresh(
-        self, store: RunStore, view: View, ticked: Any, sent: dict[int, int], text: str
-    ) -> Updates:
+    def _refresh(self, store: RunStore, view: View, sent: dict[int, int], text: str) -> Updates:
         """The updates of what this browser has not been sent yet."""
         visible, admin = _visible(store, view), store.visitor.admin
         rows = run_view.rows(visible)
         names = {row.id: row.name for row in rows}
-        ticked_ids = [run_id for run_id in str(ticked or "").split() if run_id in names]
-        n = min(len(ticked_ids), run_view.MAX_COMPARED)
         compared = [run_id for run_id in view["compared"] if run_id in names]
         compared = compared[: run_view.MAX_COMPARED]
         comparing = len(compared) > 1
         opened = view["opened"] if view["opened"] in names and not comparing else ""
         updates: Updates = {
-            self.compare: gr.update(
-                value=gettext("Compare {n}", n=n) if n > 1 else gettext("Compare"),
-                interactive=n > 1,
-            ),
             self.head: gr.update(visible=bool(opened or comparing)),
             self.comparison: gr.update(
                 value=compare_view.comparison(visible, compared) if comparing else "",

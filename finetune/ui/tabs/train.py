@@ -26,9 +26,10 @@ from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import RunSummary
+from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import cost_view, elements, feedback, form, live_updates, theme, upload_limits
 from finetune.ui.feedback import Updates, handler, reports_errors_in
+from finetune.ui.html import macro
 from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
 
@@ -255,8 +256,15 @@ class TrainTab:
 
     @handler
     def on_turn(self, store: RunStore, run_id: str) -> Updates:
-        """Show the run, whose state is another now, or one instead of it."""
-        return self._shown(store, _find_run(store, run_id))
+        """Show the run, whose state is another now, or one instead of it; once it has ended, the
+        way to the visitor's next one."""
+        run = _find_run(store, run_id)
+        updates = self._shown(store, run)
+        if run and service.run_summary(store, run).status in ENDED:
+            other = service.active_run(store)
+            way = macro("feedback.html", "other_run")(other.title(), other.id) if other else ""
+            updates[self.notice] = way
+        return updates
 
     def _shown(self, store: RunStore, run: Run | None) -> Updates:
         """The run to watch, and what a click on Train does meanwhile."""
