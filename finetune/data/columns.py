@@ -21,6 +21,7 @@ _PAIRS = (
     ("s1", "s2"), ("title1", "title2"), ("a", "b"), ("first", "second"), ("left", "right"),
     ("source", "paraphrase"),
 )  # fmt: skip
+_OTHER = ("{}2", "other{}", "second{}", "andere{}", "zweite{}")  # the second column of a kind
 _SINGLES = ("sentence", "text", "review", "content", "comment", "question", "body", "title")
 _LABELS = (
     "label", "labels", "isduplicate", "duplicate", "goldlabel", "isparaphrase", "paraphrase",
@@ -63,7 +64,8 @@ def guess_columns(names: Sequence[str]) -> tuple[str, str, str]:
     plain = _by_plain_name(names)
     label = next((plain[key] for key in _LABELS if key in plain), "")
     others = {key: name for key, name in plain.items() if name != label}
-    pairs = [(others[a], others[b]) for a, b in _PAIRS if a in others and b in others]
+    alike = [(key, form.format(key)) for key in others for form in _OTHER]
+    pairs = [(others[a], others[b]) for a, b in (*_PAIRS, *alike) if a in others and b in others]
     singles = [(others[key], "") for key in _SINGLES if key in others]
     if pairs or singles:
         sentences = [*pairs, *singles][0]

@@ -23,6 +23,7 @@ from finetune.runs.summary import ENDED, RunSummary
 
 CURVE = 30  # points of a run's curve in the table
 MOST_DIFFERENCES = 4  # in a run's name
+_OFF = {"-1", "''", "None", "False"}  # how the value of a setting is written that changes nothing
 _FILES = ("events.jsonl", "about.json", "config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
 
@@ -205,7 +206,8 @@ def differing_settings(rows: Sequence[RunRow]) -> dict[str, list[Any]]:
 
 def name_by_difference(rows: Sequence[RunRow]) -> list[RunRow]:
     """The rows with short names: the one that a person gave, or what a run has other than most of
-    these, as in "lr 5e-4, seed 43"; its title where there is no difference."""
+    these, as in "lr 5e-4, seed 43"; its title where there is no difference. A setting that is off
+    is not named."""
     differing = differing_settings(rows)
     usual = {}
     for name, values in differing.items():
@@ -217,7 +219,9 @@ def name_by_difference(rows: Sequence[RunRow]) -> list[RunRow]:
         parts = [
             setting_text(name, row.value(name))
             for name in differing
-            if not row.damaged and repr(row.value(name)) != usual[name]
+            if not row.damaged
+            and repr(row.value(name)) != usual[name]
+            and repr(row.value(name)) not in _OFF
         ]
         if parts and not row.named:
             more = [", \u2026"] if len(parts) > MOST_DIFFERENCES else []

@@ -194,6 +194,7 @@ def table(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
         columns=columns,
+        knobs=config.knobs(),
         same=same,
         by=by,
         descending=descending,

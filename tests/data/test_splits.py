@@ -138,6 +138,8 @@ def test_a_positive_class_that_is_not_plain(labels: str) -> None:
         ("text,note,mood", "text,,"),
         ("one,two,three", "one,two,three"),
         ("a1,a2,a3,a4", ",,"),
+        ("question,other question,same", "question,other question,same"),
+        ("id,Ticket,Zweites Ticket,Ticket2,class", "Ticket,Ticket2,class"),
     ],
 )
 def test_columns_are_guessed(head: str, columns: str) -> None:
