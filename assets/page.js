@@ -18,13 +18,21 @@
     search();
     differ();
     refused();
-    if (formFocused && document.querySelector('#setup.ft-unseen')) { // folded with what had the focus
-      formFocused = false;
-      document.querySelector('#new-run').focus({preventScroll: true});
+    const [gone, refuge] = focused ?? [];
+    const next = gone && !document.querySelector(gone)?.checkVisibility() && document.querySelector(refuge);
+    if (next?.checkVisibility()) {
+      const now = document.activeElement;
+      if (now === document.body || !now.checkVisibility()) next.focus({preventScroll: true});
+      focused = null;
     }
   };
-  let formFocused = false;
-  document.addEventListener('focusin', (event) => { formFocused = !!event.target.closest?.('#setup'); });
+  // Parts that give way to others, and what gets the focus when one was in them.
+  const refuges = [['#setup', '#new-run'], ['#folded', '#train'], ['#all-runs', '#all-runs-again'],
+    ['#run-head', '#runs-table .ft-open']];
+  let focused = null;
+  document.addEventListener('focusin', (event) => {
+    focused = refuges.find(([part]) => event.target.closest?.(part)) ?? null;
+  });
   let due = 0;
   const soon = () => { due ||= setTimeout(() => { due = 0; tend(); }, 150); };
   for (const what of ['click', 'focusin']) document.addEventListener(what, soon);

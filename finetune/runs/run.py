@@ -205,4 +205,4 @@ class Run(JobFolder):
 def default_title(config: RunConfig, pairs: str = "") -> str:
     """A configuration's name, or its checkpoint and pairs; `pairs` names the files of an upload."""
     dataset = (pairs or "own files") if is_upload(config.dataset) else config.dataset
-    return config.name or f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} on {dataset}"
+    return config.name or f"{config.checkpoint.rstrip('/').rsplit('/')[-1]} \u00b7 {dataset}"

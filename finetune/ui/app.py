@@ -18,7 +18,7 @@ from finetune.runs.store import RunStore
 from finetune.ui import auth, elements, feedback, i18n, origins, routes, theme, upload_limits
 from finetune.ui.api import Api
 from finetune.ui.html import macro
-from finetune.ui.i18n import page_text
+from finetune.ui.i18n import number, page_text
 from finetune.ui.tabs.data import DataTab
 from finetune.ui.tabs.predict import PredictTab
 from finetune.ui.tabs.publish import PublishTab
@@ -131,7 +131,8 @@ class _Tabs:
 def _side() -> Markup:
     """The right end of the head, for whoever opens the page."""
     alone = not owners.is_shared()
-    return macro("head.html", "side")(bool(client.stored_token()) if alone else None)
+    signed_in = bool(client.stored_token()) if alone else None
+    return macro("head.html", "side")(signed_in, *map(number, ",."))
 
 
 def _notices(store: RunStore) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from finetune import config
 from finetune.errors import NoSuchRun, StoreError
 from finetune.evaluation import report
 from finetune.evaluation.report import RunEvaluation
@@ -54,6 +55,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         below=_below_baseline(rows, summaries),
         differing=run_table.differing_settings(rows),
         value_text=run_table.value_text,
+        knobs=config.knobs(),
         columns=_differing_columns(rows),
         cell=run_view.cell_text,
         charts=[

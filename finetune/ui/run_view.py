@@ -231,8 +231,8 @@ def cell_text(row: RunRow, column: str) -> str:
         return _status_text(row)
     if value is None:
         return "\u2013"
-    if column in ("f1", "accuracy"):
-        return fixed(value)
+    if column in ("f1", "accuracy", "best_epoch"):
+        return fixed(value, 2 if column == "best_epoch" else 3)
     if column == "seconds":
         return duration(value)
     return when(value) if column == "created" else run_table.value_text(value)

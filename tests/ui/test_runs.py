@@ -87,7 +87,7 @@ def test_a_run_is_named_by_what_differs_and_no_column_is_the_same_in_all(
     for n, values in enumerate(settings):
         finished(store, toy_checkpoint, 0.5 + n / 10, **values)
     rows = run_view.rows(store)
-    title = f"{rows[0].checkpoint} on bundled"  # as most are: nothing differs
+    title = f"{rows[0].checkpoint} \u00b7 bundled"  # as most are: nothing differs
     assert {row.name for row in rows} == {
         "my own", f"{title} #3", f"{title} #4", "seed 7", "lr 5e-4",
     }  # fmt: skip
