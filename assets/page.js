@@ -19,8 +19,8 @@
     differ();
     refused();
     const [gone, refuge] = focused ?? [];
-    const next = gone && !document.querySelector(gone)?.checkVisibility() && document.querySelector(refuge);
-    if (next?.checkVisibility()) {
+    const next = gone && document.querySelector(refuge);
+    if (next?.checkVisibility() && !document.querySelector(gone)?.checkVisibility()) {
       const now = document.activeElement;
       if (now === document.body || !now.checkVisibility()) next.focus({preventScroll: true});
       focused = null;
