@@ -45,7 +45,7 @@ def build(store: RunStore) -> gr.Blocks:
             with gr.Row(elem_classes="ft-side"):
                 side = gr.HTML(js_on_load=elements.TAB_LINKS)
                 auth.sign_in_button()
-        page.load(_side, None, side, **feedback.QUICK)
+        page.load(head_side, None, side, **feedback.QUICK)
         for notice in _notices(store):
             gr.HTML(notice)
         tabs = _Tabs(store)
@@ -128,7 +128,7 @@ class _Tabs:
         self.publish_tab.select(**self.publish.opening, **quick)
 
 
-def _side() -> Markup:
+def head_side() -> Markup:
     """The right end of the head, for whoever opens the page."""
     alone = not owners.is_shared()
     signed_in = bool(client.stored_token()) if alone else None

@@ -84,7 +84,7 @@ def size(value: float) -> str:
 
 def code(text: str) -> Markup:
     """A text in which what stands between backticks is code."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", escape(text)))
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def measure(metric: str) -> str:

@@ -283,6 +283,7 @@ def test_markup_is_shown_not_run(store: RunStore) -> None:
     ):
         assert "<script" not in text
         assert "&lt;script" in text
+    assert "<code>hf &lt;b&gt;</code>" in feedback.note("Sign in with `hf <b>`.")
 
 
 def test_a_bug_is_an_apology_with_a_reference(caplog: pytest.LogCaptureFixture) -> None:

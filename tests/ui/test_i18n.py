@@ -95,6 +95,7 @@ def test_a_text_is_in_the_language_of_the_request_and_its_values_inject_nothing(
         "<i>0,842</i> 1,5&lt;"  # a person's own text stays as it is
     )
     assert (html.fixed(1746.5, 1), html.size(1.5e6)) == ("1.746,5", "1,5 MB")
+    assert 'data-group="." data-decimal=","' in page.head_side()
     assert i18n.gettext("no word of ours") == "no word of ours"
     assert i18n.gettext("Compare {name}", name="{n} <b>") == "{n} <b> vergleichen"
     assert "&lt;b&gt;" in feedback.note(i18n.gettext("Compare {name}", name="<b>"))
