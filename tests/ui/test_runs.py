@@ -271,7 +271,7 @@ def test_runs_are_compared_copied_and_deleted(app: App, page: Page, history: lis
     page.get_by_role("button", name="Compare 2").click()
     shown = page.locator("#comparison")
     expect(shown).to_contain_text("Nothing can be said yet")
-    row = shown.get_by_role("row").filter(has_text="learning_rate")
+    row = shown.get_by_role("row").filter(has_text="Learning rate")
     expect(row.get_by_role("cell")).to_have_text(["5e-5", "1e-4"])  # the better one first
     expect(shown.locator("figure").nth(1).locator("path.ft-line")).to_have_count(2)
     expect(page.locator("#one-run")).to_be_hidden()
