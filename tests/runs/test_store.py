@@ -49,11 +49,11 @@ def test_runs_of_one_configuration_have_titles_of_their_own(
     upload = RunConfig(dataset=store.uploads.add({"train": file}), checkpoint="owner/small")
     runs = [store.create(upload) for _ in range(3)]
     assert [run.title() for run in runs] == [
-        "small on tickets.csv", "small on tickets.csv #2", "small on tickets.csv #3"
+        "small \u00b7 tickets.csv", "small \u00b7 tickets.csv #2", "small \u00b7 tickets.csv #3"
     ]  # fmt: skip
-    assert runs[1].title(public=True) == "small on own files #2"  # the file's name is private
+    assert runs[1].title(public=True) == "small \u00b7 own files #2"  # the file's name is private
     shutil.rmtree(runs[1].folder)
-    assert store.create(upload).title() == "small on tickets.csv #4"
+    assert store.create(upload).title() == "small \u00b7 tickets.csv #4"
     assert store.create(upload.changed(name="mine")).title() == "mine"
     runs[0].describe(name="tickets first")
     assert runs[0].title() == runs[0].title(public=True) == "tickets first"
