@@ -5,10 +5,24 @@ Each trains one run at a time; a machine without any trains one run on its proce
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import os
+import platform
+import re
 import subprocess
+import time
+from collections.abc import Callable
 from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
+
+from finetune import disk
+from finetune.environment import caches
+
+_LEAST_GAIN = 1.2  # for which a processor computes in bf16, which is less exact
 
 
 def list_accelerators() -> tuple[str, ...]:
@@ -29,9 +43,9 @@ def _installed() -> tuple[str, ...]:
     return tuple(line.strip() for line in done.stdout.splitlines() if line.strip().isdecimal())
 
 
-def computes_bf16(device: Any = None) -> bool:
-    """Whether a device computes in bf16: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX; None is
-    the accelerator, or the CPU where there is none."""
+def prefers_bf16(device: Any = None) -> bool:
+    """Whether a device should compute in bf16: GPUs from Ampere on, and processors that have it and
+    were measured to be faster in it; None is the accelerator, or the CPU where there is none."""
     import torch
 
     present = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
@@ -39,5 +53,64 @@ def computes_bf16(device: Any = None) -> bool:
         case "cuda":
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
         case "cpu":
-            return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+            return processor_prefers_bf16(_measure_bf16_gain)
     return False
+
+
+def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
+    """Whether this machine's processor should; from its flags alone where that was not measured yet
+    and nothing to `measure` it with is given.
+
+    Some have the instructions and are slower by them. What was measured is kept in the user's
+    cache, so that all processes and a resumed run agree.
+    """
+    name, flags = _processor()
+    if not {"avx512_bf16", "amx_bf16"} & flags:
+        return False
+    file = caches.user_cache() / "finetune" / "processors.json"
+    gains = disk.read_json(file)
+    key = f"{name}, {os.cpu_count()} cores, torch {version('torch')}"
+    if key not in gains:
+        if measure is None:
+            return True
+        gains[key] = measure()
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            disk.write_atomically(file, json.dumps(gains, indent=1))
+    return float(gains[key]) >= _LEAST_GAIN
+
+
+def processor_name() -> str:
+    """What the processor is called and, where it has those, the sets of 8 and 16 bits."""
+    name, flags = _processor()
+    known = ("avx2", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "asimddp")
+    return " ".join([name or platform.machine(), *(flag for flag in known if flag in flags)])
+
+
+def has_vnni() -> bool:
+    """Whether the processor sums products of 8-bit numbers in 32 bits at once."""
+    return bool({"avx512_vnni", "avx_vnni", "asimddp"} & _processor()[1])
+
+
+@cache
+def _processor() -> tuple[str, set[str]]:
+    """The name and the instruction sets of a processor; on Linux."""
+    information = Path("/proc/cpuinfo")
+    text = information.read_text(errors="replace") if information.exists() else ""
+    lines = dict(re.findall(r"^(model name|flags|Features)\s*: (.+)", text, re.MULTILINE))
+    flags = lines.get("flags") or lines.get("Features") or ""
+    return lines.get("model name", ""), set(flags.split())
+
+
+def _measure_bf16_gain() -> float:
+    """How many times as fast a layer's product is in bf16; a tenth of a second."""
+    import torch
+
+    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
+    for _ in range(20):  # in turns, the best of each: others use this machine too
+        for dtype in seconds:
+            rows, weights = (torch.ones(size, dtype=dtype) for size in ((256, 384), (1536, 384)))
+            began = time.perf_counter()
+            torch.nn.functional.linear(rows, weights)
+            seconds[dtype] = min(seconds[dtype], time.perf_counter() - began)
+    return seconds[torch.float32] / seconds[torch.bfloat16]

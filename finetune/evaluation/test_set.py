@@ -29,9 +29,7 @@ def score_both_orders(run: Run, stop: Callable[[], bool] = lambda: False) -> Non
     DataError when they are single sentences."""
     from finetune.inference.scorer import Scorer
 
-    table = saved_predictions.read_examples(run)
-    if table is None:
-        table = keep_examples(run, _load_pairs(run), "validation")
+    table = validation_examples(run)
     if "sentence2" not in table.column_names:
         raise DataError("These are single sentences: they have no order.")
     rows = np.arange(table.num_rows)
@@ -88,6 +86,12 @@ def _load_pairs(run: Run) -> Pairs:
     if prepared is not None and prepared.fingerprint not in ("", pairs.fingerprint):
         raise DataError("The pairs have changed since this run began.", "Start a new run on them.")
     return pairs
+
+
+def validation_examples(run: Run) -> pa.Table:
+    """The examples that a run is validated on; a DataError where they are others by now."""
+    table = saved_predictions.read_examples(run)
+    return keep_examples(run, _load_pairs(run), "validation") if table is None else table
 
 
 def keep_examples(run: Run, pairs: Pairs, split: str) -> pa.Table:

@@ -24,7 +24,7 @@ from finetune.data.check_report import Finding
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import report
 from finetune.evaluation.report import Analysis
-from finetune.inference import decision_rule
+from finetune.inference import decision_rule, quantized
 from finetune.runs.events import Prepared
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
@@ -130,6 +130,7 @@ class _Card:
         self.data = defaultdict(dict, prepared.data)
         self.max_length = checkpoints.length_of(run.folder)
         self.rule = decision_rule.read_rule(run.best)
+        self.int8 = quantized.read_report(run.best) if quantized.is_kept(run.best) else None
         self.positive = self.rule.positive or self.data["positive_label"] or "the positive class"
         # Names on the Hub; empty for what is none of the Hub's.
         base, self.offered = config.checkpoint, catalog.find_dataset(config.dataset)

@@ -16,6 +16,7 @@ from finetune.data import catalog
 from finetune.errors import PublishError
 from finetune.hub import curves_picture, demo, model_card
 from finetune.hub.client import Account, HubClient
+from finetune.inference import quantized
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.summary import ENDED, RunSummary
@@ -25,7 +26,7 @@ from finetune.runs.summary import ENDED, RunSummary
 _OF_A_MODEL = (
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*.h5", "*.msgpack",
     "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
-    "special_tokens_map.json", "added_tokens.json", "*.model", "sentencepiece*",
+    "special_tokens_map.json", quantized.MODEL, "added_tokens.json", "*.model", "sentencepiece*",
 )  # fmt: skip
 Files = dict[str, bytes | Path]  # path in the repository -> content, or the file that has it
 
@@ -115,7 +116,7 @@ def prepare_push(
     hub.call(_("The card of {full}", full=full), ModelCard(card).validate)
     files = _files(run, summary, card)
     held = {file.rfilename for file in info.siblings or []} if info else set()
-    earlier = [path for path in held - set(files) if "/" not in path]
+    earlier = [path for path in held - set(files) if "/" not in path or path == quantized.MODEL]
     plan = PushPlan(
         account,
         full,
@@ -161,6 +162,8 @@ def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]
 
 def _files(run: Run, summary: RunSummary, card: str) -> Files:
     files: Files = {path.name: path for path in sorted(run.best.iterdir()) if path.is_file()}
+    if quantized.is_kept(run.best):
+        files[quantized.MODEL] = run.best / quantized.MODEL
     files["README.md"] = card.encode()
     files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
     if (picture := curves_picture.curves_png(summary)) is not None:

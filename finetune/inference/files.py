@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from finetune import disk, text_hashes
 from finetune.data import checkpoints, tables
 from finetune.data.tables import Table, to_plain_value
-from finetune.inference import decision_rule
+from finetune.inference import decision_rule, quantized
 from finetune.inference.file_request import PredictionRequest
-from finetune.inference.scorer import Scorer
+from finetune.inference.scorer import Precision, Scorer
 from finetune.metrics import classification, intervals
 from finetune.runs import pair_index
 from finetune.runs.run import Run
@@ -121,7 +121,8 @@ class _RowPredictor:
     """Adds predictions to rows, and counts them."""
 
     def __init__(self, run: Run, request: PredictionRequest) -> None:
-        self._scorer = Scorer(run.best, checkpoints.length_of(run.folder))
+        precision: Precision = "int8" if quantized.serves(run.best) else "auto"
+        self._scorer = Scorer(run.best, checkpoints.length_of(run.folder), precision)
         self._labels = labels = self._scorer.labels
         self._request = request
         self._rule = decision_rule.read_rule(run.best)
@@ -205,6 +206,7 @@ class _RowPredictor:
         report: dict[str, Any] = {
             "rows": self.rows, "errors": self._errors, "examples": self._examples,
             "labels": self._labels, "positive": self._positive, **self._overlap,
+            "precision": self._scorer.precision,
         }  # fmt: skip
         if self._request.label:
             report |= self._scores(self._counts.sum(axis=0), 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from finetune.inference import quantized
 from finetune.inference.predictor import Predictor
 
 MODELS_KEPT = int(os.environ.get("FINETUNE_MODELS") or 3)
@@ -21,7 +22,9 @@ class ModelCache:
 
     def __init__(self, keep: int = MODELS_KEPT) -> None:
         self._keep = max(1, keep)
-        self._predictors: dict[tuple[str, int, str], Predictor] = {}  # the last used at the end
+        self._predictors: dict[
+            tuple[str, tuple[int, ...], str], Predictor
+        ] = {}  # the last used at the end
         self._lock = threading.Lock()
         _caches.append(self)
 
@@ -31,8 +34,8 @@ class ModelCache:
     ) -> Iterator[Predictor]:
         """The predictor of a folder, loaded anew when its weights have changed; it stays loaded for
         the time of the `with`."""
-        weights = folder / "model.safetensors"
-        changed = weights.stat().st_mtime_ns if weights.exists() else 0
+        files = [folder / "model.safetensors", folder / quantized.MODEL]
+        changed = tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
         key = (str(folder), changed, device)
         with self._lock:
             predictor = self._predictors.pop(key, None)

@@ -17,7 +17,7 @@ import torch
 from finetune import text_hashes
 from finetune.data import checkpoints
 from finetune.errors import DataError, ModelError
-from finetune.inference import decision_rule, perturbations
+from finetune.inference import decision_rule, perturbations, quantized
 from finetune.inference.decision_rule import DecisionRule, PredictOptions
 from finetune.inference.explain import Explanation, explain_pair
 from finetune.inference.perturbations import Flip
@@ -47,6 +47,7 @@ class Prediction:
     rule: DecisionRule = _NO_RULE
     other_label: str = ""  # of the sentences in the other order; empty for single ones
     other: dict[str, float] | None = None  # probabilities in the other order
+    precision: str = ""  # that it was computed in
 
 
 class Predictor:
@@ -56,7 +57,8 @@ class Predictor:
         max_length: the length in tokens it was trained with.
         paired: whether it was trained on pairs rather than single sentences; None where nobody
             knows, and the second sentence may be left out.
-        device, precision: where and in what it computes; by default what serves best.
+        device, precision: where and in what it computes; by default what serves best, int8 where
+            the model has that and it was found to be as good.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class Predictor:
     ) -> None:
         self.folder, self.max_length, self.paired = folder, max_length, paired
         _check_memory(folder)
+        if precision == "auto" and quantized.serves(folder, device):
+            precision = "int8"
         self.scorer = Scorer(folder, max_length, precision, device, aside=True)
         self.labels = self.scorer.labels
         self._batcher = MicroBatcher(self.scorer)  # whose thread keeps the scorer alive
@@ -104,8 +108,9 @@ class Predictor:
         logits, tokens, cut = (column[0].tolist() for column in scored[0])
         seconds = time.perf_counter() - began
         return Prediction(
-            label, probabilities, logits, tokens, cut, seconds, options, rule, other_label, other
-        )
+            label, probabilities, logits, tokens, cut, seconds, options, rule, other_label, other,
+            self.scorer.precision,
+        )  # fmt: skip
 
     def _answers(
         self, logits: Any, swapped: Any, rule: DecisionRule, options: PredictOptions

@@ -21,9 +21,10 @@ from finetune import text_hashes
 from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.inference import layers
+from finetune.inference.quantized import MODEL, QuantizedModel
 from finetune.training import model
 
-Precision = Literal["auto", "fp32", "bf16"]
+Precision = Literal["auto", "fp32", "bf16", "int8"]
 Row = tuple[str, str | None]
 Columns = dict[str, list[list[int]]]  # name of an input -> its values for each row
 Batch = tuple[list[int], Future[NDArray[np.float32]]]  # places of its pairs, and their logits
@@ -61,7 +62,8 @@ class Scorer:
     model has all the threads.
 
     Args:
-        precision: what it computes in; `auto` takes bf16 where the hardware computes in it.
+        precision: what it computes in; `auto` takes bf16 where the hardware is faster in it. int8
+            is for processors, and of the file that `quantized` names or the folder has.
         threads: of a CPU, that compute; 0 for as many as PyTorch would take.
         aside: let whatever else runs on these processors go first.
     """
@@ -74,6 +76,7 @@ class Scorer:
         device: str = "",
         threads: int = 0,
         aside: bool = False,
+        quantized: Path | None = None,
     ) -> None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         self.device = torch.device(device or accelerator or "cpu")
@@ -88,11 +91,18 @@ class Scorer:
         self._vocabulary_size = len(table)
         names = self._model.config.id2label
         self.labels = [text_hashes.replace_surrogates(str(names[n])) for n in range(len(names))]
-        half = precision == "bf16" or (precision == "auto" and devices.computes_bf16(self.device))
-        self.precision = "bf16" if half else "fp32"
-        self._dtype = torch.bfloat16 if half else torch.float32
-        self.quick = self._on_cpu and layers.optimize_layers(self._model, self._dtype)
-        if not self.quick:
+        if precision == "auto":
+            precision = "bf16" if devices.prefers_bf16(self.device) else "fp32"
+        self.precision, self.quick = precision, False  # quick: with layers of ours
+        self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        self._quantized: QuantizedModel | None = None
+        if precision == "int8":
+            # By a thread of the pool, whose priority the session's own inherit.
+            file, self._model = quantized or folder / MODEL, None
+            self._quantized = self._pool.submit(QuantizedModel, file, self.threads).result()
+        elif self._on_cpu and layers.optimize_layers(self._model, self._dtype):
+            self.quick = True
+        else:
             self._model.to(self.device, self._dtype)
         self.scores(["a"], ["a"])  # the first time is slow, as kernels are chosen
 
@@ -127,10 +137,19 @@ class Scorer:
         if block:
             yield block
 
+    def inputs(self, rows: Iterable[Row]) -> list[dict[str, NDArray[np.int64]]]:
+        """The model's inputs of each row, of shape (1, length)."""
+        inputs = []
+        for block in self._blocks(rows, 1):
+            padded, mask = self._padded(self._tokenize(block)[0])
+            arrays = {name: values.cpu().numpy() for name, values in padded.items()}
+            inputs.append(arrays | {"attention_mask": mask.numpy()})
+        return inputs
+
     def free(self) -> None:
         """Free the model and its device's memory, once what is still asked for is computed."""
         self._pool.shutdown()
-        self._model = None
+        self._model = self._quantized = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -143,7 +162,8 @@ class Scorer:
             budget = min(_CPU_BUDGET, max(_LEAST, total // (_SHARES * self.threads)))
         batches = _batches(tokens, budget)
         heavy = total * self._weights >= _HEAVY
-        share = max(1, self.threads // len(batches)) if heavy else 1
+        alone = heavy or self._quantized is not None
+        share = max(1, self.threads // len(batches)) if alone else 1
         futures = []
         for places in batches:
             rows = {name: [column[at] for at in places] for name, column in columns.items()}
@@ -178,9 +198,12 @@ class Scorer:
         return dict(columns), tokens, cut
 
     def _compute(self, rows: Columns, threads: int) -> NDArray[np.float32]:
+        inputs, mask = self._padded(rows)
+        if self._quantized is not None:
+            arrays = {name: values.numpy() for name, values in inputs.items()}
+            return self._quantized.logits(arrays | {"attention_mask": mask.numpy()}, threads)
         if self._on_cpu and torch.get_num_threads() != threads:
             set_own_threads(threads)
-        inputs, mask = self._padded(rows)
         with torch.inference_mode():
             if self.quick:
                 mask = layers.attention_bias(mask, self._dtype)

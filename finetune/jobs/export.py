@@ -1,4 +1,4 @@
-"""Export jobs: a finished run's model as ONNX, in `<run>/exports/onnx/files/`."""
+"""Export jobs: a finished run's model as ONNX, in `<run>/exports/onnx/files/`, and in int8 too."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from finetune.errors import StoreError
 from finetune.hub import downloads
+from finetune.inference import quantized
+from finetune.inference.quantized import QuantizationReport
 from finetune.jobs import background
 from finetune.jobs.evaluate import check_has_ended
 from finetune.runs.events import Phase
@@ -26,6 +28,7 @@ class ExportState(JobState):
 
     file: Path | None = None  # the ONNX model; None until it is made, and for a newer model
     size: int = 0  # bytes of all files
+    int8: QuantizationReport | None = None  # what int8 was measured to change
 
 
 def start_export(store: RunStore, run: Run, summary: RunSummary) -> None:
@@ -43,7 +46,7 @@ def export_state(run: Run, summary: RunSummary) -> ExportState:
     if job.request.get("step") != summary.saved_step or not file.is_file():
         return ExportState("none")
     size = sum(path.stat().st_size for path in file.parent.iterdir() if path.is_file())
-    return ExportState("finished", file=file, size=size)
+    return ExportState("finished", file=file, size=size, int8=quantized.read_report(run.best))
 
 
 def export_zip(run: Run, summary: RunSummary) -> Iterator[bytes]:
@@ -65,10 +68,14 @@ def export_job(job: JobFolder) -> int:
     run, file = Run(job.folder.parent.parent), job.folder / _MODEL
 
     def work() -> None:
+        from finetune.evaluation import quantization
         from finetune.hub import onnx
 
         file.parent.mkdir(exist_ok=True)
         onnx.export_onnx(run.best, file)
+        quantization.quantize_model(run, file)
+        if quantized.is_kept(run.best):
+            shutil.copy2(run.best / quantized.MODEL, file.parent)
         for path in run.best.iterdir():  # the tokenizer and the classes
             if path.suffix in (".json", ".txt", ".model"):
                 shutil.copy2(path, file.parent / path.name)

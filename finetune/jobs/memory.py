@@ -68,7 +68,7 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
     # 1. Bytes that a layer keeps for each token
     half = config.mixed_precision != "no"
     if config.mixed_precision == "auto":
-        half = bool(devices.list_accelerators()) or _processor_has_bf16()
+        half = bool(devices.list_accelerators()) or devices.processor_prefers_bf16()
     width, drops = (2 if half else 4), config.dropout != 0
     layer = width * (8 * shape.hidden + 2 * shape.wide) + 4 * half * shape.hidden
     layer += drops * 2 * (width + 1) * shape.hidden
@@ -94,13 +94,6 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
 
 
 @cache
-def _processor_has_bf16() -> bool:
-    """As far as is known without torch."""
-    processor = Path("/proc/cpuinfo")
-    flags = processor.read_text(errors="replace") if processor.exists() else ""
-    return "avx512_bf16" in flags or "amx_tile" in flags
-
-
 def trained_parameters(config: RunConfig, shape: Shape) -> int:
     """Parameters that get a gradient."""
     if config.use_lora:

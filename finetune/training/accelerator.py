@@ -53,11 +53,11 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
 
 
 def choose_precision(setting: str) -> str:
-    """Accelerate's word for a `mixed_precision`; `auto` takes bf16 where the hardware computes in
-    it: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
+    """Accelerate's word for a `mixed_precision`; `auto` takes bf16 where the hardware is
+    faster in it."""
     if setting != "auto":
         return setting
-    return "bf16" if devices.computes_bf16() else "no"
+    return "bf16" if devices.prefers_bf16() else "no"
 
 
 def device_name(accelerator: Accelerator) -> str:

@@ -199,7 +199,7 @@ def utilisation(folder: Path, train_file: Path | None, steps: int) -> dict[str, 
             optimizer.step()
             optimizer.zero_grad()
 
-    precision = "bf16" if devices.computes_bf16() else "fp32"
+    precision = "bf16" if devices.prefers_bf16() else "fp32"
     rates = [_matmul_rate(precision)]
     model.train()
     taken = [batch for batch, _ in zip(loader, range(WARM + steps), strict=False)]

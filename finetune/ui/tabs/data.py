@@ -65,7 +65,8 @@ class DataTab:
     store: RunStore
 
     def draw_poller(self) -> None:
-        """Asks for the check's state; outside the tabs, for Train listens to it too."""
+        """Draw what begins a check and asks for its state; outside the tabs, as Train uses both."""
+        self.cause = elements.browser_value()
         self.poller = elements.polling_element(1)
 
     def draw(self) -> dict[str, gr.components.Component]:
@@ -127,7 +128,9 @@ class DataTab:
         self.cleared = {controls[name]: getattr(RunConfig(), name) for name in CLEARED_FIELDS}
         self.columns = [controls[name] for name in CHOSEN_COLUMNS]
         everything = elements.components(self)
-        self._fields = [self.check_id, *(controls[name] for name in CHECKED_FIELDS)]
+        # One event for all who ask: answers to several may come in another order.
+        fields = [self.cause, self.check_id, *(controls[name] for name in CHECKED_FIELDS)]
+        self.cause.change(self.on_examine, fields, everything, **latest)
         blank = json.dumps(list(self.cleared.values()))
         for chooser, other in (self.datasets, self.datasets[::-1]):
             chooser.input(
@@ -139,7 +142,6 @@ class DataTab:
             file.upload(None, None, self.progress, js="() => finetune.pending", **quick)
             stored = file.upload(self.on_upload, self.files, uploaded, **latest)
             stored.then(**self.examining(), **latest)
-        # One event for all: answers to several may come in another order than they were asked in.
         boxes = [controls[name] for name in DATA_FIELDS[1:]]
         choosers = (gr.Dropdown, gr.Checkbox)
         changes = [box.input if isinstance(box, choosers) else box.submit for box in boxes]
@@ -157,9 +159,9 @@ class DataTab:
             event(self.on_rows, row_inputs, everything, **bounded)
 
     def examining(self, cause: str = "chosen") -> dict[str, Any]:
-        """How an event calls `on_examine`: pairs were `chosen`, or Examine `pressed`."""
-        inputs = [gr.State(cause), *self._fields]
-        return {"fn": self.on_examine, "inputs": inputs, "outputs": elements.components(self)}
+        """How an event has `on_examine` called: pairs were `chosen`, or Examine `pressed`."""
+        script = f"() => '{cause} ' + Math.random()"
+        return {"fn": None, "inputs": None, "outputs": self.cause, "js": script}
 
     @handler
     def on_upload(self, store: RunStore, *paths: str | None) -> Updates:
@@ -199,8 +201,13 @@ class DataTab:
                 former = check.get_check(store, former_id)
                 if is_upload(former.config().dataset):
                     check.abandon_check(former)
-        job = check.start_check(store, config, again=cause == "pressed")
-        return {self.check_id: job.id, self.message: "", self.poller: elements.start_polling()}
+        job = check.start_check(store, config, again=cause.startswith("pressed"))
+        return {
+            self.check_id: job.id,
+            self.message: "",
+            self.progress: macro(_TEMPLATE, "progress")(check.check_state(job)),
+            self.poller: elements.start_polling(),
+        }
 
     @handler
     def on_tick(self, store: RunStore, check_id: str, drawn: Drawn, event: gr.EventData) -> Updates:
@@ -210,14 +217,13 @@ class DataTab:
             state = check.check_state(check.get_check(store, check_id))
         except DataError:
             return stop | {self.progress: ""}
-        progress: Updates = {self.progress: macro(_TEMPLATE, "progress")(state)}
         end = f"{state.status} {state.ended}" if state.status in ENDED else ""
         if drawn.check_id != check_id or (drawn.end and not end):  # other pairs, or checked anew
             drawn = Drawn(check_id, choices=drawn.choices)
         if end and drawn.end == end:
-            return stop | progress
+            return stop
         drawn = replace(drawn, end=end)
-        updates = progress | {self.drawn: drawn}
+        updates: Updates = {self.progress: macro(_TEMPLATE, "progress")(state), self.drawn: drawn}
         if state.report or (state.latest and not drawn.has_rows):
             updates[self.poller] = elements.start_polling()  # Train hears that pairs are counted
             updates |= self._report(store, state, drawn)

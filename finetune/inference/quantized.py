@@ -1,0 +1,147 @@
+"""A saved model in int8, which ONNX Runtime computes on a processor.
+
+It lies beside the weights it was made of, where transformers.js looks for it, and only where it was
+measured to be faster and as good (`finetune.evaluation.quantization`).
+
+Source: https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+
+from finetune import disk
+from finetune.environment import devices
+
+Inputs = Mapping[str, NDArray[np.int64]]  # name -> values of shape (batch, length)
+Kind = Literal["dynamic", "static"]  # how activations are scaled: each anew, or as calibrated
+MODEL = "onnx/model_quantized.onnx"  # in a model's folder
+_REPORT = "onnx/quantization.json"
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """What int8 changes, on the validation pairs and on the machine that measured it."""
+
+    kind: str
+    pairs: int  # that were scored
+    precision: str  # of the model as it is
+    accuracy: tuple[float, float]  # of the model as it is, and in int8
+    f1: tuple[float, float]
+    p: float  # of McNemar's test that both are right equally often
+    pairs_per_second: tuple[float, float]
+    processor: str
+    kept: bool = False  # whether it is used
+    bound: float = 0.005  # by which accuracy and F1 may differ
+
+    @property
+    def as_good(self) -> bool:
+        """Whether accuracy and F1 differ by no more than the bound, and by nothing but chance."""
+        differences = (abs(after - before) for before, after in (self.accuracy, self.f1))
+        return max(differences) <= self.bound and self.p >= 0.05
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast int8 is."""
+        before, after = self.pairs_per_second
+        return after / before
+
+
+def read_report(folder: Path) -> QuantizationReport | None:
+    """What was measured of the model in a folder; None where nothing was."""
+    with contextlib.suppress(OSError, ValueError):
+        return TypeAdapter(QuantizationReport).validate_json((folder / _REPORT).read_bytes())
+    return None
+
+
+def write_report(folder: Path, report: QuantizationReport) -> None:
+    """Keep what was measured of the model in a folder."""
+    disk.write_atomically(folder / _REPORT, json.dumps(asdict(report), indent=1) + "\n")
+
+
+def is_kept(folder: Path) -> bool:
+    """Whether the model in a folder is used in int8."""
+    report = read_report(folder)
+    return report is not None and report.kept and (folder / MODEL).is_file()
+
+
+def serves(folder: Path, device: str = "") -> bool:
+    """Whether the model in a folder answers in int8 on a device; on a GPU it is not."""
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return (device or accelerator or "cpu") == "cpu" and is_kept(folder)
+
+
+def quantize(source: Path, to: Path, kind: Kind, calibration: Sequence[Inputs]) -> None:
+    """Write an ONNX model with its products in int8, per channel of the weights; `calibration`:
+    inputs from which a static one learns how large activations become."""
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_dynamic,
+        quantize_static,
+    )  # fmt: skip
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left = iter(calibration)
+
+        def get_next(self) -> Any:
+            return next(self.left, None)
+
+    options: dict[str, Any] = {
+        "per_channel": True,
+        "weight_type": QuantType.QInt8,
+        # Without VNNI two products of eight bits do not fit into the sum of 16.
+        "reduce_range": not devices.has_vnni(),
+    }
+    logging.getLogger().disabled, before = True, logging.getLogger().disabled  # it gives advice
+    try:
+        if kind == "dynamic":
+            quantize_dynamic(source, to, **options)
+        else:
+            options |= {"activation_type": QuantType.QUInt8, "quant_format": QuantFormat.QDQ}
+            products = ["MatMul", "Gemm"]
+            quantize_static(source, to, Reader(), op_types_to_quantize=products, **options)
+    finally:
+        logging.getLogger().disabled = before
+
+
+class QuantizedModel:
+    """Logits of padded batches, from any thread, with one thread or with all of them."""
+
+    def __init__(self, file: Path, threads: int) -> None:
+        self._sessions = {count: _session(file, count) for count in {1, threads}}
+        self._names = [entry.name for entry in self._sessions[1].get_inputs()]
+
+    def logits(self, inputs: Inputs, threads: int) -> NDArray[np.float32]:
+        """Of shape (batch, classes)."""
+        session = self._sessions[1 if threads == 1 else max(self._sessions)]
+        (logits,) = session.run(["logits"], {name: inputs[name] for name in self._names})
+        return np.asarray(logits, np.float32)
+
+
+def _session(file: Path, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    # Its threads look out for work while it computes, and not after that.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return onnxruntime.InferenceSession(
+        os.fspath(file), options, providers=["CPUExecutionProvider"]
+    )

@@ -1,0 +1,106 @@
+"""A model in int8: as good as before and faster it is used, published and named; else it is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from finetune.evaluation import quantization, saved_predictions
+from finetune.hub import model_card, onnx
+from finetune.inference import files, quantized
+from finetune.inference.file_request import PredictionRequest
+from finetune.inference.predictor import Predictor
+from finetune.inference.quantized import QuantizationReport
+from finetune.inference.scorer import Scorer
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from tests.inference.test_scorer import FIRST, SECOND, lively
+from tests.support import toys
+
+REPORT = QuantizationReport(
+    "dynamic", 400, "fp32", (0.87, 0.868), (0.9, 0.899), 0.5, (100.0, 180.0), "a processor"
+)
+
+
+@pytest.fixture(scope="module")
+def source(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model of larger weights, and its ONNX file."""
+    folder = tmp_path_factory.mktemp("int8")
+    toys.copy_model(toy_checkpoint, folder / "toy")
+    onnx.export_onnx(lively(folder / "toy"), folder / "model.onnx")
+    return folder / "toy", folder / "model.onnx"
+
+
+@pytest.fixture
+def run(store: RunStore, source: tuple[Path, Path]) -> Run:
+    run = toys.finished_run(store, source[0])
+    columns = zip(*toys.rows(80, seed=3), strict=True)
+    names = ("sentence1", "sentence2", "label")
+    table = pa.table(dict(zip(names, map(list, columns), strict=True)))
+    saved_predictions.save_examples(run, "validation", table)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("change", "good"),
+    [
+        ({}, True),
+        ({"accuracy": (0.87, 0.864)}, False),
+        ({"f1": (0.9, 0.906)}, False),  # better by chance, not as good
+        ({"p": 0.04}, False),
+        ({"bound": 0.001}, False),
+    ],
+)
+def test_as_good_is_within_the_bound_and_nothing_but_chance(
+    change: dict[str, Any], good: bool
+) -> None:
+    assert dataclasses.replace(REPORT, **change).as_good == good
+    assert REPORT.speedup == pytest.approx(1.8)
+
+
+def test_both_kinds_answer_nearly_as_the_model(source: tuple[Path, Path], tmp_path: Path) -> None:
+    plain = Scorer(source[0], 32, "fp32", threads=2)
+    expected = plain.scores(FIRST, SECOND)
+    rows = list(zip(FIRST, SECOND, strict=True))
+    for kind in ("dynamic", "static"):
+        file = tmp_path / f"{kind}.onnx"
+        quantized.quantize(source[1], file, kind, plain.inputs(rows))  # type: ignore[arg-type]
+        assert file.stat().st_size < source[1].stat().st_size
+        small = Scorer(source[0], 32, "int8", threads=2, quantized=file)
+        logits = small.scores(FIRST, SECOND)
+        assert 0 < np.abs(logits - expected).max() < 0.5 * np.abs(expected).max()
+        sure = np.abs(expected[:, 0] - expected[:, 1]) > np.abs(expected).max() / 2
+        assert sure.sum() > 5
+        assert (logits.argmax(1) == expected.argmax(1))[sure].all()
+
+
+@pytest.mark.parametrize(("speed", "kept"), [(1e9, True), (1e-9, False)])
+def test_it_is_used_published_and_named_where_it_pays(
+    run: Run, source: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, speed: float, kept: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(QuantizationReport, "as_good", True)
+    monkeypatch.setattr(QuantizationReport, "speedup", speed)
+    report = quantization.quantize_model(run, source[1])
+    assert report is not None
+    assert (report.kept, report.pairs) == (kept, 80)
+    assert quantized.read_report(run.best) == report
+    assert quantized.is_kept(run.best) == (run.best / quantized.MODEL).is_file() == kept
+    precisions = {"int8"} if kept else {"fp32", "bf16"}
+    assert Predictor.from_run(run)("the cat", "a dog").precision in precisions
+    file = tmp_path / "pairs.csv"
+    file.write_text("sentence1,sentence2\nthe cat,a dog\n")
+    request = PredictionRequest(run.id, file.name, "sentence1", "sentence2")
+    judged, _ = files.predict_file(run, request, file, tmp_path / "out.csv")
+    assert judged["precision"] in precisions
+    card = model_card.card_text(run, run.summary(), "me/model")
+    assert ("onnx/model_quantized.onnx" in card) == kept
+    shutil.rmtree(run.best)
+    toys.copy_model(source[0], run.best)  # a better one was saved: int8 was of the former
+    assert not quantized.is_kept(run.best)
