@@ -54,7 +54,7 @@ def export_zip(run: Run, summary: RunSummary) -> Iterator[bytes]:
     file = export_state(run, summary).file
     if file is None:
         raise StoreError(
-            "Run {id} has no ONNX file.", "Press Make ONNX on the Publish tab.", id=run.id
+            "Run {id} has no ONNX file.", "Press Make ONNX and int8 on the Publish tab.", id=run.id
         )
     return downloads.folder_zip(file.parent, run.id)
 

@@ -52,7 +52,8 @@ class PublishTab:
                 with gr.Column(elem_id="take-away", visible=False) as self.take_away:
                     elements.heading(gettext("Take it with you"))
                     self.downloads = gr.HTML(elem_id="away-links")
-                    self.onnx = gr.Button(gettext("Make ONNX"), elem_id="make-onnx", size="sm")
+                    text = gettext("Make ONNX and int8")
+                    self.onnx = gr.Button(text, elem_id="make-onnx", size="sm")
             with gr.Column(scale=3, min_width=320):
                 title = gettext("Model card, as it will be pushed")
                 with gr.Accordion(title, open=True, elem_id="card-fold"):
