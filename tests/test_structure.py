@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAVY_MODULES = {
     "finetune.data.dataset_cache", "finetune.data.splits", "finetune.data.checks",
     "finetune.data.sources",
-    "finetune.evaluation.corrections",
+    "finetune.evaluation.corrections", "finetune.evaluation.quantization",
     "finetune.inference.explain", "finetune.inference.layers", "finetune.inference.predictor",
     "finetune.inference.scorer", "finetune.inference.files", "finetune.inference.model_cache",
     "finetune.hub.onnx",
