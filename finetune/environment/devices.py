@@ -21,6 +21,7 @@ from typing import Any
 
 from finetune import disk
 from finetune.environment import caches
+from finetune.errors import StoreError
 
 _LEAST_GAIN = 1.2  # for which a processor computes in bf16, which is less exact
 
@@ -74,7 +75,7 @@ def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
         if measure is None:
             return True
         gains[key] = measure()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, StoreError):
             file.parent.mkdir(parents=True, exist_ok=True)
             disk.write_atomically(file, json.dumps(gains, indent=1))
     return float(gains[key]) >= _LEAST_GAIN

@@ -6,7 +6,6 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -28,14 +27,11 @@ _ROUNDS = 3
 _Rows = list[tuple[str, str | None]]
 
 
-def quantize_model(
-    run: Run, source: Path, stop: Callable[[], bool] = lambda: False
-) -> QuantizationReport | None:
+def quantize_model(run: Run, source: Path) -> QuantizationReport:
     """Make int8 models of a run's kept one, of which `source` is the ONNX file, and keep the
     fastest of those that are as good, if it is faster than what the app computes with otherwise.
 
-    Returns what was measured of that one; where none is kept, of the one that comes nearest. None
-    after a `stop`.
+    Returns what was measured of that one; where none is as good, of the one that comes nearest.
     """
     table = test_set.validation_examples(run)
     table = table.slice(0, _SCORED)
@@ -55,8 +51,6 @@ def quantize_model(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
         calibration = plain.inputs(rows[:_CALIBRATING])
         for kind in get_args(Kind):
-            if stop():
-                return None
             file = Path(temporary) / f"{kind}.onnx"
             quantized.quantize(source, file, kind, calibration)
             small = Scorer(run.best, length, "int8", "cpu", aside=True, quantized=file)
@@ -65,7 +59,10 @@ def quantize_model(
             small.free()
         plain.free()
         good = [(report, file) for report, file in reports if report.as_good]
-        report, file = max(good or reports, key=lambda entry: entry[0].speedup)
+        if good:
+            report, file = max(good, key=lambda entry: entry[0].speedup)
+        else:
+            report, file = min(reports, key=lambda entry: entry[0].difference)
         report = replace(report, kept=bool(good) and report.speedup > 1)
         if report.kept:
             os.replace(file, run.best / quantized.MODEL)

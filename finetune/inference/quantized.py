@@ -48,8 +48,12 @@ class QuantizationReport:
     @property
     def as_good(self) -> bool:
         """Whether accuracy and F1 differ by no more than the bound, and by nothing but chance."""
-        differences = (abs(after - before) for before, after in (self.accuracy, self.f1))
-        return max(differences) <= self.bound and self.p >= 0.05
+        return self.difference <= self.bound and self.p >= 0.05
+
+    @property
+    def difference(self) -> float:
+        """The change of accuracy or of F1, whichever is greater."""
+        return max(abs(after - before) for before, after in (self.accuracy, self.f1))
 
     @property
     def speedup(self) -> float:

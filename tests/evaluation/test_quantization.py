@@ -88,7 +88,6 @@ def test_it_is_used_published_and_named_where_it_pays(
     monkeypatch.setattr(QuantizationReport, "as_good", True)
     monkeypatch.setattr(QuantizationReport, "speedup", speed)
     report = quantization.quantize_model(run, source[1])
-    assert report is not None
     assert (report.kept, report.pairs) == (kept, 80)
     assert quantized.read_report(run.best) == report
     assert quantized.is_kept(run.best) == (run.best / quantized.MODEL).is_file() == kept
