@@ -117,6 +117,7 @@ def test_every_tab_works_and_axe_finds_nothing(
 def visit_runs(page: Page) -> list[str]:
     open_tab(page, "Runs")
     page.locator("#runs-table .ft-open").first.click()
+    expect(page.locator("#verdict")).to_be_visible()  # or the answer would choose its part again
     page.get_by_role("radio", name="Progress").check(force=True)
     expect(page.locator("#run-score-plot .ft-dot").first).to_be_visible()
     page.locator("#run-config-fold > button").click()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ def evaluated(app: App | Evaluation, checkpoint: Path, seed: int, skill: float) 
 def open_part(page: Page, name: str) -> None:
     page.get_by_role("tab", name="Runs").click()
     page.locator("#runs-table .ft-open").first.click()
+    # An answer that is still to come would choose its own part again.
+    expect(page.locator("#evaluation-body")).to_contain_text(re.compile(r"\w"))
     page.get_by_role("radio", name=name, exact=True).check()
 
 
