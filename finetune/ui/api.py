@@ -76,7 +76,8 @@ class Api:
         """Ask a model about two sentences, or about one where it learned from such.
 
         Returns the label, the probabilities by class, logits, tokens, cut (tokens not read),
-        seconds, and the answer for the sentences in the other order.
+        seconds, the answer for the sentences in the other order, and the precision it was computed
+        in.
 
         Args:
             run_id: a run of yours.
