@@ -48,7 +48,7 @@ def test_prediction_is_measured_on_the_same_pairs(
     prediction._crowd(sides, 1, 0.1)
     prediction._same(sides, 50)
     output = capsys.readouterr().out
-    for words in ("400 pairs", "one pair: pipeline", "50 clients: pipeline one by one"):
+    for words in ("400 pairs", "of the pipeline's", "50 clients: pipeline one by one"):
         assert words in output
     exact = next(line for line in output.splitlines() if line.startswith("fp32: "))
     assert "labels equal on 100.00% of 50 pairs" in exact
