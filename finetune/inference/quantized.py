@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from finetune import disk
+from finetune import disk, hub_errors
 from finetune.environment import devices
+from finetune.errors import ModelError
 
 Inputs = Mapping[str, NDArray[np.int64]]  # name -> values of shape (batch, length)
 Kind = Literal["dynamic", "static"]  # how activations are scaled: each anew, or as calibrated
@@ -125,7 +126,8 @@ def quantize(source: Path, to: Path, kind: Kind, calibration: Sequence[Inputs]) 
 
 
 class QuantizedModel:
-    """Logits of padded batches, from any thread, with one thread or with all of them."""
+    """Logits of padded batches, from any thread, with one thread or with all of them; a ModelError
+    when the file cannot be loaded."""
 
     def __init__(self, file: Path, threads: int) -> None:
         self._sessions = {count: _session(file, count) for count in {1, threads}}
@@ -146,6 +148,12 @@ def _session(file: Path, threads: int) -> Any:
     options.log_severity_level = 3
     # Its threads look out for work while it computes, and not after that.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    return onnxruntime.InferenceSession(
-        os.fspath(file), options, providers=["CPUExecutionProvider"]
-    )
+    providers = ["CPUExecutionProvider"]
+    try:
+        return onnxruntime.InferenceSession(os.fspath(file), options, providers=providers)
+    except Exception as error:  # it has exceptions of its own
+        raise ModelError(
+            "The int8 file of this model cannot be loaded: {error}",
+            "Make ONNX and int8 again.",
+            error=hub_errors.first_line(error),
+        ) from error

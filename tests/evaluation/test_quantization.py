@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from finetune.errors import ModelError
 from finetune.evaluation import quantization, saved_predictions
 from finetune.hub import model_card, onnx
 from finetune.inference import files, quantized
@@ -98,6 +99,10 @@ def test_it_is_used_published_and_named_where_it_pays(
     request = PredictionRequest(run.id, file.name, "sentence1", "sentence2")
     judged, _ = files.predict_file(run, request, file, tmp_path / "out.csv")
     assert judged["precision"] in precisions
+    if kept:
+        (run.best / quantized.MODEL).write_bytes(b"damaged")
+        with pytest.raises(ModelError, match="int8 file of this model cannot be loaded"):
+            Predictor.from_run(run)
     card = model_card.card_text(run, run.summary(), "me/model")
     assert ("onnx/model_quantized.onnx" in card) == kept
     shutil.rmtree(run.best)
