@@ -82,8 +82,9 @@ class App:
 def control(page: Page, knob: str) -> Locator:
     """The box of a hyperparameter; those under Advanced are not there before it is open."""
     box = page.locator(f"#knob-{knob} input")
-    if not box.count():
-        page.locator("#advanced > button").click()
+    closed = page.locator("#advanced > button[aria-expanded=false]")
+    if not box.count() and closed.is_visible():
+        closed.click()
     return box
 
 
