@@ -188,7 +188,7 @@ def test_a_german_browser_reads_of_a_run_in_german(
     german.locator("#knob-checkpoint input").fill(str(checkpoint))
     german.locator("#knob-checkpoint input").press("Enter")
     fill(german, "max_length", "48")  # the toy reads 64 tokens
-    fill(german, "epochs", "500")  # still under way at the last line
+    fill(german, "num_train_epochs", "500")  # still under way at the last line
     german.locator("#train").click()
     expect(german.locator("#run-phase")).to_have_text(
         re.compile("Baselines|Tokenisiert|Training|Wertet|Speichert")
