@@ -9,6 +9,7 @@ and values and nothing else of them. A model is known by the names of its parts.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -127,17 +128,14 @@ def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return bias
 
 
-def optimize_layers(model: Any, dtype: torch.dtype) -> bool:
+def optimize_layers(model: Any, dtype: torch.dtype) -> list[nn.Module]:
     """Put `Layer`s in the place of a classifier's layers, if it then answers random tokens as
-    before; whether it does. Its attention mask must be `attention_bias`'s then."""
-    depth, heads = (
-        getattr(model.config, name, 0) for name in ("num_hidden_layers", "num_attention_heads")
-    )
-    stacks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
-    stack: Any = next((stack for stack in stacks if len(stack) == depth > 0), nn.ModuleList())
-    before, parts = list(stack), [_parts(layer) for layer in stack]
+    before; returns its own layers, none where it keeps them. Its attention mask must be
+    `attention_bias`'s then."""
+    stack, heads = _stack(model), getattr(model.config, "num_attention_heads", 0)
+    own, parts = list(stack), [_parts(layer) for layer in stack]
     if not parts or None in parts:
-        return False
+        return []
     lengths = torch.tensor([[3], [7], [11], [16], [19], [24]])
     mask = (torch.arange(24) < lengths).long()
     draw = torch.Generator().manual_seed(0)
@@ -145,14 +143,30 @@ def optimize_layers(model: Any, dtype: torch.dtype) -> bool:
     with torch.inference_mode():
         expected = model(input_ids=tokens, attention_mask=mask).logits
         for judged in (torch.float32, dtype):
-            for index, layer_parts in enumerate(parts):
-                first_only = index == depth - 1
-                stack[index] = Layer(layer_parts or [], heads, first_only, judged).eval()
+            last = len(parts) - 1
+            quick = [
+                Layer(layer or [], heads, at == last, judged).eval()
+                for at, layer in enumerate(parts)
+            ]
+            put_layers(model, quick)
             if judged == torch.float32 and not _agrees(model, tokens, mask, expected):
-                for index, layer in enumerate(before):
-                    stack[index] = layer
-                return False
-    return True
+                put_layers(model, own)
+                return []
+    return own
+
+
+def put_layers(model: Any, layers: Sequence[nn.Module]) -> None:
+    """Let a model compute with other layers."""
+    stack = _stack(model)
+    for at, layer in enumerate(layers):
+        stack[at] = layer
+
+
+def _stack(model: Any) -> Any:
+    """The list of a model's layers; an empty one where it has none of their number."""
+    depth = getattr(model.config, "num_hidden_layers", 0)
+    stacks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+    return next((stack for stack in stacks if len(stack) == depth > 0), nn.ModuleList())
 
 
 def _agrees(model: Any, tokens: Tensor, mask: Tensor, expected: Tensor) -> bool:

@@ -36,7 +36,9 @@ _CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
 _READ, _READ_PER_TOKEN = 20_000, 64
 _CPU_BUDGET, _GPU_BUDGET = 2048, 16_384  # tokens of a batch, beyond which it gains nothing
 _LEAST = 384  # tokens of a batch, below which a core computes slower
-_HEAVY = 2e9  # tokens times weights from which threads that share a batch gain more than they wait
+_USUAL = 32  # tokens of the pair by whose time layers and threads are chosen
+_SLOW = 0.05  # seconds of that pair from which it is measured once, and threads gain from sharing
+_GAIN = 1.1  # for which threads share a batch: on a busy machine they wait for each other
 _SHARES = 4  # batches a thread has at least, so that all end together and little is padded
 _NICE = 15  # of threads that stand aside
 _GATHER = 0.002  # seconds in which a crowd may ask again
@@ -58,8 +60,9 @@ class Scorer:
     """One loaded model, for any number of pairs, from any thread.
 
     On a CPU each batch is computed by one thread, as many batches at once as there are threads:
-    threads that share a batch wait for each other at every layer. Only a lone batch of a large
-    model has all the threads.
+    threads that share a batch wait for each other at every layer. Whether a lone batch has all the
+    threads, and whether layers made anew are faster than the model's own, is measured when it is
+    loaded.
 
     Args:
         precision: what it computes in; `auto` takes bf16 where the hardware is faster in it. int8
@@ -86,9 +89,7 @@ class Scorer:
         self._max_length = max_length
         self._tokenizing = threading.Lock()  # a tokenizer that is set anew while it reads refuses
         self._tokenizer, self._model = model.load_saved_model(folder)
-        table = self._model.get_input_embeddings().weight  # looked up, not multiplied by
-        self._weights = self._model.num_parameters() - table.numel()
-        self._vocabulary_size = len(table)
+        self._vocabulary_size = len(self._model.get_input_embeddings().weight)
         names = self._model.config.id2label
         self.labels = [text_hashes.replace_surrogates(str(names[n])) for n in range(len(names))]
         if precision == "auto":
@@ -100,11 +101,43 @@ class Scorer:
             # By a thread of the pool, whose priority the session's own inherit.
             file, self._model = quantized or folder / MODEL, None
             self._quantized = self._pool.submit(QuantizedModel, file, self.threads).result()
-        elif self._on_cpu and layers.optimize_layers(self._model, self._dtype):
-            self.quick = True
         else:
-            self._model.to(self.device, self._dtype)
-        self.scores(["a"], ["a"])  # the first time is slow, as kernels are chosen
+            self._choose_layers()
+        self._sharing = self._choose_threads()
+        self.scores(["a"], ["a"])  # a damaged model is refused now
+
+    def _choose_layers(self) -> None:
+        """Answer with layers of ours where the model is a known one, and they are no slower."""
+        seconds = self._pair_seconds() if self._on_cpu and self._dtype == torch.float32 else None
+        if self._on_cpu and (own := layers.optimize_layers(self._model, self._dtype)):
+            self.quick = True
+            if seconds is None or self._pair_seconds() <= seconds:
+                return
+            layers.put_layers(self._model, own)
+            self.quick = False
+        self._model.to(self.device, self._dtype)
+
+    def _choose_threads(self) -> int:
+        """How many threads share a lone batch: all, or only one where they hardly gain by it."""
+        one = self._pair_seconds()  # also without a choice: the first time is slow
+        if self.threads == 1 or one > _SLOW:
+            return self.threads
+        return self.threads if one > _GAIN * self._pair_seconds(self.threads) else 1
+
+    def _pair_seconds(self, threads: int = 1) -> float:
+        """The least time of a few in which one pair is answered."""
+        ids = [0] * min(_USUAL, self._max_length)
+        names = self._tokenize(["a"])[0]
+
+        def compute() -> float:
+            began = time.perf_counter()
+            self._compute({name: [ids] for name in names}, threads)
+            return time.perf_counter() - began
+
+        first = self._pool.submit(compute).result()
+        if first > _SLOW:
+            return first
+        return min(self._pool.submit(compute).result() for _ in range(5))
 
     def scores(
         self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None
@@ -161,9 +194,7 @@ class Scorer:
         if self._on_cpu:  # every thread has some
             budget = min(_CPU_BUDGET, max(_LEAST, total // (_SHARES * self.threads)))
         batches = _batches(tokens, budget)
-        heavy = total * self._weights >= _HEAVY
-        alone = heavy or self._quantized is not None
-        share = max(1, self.threads // len(batches)) if alone else 1
+        share = max(1, self._sharing // len(batches))
         futures = []
         for places in batches:
             rows = {name: [column[at] for at in places] for name, column in columns.items()}

@@ -82,13 +82,44 @@ def batcher(scorer: Scorer) -> Iterator[MicroBatcher]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_scores_as_its_plain_model_in_the_order_given(family: str, tmp_path: Path) -> None:
+def test_a_family_scores_as_its_plain_model_in_the_order_given(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scorer, "_pair_seconds", lambda self, threads=1: 1.0)
     folder = lively(write(tmp_path / family, family))
     scorer = Scorer(folder, 32, precision="fp32", threads=2)
     logits = plain(folder, list(PAIRS))
     assert np.abs(scorer.scores(FIRST, SECOND) - logits).max() < 1e-4
     assert logits.std(axis=0).max() > 0.01
     assert scorer.quick == (family in {"Bert", "Roberta", "XLMRoberta", "Electra", "DistilBert"})
+
+
+@pytest.mark.parametrize(("own", "quick", "shared", "expected"), [
+    (0.02, 0.01, 0.008, (True, 2)),
+    (0.02, 0.01, 0.0095, (True, 1)),  # two threads hardly gain
+    (0.01, 0.02, 0.03, (False, 1)),
+    (0.2, 0.3, 0.4, (False, 2)),  # slow enough for two, without a measurement
+])  # fmt: skip
+def test_layers_and_threads_are_those_measured_to_be_fastest(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[bool, int],
+    own: float, quick: float, shared: float,
+) -> None:  # fmt: skip
+    def pair_seconds(scorer: Scorer, threads: int = 1) -> float:
+        return shared if threads == 2 else quick if scorer.quick else own
+
+    monkeypatch.setattr(Scorer, "_pair_seconds", pair_seconds)
+    scorer = Scorer(checkpoint, 32, precision="fp32", threads=2)
+    used: list[int] = []
+    compute = scorer._compute
+
+    def counted(rows: scoring.Columns, threads: int) -> NDArray[np.float32]:
+        used.append(threads)
+        return compute(rows, threads)
+
+    monkeypatch.setattr(scorer, "_compute", counted)
+    logits = scorer.scores(FIRST[:1], SECOND[:1])
+    assert np.abs(logits - plain(checkpoint, list(PAIRS[:1]))).max() < 1e-4
+    assert (scorer.quick, *used) == expected
 
 
 def test_in_bf16_the_labels_are_the_same(checkpoint: Path, expected: NDArray[np.float32]) -> None:
