@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import warnings
@@ -22,7 +23,11 @@ import torch
 from finetune import disk, hub_errors
 from finetune.data import checkpoints
 from finetune.errors import FinetuneError, ModelError
+from finetune.evaluation import quantization
 from finetune.hub.model_card import EXAMPLES
+from finetune.inference import quantized
+from finetune.inference.quantized import QuantizationReport
+from finetune.runs.run import Run
 from finetune.training import model
 
 TOLERANCE = 1e-4  # of a logit
@@ -120,19 +125,40 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 done, 1 with the reason on stderr."""
     parser = argparse.ArgumentParser(
         prog="python -m finetune export",
-        description="Write a saved model as ONNX, and verify it.",
+        description="Write a saved model as ONNX, and verify it; of a run in int8 too, where that "
+        "is as good and faster.",
     )
-    parser.add_argument("--model", type=Path, required=True, help="a from_pretrained folder")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--model", type=Path, help="a from_pretrained folder")
+    source.add_argument("--run", type=Path, help="a run's folder")
     parser.add_argument("--to", type=Path, required=True, help="the file to make")
     args = parser.parse_args(arguments)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names every package it lacks
     try:
-        difference = export_onnx(args.model, args.to)
+        difference = export_onnx(args.model or args.run / "best", args.to)
+        print(f"{args.to}: its logits differ from PyTorch's by at most {difference:.1g}")
+        if args.run is not None:
+            report = quantization.quantize_model(Run(args.run), args.to)
+            print(_described(report))
+            if report.kept:
+                to = args.to.with_name(Path(quantized.MODEL).name)
+                shutil.copy2(args.run / "best" / quantized.MODEL, to)
+                print(f"{to}: the model in int8")
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
-    print(f"{args.to}: its logits differ from PyTorch's by at most {difference:.1g}")
     return 0
+
+
+def _described(report: QuantizationReport) -> str:
+    """What int8 changes, in a line."""
+    (accuracy, accuracy8), (f1, f18) = report.accuracy, report.f1
+    speed, speed8 = report.pairs_per_second
+    return (
+        f"int8 ({report.kind}) on {report.pairs:,} validation pairs: accuracy {accuracy:.3f} -> "
+        f"{accuracy8:.3f}, F1 {f1:.3f} -> {f18:.3f} (p = {report.p:.2g}), {speed:.0f} -> "
+        f"{speed8:.0f} pairs/s; {'it is used' if report.kept else 'it is not used'}"
+    )
 
 
 if __name__ == "__main__":

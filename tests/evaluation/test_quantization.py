@@ -108,3 +108,16 @@ def test_it_is_used_published_and_named_where_it_pays(
     shutil.rmtree(run.best)
     toys.copy_model(source[0], run.best)  # a better one was saved: int8 was of the former
     assert not quantized.is_kept(run.best)
+
+
+@pytest.mark.long
+def test_a_run_is_exported_with_int8_from_a_terminal(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert onnx.main(["--run", str(run.folder), "--to", str(tmp_path / "model.onnx")]) == 0
+    output, report = capsys.readouterr().out, quantized.read_report(run.best)
+    assert report is not None
+    assert f"int8 ({report.kind}) on 80 validation pairs: accuracy" in output
+    assert output.endswith("the model in int8\n") == report.kept
+    assert (tmp_path / "model_quantized.onnx").exists() == report.kept
+    assert (tmp_path / "model.onnx").is_file()
