@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import app
-from tests.benchmarks import analysis, load, machine, memory, prediction
+from tests.benchmarks import __main__ as every
+from tests.benchmarks import analysis, load, machine, memory, prediction, quality
 from tests.benchmarks import page as pages
 from tests.support import toys
 from tests.support.browser import launch_browser
@@ -53,6 +55,29 @@ def test_prediction_is_measured_on_the_same_pairs(
     exact = next(line for line in output.splitlines() if line.startswith("fp32: "))
     assert "labels equal on 100.00% of 50 pairs" in exact
     assert float(exact.rsplit(" ", 1)[1]) < 1e-4
+
+
+def test_recommended_is_as_good_from_where_it_stays_so() -> None:
+    """Of two seeds; after one evaluation it was as good, and then worse again."""
+    course = [[(10.0, 0.7), (20.0, 0.8)], [(12.0, 0.7), (24.0, 0.9)]]
+    own = [[(1.0, 0.9), (2.0, 0.8), (3.0, 0.8)], [(1.0, 0.9), (2.0, 0.8), (3.0, 1.0)]]
+    assert quality._mean(course)[-1] == pytest.approx((22.0, 0.85))
+    assert quality._reached({"course": course, "recommended": own}) == 3.0
+    assert quality._reached({"course": [[(1.0, 1.0)]], "recommended": own}) == math.inf
+
+
+def test_ratios_are_written_beside_those_of_other_processors() -> None:
+    text = f"# Figures\n\n{every.BEGIN}{every.END}The end.\n"
+    for processor, name, ratio in (
+        ("Xeon, 2 cores", "page", "1.02"), ("EPYC, 2 cores", "page", "0.80"),
+        ("Xeon, 2 cores", "cost", "0.90"), ("Xeon, 2 cores", "page", "1.10"),
+    ):  # fmt: skip
+        text = every.with_ratio(text, processor, name, ratio)
+    assert "| | Xeon, 2 cores | EPYC, 2 cores |" in text
+    assert "| `page` | 1.10 | 0.80 |" in text
+    assert "| `cost` | 0.90 | |" in text
+    assert text.startswith("# Figures\n\n")
+    assert text.endswith(f"{every.END}The end.\n")
 
 
 @pytest.mark.parametrize("clients", [10, pytest.param(50, marks=pytest.mark.long)])

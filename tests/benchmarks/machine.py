@@ -12,16 +12,34 @@ from pathlib import Path
 SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "sve", "bf16")
 
 
+MRPC = Path(__file__).resolve().parents[3] / "shared" / "data" / "glue" / "mrpc"
+
+
 def described() -> str:
-    """The processor, its cores and the instruction sets it computes with; each benchmark prints it
-    first."""
+    """The processor, its cores, the instruction sets it computes with, and the rates of a large
+    product; each benchmark prints it first."""
     information = Path("/proc/cpuinfo")
     text = information.read_text(encoding="utf-8") if information.exists() else ""
     model = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*: (.+)", text, re.MULTILINE)
     name = model[1] if model else platform.processor() or platform.machine()
     sets = [name for name in SETS if flags and name in flags[1].split()]
-    return f"processor: {name}, {os.cpu_count()} cores, {' '.join(sets) or 'instructions unknown'}"
+    precisions = ["fp32", *(["bf16"] if {"avx512_bf16", "amx_bf16"} & set(sets) else [])]
+    rates = ", ".join(f"{matmul_rate(name) / 1e9:.0f} GFLOP/s in {name}" for name in precisions)
+    sets = sets or ["instructions unknown"]
+    return f"processor: {name}, {os.cpu_count()} cores, {' '.join(sets)}; {rates}"
+
+
+def matmul_rate(precision: str, size: int = 2048, seconds: float = 1.0) -> float:
+    """FLOP/s of a square product in `bf16` or `fp32`, on the GPU where there is one."""
+    import torch
+    from torch.utils.benchmark import Timer
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    matrix = torch.randn(size, size, device=device, dtype=dtype)
+    timer = Timer("x @ x", globals={"x": matrix}, num_threads=torch.get_num_threads())
+    return 2 * size**3 / float(timer.blocked_autorange(min_run_time=seconds).median)
 
 
 def alternate(
@@ -33,5 +51,5 @@ def alternate(
     for number in range(rounds):
         for side in list(sides)[:: -1 if number % 2 else 1]:
             figures[side].append(measure(side))
-            print(f"round {number + 1} {side:<16}{figures[side][-1]:>8.1f} {unit}", flush=True)
+            print(f"round {number + 1} {side:<28}{figures[side][-1]:>8.1f} {unit}", flush=True)
     return figures

@@ -11,7 +11,8 @@ Then, at batch 32, the FLOP/s of Recommended's matrix products over the rate of 
 the same precision, measured in the same process before and after it. Where the hardware has no
 bf16, Recommended and `Trainer` train in fp32, and the product is one in fp32.
 
-    python -m tests.benchmarks.training [--train_file MRPC.parquet] [--steps 120] [--rounds 3]
+    python -m tests.benchmarks.training [--train_file MRPC.parquet] [--checkpoint NAME]
+        [--batch 8] [--steps 120] [--rounds 3]
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch.optim import AdamW
-from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     DataCollatorWithPadding,
@@ -54,22 +54,25 @@ from finetune.training import optimizer as optimizers
 from finetune.uploads import Uploads
 from tests.benchmarks import machine
 
-BATCH, RATE, SEED, MAX_LENGTH = 8, 5e-5, 42, 128
+RATE, SEED, MAX_LENGTH = 5e-5, 42, 128
 WARM = 10  # steps before the clock starts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--train_file", type=Path, help="pairs; the bundled ones by default")
+    parser.add_argument("--checkpoint", default=RunConfig().checkpoint)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--side", choices=[*SIDES, "utilisation"])
     args = parser.parse_args()
-    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    if args.checkpoint == RunConfig().checkpoint:
+        os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     if args.side:
         measure = (SIDES | {"utilisation": utilisation})[args.side]
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(measure(Path(folder), args.train_file, args.steps)))
+            print(json.dumps(measure(Path(folder), args)))
         return
     print(machine.described())
     rates = machine.alternate(
@@ -82,23 +85,25 @@ def main() -> None:
     used = _measure("utilisation", args, min(args.steps, 40))
     print(
         f"batch 32: {used['achieved'] / 1e9:.0f} GFLOP/s of {used['matmul'] / 1e9:.0f} in "
-        f"{used['precision']} (MFU {used['achieved'] / used['matmul']:.2f})"
+        f"{used['precision']} (MFU {used['achieved'] / used['matmul']:.2f}), "
+        f"{used['tokens']:,.0f} tokens/s"
     )
     print(f"training: ratio {medians['recommended'] / medians['course']:.2f}")
 
 
 def _measure(side: str, args: argparse.Namespace, steps: int) -> Any:
     command = [sys.executable, "-m", "tests.benchmarks.training", "--side", side]
-    command += ["--steps", str(steps)]
+    command += ["--steps", str(steps), "--batch", str(args.batch), "--checkpoint", args.checkpoint]
     command += ["--train_file", str(args.train_file)] if args.train_file else []
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return json.loads(output.strip().splitlines()[-1])
 
 
-def _prepared(folder: Path, train_file: Path | None, config: Any) -> tuple[Any, Any, Any, Any]:
+def _prepared(folder: Path, args: argparse.Namespace, config: Any) -> tuple[Any, Any, Any, Any]:
     """Pairs, tokenizer, model and batches of a configuration."""
-    if train_file is not None:
-        config = config.changed(dataset=Uploads(folder / "uploads").add({"train": train_file}))
+    config = config.changed(checkpoint=args.checkpoint)
+    if args.train_file is not None:
+        config = config.changed(dataset=Uploads(folder / "uploads").add({"train": args.train_file}))
     pairs = splits.load_pairs(config, folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     half = engine.choose_precision(config.mixed_precision) == "bf16"
@@ -110,15 +115,15 @@ def _prepared(folder: Path, train_file: Path | None, config: Any) -> tuple[Any, 
     return pairs, tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config)
 
 
-def course(folder: Path, train_file: Path | None, steps: int) -> float:
+def course(folder: Path, args: argparse.Namespace) -> float:
     """The published loop: fp32, shuffled, padded batch by batch."""
     accelerator = Accelerator()
     set_seed(SEED)
-    config = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
-    _, _, model, batches = _prepared(folder, train_file, config.changed(**PRESETS["As the course"]))
+    config = RunConfig(learning_rate=RATE, per_device_train_batch_size=args.batch, seed=SEED)
+    _, _, model, batches = _prepared(folder, args, config.changed(**PRESETS["As the course"]))
     optimizer = AdamW(model.parameters(), lr=RATE)
     model, optimizer, loader = accelerator.prepare(model, optimizer, batches.train)
-    scheduler = get_scheduler("linear", optimizer, 0, WARM + steps)
+    scheduler = get_scheduler("linear", optimizer, 0, WARM + args.steps)
     model.train()
     step, samples, began = 0, 0, 0.0
     while True:
@@ -132,35 +137,35 @@ def course(folder: Path, train_file: Path | None, steps: int) -> float:
             optimizer.zero_grad()
             step += 1
             samples += len(batch["labels"])
-            if step == WARM + steps:
+            if step == WARM + args.steps:
                 return samples / (time.perf_counter() - began)
 
 
-def recommended(folder: Path, train_file: Path | None, steps: int) -> float:
+def recommended(folder: Path, args: argparse.Namespace) -> float:
     """`finetune`'s own loop and preset, as the app runs it."""
     values = preset("Recommended") | {
-        "learning_rate": RATE, "per_device_train_batch_size": BATCH, "max_length": MAX_LENGTH,
-        "max_steps": WARM + steps, "logging_steps": 10, "eval_steps": 10 * steps,
+        "learning_rate": RATE, "per_device_train_batch_size": args.batch, "max_length": MAX_LENGTH,
+        "max_steps": WARM + args.steps, "logging_steps": 10, "eval_steps": 10 * args.steps,
     }  # fmt: skip
     run_config = RunConfig(seed=SEED).changed(**values, max_eval_samples=8)
     accelerator = engine.make_accelerator(run_config)
     engine.keep_freed_memory()
-    _, _, model, batches = _prepared(folder, train_file, run_config)
+    _, _, model, batches = _prepared(folder, args, run_config)
     stream = loop.fit(run_config, accelerator, model, batches)
     times = {
         event.step: time.perf_counter() for event in stream if isinstance(event, events.Stepped)
     }
-    return BATCH * steps / (times[WARM + steps] - times[WARM])
+    return int(args.batch * args.steps) / (times[WARM + args.steps] - times[WARM])
 
 
-def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool = False) -> float:
+def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) -> float:
     """`Trainer` with its best equivalent flags; with the model and the padding that Recommended
     has, too, where `same_model`."""
     set_seed(SEED)
-    config = RunConfig(learning_rate=RATE, per_device_train_batch_size=BATCH, seed=SEED)
+    config = RunConfig(learning_rate=RATE, per_device_train_batch_size=args.batch, seed=SEED)
     if not same_model:
         config = config.changed(**PRESETS["As the course"])
-    pairs, tokenizer, model, _ = _prepared(folder, train_file, config)
+    pairs, tokenizer, model, _ = _prepared(folder, args, config)
     half = engine.choose_precision("auto") == "bf16"
     moments: dict[int, float] = {}
 
@@ -169,8 +174,9 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
             moments[state.global_step] = time.perf_counter()
 
     arguments = TrainingArguments(
-        str(folder / "trainer"), max_steps=WARM + steps, per_device_train_batch_size=BATCH,
-        learning_rate=RATE, bf16=half, optim="adamw_torch_fused", report_to="none",
+        str(folder / "trainer"), max_steps=WARM + args.steps,
+        per_device_train_batch_size=args.batch, learning_rate=RATE, bf16=half,
+        optim="adamw_torch_fused", report_to="none",
         train_sampling_strategy="group_by_length", logging_steps=10, save_strategy="no",
         warmup_steps=0.06, disable_tqdm=True, seed=SEED, use_cpu=not torch.cuda.is_available(),
     )  # fmt: skip
@@ -179,15 +185,15 @@ def trainer(folder: Path, train_file: Path | None, steps: int, same_model: bool 
         DataCollatorWithPadding(tokenizer, pad_to_multiple_of=config.pad_to_multiple_of or None),
         dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH), callbacks=[Clock()],
     ).train()  # fmt: skip
-    return BATCH * steps / (moments[WARM + steps] - moments[WARM])
+    return int(args.batch * args.steps) / (moments[WARM + args.steps] - moments[WARM])
 
 
-def utilisation(folder: Path, train_file: Path | None, steps: int) -> dict[str, Any]:
+def utilisation(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """FLOP/s of Recommended's matrix products at batch 32, and of a large product like them."""
     config = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
     accelerator = engine.make_accelerator(config)
     engine.keep_freed_memory()
-    _, _, model, batches = _prepared(folder, train_file, config)
+    _, _, model, batches = _prepared(folder, args, config)
     model, optimizer, loader = accelerator.prepare(
         model, optimizers.build_optimizer(model, config), batches.train
     )
@@ -200,33 +206,26 @@ def utilisation(folder: Path, train_file: Path | None, steps: int) -> dict[str, 
             optimizer.zero_grad()
 
     precision = "bf16" if devices.prefers_bf16() else "fp32"
-    rates = [_matmul_rate(precision)]
+    rates = [machine.matmul_rate(precision)]
     model.train()
-    taken = [batch for batch, _ in zip(loader, range(WARM + steps), strict=False)]
+    taken = [batch for batch, _ in zip(loader, range(WARM + args.steps), strict=False)]
     train(taken[:WARM])
     began = time.perf_counter()
     train(taken[WARM:])
     seconds = time.perf_counter() - began
-    rates.append(_matmul_rate(precision))
+    rates.append(machine.matmul_rate(precision))
     with FlopCounterMode(display=False) as counter:
         for batch in taken[WARM:]:
             accelerator.backward(model(**batch).loss)
     flops = counter.get_total_flops()
+    tokens = sum(int(batch["attention_mask"].sum()) for batch in taken[WARM:])
     return {
         "achieved": flops / seconds, "matmul": statistics.mean(rates), "precision": precision,
+        "tokens": tokens / seconds,
     }  # fmt: skip
 
 
-def _matmul_rate(precision: str, size: int = 2048) -> float:
-    """FLOP/s of a square product in `bf16` or `fp32`."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    matrix = torch.randn(size, size, device=device, dtype=dtype)
-    timer = Timer("x @ x", globals={"x": matrix}, num_threads=torch.get_num_threads())
-    return 2 * size**3 / float(timer.blocked_autorange(min_run_time=2).median)
-
-
-SIDES: dict[str, Callable[[Path, Path | None, int], Any]] = {
+SIDES: dict[str, Callable[[Path, argparse.Namespace], Any]] = {
     "course": course,
     "recommended": recommended,
     "trainer": trainer,
