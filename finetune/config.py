@@ -81,8 +81,8 @@ class RunConfig(BaseModel):
     """What to learn from: one offered, your files (see Data), or a Hub id as owner/name."""
     checkpoint: str = _common(BUNDLED_CHECKPOINT)
     """The pretrained model to start from: one offered, a Hub id, or a folder."""
-    num_train_epochs: int = _common(3, 1, 1000, usual=(1, 20), label="Epochs")
-    """Passes over the training pairs. A few thousand may need 5; the best one is kept."""
+    num_train_epochs: int = _common(0, 0, 1000, usual=(0, 20), label="Epochs")
+    """Passes over the training pairs; 0 chooses 1 to 10, fewer the more pairs there are."""
     learning_rate: float = _common(5e-5, 1e-8, 1.0, usual=(1e-6, 0.001))
     """Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls."""
     per_device_train_batch_size: int = _training(8, 1, 4096, label="Batch size")
@@ -330,6 +330,7 @@ DATA_FIELDS = ("dataset", *(name for name, knob in knobs().items() if knob.group
 PRESETS: dict[str, dict[str, Any]] = {
     "Recommended": {},
     "As the course": {
+        "num_train_epochs": 3,
         "warmup_ratio": 0.0,
         "max_grad_norm": 0.0,
         "optim": "adamw_torch",
@@ -343,12 +344,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "pad_to_multiple_of": 0,
     },
     "Fast": {
+        "num_train_epochs": 3,
         "per_device_train_batch_size": 32,
         "per_device_eval_batch_size": 64,
         "learning_rate": 1e-4,
         "max_length": 96,
     },
     "Small GPU (LoRA)": {
+        "num_train_epochs": 3,
         "learning_rate": 3e-4,
         "per_device_eval_batch_size": 16,
         "gradient_checkpointing": True,

@@ -33,11 +33,11 @@ def test_all_problems_are_named_at_once() -> None:
     schedulers = config.knobs()["lr_scheduler_type"].choices
     with pytest.raises(ConfigError) as caught:
         RunConfig().changed(
-            learning_rate="fast", num_train_epochs=0, lr_scheduler_type="zigzag", lr=1
+            learning_rate="fast", num_train_epochs=-1, lr_scheduler_type="zigzag", lr=1
         )
     assert caught.value.problems == {
         "learning_rate": "must be a number, got 'fast'",
-        "num_train_epochs": "must be at least 1, got 0",
+        "num_train_epochs": "must be at least 0, got -1",
         "lr_scheduler_type": f"must be one of {', '.join(schedulers)}, got 'zigzag'",
         "lr": "is not a hyperparameter of this version",
     }
@@ -46,7 +46,7 @@ def test_all_problems_are_named_at_once() -> None:
     with pytest.raises(ConfigError, match="must be a JSON object"):
         RunConfig.from_json("[" * 100_000)
     read = RunConfig().changed(learning_rate="5e-5", num_train_epochs=3.0, seed="7")
-    assert read == RunConfig(seed=7)
+    assert read == RunConfig(seed=7, num_train_epochs=3)
     assert isinstance(read.num_train_epochs, int)
     assert RunConfig().changed(**config.preset(config.DEFAULT_PRESET)) == RunConfig()
 

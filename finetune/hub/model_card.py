@@ -124,7 +124,11 @@ class _Card:
     def __init__(self, run: Run, summary: RunSummary, prepared: Prepared, full: str) -> None:
         config = run.config()
         self._run, self.summary, self.prepared = run, summary, prepared
-        self.full, self.name, self.config = full, full.split("/")[-1], public_config(config)
+        self.full, self.name = full, full.split("/")[-1]
+        epochs = prepared.total_steps // prepared.steps_per_epoch
+        self.config = public_config(config)
+        if not config.num_train_epochs:  # as they were chosen
+            self.config = self.config.changed(num_train_epochs=epochs)
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
         self.data = defaultdict(dict, prepared.data)

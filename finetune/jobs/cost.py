@@ -129,7 +129,7 @@ def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
     pairs *= 1 + config.swap_augmentation
     batches = math.ceil(pairs / config.per_device_train_batch_size)
     batches = math.ceil(batches / config.num_processes)
-    per_epoch, total = schedule.count_steps(config, max(1, batches))
+    per_epoch, total = schedule.count_steps(config, max(1, batches), config.num_processes)
     interval = schedule.configured_interval(config, per_epoch, total)
     evaluations = 1 + math.ceil(total / (interval or schedule.first_evaluation(total)))
     return Steps(pairs, per_epoch, total, evaluations, about)

@@ -221,8 +221,8 @@ class _Training:
         pairs, config, train = self.pairs, self.config, self.batches.train
         counts = pairs.counts
         commonest = counts["train"].index(max(counts["train"]))
-        batches_per_process = -(-len(train) // self.accelerator.num_processes)
-        per_epoch, total = schedule.count_steps(config, batches_per_process)
+        processes = self.accelerator.num_processes
+        per_epoch, total = schedule.count_steps(config, -(-len(train) // processes), processes)
         limit = owners.Limits().run_steps
         if owners.is_shared() and self.run.owner and total > limit:
             raise too_many_steps(config, total, limit)

@@ -166,7 +166,9 @@ class _Loop:
         self.model, self.optimizer, self.train, self.validation = accelerator.prepare(
             model, build_optimizer(model, config), batches.train, batches.validation
         )
-        self.per_epoch, self.total = schedule.count_steps(config, len(self.train))
+        self.per_epoch, self.total = schedule.count_steps(
+            config, len(self.train), accelerator.num_processes
+        )
         configured = schedule.configured_interval(config, self.per_epoch, self.total)
         self.interval = interval or configured  # of evaluations; 0 until it is measured
         self.measured: tuple[int, float] | None = None  # step and time at which that begins

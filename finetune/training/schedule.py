@@ -8,14 +8,19 @@ from finetune.config import RunConfig
 
 COUNTS = (10, 7, 5, 3, 2, 1)  # evaluations of a run; few choices, so that two runs agree
 SHARE = 0.1  # of the training time that evaluations may take together
+_SEEN = 7000  # pairs that a run sees whose epochs are chosen for it, each as often as it is seen
+_MOST_EPOCHS = 10
 FREE_SECONDS = 1.0  # that they may always take: a tenth of what a run takes to load
 
 
-def count_steps(config: RunConfig, batches_per_epoch: int) -> tuple[int, int]:
+def count_steps(config: RunConfig, batches_per_epoch: int, processes: int) -> tuple[int, int]:
     """Optimizer steps an epoch and in all; `batches_per_epoch` are those of each process."""
     per_epoch = math.ceil(batches_per_epoch / config.gradient_accumulation_steps)
-    total = config.max_steps if config.max_steps > 0 else per_epoch * config.num_train_epochs
-    return per_epoch, total
+    if config.max_steps > 0:
+        return per_epoch, config.max_steps
+    pairs = batches_per_epoch * processes * config.per_device_train_batch_size
+    chosen = min(_MOST_EPOCHS, max(1, round(_SEEN / pairs)))
+    return per_epoch, per_epoch * (config.num_train_epochs or chosen)
 
 
 def first_evaluation(total: int) -> int:

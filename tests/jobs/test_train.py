@@ -71,11 +71,11 @@ def test_no_signed_address_stands_in_the_log(
 
 
 def test_wrong_options_are_named_before_anything_starts(store: RunStore) -> None:
-    options = ["--learning_rate", "fast", "--num_train_epochs", "0"]
+    options = ["--learning_rate", "fast", "--num_train_epochs=-1"]
     done = carry_out("finetune", "train", "--runs", str(store.root), *options)
     assert done.returncode == 2
     assert "learning_rate must be a number, got 'fast'" in done.stderr
-    assert "num_train_epochs must be at least 1, got 0" in done.stderr
+    assert "num_train_epochs must be at least 0, got -1" in done.stderr
     assert store.runs() == []
 
 

@@ -34,7 +34,7 @@ def test_a_run_is_its_folder(store: RunStore) -> None:
         with pytest.raises(NoSuchRun):
             store.get(name)
     with pytest.raises(ConfigError):
-        store.create(RunConfig(num_train_epochs=0))
+        store.create(RunConfig(num_train_epochs=-1))
     again = RunStore(store.root).get(run.id)
     assert again.config() == RunConfig(name="first")
     assert again.title() == "first"

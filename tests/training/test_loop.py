@@ -141,8 +141,19 @@ def test_evaluations_are_as_many_as_a_tenth_of_the_time_allows() -> None:
 
 def test_steps_are_counted_when_the_last_batch_is_small() -> None:
     config = RunConfig(gradient_accumulation_steps=4, num_train_epochs=2)
-    assert schedule.count_steps(config, 9) == (3, 6)
-    assert schedule.count_steps(config.changed(max_steps=4), 9) == (3, 4)
+    assert schedule.count_steps(config, 9, 1) == (3, 6)
+    assert schedule.count_steps(config.changed(max_steps=4), 9, 1) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("batches", "processes", "epochs"),
+    [(1, 1, 10), (219, 1, 4), (459, 1, 2), (230, 2, 2), (50_000, 4, 1)],
+)
+def test_epochs_left_open_are_fewer_the_more_pairs_there_are(
+    batches: int, processes: int, epochs: int
+) -> None:
+    config = RunConfig(num_train_epochs=0)
+    assert schedule.count_steps(config, batches, processes) == (batches, epochs * batches)
 
 
 def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits.Pairs) -> None:

@@ -27,7 +27,16 @@ from finetune.runs.grids import PlannedRun
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import cost_view, elements, feedback, form, live_updates, theme, upload_limits
+from finetune.ui import (
+    charts,
+    cost_view,
+    elements,
+    feedback,
+    form,
+    live_updates,
+    theme,
+    upload_limits,
+)
 from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.hub_search import HubSearch
@@ -242,8 +251,10 @@ class TrainTab:
                 evaluate.save_decision(run, summary, threshold=float(clicked["what"]))
             case "longer":
                 config = run.config()
-                steps, epochs = 2 * config.max_steps, 2 * config.num_train_epochs
-                longer = {"max_steps": steps} if steps > 0 else {"num_train_epochs": epochs}
+                steps, per_epoch = 2 * summary.total_steps, charts.steps_per_epoch(summary)
+                longer = {"num_train_epochs": steps // per_epoch}
+                if config.max_steps > 0:
+                    longer = {"max_steps": steps}
                 return self._refilled(store, config.changed(name="", **longer))
         return {}
 
