@@ -8,7 +8,7 @@ from finetune.config import RunConfig
 
 COUNTS = (10, 7, 5, 3, 2, 1)  # evaluations of a run; few choices, so that two runs agree
 SHARE = 0.1  # of the training time that evaluations may take together
-_SEEN = 7000  # pairs that a run sees whose epochs are chosen for it, each as often as it is seen
+_EPOCHS = 167  # of one pair, where they are left open: 4 of the bundled pairs, 3 of MRPC
 _MOST_EPOCHS = 10
 FREE_SECONDS = 1.0  # that they may always take: a tenth of what a run takes to load
 
@@ -19,7 +19,7 @@ def count_steps(config: RunConfig, batches_per_epoch: int, processes: int) -> tu
     if config.max_steps > 0:
         return per_epoch, config.max_steps
     pairs = batches_per_epoch * processes * config.per_device_train_batch_size
-    chosen = min(_MOST_EPOCHS, max(1, round(_SEEN / pairs)))
+    chosen = min(_MOST_EPOCHS, max(1, round(_EPOCHS / math.sqrt(pairs))))
     return per_epoch, per_epoch * (config.num_train_epochs or chosen)
 
 

@@ -120,7 +120,8 @@ def test_pairs_are_known_from_the_catalogue(store: RunStore) -> None:
     assert count(RunConfig(num_train_epochs=3, per_device_train_batch_size=8)) == (1746, 657, False)
     mrpc = RunConfig(dataset="glue/mrpc", num_train_epochs=3)
     assert count(mrpc) == (3668, 1377, True)  # as the course prints
-    assert count(mrpc.changed(num_train_epochs=0)) == (3668, 918, True)
+    assert count(mrpc.changed(num_train_epochs=0)) == (3668, 1377, True)
+    assert count(RunConfig()) == (1746, 876, False)
     assert count(PAIRS) is None
 
 
