@@ -236,7 +236,7 @@ def test_the_whole_road_by_keyboard_alone(app: App, browser: Browser, toy_checkp
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile("Bundled pairs"))
     type_into(page, "#knob-checkpoint input", str(toy_checkpoint))
     keys.press("Enter")
-    type_into(page, "#knob-num_train_epochs input", "5")
+    type_into(page, "#knob-num_train_epochs input", "60")
     type_into(page, "#find-knob :is(input, textarea)", "maximum length")
     tab_to(page, "#advanced > button")
     expect(page.locator("#advanced > button")).to_have_attribute("aria-expanded", "true")
