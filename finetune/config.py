@@ -103,10 +103,6 @@ class RunConfig(BaseModel):
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
     warmup_steps: int = _training(0, 0, 10_000_000)
     """Steps in which the rate rises from 0, in place of warmup_ratio; 0 leaves it to that."""
-    head_learning_rate_factor: float = _training(
-        10.0, 0.01, 1000.0, usual=(1.0, 100.0), label="Faster head"
-    )
-    """How many times as fast the new classifier learns, which alone begins with random weights."""
     lr_scheduler_type: Scheduler = _training("linear", label="Learning rate schedule")
     """How the rate goes on after the warm-up; linear and cosine suit most runs."""
     optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor"] = _training(
@@ -335,7 +331,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "Recommended": {},
     "As the course": {
         "num_train_epochs": 3,
-        "head_learning_rate_factor": 1.0,
         "warmup_ratio": 0.0,
         "max_grad_norm": 0.0,
         "optim": "adamw_torch",
@@ -350,7 +345,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "Fast": {
         "num_train_epochs": 3,
-        "head_learning_rate_factor": 1.0,
         "per_device_train_batch_size": 32,
         "per_device_eval_batch_size": 64,
         "learning_rate": 1e-4,
@@ -358,7 +352,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "Small GPU (LoRA)": {
         "num_train_epochs": 3,
-        "head_learning_rate_factor": 1.0,
         "learning_rate": 3e-4,
         "per_device_eval_batch_size": 16,
         "gradient_checkpointing": True,

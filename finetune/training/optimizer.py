@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,17 +16,12 @@ from finetune.messages import message as _
 
 
 def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """The optimizer of all trained parameters; biases and norms do not decay unless configured, and
-    the head learns faster by `head_learning_rate_factor`."""
-    rates = [config.learning_rate, config.learning_rate * config.head_learning_rate_factor]
-    head = set(_head(model)) if rates[0] != rates[1] else set()
+    """The optimizer of all trained parameters; biases and norms do not decay unless configured."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     least = 0 if config.decay_biases_and_norms else 2  # dimensions of what decays
-    groups: list[dict[str, Any]] = []
-    for in_head, rate in enumerate(rates):
-        part = [p for p in model.parameters() if p.requires_grad and (p in head) == in_head]
-        decays, spared = [p for p in part if p.ndim >= least], [p for p in part if p.ndim < least]
-        groups += [{"params": decays, "lr": rate}] if decays else []
-        groups += [{"params": spared, "lr": rate, "weight_decay": 0.0}] if spared else []
+    groups: list[dict[str, Any]] = [{"params": [p for p in trained if p.ndim >= least]}]
+    if spared := [p for p in trained if p.ndim < least]:
+        groups.append({"params": spared, "weight_decay": 0.0})
     settings: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
     if config.optim == "adafactor":
         return torch.optim.Adafactor(groups, **settings)
@@ -42,17 +36,6 @@ def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Op
         bitsandbytes = importlib.import_module("bitsandbytes")
         return bitsandbytes.optim.AdamW8bit(groups, **settings)  # type: ignore[no-any-return]
     return torch.optim.AdamW(groups, fused=config.optim == "adamw_torch_fused", **settings)
-
-
-def _head(model: Any) -> Iterator[torch.nn.Parameter]:
-    """The parameters of a classifier outside its encoder, and of the encoder's pooler."""
-    if hasattr(model, "get_base_model"):  # LoRA's
-        model = model.get_base_model()
-    for name, part in model.named_children():
-        if name != model.base_model_prefix:
-            yield from part.parameters()
-        elif (pooler := getattr(part, "pooler", None)) is not None:
-            yield from pooler.parameters()
 
 
 def build_scheduler(optimizer: Any, config: RunConfig, total: int) -> Any:

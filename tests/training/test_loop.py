@@ -166,24 +166,6 @@ def test_biases_and_norms_can_be_spared(toy_config: RunConfig, toy_pairs: splits
     assert len(decayed["params"] + spared["params"]) == len(list(classifier.parameters()))
 
 
-@pytest.mark.parametrize("values", [{}, {"use_lora": True}], ids=["", "LoRA"])
-def test_the_head_learns_faster(
-    toy_config: RunConfig, toy_pairs: splits.Pairs, values: dict[str, Any]
-) -> None:
-    config = toy_config.changed(head_learning_rate_factor=5.0, learning_rate=1e-3, **values)
-    _, classifier, _ = prepared(config, toy_pairs)
-    names = {id(parameter): name for name, parameter in classifier.named_parameters()}
-    rates = {
-        names[id(parameter)]: group["lr"]
-        for group in build_optimizer(classifier, config).param_groups
-        for parameter in group["params"]
-    }
-    fast = {name for name, rate in rates.items() if rate == pytest.approx(5e-3)}
-    expected = {name for name in rates if "classifier" in name or "pooler" in name}
-    assert fast == expected
-    assert {rates[name] for name in rates.keys() - fast} == {1e-3}
-
-
 @pytest.mark.parametrize(
     ("asked", "kept", "evaluated"),
     [(9, 7, []), (17, 8, [8]), (12, 8, [])],  # asked for each batch of an evaluation and each step

@@ -83,18 +83,10 @@ size, own = config.per_device_eval_batch_size, torch.Generator()  # dropout has 
 validation = DataLoader(tokenized["validation"], size, collate_fn=collator, generator=own)
 trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 decay = config.weight_decay if config.decay_biases_and_norms else 0.0
-classifier = model.get_base_model() if config.use_lora else model
-head = [part for name, part in classifier.named_children() if name != model.base_model_prefix]
-head.append(getattr(classifier.base_model, "pooler", None))
-head = {parameter for part in head if part is not None for parameter in part.parameters()}
-groups = []
-for rate, part in (
-    (config.learning_rate, [parameter for parameter in trained if parameter not in head]),
-    (config.learning_rate * config.head_learning_rate_factor, [p for p in trained if p in head]),
-):
-    groups.append({"params": [parameter for parameter in part if parameter.ndim >= 2], "lr": rate})
-    few = [parameter for parameter in part if parameter.ndim < 2]
-    groups.append({"params": few, "lr": rate, "weight_decay": decay})
+groups = [
+    {"params": [parameter for parameter in trained if parameter.ndim >= 2]},
+    {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": decay},
+]
 fused = config.optim == "adamw_torch_fused"
 optimizer = torch.optim.AdamW(
     groups, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused
