@@ -157,7 +157,13 @@ class HubClient:
         if self._stopped():
             raise Cancelled("Cancelled; nothing was committed.", "Push again whenever you like.")
 
-    def call(self, action: str, ask: Callable[[], T], stoppable: bool = True) -> T:
+    def call(
+        self,
+        action: str,
+        ask: Callable[[], T],
+        stoppable: bool = True,
+        patience: float = PATIENCE,
+    ) -> T:
         """The value of one call to the Hub; `action` names it in an error: "The sign-in".
 
         It runs in a thread of its own that is left behind when it takes too long, or when it is
@@ -179,13 +185,13 @@ class HubClient:
             wait([future], 0.05)
             if (now := self.beat()) != beat:
                 beat, since = now, time.monotonic()
-            if time.monotonic() - since > PATIENCE:
+            if time.monotonic() - since > patience:
                 raise NoAnswer(
                     "{action}: for {patience:g} seconds the Hub has not answered, or has asked for "
                     "a pause.",
                     "Check the network and try again.",
                     action=action,
-                    patience=PATIENCE,
+                    patience=patience,
                 )
         try:
             return future.result()

@@ -135,6 +135,14 @@ def count_steps(config: RunConfig, pairs: int, about: bool = False) -> Steps:
     return Steps(pairs, per_epoch, total, evaluations, about)
 
 
+def with_checkpoints(store: RunStore, config: RunConfig) -> RunConfig:
+    """A configuration for a machine that may go away: it writes ten checkpoints at least."""
+    if config.save_steps:
+        return config
+    steps = _Facts(store, config).steps
+    return config.changed(save_steps=max(1, steps.total // 10) if steps else 100)
+
+
 class _Facts:
     """What lies here about one configuration's pairs; each fact is looked up once."""
 

@@ -27,6 +27,8 @@ from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.jobs import webhook, workers
 from finetune.jobs.background import current_state, store_lock
+from finetune.jobs.engines import LOCAL, PLACES, is_remote
+from finetune.jobs.engines.base import read_ticket
 from finetune.messages import message
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -35,6 +37,7 @@ from finetune.runs.summary import ENDED
 
 _log = logging.getLogger("finetune.jobs.scheduler")
 _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
+_tokens: dict[str, str] = {}  # of the Hub, by run, until its worker has it; in memory alone
 
 
 class _Entry(NamedTuple):
@@ -103,6 +106,12 @@ class Queue:
         return sorted(entries)
 
 
+def keep_token(run: Run, token: str) -> None:
+    """Keep a token for the worker of a run that another engine carries out, until it starts."""
+    if token:
+        _tokens[run.id] = token
+
+
 def dispatch_queue(store: RunStore) -> None:
     """Start what waits and finds a free device, in order; a run that cannot be started fails."""
     scheduler = _schedulers.get(store.root)
@@ -123,7 +132,7 @@ def _dispatch(store: RunStore) -> None:
 
 
 def _start_waiting(store: RunStore) -> None:
-    queue, running = Queue(store.root), running_runs(store)
+    queue, running, busy = Queue(store.root), running_runs(store), False
     for run_id in queue.waiting():
         try:
             run = store.get(run_id)
@@ -134,13 +143,16 @@ def _start_waiting(store: RunStore) -> None:
             if store.summary(run).status not in ENDED:  # a terminal was faster
                 queue.remove(run_id)
             continue  # else its former worker is just leaving
+        if busy and not is_remote(run):
+            continue  # nobody overtakes on this machine
         try:
-            accelerators = _free_accelerators(run, running)
+            accelerators = _free_place(run, running)
         except FinetuneError as error:  # its configuration is damaged
             _fail(run, error)
             continue
         if accelerators is None:
-            return
+            busy = busy or not is_remote(run)
+            continue
         try:
             _start(store, run, accelerators)
             running.append(run)
@@ -154,13 +166,21 @@ def _fail(run: Run, error: FinetuneError) -> None:
     Queue(run.folder.parent).remove(run.id)
 
 
-def _free_accelerators(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
-    """The accelerators a run would get now: none by name where all are its; None while busy."""
-    accelerators, config = devices.list_accelerators(), run.config()
+def _free_place(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
+    """The accelerators a run would get now: none by name where all are its, or on another engine;
+    None while its engine has no place."""
+    accelerators, config, engine = (
+        devices.list_accelerators(),
+        run.config(),
+        read_ticket(run).engine,
+    )
+    others = [other for other in running if read_ticket(other).engine == engine]
+    if engine != LOCAL:
+        return () if len(others) < PLACES.get(engine, 1) else None
     if len(accelerators) < 2:
-        return None if running else ()
+        return None if others else ()
     taken: set[str] = set()
-    for other in running:
+    for other in others:
         taken |= set(workers.worker_devices(other) or accelerators)
     free = [name for name in accelerators if name not in taken]
     most = len(accelerators)
@@ -173,16 +193,25 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)
-    if store.summary(run).count > 0:
+    if read_ticket(run).job:
+        run.stop_file.unlink(missing_ok=True)  # it goes on where it is, and is followed again
+    elif store.summary(run).count > 0:
         run.resume()
-    if accelerators or not workers.give_to_warm_worker(store, run):
+    if is_remote(run):
+        workers.spawn_worker(run, stdin=f"{_tokens.pop(run.id, '')}\n".encode())
+    elif accelerators or not workers.give_to_warm_worker(store, run):
         workers.spawn_worker(run, accelerators, cwd)
     Queue(store.root).begin(run.id)
 
 
 def running_runs(store: RunStore) -> list[Run]:
-    """The runs whose worker lives, everybody's."""
+    """The runs whose worker lives, everybody's, on all engines."""
     return [run for run in store.everyone.runs() if run.is_alive()]
+
+
+def is_training_here(store: RunStore) -> bool:
+    """Whether a run is being carried out on this machine."""
+    return not all(map(is_remote, running_runs(store)))
 
 
 def _stop_overdue(store: RunStore) -> None:
@@ -193,7 +222,7 @@ def _stop_overdue(store: RunStore) -> None:
         summary = store.summary(run)
         if not run.owner or run.stop_requested() or summary.status in ENDED:
             continue
-        if summary.worked_by(time.time()) > 60 * limit:
+        if not is_remote(run) and summary.worked_by(time.time()) > 60 * limit:
             run.request_stop(reason=reason)
             workers.end_worker(run)
 
@@ -237,6 +266,8 @@ class Scheduler(threading.Thread):
             finished = self._store.summary(run).status == "finished"
             if finished and not run.is_alive():  # its worker may have been killed before it did so
                 shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
+            if read_ticket(run).job and not (run.is_alive() or owners.is_shared()):
+                Queue(self._store.root).add(run.id, run.owner)  # its job may go on elsewhere
         while True:
             done: threading.Event | None = threading.Event()
             with contextlib.suppress(Empty):
@@ -251,14 +282,14 @@ class Scheduler(threading.Thread):
 
     def _tick(self) -> None:
         store = self._store
-        if Queue(store.root).waiting() and not running_runs(store):
+        if Queue(store.root).waiting() and not is_training_here(store):
             self._release()
         if owners.is_shared():
             _stop_overdue(store)
         _dispatch(store)
         if os.environ.get(webhook.VARIABLE):
             self._announce()
-        if self._warm and not running_runs(store):
+        if self._warm and not is_training_here(store):
             with store_lock(store):
                 workers.start_warm_worker(store)
 

@@ -10,8 +10,10 @@ from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
-from finetune.jobs import check, scheduler, workers
+from finetune.jobs import check, cost, engines, scheduler, workers
 from finetune.jobs.background import current_state, store_lock
+from finetune.jobs.engines import LOCAL
+from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
 from finetune.owners import Limits
@@ -25,15 +27,29 @@ from finetune.training import distributed
 RESUMABLE = frozenset({"stopped", "failed", "interrupted"})
 
 
-def start_run(store: RunStore, config: RunConfig) -> Run:
-    """Make a run and start its worker, or put it in the queue where another is training."""
-    return start_runs(store, [config])[0]
+def start_run(
+    store: RunStore, config: RunConfig, ticket: Ticket | None = None, token: str = ""
+) -> Run:
+    """Make a run and start its worker, or put it in the queue where another is training; see
+    `start_runs`."""
+    return start_runs(store, [config], ticket=ticket, token=token)[0]
 
 
 def start_runs(
-    store: RunStore, configs: Sequence[RunConfig], groups: Sequence[str] | None = None
+    store: RunStore,
+    configs: Sequence[RunConfig],
+    groups: Sequence[str] | None = None,
+    ticket: Ticket | None = None,
+    token: str = "",
 ) -> list[Run]:
-    """Make several runs, to be carried out one after the other, each in its group."""
+    """Make several runs, to be carried out one after the other, each in its group.
+
+    Args:
+        ticket: the engine that carries them out; this machine if None.
+        token: of the Hub, for an engine that asks it.
+    """
+    if ticket is not None and ticket.engine != LOCAL:
+        configs = [cost.with_checkpoints(store, config) for config in configs]
     configs = [catalog.with_absolute_paths(config) for config in configs]
     for config in configs:
         _check(store, config)
@@ -44,7 +60,10 @@ def start_runs(
             run_id = store.new_id()
             # Before it is there, or a reader would see a run that nothing will start.
             Queue(store.root).add(run_id, store.visitor.name)
-            runs.append(store.create(config, run_id, group))
+            runs.append(run := store.create(config, run_id, group))
+            if ticket is not None:
+                write_ticket(run, ticket)
+                scheduler.keep_token(run, token)
     scheduler.dispatch_queue(store)
     return runs
 
@@ -115,8 +134,13 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
         )
 
 
-def resume_run(store: RunStore, run: Run) -> None:
-    """Let a run that ended before its last step go on from its last checkpoint, in its turn."""
+def resume_run(store: RunStore, run: Run, ticket: Ticket | None = None, token: str = "") -> None:
+    """Let a run that ended before its last step go on from its last checkpoint, in its turn.
+
+    Args:
+        ticket: the engine it goes on with; the former one if None.
+        token: of the Hub, for an engine that asks it.
+    """
     with store_lock(store):
         run = store.get(run.id)
         summary = run_summary(store, run)
@@ -135,6 +159,10 @@ def resume_run(store: RunStore, run: Run) -> None:
                 "Start one of fewer steps, or use a copy of this app of your own.",
                 most=most,
             )
+        former = read_ticket(run)
+        if ticket is not None and not former.job:  # else that job is followed to its end first
+            write_ticket(run, ticket.model_copy(update={"attempt": former.attempt}))
+        scheduler.keep_token(run, token)
         Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
 
@@ -153,7 +181,8 @@ def stop_run(
         summary = store.summary(run)
         if run.is_alive() and summary.status not in ENDED:
             run.request_stop(discard)
-            workers.end_worker(run, patience, limit)
+            if not engines.is_remote(run):  # else its worker passes it on, and fetches the model
+                workers.end_worker(run, patience, limit)
         elif summary.status == "waiting":  # it never began
             run.append(events.Stopped(step=0, seconds=0.0))
         elif discard:  # the click came just after the end, and must not undo it
@@ -164,8 +193,12 @@ def stop_run(
             )
 
 
-def delete_run(store: RunStore, run: Run) -> None:
-    """Remove a run, its model, its events and its log; one that trains is ended first."""
+def delete_run(store: RunStore, run: Run, token: str = "") -> None:
+    """Remove a run, its model, its events and its log; one that trains is ended first. What it has
+    on another engine is removed too, with the `token` that the engine asks for."""
+    if (ticket := read_ticket(run)).engine != LOCAL and ticket.attempt:
+        workers.kill_worker(run)
+        engines.open_engine(ticket, token).remove(run, ticket)
     with store_lock(store):
         run = store.get(run.id)
         Queue(store.root).remove(run.id)

@@ -7,10 +7,12 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from finetune import config, uploads
@@ -18,8 +20,11 @@ from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.environment import caches, logs
-from finetune.errors import FinetuneError, StoreError
-from finetune.jobs import background, check, pipeline, workers
+from finetune.errors import FinetuneError, JobError, StoreError
+from finetune.jobs import background, check, cost, engines, pipeline, workers
+from finetune.jobs.engines import LOCAL
+from finetune.jobs.engines import arguments as engine_arguments
+from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
 from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
@@ -44,6 +49,8 @@ def train_job(job: JobFolder) -> int:
     """Carry out a run in its worker, or let Accelerate start several; the exit status."""
     run = Run(job.folder)
     Queue(run.folder.parent).begin(run.id)
+    if engines.is_remote(run):
+        return engines.carry_out(run, sys.stdin.readline().strip())
     if _needs_several_processes(run):
         distributed.exec_launcher(run)
     return carry_out_run(run, print_event)
@@ -54,15 +61,17 @@ def main(arguments: list[str] | None = None) -> int:
     caches.ensure_cache_folder()
     about = "Fine-tune a checkpoint on sentence pairs. The run appears in the page."
     parser = argparse.ArgumentParser("python -m finetune train", description=about)
-    parser.add_argument("--run", type=Path, help="an existing run folder to carry out")
+    parser.add_argument("--run", type=Path, help="a run to carry out: its id, or its folder")
     parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
     uploads.add_arguments(parser)
+    engine_arguments.add_arguments(parser)
     add_arguments(parser)
     args = parser.parse_args(arguments)
     try:
-        run = _open_run(args)
+        ticket = engine_arguments.ticket_from_arguments(args)
+        run = _open_run(args, ticket)
         distributed.check_accelerate_config(run.config())
     except (FinetuneError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -75,6 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
         if not only:
             print(f"Run {run.id} is being carried out by another process.", file=sys.stderr)
             return 0 if single else 1  # or the other ranks would wait for this one
+        if engines.is_remote(run):
+            return _follow_elsewhere(run, show)
         if single and _needs_several_processes(run):
             distributed.exec_launcher(run)
         return _leave(carry_out_run(run, show))
@@ -93,15 +104,27 @@ def _leave(status: int) -> int:
     return status
 
 
-def _open_run(args: argparse.Namespace) -> Run:
+def _follow_elsewhere(run: Run, show: Callable[[events.Event], None]) -> int:
+    """Let another engine carry the run out, and follow it; the exit status. Ctrl-C stops the run,
+    keeping its best model."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        run.request_stop()
+
+    signal.signal(signal.SIGINT, stop)
+    return engines.carry_out(run, show=show)
+
+
+def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
     """The run to carry out; on the ranks that do not write it, a view of its configuration."""
     main_process = distributed.is_main_process()
     if args.run:
-        store = RunStore(args.run.parent)
-        run = store.get(args.run.name)
+        folder = args.run if args.run.is_dir() else args.runs / args.run
+        store = RunStore(folder.parent)
+        run = store.get(folder.name)
         run.config()
-        if main_process and store.summary(run).status in ENDED:
-            run.resume()
+        if main_process:
+            _take_up(store, run, ticket)
         return run if main_process else _RankView(run.folder.parent, run.config())
     values: dict[str, Any] = {}
     if args.config:
@@ -111,7 +134,29 @@ def _open_run(args: argparse.Namespace) -> Run:
     run_config = catalog.with_absolute_paths(RunConfig(**values))
     store = RunStore(args.runs)
     check.check_source_access(store, run_config)
-    return store.create(run_config) if main_process else _RankView(args.runs, run_config)
+    if not main_process:
+        return _RankView(args.runs, run_config)
+    if ticket is not None and ticket.engine != LOCAL:
+        run_config = cost.with_checkpoints(store, run_config)
+    run = store.create(run_config)
+    if ticket is not None:
+        write_ticket(run, ticket)
+    return run
+
+
+def _take_up(store: RunStore, run: Run, ticket: Ticket | None) -> None:
+    """Let a run go on, with another engine where one is named."""
+    former = read_ticket(run)
+    if former.job and ticket is not None and ticket.engine != former.engine:
+        raise JobError(
+            "A job of this run is under way on {engine}.",
+            "Follow it with --engine {engine}; once it has ended or is stopped, move it.",
+            engine=former.engine,
+        )
+    if ticket is not None and not former.job:
+        write_ticket(run, ticket.model_copy(update={"attempt": former.attempt}))
+    if not former.job and store.summary(run).status in ENDED:
+        run.resume()
 
 
 class _RankView(Run):

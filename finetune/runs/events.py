@@ -30,6 +30,9 @@ class Phase(StrEnum):
         phase._value_, phase.text = value, text
         return phase
 
+    SUBMIT = "submit", message("Sending the run")  # to another engine
+    WAIT = "wait", message("Waiting for the machine")
+    FETCH = "fetch", message("Fetching what was saved")
     START = "start", message("loading PyTorch")
     DOWNLOAD = "download", message("Loading")  # from the Hub if need be
     TOKENIZE = "tokenize", message("Tokenising")

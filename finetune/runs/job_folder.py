@@ -88,8 +88,12 @@ class JobFolder:
         return _is_held(self.lock_file) or _is_held(self.rank_lock_file)
 
     def append(self, event: Event) -> None:
-        """Add one event; a single write, so that lines of two processes never mix."""
-        line = event.model_dump_json().encode() + b"\n"
+        """Add one event."""
+        self.append_line(event.model_dump_json().encode())
+
+    def append_line(self, line: bytes) -> None:
+        """Add an event's line; a single write, so that lines of two processes never mix."""
+        line += b"\n"
         otherwise = message("the model saved last is kept")
         with (
             disk.writing(self.events_file, StoreError, otherwise),

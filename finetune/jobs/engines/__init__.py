@@ -1,0 +1,49 @@
+"""Engines: where a run is carried out - this machine, a Hugging Face Job, or a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from finetune import owners
+from finetune.errors import JobError
+from finetune.jobs.engines.base import LOCAL, Engine, Ticket, read_ticket
+from finetune.runs.events import Event
+from finetune.runs.run import Run
+
+__all__ = ["LABELS", "LOCAL", "PLACES", "carry_out", "is_remote", "open_engine"]
+
+LABELS = {LOCAL: "This machine", "hub-job": "Hugging Face Job"}
+PLACES = {"hub-job": 100}  # runs at a time; this machine's are its devices
+
+
+def is_remote(run: Run) -> bool:
+    """Whether a run is carried out elsewhere; its worker here only follows it."""
+    return read_ticket(run).engine != LOCAL
+
+
+def open_engine(ticket: Ticket, token: str = "") -> Engine:
+    """The engine of a ticket.
+
+    Args:
+        token: of the Hub; that of `hf auth login` on one's own machine if empty.
+    """
+    if ticket.engine == "hub-job":
+        from finetune.hub import client
+        from finetune.jobs.engines.hub_jobs import HubJobs
+
+        return HubJobs(token or (None if owners.is_shared() else client.stored_token()))
+    raise JobError(
+        "There is no engine {engine!r}.",
+        "Choose one of: {engines}.",
+        engine=ticket.engine,
+        engines=", ".join(LABELS),
+    )
+
+
+def carry_out(run: Run, token: str = "", show: Callable[[Event], None] = lambda event: None) -> int:
+    """Carry a run out on the engine of its ticket, as its worker; the exit status. `show` is called
+    with every event."""
+    from finetune.jobs.engines import supervisor
+
+    ticket = read_ticket(run)
+    return supervisor.supervise(run, lambda: open_engine(ticket, token), show=show)

@@ -1,0 +1,47 @@
+"""Which engine carries a run out, as flags of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from finetune.errors import JobError
+from finetune.jobs.engines import LABELS, LOCAL, open_engine
+from finetune.jobs.engines.base import Ticket
+from finetune.jobs.engines.options import OPTIONS, read_options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose an engine and what it takes."""
+    group = parser.add_argument_group("Where it is carried out")
+    group.add_argument("--engine", choices=list(LABELS), help="this machine by default")
+    for options in OPTIONS.values():
+        for name, field in options.model_fields.items():
+            if name != "price":  # which is asked for
+                text = f"{field.description} (default: {field.default})"
+                group.add_argument(f"--{name}", help=text.replace("%", "%%"))
+    group.add_argument("--yes", action="store_true", help="agree to the price without a question")
+
+
+def ticket_from_arguments(args: argparse.Namespace) -> Ticket | None:
+    """The ticket that was asked for; None where none was.
+
+    Raises:
+        ConfigError: naming the options that are wrong.
+        JobError: where the price was not agreed to.
+    """
+    if not args.engine or args.engine == LOCAL:
+        return Ticket() if args.engine else None
+    names = OPTIONS[args.engine].model_fields.keys() - {"price"}
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    ticket = Ticket(engine=args.engine, options=read_options(args.engine, given))
+    price = open_engine(ticket).price(ticket)
+    if not price:
+        return ticket
+    ticket = Ticket(engine=ticket.engine, options=ticket.options | {"price": price})
+    minutes = ticket.options["minutes"]
+    text = f"{ticket.place}: ${price:.2f} an hour; it stops by itself after {minutes} minutes, "
+    print(f"{text}at most ${price * minutes / 60:.2f}.", file=sys.stderr)
+    if not args.yes and (not sys.stdin.isatty() or input("Start it? [y/N] ").lower() != "y"):
+        raise JobError("The price was not agreed to.", "Answer y, or give --yes.")
+    return ticket

@@ -1,0 +1,95 @@
+"""Carries a run out in the container of a Hugging Face Job: `python -m
+finetune.jobs.engines.container`, in the folder that holds this package.
+
+Trains on the container's disk, prints events as frames and the worker's log as it is (one writer:
+two would tear each other's lines), mirrors what is saved into the bucket, and watches for a stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from huggingface_hub import HfApi
+
+from finetune.jobs import workers
+from finetune.jobs.engines import mailbox
+from finetune.jobs.engines.frames import split
+from finetune.jobs.engines.mailbox import Mailbox
+from finetune.runs.run import Run
+
+LOOK = 0.2  # seconds between two looks at what the worker has written
+ASK = 2.0  # seconds between two looks for a stop
+_REST = 5.0  # of a mirroring's own time that passes until the next, and two seconds at least
+
+
+def main() -> int:
+    """Carry the run out; the worker's exit status, as far as its events tell."""
+    run_id, attempt = os.environ["FINETUNE_JOB"].split()
+    box = Mailbox(HfApi(), os.environ["FINETUNE_BUCKET"], run_id, int(attempt))
+    root = Path("runs").resolve()
+    root.mkdir()
+    box.get(mailbox.RUN, root / mailbox.RUN)
+    run = mailbox.unpack_run(root / mailbox.RUN, root, run_id)
+    (root / mailbox.RUN).unlink()
+    relay = _Relay(run, int(attempt))
+    workers.spawn_worker(run)
+    asked = time.monotonic()
+    mirror_at = asked + 2.0
+    while run.is_alive():
+        time.sleep(LOOK)
+        relay.pass_on()
+        now = time.monotonic()
+        if now - asked > ASK and not run.stop_requested():
+            asked = now
+            _look_for_stop(box, run)
+        if now > mirror_at:
+            _mirror(box, run)
+            mirror_at = time.monotonic() + max(2.0, _REST * (time.monotonic() - now))
+    box.mirror(run)
+    relay.pass_on()
+    return {"finished": 0, "stopped": 0, "failed": 1}.get(run.events_summary().status, 137)
+
+
+def _look_for_stop(box: Mailbox, run: Run) -> None:
+    with contextlib.suppress(Exception):  # the next look may have an answer
+        if box.has(mailbox.STOP):
+            box.get(mailbox.STOP, run.stop_file)
+
+
+def _mirror(box: Mailbox, run: Run) -> None:
+    try:
+        box.mirror(run)
+    except Exception as error:  # the next one sends it
+        print(f"the bucket did not take what was saved: {error}", flush=True)
+
+
+class _Relay:
+    """Passes on what a worker writes."""
+
+    def __init__(self, run: Run, attempt: int) -> None:
+        self._run, self._attempt = run, attempt
+        self._begin, self._logged = run.events_file.stat().st_size, 0
+
+    def pass_on(self) -> None:
+        """Print the events and lines that are new."""
+        with self._run.events_file.open("rb") as file:
+            file.seek(self._begin)
+            for frame in split(file.read(), self._attempt, self._begin):
+                sys.stdout.write(frame.encode() + "\n")
+                self._begin = frame.end
+        if self._run.log_file.exists():
+            with self._run.log_file.open("rb") as file:
+                file.seek(self._logged)
+                text = file.read()
+                text = text[: text.rfind(b"\n") + 1]
+                self._logged += len(text)
+                sys.stdout.write(text.decode("utf-8", errors="replace"))
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

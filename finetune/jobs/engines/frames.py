@@ -1,0 +1,44 @@
+"""Events as lines of a job's output: `@finetune ATTEMPT OFFSET JSON`.
+
+The offset is that of the line in the job's own `events.jsonl`: a line that comes twice is known by
+it, and one that is missing is noticed. All else that a job writes goes to the run's log.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_LINE = re.compile(r"@finetune (\d+) (\d+) (\{.*\})")
+
+
+class Frame(NamedTuple):
+    """A line of `events.jsonl` (without its newline), and where it stands there, in bytes."""
+
+    attempt: int
+    offset: int
+    line: bytes
+
+    @property
+    def end(self) -> int:
+        """Where the next line stands."""
+        return self.offset + len(self.line) + 1
+
+    def encode(self) -> str:
+        """As a line of output."""
+        return f"@finetune {self.attempt} {self.offset} {self.line.decode()}"
+
+
+def decode(text: str) -> Frame | None:
+    """The frame of a line of output; None where it is something else, or a part of one."""
+    match = _LINE.fullmatch(text.rstrip("\r\n"))
+    return Frame(int(match[1]), int(match[2]), match[3].encode()) if match else None
+
+
+def split(content: bytes, attempt: int, begin: int) -> list[Frame]:
+    """The whole lines of a part of `events.jsonl` that begins at the byte `begin`."""
+    frames = []
+    for line in content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]:
+        frames.append(Frame(attempt, begin, line))
+        begin = frames[-1].end
+    return frames

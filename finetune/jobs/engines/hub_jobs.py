@@ -1,0 +1,233 @@
+"""Hugging Face Jobs as an engine: a container of the Hub's, billed by the minute.
+
+Code, data and results travel in a private bucket of the user's; events come over the job's log. The
+token is an argument here and a secret of the job; it stands in no file.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import JobInfo
+
+from finetune.errors import JobError, PublishError
+from finetune.hub.client import HubClient
+from finetune.jobs.engines import mailbox, spending
+from finetune.jobs.engines.base import Placement, Ticket
+from finetune.jobs.engines.mailbox import Mailbox
+from finetune.jobs.engines.options import HubJobOptions
+from finetune.messages import message as _
+from finetune.runs.run import Run
+
+NAME = "hub-job"
+_BUCKET = "finetune-runs"
+_LABEL = "finetune-run"
+_TRANSFER = 3600.0  # seconds that a transfer may take: its bytes are not counted
+_LIVE = ("SCHEDULING", "RUNNING")
+# Fetches this package, installs what it needs, and hands over to it.
+_FETCH = (
+    "import os,tarfile;from huggingface_hub import HfApi;"
+    "HfApi().download_bucket_files(os.environ['FINETUNE_BUCKET'],"
+    "[(os.environ['FINETUNE_CODE'],'code.tar.gz')],raise_on_missing_files=True);"
+    "tarfile.open('code.tar.gz').extractall('.',filter='data')"
+)
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """A kind of machine, and its price in US dollars an hour."""
+
+    name: str
+    label: str
+    price: float
+
+
+class HubJobs:
+    """The engine, for the owner of a token.
+
+    Raises:
+        PublishError: for a token that is none, and from every method where the Hub refuses or does
+            not answer.
+    """
+
+    name = NAME
+
+    def __init__(self, token: str | None) -> None:
+        self._client = HubClient(token)
+        self._api, self._token = self._client.api, token or ""
+
+    def flavors(self) -> list[Flavor]:
+        """The machines there are, the cheapest first."""
+        listed = self._client.call(_("Asking for the machines"), self._api.list_jobs_hardware)
+        flavors = []
+        for kind in listed:
+            hours = 60 if kind.unit_label == "minute" else 1
+            details = ", ".join(filter(None, [kind.pretty_name, kind.cpu, kind.ram]))
+            flavors.append(Flavor(kind.name, details, (kind.unit_cost_usd or 0) * hours))
+        return sorted(flavors, key=lambda flavor: flavor.price)
+
+    def price(self, ticket: Ticket) -> float:
+        options, flavors = _options(ticket), self.flavors()
+        for flavor in flavors:
+            if flavor.name == options.flavor:
+                return flavor.price
+        raise JobError(
+            "There is no machine {flavor!r} for Hugging Face Jobs.",
+            "Choose one of: {flavors}.",
+            flavor=options.flavor,
+            flavors=", ".join(flavor.name for flavor in flavors),
+        )
+
+    def submit(self, run: Run, ticket: Ticket) -> str:
+        options = _options(ticket)
+        self._check_price(run, ticket)
+        namespace = options.namespace or self._client.account().name
+        if begun := self._begun(run, ticket, namespace):
+            return begun
+        box = self._send(run, ticket, namespace)
+        variables = {
+            "FINETUNE_BUCKET": f"{namespace}/{_BUCKET}",
+            "FINETUNE_CODE": box.path(mailbox.CODE),
+            "FINETUNE_JOB": f"{run.id} {ticket.attempt}",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        }
+        hub = next(line for line in mailbox.pinned_requirements() if "huggingface" in line)
+        steps = [
+            f"python -m pip install -q {hub}",
+            f'python -c "{_FETCH}"',
+            "python -m pip install -q -r requirements.txt",
+            "exec python -m finetune.jobs.engines.container",
+        ]
+        info = self._client.call(
+            _("Starting the job"),
+            lambda: self._api.run_job(
+                image=options.image,
+                command=["bash", "-c", " && ".join(steps)],
+                env=variables,
+                secrets={"HF_TOKEN": self._token},
+                flavor=options.flavor,
+                timeout=options.minutes * 60,
+                labels={_LABEL: run.id, "attempt": str(ticket.attempt)},
+                namespace=namespace,
+            ),
+            stoppable=False,
+        )
+        job = f"{namespace}/{info.id}"
+        spending.note(run, job, options.most)
+        return job
+
+    def _check_price(self, run: Run, ticket: Ticket) -> None:
+        """See that the price is what was shown, and within the limits."""
+        options, price = _options(ticket), self.price(ticket)
+        if abs(price - options.price) > 1e-6:
+            raise JobError(
+                "{flavor} costs ${price:.2f} an hour, and was shown at ${shown:.2f}.",
+                "Look at the new price and start again.",
+                flavor=options.flavor,
+                price=price,
+                shown=options.price,
+            )
+        spending.check(run, options.most, options.dollars_a_run, options.dollars_a_day)
+
+    def _begun(self, run: Run, ticket: Ticket, namespace: str) -> str:
+        """The job of this attempt, where it was started and nobody could write that down."""
+
+        def ask() -> list[JobInfo]:
+            return list(self._api.list_jobs(labels={_LABEL: run.id}, namespace=namespace))
+
+        for job in self._client.call(_("Looking for jobs of this run"), ask):
+            if job.status is None or job.status.stage not in _LIVE:
+                continue
+            if (job.labels or {}).get("attempt") == str(ticket.attempt):
+                return f"{namespace}/{job.id}"
+            raise JobError(
+                "A former job of this run, {job}, is still at work.",
+                "Wait for its end, or end it with `hf jobs cancel {job}`.",
+                job=job.id,
+            )
+        return ""
+
+    def _send(self, run: Run, ticket: Ticket, namespace: str) -> Mailbox:
+        """Put what the job needs into the bucket."""
+        bucket = f"{namespace}/{_BUCKET}"
+        box = Mailbox(self._api, bucket, run.id, ticket.attempt)
+
+        def send() -> None:
+            self._api.create_bucket(bucket, private=True, exist_ok=True)
+            with tempfile.TemporaryDirectory() as folder:
+                packed = Path(folder) / mailbox.RUN
+                mailbox.pack_run(run, packed)
+                box.put({mailbox.CODE: mailbox.code_archive(), mailbox.RUN: packed})
+
+        self._client.call(_("Sending the run"), send, patience=_TRANSFER)
+        return box
+
+    def state(self, run: Run, ticket: Ticket) -> Placement:
+        namespace, job_id = ticket.job.split("/")
+        try:
+            info = self._client.call(
+                _("Asking for the job"),
+                lambda: self._api.inspect_job(job_id=job_id, namespace=namespace),
+            )
+        except PublishError as error:
+            if "404" in error.fact:
+                return Placement("ended", reason=_("The Hub knows no job {job}.", job=ticket.job))
+            raise
+        stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
+        if stage in _LIVE:
+            return Placement("running" if stage == "RUNNING" else "waiting")
+        if info.durations is not None or stage:
+            spending.note(run, ticket.job, self._cost(ticket, info))
+        if stage == "COMPLETED":
+            return Placement("ended", 0)
+        reason = _("The job has ended: {text}.", text=(text or str(stage)).rstrip("."))
+        if "timeout" in (text or "").lower():
+            reason = _("The job was ended after its {n} minutes.", n=_options(ticket).minutes)
+        return Placement("ended", 1, reason)
+
+    def _cost(self, ticket: Ticket, info: JobInfo) -> float:
+        """US dollars that an ended job has cost: its minutes begun, as they are billed."""
+        begun, ended = info.started_at or info.created_at, info.finished_at
+        if begun is None or ended is None:
+            return _options(ticket).most
+        minutes = -(-(ended - begun).total_seconds() // 60)
+        return _options(ticket).price * minutes / 60
+
+    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
+        namespace, job_id = ticket.job.split("/")
+        yield from self._api.fetch_job_logs(job_id=job_id, namespace=namespace, follow=True)
+
+    def stop(self, run: Run, ticket: Ticket, now: bool = False) -> None:
+        namespace, job_id = ticket.job.split("/")
+        if now:
+            self._client.call(
+                _("Ending the job"),
+                lambda: self._api.cancel_job(job_id=job_id, namespace=namespace),
+            )
+        else:
+            content = mailbox.stop_content(run)
+            box = self._box(run, ticket)
+            self._client.call(_("Stopping the job"), lambda: box.put({mailbox.STOP: content}))
+
+    def fetch(self, run: Run, ticket: Ticket) -> bytes:
+        box = self._box(run, ticket)
+        return self._client.call(
+            _("Fetching what was saved"), lambda: box.fetch(run), patience=_TRANSFER
+        )
+
+    def remove(self, run: Run, ticket: Ticket) -> None:
+        if ticket.job and self.state(run, ticket).status != "ended":
+            self.stop(run, ticket, now=True)
+        self._client.call(_("Emptying the bucket"), self._box(run, ticket).empty)
+
+    def _box(self, run: Run, ticket: Ticket) -> Mailbox:
+        namespace = ticket.job.split("/")[0] or _options(ticket).namespace
+        bucket = f"{namespace or self._client.account().name}/{_BUCKET}"
+        return Mailbox(self._api, bucket, run.id, ticket.attempt)
+
+
+def _options(ticket: Ticket) -> HubJobOptions:
+    return HubJobOptions(**ticket.options)

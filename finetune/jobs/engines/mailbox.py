@@ -1,0 +1,203 @@
+"""A run's place in a bucket: what goes to its machine, and what that has saved.
+
+<run id>/attempt-<n>/
+    code.tar.gz     this package, the bundled pairs and the pinned requirements
+    run.tar         the run's folder, its uploaded files and its local checkpoint
+    STOP            asks the worker to stop
+    saved/          a mirror of the run's folder on its machine
+
+A bucket is no disk: the machine trains on its own, and whole files are sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from re import match
+
+from huggingface_hub import HfApi
+
+from finetune import disk
+from finetune.config import is_upload
+from finetune.data import catalog
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+
+CODE, RUN, STOP, SAVED = "code.tar.gz", "run.tar", "STOP", "saved"
+_SOURCE = Path(__file__).resolve().parent.parent.parent.parent
+_PAGE_ONLY = {"gradio"}  # required by nothing that a worker does
+# What a worker needs of a run's folder, or leaves in it.
+_FOLDERS = ("best", "checkpoints", "predictions", "seen", "tensorboard")
+_FILES = ("job.json", "about.json", "config.json", "events.jsonl")
+
+
+class Mailbox:
+    """What one attempt of a run has in a bucket.
+
+    Args:
+        bucket: its id, `namespace/name`.
+        run_id: of the run.
+        attempt: its number.
+    """
+
+    def __init__(self, api: HfApi, bucket: str, run_id: str, attempt: int) -> None:
+        self._api, self._bucket = api, bucket
+        self._run_folder, self._folder = run_id, f"{run_id}/attempt-{attempt}"
+        self._sent: dict[str, tuple[int, int]] = {}  # of the mirror: file -> its time and size
+
+    def path(self, name: str) -> str:
+        """Where a file stands in the bucket."""
+        return f"{self._folder}/{name}"
+
+    def put(self, files: dict[str, Path | bytes], gone: list[str] | None = None) -> None:
+        """Write files by name, and remove others, as one change."""
+        self._api.batch_bucket_files(
+            self._bucket,
+            add=[(content, self.path(name)) for name, content in files.items()],
+            delete=[self.path(name) for name in gone or []],
+        )
+
+    def get(self, name: str, target: Path) -> None:
+        """Fetch one file."""
+        files: list[tuple[str, str | Path]] = [(self.path(name), target)]
+        self._api.download_bucket_files(self._bucket, files, raise_on_missing_files=True)  # type: ignore[arg-type]
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+        return bool(list(self._api.get_bucket_paths_info(self._bucket, [self.path(name)])))
+
+    def mirror(self, run: Run) -> bool:
+        """Send what has changed of a run's folder; whether there was something."""
+        staging = run.folder / ".mirror"
+        shutil.rmtree(staging, ignore_errors=True)
+        files = dict(_linked(run, staging))
+        now = {name: (path.stat().st_mtime_ns, path.stat().st_size) for name, path in files.items()}
+        changed = [name for name, version in now.items() if self._sent.get(name) != version]
+        gone = [f"{SAVED}/{name}" for name in self._sent.keys() - now.keys()]
+        if changed or gone:
+            self.put({f"{SAVED}/{name}": files[name] for name in changed}, gone)
+            self._sent = now
+        shutil.rmtree(staging, ignore_errors=True)
+        return bool(changed or gone)
+
+    def fetch(self, run: Run) -> bytes:
+        """Put what the machine has saved into the run's folder; its whole `events.jsonl`."""
+        staging = run.folder / ".fetched"
+        shutil.rmtree(staging, ignore_errors=True)
+        prefix = self.path(SAVED) + "/"
+        tree = self._api.list_bucket_tree(self._bucket, prefix, recursive=True)
+        files = [file for file in tree if file.type == "file"]
+        targets = [(file, staging / file.path.removeprefix(prefix)) for file in files]
+        for _, target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        self._api.download_bucket_files(self._bucket, targets)  # type: ignore[arg-type]
+        for name in _FOLDERS:
+            if (staging / name).is_dir():
+                disk.replace_folder(staging / name, run.folder / name)
+            elif name == "checkpoints" and files:  # the run has finished
+                shutil.rmtree(run.folder / name, ignore_errors=True)
+        events_file = staging / "events.jsonl"
+        content = events_file.read_bytes() if events_file.exists() else b""
+        shutil.rmtree(staging, ignore_errors=True)
+        return content
+
+    def empty(self) -> None:
+        """Remove all that any attempt of the run has here."""
+        tree = self._api.list_bucket_tree(self._bucket, self._run_folder + "/", recursive=True)
+        paths = [file.path for file in tree if file.type == "file"]
+        if paths:
+            self._api.batch_bucket_files(self._bucket, delete=paths)
+
+
+def _linked(run: Run, staging: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a run's folder, linked beside it: a worker replaces them meanwhile."""
+    for name in (*_FOLDERS, *_FILES):
+        for _ in range(3):
+            try:
+                yield from list(_link(run.folder / name, name, staging))
+                break
+            except FileNotFoundError:  # replaced while it was read
+                shutil.rmtree(staging / name, ignore_errors=True)
+
+
+def _link(path: Path, name: str, staging: Path) -> Iterator[tuple[str, Path]]:
+    if not path.exists():
+        return
+    status = path.stat().st_ino
+    for file in (path, *sorted(path.rglob("*"))):
+        relative = Path(name, file.relative_to(path))
+        if file.is_file() and not any(part.startswith(".") for part in relative.parts):
+            (staging / relative).parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.link(file, staging / relative)
+            yield relative.as_posix(), staging / relative
+    if path.stat().st_ino != status:
+        raise FileNotFoundError(path)
+
+
+def code_archive() -> bytes:
+    """This package, the bundled pairs, and the requirements as they are installed here."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for folder in (_SOURCE / "finetune", _SOURCE / "assets" / "pairs"):
+            for path in sorted(folder.rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    archive.add(path, path.relative_to(_SOURCE).as_posix())
+        text = "\n".join(pinned_requirements()).encode()
+        info = tarfile.TarInfo("requirements.txt")
+        info.size = len(text)
+        archive.addfile(info, io.BytesIO(text))
+    return buffer.getvalue()
+
+
+def pinned_requirements() -> list[str]:
+    """What a worker needs, in the versions that are installed here."""
+    pinned = []
+    for line in (_SOURCE / "requirements.txt").read_text(encoding="utf-8").splitlines():
+        name = match(r"[\w-]+", line)
+        if name and name[0] not in _PAGE_ONLY:
+            with contextlib.suppress(PackageNotFoundError):
+                pinned.append(f"{name[0]}=={version(name[0]).partition('+')[0]}")
+    return pinned
+
+
+def pack_run(run: Run, target: Path) -> None:
+    """Write what a machine needs to carry a run out: its folder, the files of its upload, and its
+    local checkpoint."""
+    config = run.config()
+    with tarfile.open(target, "w") as archive:
+        for name in (*_FOLDERS, *_FILES):
+            if (run.folder / name).exists():
+                archive.add(run.folder / name, f"{run.id}/{name}")
+        if is_upload(config.dataset):
+            store = RunStore(run.folder.parent)
+            folder = next(iter(store.uploads.files(config.dataset).values())).parent
+            archive.add(folder, folder.relative_to(store.root).as_posix())
+        if catalog.is_local_path(config.checkpoint):
+            archive.add(config.checkpoint, "checkpoint")
+
+
+def unpack_run(archive_file: Path, root: Path, run_id: str) -> Run:
+    """Unpack what `pack_run` wrote; the run, below `root`. A local checkpoint is put where the
+    configuration says it is."""
+    with tarfile.open(archive_file) as archive:
+        archive.extractall(root, filter="data")
+    run = Run(root / run_id)
+    if (root / "checkpoint").exists():
+        target = Path(run.config().checkpoint)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (root / "checkpoint").rename(target)
+    return run
+
+
+def stop_content(run: Run) -> bytes:
+    """The run's request to stop, as its machine reads it."""
+    return run.stop_file.read_bytes() if run.stop_file.exists() else json.dumps({}).encode()

@@ -1,0 +1,57 @@
+"""What a person chooses for an engine, as the form and the command line show it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from finetune.errors import ConfigError
+from finetune.messages import message as _
+
+IMAGE = "python:3.12"
+
+
+class HubJobOptions(BaseModel):
+    """What a person chooses for a Hugging Face Job."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    flavor: str = "cpu-upgrade"
+    """The kind of machine; `hf jobs hardware` lists them with their prices."""
+    minutes: int = Field(30, ge=1, le=7 * 24 * 60)
+    """The job is ended after so many minutes, whatever it is doing."""
+    price: float = Field(0.0, ge=0)
+    """US dollars an hour, as they were shown; a job whose price is another by now is not begun."""
+    namespace: str = ""
+    """Whose account pays: your own where empty, or an organisation's."""
+    image: str = IMAGE
+    """The Docker image, one with Python 3.11 or later."""
+    dollars_a_run: float = Field(1.0, ge=0)
+    """What the run may cost at most, all its attempts together."""
+    dollars_a_day: float = Field(5.0, ge=0)
+    """What all your jobs of 24 hours may cost at most."""
+
+    @property
+    def most(self) -> float:
+        """US dollars that a job costs which takes all its minutes."""
+        return self.price * self.minutes / 60
+
+
+OPTIONS: dict[str, type[BaseModel]] = {"hub-job": HubJobOptions}
+
+
+def read_options(engine: str, values: dict[str, Any]) -> dict[str, Any]:
+    """An engine's options, checked, with the defaults of those not given.
+
+    Raises:
+        ConfigError: naming every one that is wrong.
+    """
+    try:
+        return OPTIONS[engine](**values).model_dump()
+    except ValidationError as error:
+        problems = {}
+        for problem in error.errors():
+            name, value = str(problem["loc"][0]), problem["input"]
+            problems[name] = _("is {value!r}: {reason}", value=value, reason=problem["msg"].lower())
+        raise ConfigError(problems) from error

@@ -1,0 +1,189 @@
+"""Carries a run out on another engine: the work of its worker process on this machine.
+
+It submits the attempt, or takes up one that is under way, writes its events into the run's folder,
+passes a stop on, and fetches what was saved. It may be killed at any moment: the next worker of the
+run goes on from the ticket.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from finetune.errors import FinetuneError
+from finetune.jobs import background
+from finetune.jobs.engines import frames
+from finetune.jobs.engines.base import Engine, Placement, read_ticket, write_ticket
+from finetune.messages import message as _
+from finetune.runs import events
+from finetune.runs.events import Event, Phase
+from finetune.runs.run import Run
+from finetune.runs.summary import ENDED
+
+POLL = 3.0  # seconds between two questions how the attempt is
+STOP_LIMIT = 180.0  # seconds for an attempt to save and end after a stop, then it is ended
+SILENCE = 600.0  # seconds in which the engine may give no answer before the run is given up
+_LAST = (events.Finished, events.Stopped, events.Failed)
+_RESUME = _("Resume goes on from the last checkpoint.")
+
+
+def supervise(
+    run: Run,
+    open_engine: Callable[[], Engine],
+    restarts: int = 0,
+    show: Callable[[Event], None] = lambda event: None,
+) -> int:
+    """Carry a run out on an engine; the exit status.
+
+    Args:
+        show: called with every event that is written down.
+        restarts: how often an attempt whose machine was lost is begun again on another one.
+    """
+    try:
+        engine = open_engine()
+        ended = _Attempt(run, engine, show).carry_out()
+        while ended.lost and restarts and not run.stop_requested():
+            restarts -= 1
+            run.resume()
+            ended = _Attempt(run, engine, show).carry_out()
+    except Exception as error:
+        failed = background.failure_event(error, _("A file of the run"), _RESUME)
+        show(failed)
+        if run.exists():  # else it was deleted
+            run.append(failed)
+        return 1
+    summary = run.events_summary()
+    if summary.status not in ENDED:
+        last: events.Event = events.Failed(error=ended.reason or _unsaid(ended), remedy=_RESUME)
+        if run.stop_requested():
+            seconds = summary.worked_by(time.time())
+            last = events.Stopped(step=run.checkpoint_step(), seconds=seconds)
+        show(last)
+        run.append(last)
+    return 0 if run.events_summary().status in ("finished", "stopped") else 1
+
+
+def _unsaid(ended: Placement) -> str:
+    if ended.exit_code:
+        return _("The run's process ended with exit code {code}.", code=ended.exit_code)
+    return _("The run's process has ended without a word.")
+
+
+class _Attempt:
+    """One attempt of a run on an engine."""
+
+    def __init__(self, run: Run, engine: Engine, show: Callable[[Event], None]) -> None:
+        self._run, self._engine, self._show = run, engine, show
+        self._ticket = read_ticket(run)
+        self._output: SimpleQueue[str] = SimpleQueue()
+        self._ended = threading.Event()
+        self._stop_asked = 0.0  # when a stop was passed on
+        # Of an attempt that another worker has followed before: what it wrote down.
+        taken_up = bool(self._ticket.job)
+        self._known = set(run.events_file.read_bytes().split(b"\n")) if taken_up else set()
+        self._next = self._ticket.sent  # byte of the attempt's events that comes next
+
+    def carry_out(self) -> Placement:
+        """Submit it where that was not done, and follow it to its end."""
+        if not self._ticket.job:
+            self._submit()
+        self._run.append(events.PhaseStarted(phase=Phase.WAIT, detail=self._ticket.place))
+        reader = threading.Thread(target=self._read, daemon=True)
+        reader.start()
+        placement = self._follow()
+        self._ended.set()
+        reader.join(5)
+        self._take_output()
+        self._run.append(events.PhaseStarted(phase=Phase.FETCH))
+        content = self._engine.fetch(self._run, self._ticket)
+        for frame in frames.split(content[self._next :], self._ticket.attempt, self._next):
+            self._take(frame, last_too=True)
+        self._ticket = write_ticket(self._run, self._ticket.model_copy(update={"job": ""}))
+        return placement
+
+    def _submit(self) -> None:
+        """Begin the attempt; one whose submission was cut short is the same attempt."""
+        run, former = self._run, self._ticket
+        run.append(events.PhaseStarted(phase=Phase.SUBMIT, detail=former.place))
+        again = former.attempt and not former.submitted
+        self._ticket = write_ticket(
+            run,
+            former.model_copy(
+                update={
+                    "attempt": former.attempt + (not again),
+                    "submitted": 0.0,
+                    "sent": run.events_file.stat().st_size,
+                }
+            ),
+        )
+        job = self._engine.submit(run, self._ticket)
+        update = {"job": job, "submitted": time.time()}
+        self._ticket = write_ticket(run, self._ticket.model_copy(update=update))
+        self._next = self._ticket.sent
+
+    def _read(self) -> None:
+        """Pass the attempt's output on, again from its beginning where the connection was lost."""
+        while not self._ended.is_set():
+            try:
+                for line in self._engine.follow(self._run, self._ticket):
+                    self._output.put(line)
+            except Exception as error:  # the next answer of `state` says whether it still lives
+                print(f"its output is not to be had: {error}", flush=True)
+            self._ended.wait(POLL)
+
+    def _follow(self) -> Placement:
+        """Take the attempt's output and pass a stop on, until it has ended."""
+        asked = answered = time.monotonic()
+        while True:
+            self._take_output()
+            if self._run.stop_requested():
+                self._stop()
+            if time.monotonic() - asked < POLL:
+                continue
+            asked = time.monotonic()
+            try:
+                placement = self._engine.state(self._run, self._ticket)
+                answered = asked
+            except FinetuneError:
+                if asked - answered > SILENCE:
+                    raise
+                continue
+            if placement.status == "ended":
+                return placement
+
+    def _stop(self) -> None:
+        now = time.monotonic()
+        overdue = bool(self._stop_asked) and now - self._stop_asked > STOP_LIMIT
+        if self._stop_asked and not overdue:
+            return
+        self._stop_asked = now
+        self._engine.stop(self._run, self._ticket, now=overdue or not self._run.exists())
+
+    def _take_output(self) -> None:
+        """Take what was written, for a moment, or until there is no more."""
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            try:
+                line = self._output.get(timeout=0.0 if self._ended.is_set() else 0.2)
+            except Empty:
+                return
+            if frame := frames.decode(line):
+                self._take(frame)
+            elif not line.startswith("@finetune "):  # a part of a line that was cut
+                print(line.rstrip("\r\n"), flush=True)
+
+    def _take(self, frame: frames.Frame, last_too: bool = False) -> None:
+        """Write an event down, where it is the next one. The last one waits until the results are
+        here (`last_too`): a run that has ended is whole."""
+        if frame.attempt != self._ticket.attempt or frame.offset != self._next:
+            return
+        event = events.from_json(frame.line)
+        if isinstance(event, _LAST) and not last_too:
+            return
+        if frame.line not in self._known:
+            self._run.append_line(frame.line)
+            if event is not None:
+                self._show(event)
+        self._next = frame.end
