@@ -16,11 +16,8 @@ from tests.support.hub import LoopbackHub
 # process a test starts, sees this Hub and no other.
 HUB = LoopbackHub()
 HUB.__enter__()
-os.environ["HF_ENDPOINT"] = HUB.url
-os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="finetune-tests-")
+os.environ |= HUB.environment(Path(tempfile.mkdtemp(prefix="finetune-tests-")))
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-os.environ["HF_UPDATE_DOWNLOAD_COUNTS"] = "0"
-os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_DISABLE_XET"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Toys are faster on one thread than on two that wait for each other, the more so with other tests

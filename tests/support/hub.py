@@ -1,7 +1,8 @@
 """A loopback Hugging Face Hub: the real clients talk to it over real HTTP.
 
 What lives here: repositories in memory, users and tokens, the requests the clients make, and
-faults to order. Nothing of Finetune's, and nothing the clients do not ask for.
+faults to order; `jobs`, `buckets` and `xet` have the rest. Nothing of Finetune's, and nothing the
+clients do not ask for.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
 import yaml
 from joserfc import jwt
 from joserfc.jwk import RSAKey
+
+from tests.support import buckets, jobs, xet
+from tests.support.answers import Refused
 
 Files = dict[str, bytes]
 LFS_SUFFIXES = (".safetensors", ".bin", ".onnx", ".parquet", ".png")
@@ -93,6 +97,10 @@ class User:
             return False
         return self.role != "read" and full.split("/")[0] in (self.name, *self.orgs)
 
+    def belongs_to(self, namespace: str) -> bool:
+        """Whether they may see what is private there."""
+        return namespace in (self.name, *(org.removesuffix(":read") for org in self.orgs))
+
 
 @cache
 def _key() -> RSAKey:
@@ -125,7 +133,7 @@ class Fault:
     body: bytes = b""
     seconds: float = 0.0  # that the answer is late
     cut: bool = False  # whether the connection is cut
-    after: int = 0  # bytes that pass before that: of what a PUT sends, of the answer to others
+    after: int = 0  # bytes that pass before that: of an upload, or of the answer to others
     gate: threading.Event | None = None  # what the answer waits for
 
 
@@ -139,30 +147,27 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Refused(Exception):
-    """An error answer: its status, and the code by which the clients know it."""
-
-    def __init__(self, status: int, code: str = "", message: str = "") -> None:
-        super().__init__(message)
-        self.status, self.code, self.message = status, code, message or code
-
-
 class LoopbackHub:
     """The server; a context manager."""
 
     def __init__(self) -> None:
-        self.reset()
+        self.jobs = jobs.Jobs()
+        # Kept for good: what the clients remember of it lies in HF_HOME, and outlives a test.
+        self.storage_of_buckets = xet.Storage()
         handler = type("Bound", (Handler,), {"hub": self})
         self._server = Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         # Another host name, as the Hub's storage has: the clients follow no redirect to it
         # while they ask for a file's metadata, and send it no token.
         self.storage = f"http://localhost:{self._server.server_port}"
+        self.reset()
 
     def reset(self) -> None:
         """Forget all that was added and asked."""
         self.repos: dict[tuple[str, str], Repo] = {}  # by kind and id
-        self.buckets: dict[str, bool] = {}  # id -> whether it is private
+        self.buckets: dict[str, buckets.Bucket] = {}  # by id
+        self.jobs.close()
+        self.jobs = jobs.Jobs(self.environment())
         self.users: dict[str, User] = {}  # by token
         self.requests: list[tuple[str, str, int]] = []  # method, path, status
         self.targets: list[str] = []  # whole addresses of requests
@@ -177,8 +182,19 @@ class LoopbackHub:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.jobs.close()
         self._server.shutdown()
         self._server.server_close()
+
+    def environment(self, home: Path | None = None) -> dict[str, str]:
+        """What makes the clients of a process talk to this Hub alone; with a folder of their own
+        for what they remember of it, which no other server's clients may have used."""
+        own = {"HF_HOME": str(home), "HF_XET_CACHE": str(home / "xet")} if home else {}
+        return {
+            "HF_ENDPOINT": self.url, "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_XET_TELEMETRY_ENABLED": "0", "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+            "HF_XET_CLIENT_RETRY_BASE_DELAY": "20ms",  # seconds, else
+        } | own  # fmt: skip
 
     def add_user(self, token: str, name: str, *values: Any, **named: Any) -> None:
         """Make a token known; see `User`."""
@@ -240,7 +256,7 @@ class Handler(BaseHTTPRequestHandler):
         self.path_only = unquote(urlsplit(self.path).path)
         self.hub.targets.append(self.path)
         fault = self.hub.fault_for(self.command, self.path_only)
-        if fault.cut and self.command == "PUT":
+        if fault.cut and re.match(r"PUT |POST /v1/", f"{self.command} {self.path_only}"):
             self.rfile.read(min(size, fault.after))
             return self._hang_up()
         self.body = self._read_body(size)
@@ -281,8 +297,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _who(self) -> User | None:
         header = self.headers.get("Authorization", "")
-        if not header.startswith("Bearer "):
-            return None
+        if not header.startswith("Bearer ") or re.match(r"/v\d/", self.path_only):
+            return None  # the storage of buckets has tokens of its own
         token = header.removeprefix("Bearer ")
         self.hub.tokens_seen.append(token)
         if token not in self.hub.users:
@@ -305,6 +321,26 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body[: self.cut_after or None])
             self.close_connection = self.close_connection or bool(self.cut_after)
+
+    def start_stream(self, kind: str) -> None:
+        """Begin an answer that comes in parts."""
+        self.hub.requests.append((self.command, self.path_only, 200))
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def stream(self, part: bytes) -> None:
+        """Send a part; where the connection is to be cut, only to there."""
+        frame = b"%x\r\n%b\r\n" % (len(part), part)
+        if self.cut_after and len(part) >= self.cut_after:
+            self.wfile.write(frame[: frame.index(b"\n") + 1] + part[: self.cut_after])
+            raise BrokenPipeError
+        self.wfile.write(frame)
+        self.cut_after -= len(part) if self.cut_after else 0
+
+    def end_stream(self) -> None:
+        self.wfile.write(b"0\r\n\r\n")
 
     def _json(self, value: Any, status: int = 200) -> None:
         self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
@@ -449,13 +485,6 @@ class Handler(BaseHTTPRequestHandler):
         space, body = self._space(repo), json.loads(self.body)
         space.variables[body["key"]] = body["value"]
         self._json({key: {"value": value} for key, value in space.variables.items()})
-
-    def create_bucket(self, repo: str) -> None:
-        self._writer(repo)
-        exists = repo in self.hub.buckets
-        private = json.loads(self.body).get("visibility") == "private"
-        self.hub.buckets.setdefault(repo, private)
-        self._json({"url": f"{self.hub.url}/buckets/{repo}"}, 409 if exists else 200)
 
     def validate_yaml(self) -> None:
         front = yaml.safe_load(json.loads(self.body)["content"].split("---\n")[1])
@@ -642,7 +671,6 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", rf"/api/spaces/{_REPO}/hardware", Handler.request_hardware),
     ("PUT", rf"/api/spaces/{_REPO}/volumes", Handler.set_volumes),
     ("POST", rf"/api/spaces/{_REPO}/variables", Handler.add_variable),
-    ("POST", rf"/api/buckets/{_REPO}", Handler.create_bucket),
     ("POST", r"/api/validate-yaml", Handler.validate_yaml),
     ("POST", rf"/api/{_KIND}/{_REPO}/preupload/{_REV}", Handler.preupload),
     ("POST", rf"/{_PREFIX}{_REPO}\.git/info/lfs/objects/batch", Handler.lfs_batch),
@@ -655,4 +683,6 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", rf"/api/{_KIND}/{_REPO}/paths-info/{_REV}", Handler.paths_info),
     ("GET HEAD", rf"/{_PREFIX}{_REPO}/resolve/{_REV}/(?P<path>.+)", Handler.resolve),
     ("GET", rf"/api/{_KIND}/{_REPO}", Handler.info),
+    *buckets.routes(),
+    *jobs.routes(),
 ]

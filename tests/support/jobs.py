@@ -1,0 +1,390 @@
+"""Jobs of the loopback Hub. A job's container is a process of this machine.
+
+It has its own folder as its disk and home, an environment of its own, and ends with all that it
+started. Its image and its volumes are only written down, and it is tried once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import psutil
+
+from tests.support import buckets
+from tests.support.answers import Refused, timestamp
+
+if TYPE_CHECKING:
+    from tests.support.hub import Handler, User
+
+Command = list[str]
+Environment = dict[str, str]
+PATH = "/usr/local/bin:/usr/bin:/bin"
+DEFAULT_TIMEOUT = 1800  # seconds
+ENDED = ("COMPLETED", "ERROR", "CANCELED")
+NO_PYTHON = ["/bin/sh", "-c", "echo 'bash: line 1: python: command not found'; exit 127"]
+
+
+@dataclass
+class Flavor:
+    """A machine to rent."""
+
+    name: str
+    cost: int | None  # millionths of a dollar for a minute
+    cpu: str = "2 vCPU"
+    ram: str = "16 GB"
+    gpu: str = ""
+    vram: str = ""
+
+    def answer(self, name: str) -> dict[str, Any]:
+        """As the Hub describes it."""
+        gpu = {"type": "gpu", "model": self.gpu, "quantity": "1", "vram": self.vram,
+               "manufacturer": "Nvidia"}  # fmt: skip
+        return {
+            "name": name, "prettyName": self.name, "cpu": self.cpu, "ram": self.ram,
+            "ephemeralStorage": "50 GB", "accelerator": gpu if self.gpu else None,
+            "unitCostMicroUSD": self.cost, "unitLabel": "minute",
+            "unitCostUSD": None if self.cost is None else self.cost / 1e6,
+        }  # fmt: skip
+
+
+def _hardware() -> dict[str, Flavor]:
+    return {
+        "cpu-basic": Flavor("CPU Basic", 167),
+        "cpu-upgrade": Flavor("CPU Upgrade", 500, "8 vCPU", "32 GB"),
+        "t4-small": Flavor("Nvidia T4 - small", 6667, "4 vCPU", "15 GB", "T4", "16 GB"),
+        "a10g-small": Flavor("Nvidia A10G - small", 16667, "4 vCPU", "15 GB", "A10G", "24 GB"),
+    }
+
+
+@dataclass
+class Job:
+    """A job, its container and its log."""
+
+    id: str
+    namespace: str
+    user: str
+    spec: dict[str, Any]  # as it was asked for, but its secrets
+    secrets: Environment
+    folder: Path  # the container's disk
+    created: float = field(default_factory=time.time)
+    started: float | None = None
+    finished: float | None = None
+    stage: str = "SCHEDULING"
+    message: str | None = None
+    lines: list[tuple[float, str]] = field(default_factory=list)
+    log_ended: bool = False
+    streamed: int = 0  # lines that an answer has held
+    process: subprocess.Popen[bytes] | None = None
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def text(self) -> list[str]:
+        """The lines of the log, without the Hub's own."""
+        return [line for _, line in self.lines if not line.startswith("===== Job started")]
+
+    def write(self, line: str) -> None:
+        """Add a line to the log."""
+        with self.changed:
+            self.lines.append((time.time(), line))
+            self.changed.notify_all()
+
+    def start(self) -> bool:
+        """Go from waiting to running, unless it has ended."""
+        with self.changed:
+            if self.stage != "SCHEDULING":
+                return False
+            self.stage, self.started = "RUNNING", time.time()
+        self.write(f"===== Job started at {timestamp(self.started)[:19].replace('T', ' ')} =====")
+        return True
+
+    def end(self, stage: str, message: str | None = None) -> None:
+        """Give it its last stage, unless it has one."""
+        with self.changed:
+            if self.stage not in ENDED:
+                self.stage, self.message, self.finished = stage, message, time.time()
+            self.changed.notify_all()
+
+    def end_log(self) -> None:
+        with self.changed:
+            self.log_ended = True
+            self.changed.notify_all()
+
+    def wait(self, *stages: str, seconds: float = 30) -> Job:
+        """Wait until it is in one of these stages, or in any of the last ones."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.stage in (*stages, *ENDED), seconds)
+        assert self.stage in (stages or ENDED), f"{self.stage}, {self.message}: {self.text}"
+        return self
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait so long for its last stage, and no longer."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.stage in ENDED, seconds)
+
+    def wait_for_lines(self, number: int, seconds: float) -> list[tuple[float, str]] | None:
+        """The lines of the log after so many; none if none came in time, `None` at its end."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.log_ended or len(self.lines) > number, seconds)
+            return None if self.log_ended and len(self.lines) <= number else self.lines[number:]
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of its container, whatever sessions they made for themselves."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("JOB_ID") == self.id:
+                    found.append(process)
+        return found
+
+    def kill(self) -> None:
+        """End its container at once, and wait until it is gone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.process is not None and self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        until = time.monotonic() + 5
+        while (left := self.processes()) and time.monotonic() < until:
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            time.sleep(0.01)
+
+    def answer(self) -> dict[str, Any]:
+        """As the Hub describes it, without the values of its secrets."""
+        spec, until = self.spec, self.finished or time.time()
+        times = {"createdAt": self.created, "startedAt": self.started, "finishedAt": self.finished}
+        return {
+            "id": self.id, "owner": {"id": f"id-{self.namespace}", "name": self.namespace,
+                                     "type": "user" if self.namespace == self.user else "org"},
+            "initiator": {"type": "user", "id": f"id-{self.user}", "name": self.user},
+            "status": {"stage": self.stage, "message": self.message},
+            "command": spec["command"], "arguments": spec.get("arguments", []),
+            "environment": spec.get("environment", {}), "secrets": {}, "flavor": spec["flavor"],
+            "dockerImage": spec.get("dockerImage"), "spaceId": spec.get("spaceId"),
+            "labels": spec.get("labels"), "volumes": spec.get("volumes"),
+            "retry": spec.get("attempts", 1) - 1,
+            "durations": {"totalSecs": int(until - self.created),
+                          "runningSecs": int(until - self.started) if self.started else None},
+        } | {name: moment and timestamp(moment) for name, moment in times.items()}  # fmt: skip
+
+
+def _as_is(command: Command, environment: Environment) -> tuple[Command, Environment]:
+    return command, environment
+
+
+@dataclass
+class Jobs:
+    """All jobs, and how the machines behave: a test sets what it needs."""
+
+    environment: Environment = field(default_factory=dict)  # that every container has
+    all: dict[str, Job] = field(default_factory=dict)  # by id, the latest last
+    hardware: dict[str, Flavor] = field(default_factory=_hardware)
+    images_without_python: set[str] = field(default_factory=set)
+    prepare: Callable[[Command, Environment], tuple[Command, Environment]] = _as_is
+    scheduling: float = 0.0  # seconds before a container starts
+    stage_lag: float = 0.0  # seconds from the end of a log to the last stage
+    keep_alive: float = 30.0  # seconds between comments in a silent log
+    longest_line: int = 0  # characters after which a line is broken; 0 for any length
+    lines_twice: bool = False  # whether logs repeat every line
+    log_continues: bool = False  # whether a further stream begins where the last one ended
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    @property
+    def last(self) -> Job:
+        """The latest job."""
+        return next(reversed(self.all.values()))
+
+    def run(self, namespace: str, user: str, spec: dict[str, Any]) -> Job:
+        """Start a job in the background."""
+        folder = Path(tempfile.mkdtemp(prefix="finetune-job-"))
+        hidden = spec.pop("secrets", {})
+        job = Job(secrets.token_hex(12), namespace, user, spec, hidden, folder)
+        self.all[job.id] = job
+        self.threads.append(threading.Thread(target=self._attend, args=(job,), daemon=True))
+        self.threads[-1].start()
+        return job
+
+    def cancel(self, job_id: str) -> None:
+        """What a user does: its container is killed."""
+        self._stop(self.all[job_id], "CANCELED")
+
+    def kill(self, job_id: str, message: str = "Job failed: the machine was lost") -> None:
+        """What happens to machines: its container is killed."""
+        self._stop(self.all[job_id], "ERROR", message)
+
+    def close(self) -> None:
+        """Kill all containers and remove their disks."""
+        for job in list(self.all.values()):
+            self._stop(job, "CANCELED")
+        for thread in self.threads:
+            thread.join(10)
+        for job in self.all.values():
+            shutil.rmtree(job.folder, ignore_errors=True)
+
+    def _stop(self, job: Job, stage: str, message: str | None = None) -> None:
+        if job.stage not in ENDED:
+            job.end(stage, message)
+            job.kill()
+
+    def _attend(self, job: Job) -> None:
+        """From a job's first moment to its last."""
+        job.wait_for_end(self.scheduling)
+        stage, message = self._contain(job) if job.start() else (job.stage, job.message)
+        if self.stage_lag:
+            job.end_log()
+            job.wait_for_end(self.stage_lag)
+        job.end(stage, message)
+        job.end_log()
+
+    def _contain(self, job: Job) -> tuple[str, str | None]:
+        """Run a container to its end; how it ended."""
+        command, environment = self._prepared(job)
+        try:
+            process = subprocess.Popen(
+                command, env=environment, cwd=job.folder, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        except OSError as error:
+            return "ERROR", f"Job failed to start: {error}"
+        job.process = process
+        assert process.stdout is not None
+        reader = threading.Thread(target=self._read, args=(job, process.stdout), daemon=True)
+        reader.start()
+        if job.stage in ENDED:  # meanwhile, while there was nothing to kill
+            job.kill()
+        try:
+            process.wait(job.spec.get("timeoutSeconds", DEFAULT_TIMEOUT))
+        except subprocess.TimeoutExpired:
+            self._stop(job, "ERROR", "Job timeout")
+            process.wait()
+        job.kill()  # what it left behind
+        reader.join(10)
+        code = process.returncode
+        code = 128 - code if code < 0 else code  # as a shell tells a signal
+        return ("ERROR", f"Job failed with exit code: {code}") if code else ("COMPLETED", None)
+
+    def _prepared(self, job: Job) -> tuple[Command, Environment]:
+        base = {"PATH": PATH, "HOME": str(job.folder), "LANG": "C.UTF-8"}
+        environment = {**base, **self.environment, **job.spec.get("environment", {}), **job.secrets}
+        command = [*job.spec["command"], *job.spec.get("arguments", [])]
+        command, environment = self.prepare(command, environment)
+        if job.spec.get("dockerImage") in self.images_without_python:
+            command = NO_PYTHON
+        return command, {**environment, "JOB_ID": job.id}
+
+    def _read(self, job: Job, output: IO[bytes]) -> None:
+        """Take a container's lines as they come."""
+        with output:
+            for raw in output:
+                line = raw.decode(errors="replace").removesuffix("\n")
+                width = self.longest_line or max(1, len(line))
+                for start in range(0, max(1, len(line)), width):
+                    job.write(line[start : start + width])
+
+
+# The requests.
+
+
+def hardware(request: Handler) -> None:
+    flavors = request.hub.jobs.hardware
+    request._json([flavor.answer(name) for name, flavor in flavors.items()])
+
+
+def _member(request: Handler, namespace: str) -> User:
+    """The user, if they may see what is run in a namespace."""
+    if request.user is None:
+        raise Refused(401, "", "You must be signed in")
+    if not request.user.belongs_to(namespace):
+        raise Refused(404, "", "Job not found")
+    return request.user
+
+
+def _find(request: Handler, namespace: str, job: str) -> Job:
+    _member(request, namespace)
+    found = request.hub.jobs.all.get(job)
+    if found is None or found.namespace != namespace:
+        raise Refused(404, "", "Job not found")
+    return found
+
+
+def run(request: Handler, namespace: str) -> None:
+    """Refuse what may not be run, or start it."""
+    user, spec, jobs = request._writer(namespace), json.loads(request.body), request.hub.jobs
+    if not user.pays:
+        raise Refused(402, "", "Jobs take a payment method or credits")
+    if spec["flavor"] not in jobs.hardware:
+        raise Refused(400, "", f"Invalid flavor: {spec['flavor']}")
+    for volume in spec.get("volumes") or []:
+        if volume["type"] == "bucket":
+            buckets.find(request, volume["source"], write=not volume.get("readOnly"))
+        else:
+            request.hub.find(volume["type"], volume["source"], user)
+    request._json(jobs.run(namespace, user.name, spec).answer())
+
+
+def listing(request: Handler, namespace: str) -> None:
+    """The jobs of a namespace, the latest first."""
+    _member(request, namespace)
+    query = parse_qs(urlsplit(request.path).query)
+    stages = query.get("stage", [])
+    labels = [tuple(label.split("=", 1)) for label in query.get("label", [])]
+    request._json(
+        [
+            job.answer() for job in reversed(list(request.hub.jobs.all.values()))
+            if job.namespace == namespace and (not stages or job.stage in stages)
+            and set(labels) <= set((job.spec.get("labels") or {}).items())
+        ]
+    )  # fmt: skip
+
+
+def inspect(request: Handler, namespace: str, job: str) -> None:
+    request._json(_find(request, namespace, job).answer())
+
+
+def cancel(request: Handler, namespace: str, job: str) -> None:
+    found = _find(request, namespace, job)
+    request._writer(namespace)
+    request.hub.jobs.cancel(job)
+    request._json(found.answer())
+
+
+def logs(request: Handler, namespace: str, job: str) -> None:
+    """Stream a log as server-sent events, until the job is over or the client has gone."""
+    found, jobs = _find(request, namespace, job), request.hub.jobs
+    tail = parse_qs(urlsplit(request.path).query).get("tail")
+    number = found.streamed if jobs.log_continues else 0
+    if tail:
+        number = max(0, len(found.lines) - int(tail[0]))
+    request.start_stream("text/event-stream")
+    while (new := found.wait_for_lines(number, jobs.keep_alive)) is not None:
+        if not new:
+            request.stream(b": keep-alive\n\n")
+        for moment, line in new:
+            number += 1
+            found.streamed = max(found.streamed, number)
+            event = json.dumps({"data": line, "timestamp": timestamp(moment)})
+            request.stream(f"data: {event}\n\n".encode() * (1 + jobs.lines_twice))
+    request.end_stream()
+
+
+def routes() -> Iterator[tuple[str, str, Callable[..., None]]]:
+    namespace, job = r"(?P<namespace>[\w.-]+)", r"(?P<job>[0-9a-f]{24})"
+    yield "GET", r"/api/jobs/hardware", hardware
+    yield "POST", rf"/api/jobs/{namespace}", run
+    yield "GET", rf"/api/jobs/{namespace}", listing
+    yield "GET", rf"/api/jobs/{namespace}/{job}", inspect
+    yield "POST", rf"/api/jobs/{namespace}/{job}/cancel", cancel
+    yield "GET", rf"/api/jobs/{namespace}/{job}/logs", logs
