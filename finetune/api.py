@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
 from finetune.evaluation import report
 from finetune.hub import client, publish, push_plan
 from finetune.jobs import scheduler, service
+from finetune.jobs.engines import LOCAL
+from finetune.jobs.engines.options import make_ticket
 from finetune.jobs.train import TerminalBar
 from finetune.runs.events import Event
 from finetune.runs.run import Run
@@ -37,7 +39,13 @@ def load_pairs(config: RunConfig, store: RunStore | None = None) -> Pairs:
     return splits.load_pairs(config, store.root if store else default_root())
 
 
-def train(config: RunConfig, store: RunStore | None = None, progress: bool = True) -> Run:
+def train(
+    config: RunConfig,
+    store: RunStore | None = None,
+    progress: bool = True,
+    engine: str = LOCAL,
+    **options: Any,
+) -> Run:
     """Train a classifier in a process of its own and wait for its end.
 
     The run is one of the store's: the page shows it, and it waits its turn where another trains.
@@ -46,12 +54,15 @@ def train(config: RunConfig, store: RunStore | None = None, progress: bool = Tru
     Args:
         store: where the run is kept; the default folder of runs if None.
         progress: whether to show a progress bar with the evaluations above it.
+        engine: where: `local`, `hub-job` or `ray`.
+        options: of the engine, as the flags of `python -m finetune train` name them. A Hugging Face
+            Job takes its `price`, in US dollars an hour: naming it is agreeing to it.
 
     Returns:
         the run, finished or stopped: `run.metrics`, `run.best` (a `from_pretrained` folder).
     """
     store = store or RunStore(default_root())
-    run = service.start_run(store, config)
+    run = service.start_run(store, config, make_ticket(engine, options))
     try:
         summary = _follow(store, run, progress)
     except KeyboardInterrupt:

@@ -90,7 +90,7 @@ def empty_folder(job: JobFolder) -> Path:
 def _environment() -> dict[str, str]:
     """The environment of a worker; without a token where the app is shared, for a visitor must not
     read with its owner's what is private or gated."""
-    variables = {"WANDB_DIR": os.getcwd(), **os.environ}
+    variables = {"WANDB_DIR": os.getcwd(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **os.environ}
     variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
     paths = [str(_SOURCE), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
     variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))

@@ -8,7 +8,7 @@ import sys
 from finetune.errors import JobError
 from finetune.jobs.engines import LABELS, LOCAL, open_engine
 from finetune.jobs.engines.base import Ticket
-from finetune.jobs.engines.options import OPTIONS, read_options
+from finetune.jobs.engines.options import OPTIONS, make_ticket
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +34,11 @@ def ticket_from_arguments(args: argparse.Namespace) -> Ticket | None:
         return Ticket() if args.engine else None
     names = OPTIONS[args.engine].model_fields.keys() - {"price"}
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    ticket = Ticket(engine=args.engine, options=read_options(args.engine, given))
+    ticket = make_ticket(args.engine, given)
     price = open_engine(ticket).price(ticket)
     if not price:
         return ticket
-    ticket = Ticket(engine=ticket.engine, options=ticket.options | {"price": price})
+    ticket = make_ticket(args.engine, given | {"price": price})
     minutes = ticket.options["minutes"]
     text = f"{ticket.place}: ${price:.2f} an hour; it stops by itself after {minutes} minutes, "
     print(f"{text}at most ${price * minutes / 60:.2f}.", file=sys.stderr)

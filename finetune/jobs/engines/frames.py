@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_LINE = re.compile(r"@finetune (\d+) (\d+) (\{.*\})")
+_LINE = re.compile(r"@finetune (\d+) (\d+) (\{.*\}|)")
 
 
 class Frame(NamedTuple):
-    """A line of `events.jsonl` (without its newline), and where it stands there, in bytes."""
+    """A line of `events.jsonl` without its newline, perhaps empty, and where it stands there, in
+    bytes."""
 
     attempt: int
     offset: int

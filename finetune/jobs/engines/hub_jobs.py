@@ -91,8 +91,8 @@ class HubJobs:
         variables = {
             "FINETUNE_BUCKET": f"{namespace}/{_BUCKET}",
             "FINETUNE_CODE": box.path(mailbox.CODE),
-            "FINETUNE_JOB": f"{run.id} {ticket.attempt}",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "FINETUNE_JOB": f"{run.id} {ticket.attempt}",
         }
         hub = next(line for line in mailbox.pinned_requirements() if "huggingface" in line)
         steps = [

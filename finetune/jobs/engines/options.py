@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from finetune.errors import ConfigError
+from finetune.jobs.engines.base import LOCAL, Ticket
 from finetune.messages import message as _
 
 IMAGE = "python:3.12"
@@ -41,14 +42,24 @@ class HubJobOptions(BaseModel):
 OPTIONS: dict[str, type[BaseModel]] = {"hub-job": HubJobOptions}
 
 
-def read_options(engine: str, values: dict[str, Any]) -> dict[str, Any]:
-    """An engine's options, checked, with the defaults of those not given.
+def make_ticket(engine: str, values: dict[str, Any]) -> Ticket:
+    """The ticket of an engine with these options, and the defaults of those not given.
 
     Raises:
         ConfigError: naming every one that is wrong.
     """
+    if engine not in (LOCAL, *OPTIONS):
+        known = ", ".join((LOCAL, *OPTIONS))
+        raise ConfigError(
+            {"engine": _("is {engine!r}; choose one of: {known}", engine=engine, known=known)}
+        )
+    if engine == LOCAL:
+        unknown = _("is of another engine")
+        if values:
+            raise ConfigError(dict.fromkeys(values, unknown))
+        return Ticket()
     try:
-        return OPTIONS[engine](**values).model_dump()
+        return Ticket(engine=engine, options=OPTIONS[engine](**values).model_dump())
     except ValidationError as error:
         problems = {}
         for problem in error.errors():

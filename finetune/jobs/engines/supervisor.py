@@ -182,7 +182,7 @@ class _Attempt:
         event = events.from_json(frame.line)
         if isinstance(event, _LAST) and not last_too:
             return
-        if frame.line not in self._known:
+        if frame.line and frame.line not in self._known:
             self._run.append_line(frame.line)
             if event is not None:
                 self._show(event)

@@ -1,0 +1,322 @@
+"""Runs on other engines: the same cases on each, and what is a Hugging Face Job's alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from huggingface_hub import HfApi
+
+from finetune.config import RunConfig
+from finetune.errors import FinetuneError
+from finetune.jobs import engines, scheduler, service, workers
+from finetune.jobs.engines import frames, spending, supervisor
+from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
+from finetune.jobs.engines.options import make_ticket
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.runs.summary import ENDED, RunSummary
+from tests.conftest import TOKEN
+from tests.support.engines import let_jobs_train
+from tests.support.hub import LoopbackHub
+
+BUCKET = "ada/finetune-runs"
+LONG = 400  # epochs of the toys that take longer than a test needs to look
+
+
+@pytest.fixture
+def job(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> Ticket:
+    return let_jobs_train(hub, monkeypatch, TOKEN)
+
+
+@pytest.fixture(params=["local", "hub-job"])
+def ticket(request: pytest.FixtureRequest, job: Ticket) -> Ticket:
+    return job if request.param == "hub-job" else Ticket()
+
+
+@pytest.fixture
+def config(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> RunConfig:
+    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
+    return RunConfig(
+        dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=32,
+        learning_rate=1e-3, logging_steps=1, num_train_epochs=3, eval_steps=0, save_steps=4,
+        mixed_precision="no",
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def ended_workers(store: RunStore) -> Iterator[None]:
+    yield
+    for run in store.runs():
+        workers.kill_worker(run)
+
+
+def wait(
+    store: RunStore, run: Run, *statuses: str, when: Callable[[RunSummary], bool] | None = None
+) -> RunSummary:
+    """Wait for one of these statuses, or until what is known of a run at work is so."""
+    deadline = time.monotonic() + 120
+    while True:
+        scheduler.dispatch_queue(store)  # there is no app here that looks again
+        summary = service.run_summary(store, run)
+        if summary.status in statuses or (when and summary.status == "running" and when(summary)):
+            return summary
+        assert time.monotonic() < deadline, (summary.status, summary.phase, run.log_tail())
+        assert summary.status not in ENDED, (summary.status, summary.error, run.log_tail())
+        time.sleep(0.05)
+
+
+def weights(run: Run) -> str:
+    return hashlib.sha256((run.best / "model.safetensors").read_bytes()).hexdigest()
+
+
+def steps(run: Run) -> list[tuple[int, float]]:
+    return [
+        (event.step, event.loss) for event in run.tail()[0] if isinstance(event, events.Stepped)
+    ]
+
+
+def resume(store: RunStore, run: Run, ticket: Ticket | None = None) -> None:
+    """Let it go on, once its former worker has left."""
+    while run.is_alive():
+        time.sleep(0.05)
+    service.resume_run(store, run, ticket)
+
+
+def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+) -> None:
+    hub.jobs.lines_twice = True
+    hub.fail(path="/logs", cut=True, after=4000)  # in the middle of a line
+    run = service.start_run(store, config, job)
+    live = wait(store, run, when=lambda summary: summary.step > 0)
+    assert live.started is not None
+    assert not run.has_model()
+    done = wait(store, run, "finished")
+    here = service.start_run(store, config)
+    wait(store, here, "finished")
+    assert weights(run) == weights(here)
+    assert steps(run) == steps(here)
+    assert done.curve[-1].metrics == service.run_summary(store, here).curve[-1].metrics
+    lines = run.events_file.read_bytes().splitlines()
+    assert len(set(lines)) == len(lines)
+    assert [event.event for event in run.tail()[0]].count("finished") == 1  # type: ignore[attr-defined]
+    assert "step 3: loss" in run.log_tail()
+    assert "@finetune" not in run.log_tail()
+    # Nothing of the token is left anywhere, and its cost is known.
+    assert not any(
+        TOKEN.encode() in path.read_bytes() for path in store.root.rglob("*") if path.is_file()
+    )
+    assert TOKEN not in json.dumps(hub.jobs.last.spec.get("environment"))
+    assert 0 < spending.spent_on(run) < job.options["price"]
+    assert hub.buckets[BUCKET].private
+    # It is gone from the Hub too when the run is deleted.
+    assert hub.buckets[BUCKET].files
+    service.delete_run(store, run)
+    assert not hub.buckets[BUCKET].files
+    assert spending.spent_today(store.root, "") > 0
+
+
+@pytest.mark.long
+def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
+    store: RunStore, config: RunConfig, job: Ticket
+) -> None:
+    config = config.changed(num_train_epochs=LONG // 4)
+    whole = service.start_run(store, config)
+    wait(store, whole, "finished")
+    run = service.start_run(store, config)
+    for place in (job, Ticket()):
+        last = run.events_summary().step
+        wait(store, run, when=lambda summary: summary.step > last + 20)  # noqa: B023
+        service.stop_run(store, run)
+        stopped = wait(store, run, "stopped")
+        assert run.has_model()
+        assert run.checkpoint_step() == stopped.step
+        resume(store, run, place)
+    wait(store, run, "finished")
+    assert weights(run) == weights(whole)
+    assert dict(steps(run)) == dict(steps(whole))
+    assert read_ticket(run).attempt == 1
+
+
+@pytest.mark.long
+def test_a_killed_worker_is_followed_by_another_and_no_event_is_lost(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, ticket: Ticket
+) -> None:
+    config = config.changed(num_train_epochs=LONG // 4)
+    run = service.start_run(store, config, ticket)
+    wait(store, run, when=lambda summary: summary.step > 8)
+    workers.kill_worker(run)
+    assert service.run_summary(store, run).status == "interrupted"
+    resume(store, run)
+    wait(store, run, "finished")
+    found = [step for step, _ in steps(run)]
+    if ticket.engine == "hub-job":  # the job went on, and is the same one
+        assert len(hub.jobs.all) == 1
+        assert found == list(range(1, 8 * config.num_train_epochs + 1))
+    assert {*found} == {*range(1, 8 * config.num_train_epochs + 1)}
+
+
+@pytest.mark.long
+def test_an_app_that_comes_back_follows_the_job_that_went_on(
+    hub: LoopbackHub,
+    store: RunStore,
+    config: RunConfig,
+    job: Ticket,
+    processes: list[psutil.Process],
+) -> None:
+    run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
+    wait(store, run, when=lambda summary: summary.step > 8)
+    workers.kill_worker(run)
+    app = subprocess.Popen(
+        [sys.executable, "-c", "import sys, time\nfrom finetune.jobs.scheduler import Scheduler\n"
+         "from finetune.runs.store import RunStore\nScheduler(RunStore(sys.argv[1])).start()\n"
+         "time.sleep(600)", str(store.root)],
+    )  # fmt: skip
+    processes.append(psutil.Process(app.pid))
+    seen = run.events_summary().step
+    while not run.is_alive():  # until the app has looked
+        time.sleep(0.1)
+    wait(store, run, when=lambda summary: summary.step > seen + 8)
+    assert len(hub.jobs.all) == 1
+    service.stop_run(store, run)
+    wait(store, run, "stopped")
+
+
+@pytest.mark.long
+def test_a_run_that_fails_says_why(
+    store: RunStore, config: RunConfig, ticket: Ticket, toy_checkpoint: Path
+) -> None:
+    run = service.start_run(store, config.changed(label_column="verdict"), ticket)
+    failed = wait(store, run, "failed")
+    assert "verdict" in failed.error
+    assert failed.remedy
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Job timeout", "ended after its 10 minutes"),
+        ("The machine was lost", "The machine was lost"),
+    ],
+)
+def test_a_job_that_dies_leaves_a_run_that_goes_on_from_its_checkpoint(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket, message: str, said: str
+) -> None:
+    config = config.changed(num_train_epochs=LONG)
+    run = service.start_run(store, config, job)
+    wait(store, run, when=lambda summary: summary.step > 40)
+    saved = f"{run.id}/attempt-1/saved/checkpoints"
+    while not any(path.startswith(saved) for path in hub.buckets[BUCKET].files):
+        time.sleep(0.1)
+    hub.jobs.kill(hub.jobs.last.id, message=message)
+    failed = wait(store, run, "failed")
+    assert said in failed.error
+    assert "Resume" in failed.remedy
+    step = run.checkpoint_step()
+    assert step > 0
+    resume(store, run, Ticket())
+    wait(store, run, when=lambda summary: summary.step > step + 5)
+    assert events.Resumed(step=step, time=0).step in [
+        event.step for event in run.tail()[0] if isinstance(event, events.Resumed)
+    ]
+    service.stop_run(store, run)
+    wait(store, run, "stopped")
+
+
+def begun_by(run: Run, ticket: Ticket) -> RunSummary:
+    """What is known of a run whose worker has tried to submit it."""
+    write_ticket(run, ticket)
+    assert engines.carry_out(run) == 1
+    return run.events_summary()
+
+
+def test_what_cannot_be_begun_is_refused_before_it_costs(
+    hub: LoopbackHub,
+    store: RunStore,
+    config: RunConfig,
+    job: Ticket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refusal(**options: object) -> str:
+        run = store.create(config)
+        summary = begun_by(run, job.model_copy(update={"options": job.options | options}))
+        assert summary.status == "failed"
+        return f"{summary.error} {summary.remedy}"
+
+    text = refusal(flavor="h900")
+    assert "no machine 'h900' for Hugging Face Jobs. Choose one of: cpu-basic" in text
+    assert "costs $0.01 an hour, and was shown at $0.50" in refusal(price=0.5)
+    assert "may cost $0.00" in refusal(dollars_a_run=0.0001)
+    text = refusal(dollars_a_day=0.001)
+    assert "24 hours are spent" in text
+    assert "raise the limit" in text
+    hub.add_user(TOKEN, "ada", pays=False)
+    assert "has to be paid for" in refusal()
+    monkeypatch.delenv("HF_TOKEN")
+    assert "not signed in" in refusal()
+    assert not hub.jobs.all
+
+
+def test_a_second_job_of_a_run_is_refused_while_the_first_lives(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+) -> None:
+    run = store.create(config)
+    api = HfApi(endpoint=hub.url, token=TOKEN)
+    labels = {"finetune-run": run.id, "attempt": "1"}
+    alive = api.run_job(
+        image="x", command=["sleep", "60"], labels=labels, flavor="cpu-basic", namespace="ada"
+    )
+    summary = begun_by(run, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
+    assert f"A former job of this run, {alive.id}, is still at work" in summary.error
+    assert len(hub.jobs.all) == 1
+    api.cancel_job(job_id=alive.id, namespace="ada")
+
+
+def test_an_image_without_python_is_named(
+    hub: LoopbackHub,
+    store: RunStore,
+    config: RunConfig,
+    job: Ticket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "POLL", 0.1)
+    hub.jobs.images_without_python.add("ubuntu:24.04")
+    run = store.create(config)
+    image = {"image": "ubuntu:24.04"}
+    summary = begun_by(run, job.model_copy(update={"options": job.options | image}))
+    assert "exit code: 127" in summary.error
+
+
+def test_frames_are_known_among_other_lines() -> None:
+    content = b'{"a": 1}\n\n{"b": "\xc3\xa9"}\n{"cut'
+    made = frames.split(content, 2, 10)
+    assert [(frame.offset, frame.line) for frame in made] == [
+        (10, b'{"a": 1}'), (19, b""), (20, b'{"b": "\xc3\xa9"}'),
+    ]  # fmt: skip
+    assert [frames.decode(frame.encode()) for frame in made] == made
+    for text in (
+        "step 3: loss 0.5",
+        '@finetune 1 5 {"a": 1',
+        "@finetune 1 {}",
+        "x @finetune 1 5 {}",
+    ):
+        assert frames.decode(text) is None
+
+
+def test_options_that_are_wrong_are_all_named() -> None:
+    with pytest.raises(FinetuneError, match=r"minutes is 0.*color is"):
+        make_ticket("hub-job", {"minutes": 0, "color": "red"})
+    with pytest.raises(FinetuneError, match="engine is 'cloud'; choose one of: local, hub-job"):
+        make_ticket("cloud", {})
+    with pytest.raises(FinetuneError, match="minutes is of another engine"):
+        make_ticket("local", {"minutes": 5})
