@@ -1,6 +1,6 @@
-"""Background processes: the queue, the scheduler, the workers and each kind of job."""
+"""Background processes: the queue, the scheduler, the workers, the engines and each kind of job."""
 
 __all__ = [
-    "check", "cost", "evaluate", "export", "predict", "push", "run_table", "scheduler", "service",
-    "train",
+    "check", "cost", "engines", "evaluate", "export", "predict", "push", "run_table", "scheduler",
+    "service", "train",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from finetune.data.columns import is_positive_plain
 from finetune.environment import devices
 from finetune.errors import ConfigError, FinetuneError
 from finetune.jobs import check, memory
+from finetune.jobs.engines.base import LOCAL, read_ticket
 from finetune.jobs.memory import Memory
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
@@ -92,8 +93,12 @@ class Estimate:
     unclear_classes: tuple[str, ...] = ()  # two, of which nothing says which is the positive one
 
 
-def estimate_cost(store: RunStore, config: RunConfig) -> Estimate:
-    """What a configuration will cost, from what the store's visitor may see."""
+def estimate_cost(store: RunStore, config: RunConfig, place: str = LOCAL) -> Estimate:
+    """What a configuration will cost, from what the store's visitor may see.
+
+    Args:
+        place: where it is carried out, as `Ticket.place` names it.
+    """
     try:
         check.check_source_access(store, config)
     except FinetuneError:
@@ -103,7 +108,7 @@ def estimate_cost(store: RunStore, config: RunConfig) -> Estimate:
     lengths, shape = facts.lengths, memory.read_shape(config.checkpoint)
     return Estimate(
         steps=facts.steps,
-        time=facts.time(),
+        time=facts.time(place),
         memory=memory.estimate_memory(config, shape, lengths.longest) if shape else None,
         cut=_cut(lengths, config.max_length) if lengths.longest else None,
         parameters=shape.parameters if shape else None,
@@ -211,14 +216,15 @@ class _Facts:
             path = folder / f"{origins.get('train', 'train')}.arrow"
         return (path, tokenizer) if path and path.is_file() and tokenizer else None
 
-    def time(self) -> Time | None:
-        """At the rate of the newest comparable run, be it under way; of the same pairs, and then of
-        the same batch size, if there is one."""
+    def time(self, place: str) -> Time | None:
+        """At the rate of the newest comparable run in this place, be it under way; of the same
+        pairs, and then of the same batch size, if there is one."""
         comparable = []
         for run in self.store.runs()[:60]:
             with contextlib.suppress(FinetuneError):
                 config, summary = run.config(), self.store.summary(run)
-                if _is_comparable(config, summary, self.config):
+                there = read_ticket(run).place == place
+                if there and _is_comparable(config, summary, self.config, place):
                     same_batch = _agree(config, self.config, ["per_device_train_batch_size"])
                     same = _agree(config, self.config, _ROW_FIELDS)
                     comparable.append((same, same_batch, run, summary))
@@ -243,14 +249,15 @@ class _Facts:
         return 1 + math.ceil(total / schedule.affordable_interval(total, training, evaluation))
 
 
-def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig) -> bool:
+def _is_comparable(past: RunConfig, summary: RunSummary, config: RunConfig, place: str) -> bool:
     """Whether an example took a run about the time it will take here, and that was measured."""
     if not (summary.started and len(summary.train) > 1 and summary.samples_per_second > 0):
         return False
     on_processor = summary.started.device.startswith(("CPU", "MPS"))
+    same_kind = place != LOCAL or on_processor != bool(devices.list_accelerators())
     batch = config.per_device_train_batch_size / past.per_device_train_batch_size
     alike = 0.5 <= batch <= 2 and _agree(past, config, PACE_FIELDS)
-    return alike and on_processor != bool(devices.list_accelerators())
+    return alike and same_kind
 
 
 def _agree(config: RunConfig, other: RunConfig, names: Iterable[str]) -> bool:

@@ -19,7 +19,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from finetune import owners
-from finetune.errors import TooMany
+from finetune.errors import PublishError, TooMany
+from finetune.hub import client
 from finetune.owners import Identities, Visitor
 from finetune.runs.store import RunStore
 from finetune.ui.i18n import gettext, page_text
@@ -56,6 +57,19 @@ def sign_in_button() -> None:
     for fn in gr.context.Context.root_block.fns.values():  # type: ignore[union-attr]
         if (button._id, "click") in fn.targets:
             fn.js = re.sub(r"buttonValue === .*? \?", '!buttonValue.includes("(") ?', str(fn.js))
+
+
+def hub_token(store: RunStore, typed: object, oauth: gr.OAuthToken | None) -> str | None:
+    """The visitor's own token: of their sign-in on a Space; elsewhere what they typed, or else what
+    is stored on this machine where it is theirs alone."""
+    if has_sign_in():
+        if oauth is None:
+            raise PublishError(
+                "You are not signed in.", "Sign in with Hugging Face at the top of the page."
+            )
+        return oauth.token
+    stored = client.stored_token() if store.visitor.alone else None
+    return str(typed or "").strip() or stored
 
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:

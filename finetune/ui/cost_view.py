@@ -46,7 +46,7 @@ def costs(
         ],
         command="" if runs > 1 else arguments.command(config, files, runs_folder),
         duration=duration,
-        rough_duration=_rough_duration,
+        rough_duration=rough_duration,
     )
 
 
@@ -64,7 +64,7 @@ def pairs_card(report: CheckReport | None, store: RunStore) -> Markup:
     return render("pairs_card.html", report=report, rows=rows)
 
 
-def _rough_duration(seconds: float) -> str:
+def rough_duration(seconds: float) -> str:
     """`10 s`, `2 min`, `1 h 30 min`."""
     if seconds < 50:
         return duration(max(5, 5 * round(seconds / 5)))

@@ -103,7 +103,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing) -> None:
             (summary.count if ended else 0, ended, damaged, _changed(run.best / "config.json")),
             lambda: damaged + run_view.verdict(run, summary),
         ),
-        "bar": ((state, summary.count), lambda: run_view.bar(summary, place)),
+        "bar": ((state, summary.count), lambda: run_view.bar(run, summary, place)),
         "action": (state, lambda: run_view.action(run, summary)),
         "progress": ((summary.step, total), lambda: run_view.progress(summary)),
         "cards": ((state, summary.count), lambda: run_view.cards(summary)),

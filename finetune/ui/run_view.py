@@ -15,6 +15,8 @@ from finetune.errors import StoreError
 from finetune.evaluation import baselines, report
 from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
+from finetune.jobs.engines import LABELS, LOCAL, spending
+from finetune.jobs.engines.base import read_ticket
 from finetune.jobs.run_table import RunGroup, RunRow
 from finetune.messages import message
 from finetune.runs.run import Run
@@ -44,12 +46,13 @@ ENDINGS = {
 }
 
 
-def bar(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
-    """Phase, progress and time left.
+def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
+    """Phase, progress, time left, and on which engine.
 
     Args:
         queue_place: place in the queue, from 1, and how many wait; (0, 0) if it does not wait.
     """
+    ticket = read_ticket(run)
     return render(
         "run_bar.html",
         headline=_headline(summary, queue_place),
@@ -57,14 +60,20 @@ def bar(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
         ended=summary.status in ENDED,
         seconds=run_table.training_seconds(summary) or 0.0,
         duration=duration,
+        engine=LABELS.get(ticket.engine, ticket.engine),
+        ticket=ticket if ticket.engine != LOCAL else None,
+        spent=spending.spent_on(run) if ticket.engine != LOCAL else 0.0,
     )
 
 
 def action(run: Run, summary: RunSummary) -> Markup:
     """Stop or Resume."""
+    ticket = read_ticket(run)
     return render(
         "run_action.html",
         ended=summary.status in ENDED,
+        remote=ticket.engine != LOCAL,
+        attached=bool(ticket.job),  # that job is followed to its end first
         # One that waits to go on has still the file that stopped it before.
         stopping=run.stop_requested() and summary.status != "waiting",
         resumable=summary.status in service.RESUMABLE,

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from finetune import owners
 from finetune.errors import JobError
 from finetune.jobs.engines.base import LOCAL, Engine, Ticket, read_ticket
+from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run
 
 __all__ = ["LABELS", "LOCAL", "PLACES", "carry_out", "is_remote", "open_engine"]
 
-LABELS = {LOCAL: "This machine", "hub-job": "Hugging Face Job"}
+LABELS = {LOCAL: _("This machine"), "hub-job": _("Hugging Face Job")}
 PLACES = {"hub-job": 100}  # runs at a time; this machine's are its devices
 
 

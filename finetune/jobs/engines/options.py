@@ -20,17 +20,17 @@ class HubJobOptions(BaseModel):
 
     flavor: str = "cpu-upgrade"
     """The kind of machine; `hf jobs hardware` lists them with their prices."""
-    minutes: int = Field(30, ge=1, le=7 * 24 * 60)
+    minutes: int = Field(default=30, ge=1, le=7 * 24 * 60)
     """The job is ended after so many minutes, whatever it is doing."""
-    price: float = Field(0.0, ge=0)
+    price: float = Field(default=0.0, ge=0)
     """US dollars an hour, as they were shown; a job whose price is another by now is not begun."""
     namespace: str = ""
     """Whose account pays: your own where empty, or an organisation's."""
     image: str = IMAGE
     """The Docker image, one with Python 3.11 or later."""
-    dollars_a_run: float = Field(1.0, ge=0)
+    dollars_a_run: float = Field(default=1.0, ge=0)
     """What the run may cost at most, all its attempts together."""
-    dollars_a_day: float = Field(5.0, ge=0)
+    dollars_a_day: float = Field(default=5.0, ge=0)
     """What all your jobs of 24 hours may cost at most."""
 
     @property

@@ -13,8 +13,8 @@ from typing import Any
 import gradio as gr
 from gradio.blocks import Block
 
-from finetune.errors import FinetuneError, PublishError
-from finetune.hub import client, curves_picture, model_card, push_plan
+from finetune.errors import FinetuneError
+from finetune.hub import curves_picture, model_card, push_plan
 from finetune.hub.push_plan import PushRequest
 from finetune.jobs import export, push, service
 from finetune.jobs.export import ExportState
@@ -177,7 +177,7 @@ class PublishTab:
     @reports_errors_in("plan")
     def on_check(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """What a push would do."""
-        run, token = store.get(form[self.run]), self._token(store, form, oauth)
+        run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
         push.forget_failed_push(run)  # what it was refused for may be mended
         summary = service.run_summary(store, run)
         plan = push_plan.plan_push(run, summary, self._request(form), token)
@@ -192,7 +192,7 @@ class PublishTab:
     @reports_errors_in("plan")
     def on_push(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
         """Push."""
-        run, token = store.get(form[self.run]), self._token(store, form, oauth)
+        run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
         push.start_push(store, run, self._request(form), token, self.approvals)
         return {self.plan: "", **self._state(store, run.id)}
 
@@ -242,15 +242,3 @@ class PublishTab:
         licence = str(form[self.licence] or "").strip() or None
         hardware = str(form[self.hardware] or HARDWARE[0]).strip()
         return PushRequest(name, bool(form[self.private]), licence, bool(form[self.demo]), hardware)
-
-    def _token(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> str | None:
-        """The visitor's own: of their sign-in on a Space; elsewhere what they typed, or else what
-        is stored on this machine where it is theirs alone."""
-        if auth.has_sign_in():
-            if oauth is None:
-                raise PublishError(
-                    "You are not signed in.", "Sign in with Hugging Face at the top of the page."
-                )
-            return oauth.token
-        stored = client.stored_token() if store.visitor.alone else None
-        return str(form[self.token] or "").strip() or stored

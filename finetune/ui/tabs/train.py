@@ -21,28 +21,30 @@ from finetune.config import DATA_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
-from finetune.jobs import cost, evaluate, service
-from finetune.runs import grids
-from finetune.runs.grids import PlannedRun
+from finetune.jobs import cost, engines, evaluate, service
+from finetune.jobs.engines import LOCAL
+from finetune.jobs.engines.base import Ticket
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import (
+    auth,
     charts,
     cost_view,
     elements,
     feedback,
     form,
     live_updates,
+    several_runs,
     theme,
     upload_limits,
 )
+from finetune.ui.engine_form import HUB_JOB, Choice, EngineForm
 from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
 
-_SEVERAL = 1 + len(grids.GRID)  # controls of several runs, which come before the form's
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = Path(__file__).resolve().parent.parent.parent.parent / "runs"  # of the terminal
 _HIDDEN = ["ft-unseen"]  # class of a row that keeps its controls' values
@@ -56,6 +58,9 @@ class TrainTab:
 
     store: RunStore
 
+    def __post_init__(self) -> None:
+        self.engine = EngineForm(self.store)
+
     def draw(self, drawn: form.Controls, dataset: gr.Dropdown) -> None:
         """Lay out the tab inside the current `gr.Tab`, but for what Data has `drawn` of the form,
         and wire its events; Data's chooser of the `dataset` is filled with the form."""
@@ -68,11 +73,13 @@ class TrainTab:
             with gr.Column(scale=3, min_width=320):
                 self._draw_form(drawn)
             with gr.Column(scale=2, min_width=320):
+                self.engine.draw()
                 self.costs = gr.HTML(elem_id="costs", js_on_load=cost_view.SCRIPT)
                 self.start = gr.Button(gettext("Train"), variant="primary", elem_id="train")
                 self.message = elements.notice("train-message")
                 self.planned = elements.notice("planned")
                 self.pairs = gr.HTML(elem_id="pairs-card", elem_classes="ft-if-filled")
+        self.moved = elements.browser_value()  # id of a run that shall go on elsewhere
         self.address = elements.address("train")
         self.notice = elements.notice("run-message")
         self.live = live_updates.view()
@@ -97,41 +104,21 @@ class TrainTab:
                 gettext("Load a configuration (JSON)"), elem_id="load-config", size="sm",
                 variant="secondary", file_types=[".json"],
             )  # fmt: skip
-        self._draw_several()
-
-    def _draw_several(self) -> None:
-        title = gettext("Several runs: seeds and a grid")
-        with gr.Accordion(title, open=False, elem_id="several"):
-            text = gettext(
-                "They wait in the queue and run one after the other. Runs that differ by the seed "
-                "alone are one group, with mean and standard deviation, under Runs."
-            )
-            elements.note(text)
-            seeds = gr.Number(
-                1, step=1, label=gettext("Seeds"), elem_id="seeds", min_width=165,
-                info=gettext("The same run so many times, with seed, seed + 1 and so on."),
-            )  # fmt: skip
-            grid = [
-                gr.Textbox(
-                    label=run_config.knobs()[name].label, elem_id=f"grid-{name}",
-                    max_lines=1, min_width=165,
-                    info=gettext("With commas between; empty for the form's own."),
-                )
-                for name in grids.GRID
-            ]  # fmt: skip
-            self.several: list[Any] = [seeds, *grid]
+        self.several: list[Any] = several_runs.draw()
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        everything = elements.components(self)
+        everything = [*elements.components(self), *self.engine.outputs]
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # One that is chosen again, too; not when its chooser is merely left, as `input` would.
         choices = [self.preset.change, self.preset.select]
         gr.on(choices, None, self.preset, preset, js=form.choosing_preset(), **quick)
-        values = [*self.several, *self.form.values()]
-        self.start.click(self.on_start, values, everything, **quick)
-        unfold = f"() => [{json.dumps(gr.update(elem_classes=_HIDDEN))}, {json.dumps(_SHOWN)}]"
-        self.new.click(None, None, [self.folded, self.setup], js=unfold, **quick)
+        values = [*self.several, *self.form.values(), *self.engine.inputs]
+        self.start.click(self.on_start, [self.moved, *values], everything, **quick)
+        updates = [gr.update(elem_classes=_HIDDEN), _SHOWN, "", ""]
+        unfold = f"() => {json.dumps(updates)}"
+        shown = [self.folded, self.setup, self.moved, self.message]
+        self.new.click(None, None, shown, js=unfold, **quick)
         self.live.submit(self.on_turn, self.live, everything, **latest)  # its state has changed
         self.live.select(self.on_press, self.live, [*everything, self.filled[-1]], **quick)
         self.opening = {"fn": self.on_turn, "inputs": self.live, "outputs": everything, **quick}
@@ -148,6 +135,8 @@ class TrainTab:
             control: Any = self.form[name]
             (measured if name in sources else estimated).append(control.change)
         gr.on([*estimated, self.live.submit], **self.costing)
+        for event in self.engine.changed:
+            event(**self.costing)
         self.measured(gr.on(measured, **self.costing))
 
     def measured(self, event: Any) -> None:
@@ -156,12 +145,23 @@ class TrainTab:
         event.then(**{**self.costing, "fn": self.on_measure}).then(**self.costing)
 
     @handler
-    def on_start(self, store: RunStore, *values: Any) -> Updates:
-        """Start the runs of the form, or queue them."""
-        planned = _plan(values)
+    def on_start(
+        self, store: RunStore, oauth: gr.OAuthToken | None, moved: str, *values: Any
+    ) -> Updates:
+        """Start the runs of the form, or queue them; or let the run `moved` go on where the form
+        says."""
+        choice, others = self._chosen(values)
+        ticket = self.engine.checked(choice)
+        token = "" if ticket.engine == LOCAL else auth.hub_token(store, choice.typed, oauth)
+        if moved:
+            run = store.get(moved)
+            service.resume_run(store, run, ticket, token or "")
+            return self._folded(store, run) | {self.message: "", self.moved: ""}
+        planned = several_runs.plan(others)
         groups = [run.group for run in planned]
-        active = service.active_run(store)
-        runs = service.start_runs(store, [run.config for run in planned], groups)
+        active = service.active_run(store) if ticket.engine == LOCAL else None
+        configs = [run.config for run in planned]
+        runs = service.start_runs(store, configs, groups, ticket, token or "")
         waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
         text = gettext("1 run waits in the queue; see Runs.")
         if waiting > 1:
@@ -169,15 +169,22 @@ class TrainTab:
         return self._folded(store, active or runs[0]) | {
             self.message: "",
             self.notice: feedback.note(text) if waiting else "",
-            self.stored: form.read(values[_SEVERAL:]).to_dict(),
+            self.stored: form.read(others[several_runs.COUNT :]).to_dict(),
+            self.engine.agreed: False,
         }
+
+    def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
+        """What is chosen of the engine, and the values of the other controls."""
+        count = several_runs.COUNT + len(form.NAMES)
+        return Choice(*values[count:]), values[:count]
 
     @reports_errors_in("costs")
     def on_costs(self, store: RunStore, *values: Any) -> Updates:
         """Show what a click on Train will take, and how many runs it makes."""
+        choice, others = self._chosen(values)
         try:
-            planned = _plan(values)
-            estimates = [cost.estimate_cost(store, run.config) for run in planned]
+            planned, place = several_runs.plan(others), choice.ticket().place
+            estimates = [cost.estimate_cost(store, run.config, place) for run in planned]
         except ConfigError as error:
             wrong = "; ".join(f"{name} {gettext(text)}" for name, text in error.problems.items())
             text = gettext(
@@ -199,13 +206,14 @@ class TrainTab:
         folder = str(root) if store.visitor.alone and root != _DEFAULT_RUNS else ""
         costs = cost_view.costs(estimates[0], config, count, total, files, folder)
         pairs = cost_view.pairs_card(estimates[0].report, store)
-        return {self.costs: costs, self.planned: text, self.pairs: pairs}
+        shown = {self.costs: costs, self.planned: text, self.pairs: pairs}
+        return shown | self.engine.priced(store, choice, estimates[0], count)
 
     @reports_errors_in("costs")
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
         """Measure the token lengths of a part of the chosen pairs, where that is quick."""
         with contextlib.suppress(FinetuneError):  # shown by `on_costs`
-            cost.measure_token_lengths(store, _plan(values)[0].config)
+            cost.measure_token_lengths(store, several_runs.plan(self._chosen(values)[1])[0].config)
         return {}
 
     @handler
@@ -235,7 +243,9 @@ class TrainTab:
         return {chooser: gr.update(choices=choices) for chooser in choosers}
 
     @reports_errors_in("notice")
-    def on_press(self, store: RunStore, event: gr.EventData, run_id: str) -> Updates:
+    def on_press(
+        self, store: RunStore, event: gr.EventData, run_id: str, oauth: gr.OAuthToken | None = None
+    ) -> Updates:
         """A button of the live view was pressed."""
         run, clicked = store.get(run_id), elements.event_data(event)
         summary = service.run_summary(store, run)
@@ -245,8 +255,11 @@ class TrainTab:
                 text = feedback.note(_what_is_kept(summary))
                 return self._shown(store, run) | {self.notice: text}
             case "resume":
-                service.resume_run(store, run)
+                token = auth.hub_token(store, "", oauth) if engines.is_remote(run) else None
+                service.resume_run(store, run, token=token or "")
                 return self._shown(store, run) | {self.notice: ""}
+            case "move":
+                return self._moving(store, run)
             case "threshold":
                 evaluate.save_decision(run, summary, threshold=float(clicked["what"]))
             case "longer":
@@ -295,6 +308,24 @@ class TrainTab:
             self.setup: gr.update(elem_classes=_HIDDEN),
         }
 
+    def _moving(self, store: RunStore, run: Run) -> Updates:
+        """The form, to choose where a run goes on: on this machine where it was elsewhere."""
+        if engines.is_remote(run):
+            service.resume_run(store, run, Ticket())
+            return self._shown(store, run) | {self.notice: ""}
+        text = gettext(
+            "Choose the machine on which {title} goes on, then press Continue. Its own "
+            "hyperparameters stay.", title=run.title(),
+        )  # fmt: skip
+        return {
+            self.folded: gr.update(elem_classes=_HIDDEN),
+            self.setup: _SHOWN,
+            self.moved: run.id,
+            self.start: gettext("Continue"),
+            self.message: feedback.note(text),
+            self.engine.engine: HUB_JOB,
+        }
+
     def _refilled(self, store: RunStore, config: RunConfig) -> Updates:
         """The form with a configuration in it, unfolded."""
         updates = dict(zip(self.filled, form.filled(store, config), strict=True))
@@ -323,15 +354,6 @@ class TrainTab:
         defaults = [(blank.dataset, blank.checkpoint), catalog.COURSE_CHOICE]
         script = theme.asset("choose_default.js").replace("DEFAULTS", json.dumps(defaults))
         return script.replace("ANSWERS", _ANSWERS)
-
-
-def _plan(values: Sequence[Any]) -> list[PlannedRun]:
-    """The runs of a click on Train, or a `ConfigError`."""
-    seeds, *grid = values[:_SEVERAL]
-    seeds = int(seeds) if isinstance(seeds, float) and seeds.is_integer() else seeds
-    config = form.read(values[_SEVERAL:])
-    by_name = dict(zip(grids.GRID, grid, strict=True))
-    return grids.plan_runs(config, 1 if seeds is None else seeds, by_name)
 
 
 def _find_run(store: RunStore, run_id: str) -> Run | None:

@@ -1,0 +1,160 @@
+"""Where runs are carried out, what that costs, and the consent to it: a part of the Train tab."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import gradio as gr
+
+from finetune.errors import JobError
+from finetune.jobs import engines
+from finetune.jobs.cost import Estimate
+from finetune.jobs.engines import LOCAL, spending
+from finetune.jobs.engines.base import Ticket
+from finetune.jobs.engines.options import HubJobOptions, make_ticket
+from finetune.runs.store import RunStore
+from finetune.ui import auth, elements, feedback
+from finetune.ui.cost_view import rough_duration
+from finetune.ui.feedback import Updates, reports_errors_in
+from finetune.ui.html import macro
+from finetune.ui.i18n import gettext
+
+HUB_JOB = "hub-job"
+_USUAL = "t4-small"  # the flavor to begin with, where it is offered
+_SHOWN, _HIDDEN = [["ft-engine"], ["ft-engine", "ft-unseen"]]
+
+
+class Choice(NamedTuple):
+    """The values of the controls, in the order of `EngineForm.inputs`."""
+
+    engine: str = LOCAL
+    flavor: str = ""
+    minutes: float = 0
+    dollars_a_run: float = 0
+    dollars_a_day: float = 0
+    agreed: bool = False
+    prices: Mapping[str, float] = MappingProxyType({})  # US dollars an hour by flavor, as shown
+    typed: str = ""  # a token
+
+    def ticket(self) -> Ticket:
+        """The ticket that was chosen; raises ConfigError for options that are wrong."""
+        if self.engine != HUB_JOB:
+            return make_ticket(self.engine or LOCAL, {})
+        names = ("flavor", "minutes", "dollars_a_run", "dollars_a_day")
+        values = {name: getattr(self, name) for name in names}
+        price = (self.prices or {}).get(self.flavor or "", 0.0)
+        return make_ticket(HUB_JOB, values | {"flavor": self.flavor or "", "price": price})
+
+
+@dataclass
+class EngineForm:
+    """The choice of an engine, and of a Hugging Face Job's machine and limits."""
+
+    store: RunStore
+
+    def draw(self) -> None:
+        """Lay out the controls where it is called, and wire those that need no others."""
+        usual = HubJobOptions()
+        labels = [(gettext(label), name) for name, label in engines.LABELS.items()]
+        self.engine = gr.Dropdown(
+            labels, value=LOCAL, label=gettext("Train on"), elem_id="engine", interactive=True
+        )
+        with gr.Column(elem_id="job-options", elem_classes=_HIDDEN) as self.options:
+            with gr.Row():
+                self.flavor = gr.Dropdown(
+                    [], label=gettext("Machine"), elem_id="flavor", interactive=True,
+                    allow_custom_value=True, min_width=200, scale=2,
+                )  # fmt: skip
+                self.minutes = gr.Number(
+                    usual.minutes, step=5, label=gettext("Minutes at most"), elem_id="job-minutes",
+                    min_width=130,
+                )  # fmt: skip
+            with gr.Row():
+                self.a_run = gr.Number(
+                    usual.dollars_a_run, step=0.5, label=gettext("Dollars a run at most"),
+                    elem_id="dollars-run", min_width=130,
+                )  # fmt: skip
+                self.a_day = gr.Number(
+                    usual.dollars_a_day, step=1, label=gettext("Dollars a day at most"),
+                    elem_id="dollars-day", min_width=130,
+                )  # fmt: skip
+            self.token: gr.Textbox | None = None
+            if not auth.has_sign_in():
+                self.token = gr.Textbox(
+                    label=gettext("Access token"), type="password", elem_id="job-token",
+                    max_lines=1, info=gettext("Empty for that of `hf auth login`."),
+                )  # fmt: skip
+            self.price = elements.notice("job-price")
+            self.agreed = gr.Checkbox(False, label=gettext("I agree to pay"), elem_id="job-agreed")
+        self.prices = gr.State({})
+        self.inputs: list[Any] = [
+            self.engine, self.flavor, self.minutes, self.a_run, self.a_day, self.agreed,
+            self.prices, *([self.token] if self.token else []),
+        ]  # fmt: skip
+        self.outputs = elements.components(self)
+        asking = [self.engine, *([self.token] if self.token else [])]
+        shown = gr.on(
+            [self.engine.change, *([self.token.change] if self.token else [])],
+            self.on_engine, asking, self.outputs, **feedback.LATEST,
+        )  # fmt: skip
+        boxes = (self.flavor, self.minutes, self.a_run, self.a_day)
+        # What is agreed to is the price that is shown.
+        self.changed = [shown.then, *(box.change for box in boxes)]
+        changes = [self.engine.change, *(box.change for box in boxes)]
+        gr.on(changes, None, None, self.agreed, js="() => false", **feedback.QUICK)
+
+    @reports_errors_in("price")
+    def on_engine(
+        self, store: RunStore, engine: str, typed: str = "", oauth: gr.OAuthToken | None = None
+    ) -> Updates:
+        """Another engine was chosen: its machines with their prices."""
+        if engine != HUB_JOB:
+            return {self.options: gr.update(elem_classes=_HIDDEN), self.price: ""}
+        shown = {self.options: gr.update(elem_classes=_SHOWN)}
+        try:
+            from finetune.jobs.engines.hub_jobs import HubJobs
+
+            flavors = HubJobs(auth.hub_token(store, typed, oauth)).flavors()
+        except Exception as error:
+            return shown | {self.price: feedback.show_errors(error)}
+        names = [flavor.name for flavor in flavors]
+        usual = _USUAL if _USUAL in names else next(iter(names), None)
+        choices = [(f"{f.name} \u00b7 ${f.price:.2f}/h \u00b7 {f.label}", f.name) for f in flavors]
+        return shown | {
+            self.flavor: gr.update(choices=choices, value=usual),
+            self.prices: {flavor.name: flavor.price for flavor in flavors},
+        }
+
+    def priced(self, store: RunStore, choice: Choice, estimate: Estimate, runs: int) -> Updates:
+        """What the chosen machine will take and cost for so many runs, and what one agrees to."""
+        if choice.engine != HUB_JOB or not choice.prices:
+            return {}
+        try:
+            options = HubJobOptions(**choice.ticket().options)
+        except Exception as error:
+            return {self.price: feedback.show_errors(error)}
+        seconds = estimate.time.seconds if estimate.time else None
+        most = runs * options.most
+        text = macro("engine.html", "price")(
+            options,
+            runs,
+            most,
+            seconds and rough_duration(seconds),
+            (seconds or 0) / 3600,
+            spending.spent_today(store.root, store.visitor.name),
+        )
+        agreed = gettext("I agree that this may cost up to ${most:.2f}", most=most)
+        return {self.price: text, self.agreed: gr.update(label=agreed)}
+
+    def checked(self, choice: Choice) -> Ticket:
+        """The chosen ticket; raises `JobError` where a price was not agreed to."""
+        ticket = choice.ticket()
+        if ticket.engine == HUB_JOB and not (choice.agreed and choice.flavor in choice.prices):
+            raise JobError(
+                "A Hugging Face Job is billed to your account.",
+                "Choose a machine and tick that you agree to its price.",
+            )
+        return ticket

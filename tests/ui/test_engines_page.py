@@ -1,0 +1,58 @@
+"""A Hugging Face Job from the page: choose a machine, see the price, watch, stop, go on here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.conftest import TOKEN
+from tests.support.browser import App, choose_bundled, fill_toy, press_train
+from tests.support.engines import let_jobs_train
+from tests.support.hub import LoopbackHub
+
+
+@pytest.mark.long
+def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
+    app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_jobs_train(hub, monkeypatch, TOKEN)
+    fill_toy(page, toy_checkpoint, 25)
+    choose_bundled(page)
+    page.locator("#engine input").click()
+    page.get_by_role("option", name="Hugging Face Job").click()
+    expect(page.locator("#job-price")).to_contain_text("not signed in")
+    page.locator("#job-token input").fill(TOKEN)
+    expect(page.locator("#flavor input")).to_have_value(re.compile(r"t4-small · \$0\.40/h"))
+    expect(page.locator("#job-price")).to_contain_text(
+        "$0.40 an hour; how long it takes is known after a run there"
+    )
+    expect(page.locator("#job-price")).to_contain_text("after 30 minutes, at most $0.20")
+    page.locator("#job-minutes input").fill("20")
+    page.locator("#job-minutes input").press("Tab")
+    expect(page.locator("#job-price")).to_contain_text("after 20 minutes, at most $0.13")
+    press_train(page)
+    expect(page.locator("#train-message")).to_contain_text("tick that you agree to its price")
+    assert not hub.jobs.all
+    page.get_by_label(re.compile(r"I agree that this may cost up to \$0\.13")).check()
+    press_train(page)
+    expect(page.locator("#run-phase")).to_have_text("Training", timeout=120_000)
+    expect(page.locator("#status")).to_contain_text("Hugging Face Job t4-small")
+    expect(page.locator("#status")).to_contain_text("at most $0.13")
+    expect(page.locator("#loss-plot path.ft-line:not(.ft-raw)")).to_have_count(1)
+    run = app.store.runs()[0]
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator("#run-phase")).to_have_text("Stopped", timeout=60_000)
+    assert run.has_model()
+    assert hub.jobs.last.stage == "COMPLETED"
+    page.get_by_role("button", name="Continue on this machine").click()
+    expect(page.locator("#run-phase")).to_have_text("Training", timeout=60_000)
+    expect(page.locator("#status")).not_to_contain_text("Hugging Face Job")
+    expect(page.locator("#run-phase")).to_have_text("Finished", timeout=120_000)
+    page.get_by_role("tab", name="Predict").click()
+    page.get_by_label("sentence1").fill("the cat sees a dog .")
+    page.get_by_label("sentence2").fill("a cat sees the dog .")
+    page.get_by_label("sentence2").press("Enter")
+    expect(page.locator("#label")).to_contain_text("equivalent")
