@@ -193,12 +193,12 @@ def stop_run(
             )
 
 
-def delete_run(store: RunStore, run: Run, token: str = "") -> None:
+def delete_run(store: RunStore, run: Run) -> None:
     """Remove a run, its model, its events and its log; one that trains is ended first. What it has
-    on another engine is removed too, with the `token` that the engine asks for."""
+    on another engine is removed too."""
     if (ticket := read_ticket(run)).engine != LOCAL and ticket.attempt:
         workers.kill_worker(run)
-        engines.open_engine(ticket, token).remove(run, ticket)
+        engines.open_engine(ticket, scheduler.kept_token(run)).remove(run, ticket)
     with store_lock(store):
         run = store.get(run.id)
         Queue(store.root).remove(run.id)

@@ -16,7 +16,17 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NAMES = ("training", "quality", "prediction", "load", "page", "memory", "analysis", "cost")
+NAMES = (
+    "training",
+    "quality",
+    "prediction",
+    "load",
+    "page",
+    "memory",
+    "analysis",
+    "cost",
+    "engines",
+)
 LIMIT = 600  # seconds of each
 BEGIN, END = "<!-- ratios -->\n", "<!-- end of ratios -->\n"
 Table = dict[str, dict[str, str]]  # processor -> benchmark -> ratio

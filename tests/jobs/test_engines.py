@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -24,6 +25,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
+from tests.benchmarks.engines import SimulatedJob
 from tests.conftest import TOKEN
 from tests.support.engines import let_jobs_train
 from tests.support.hub import LoopbackHub
@@ -231,6 +233,42 @@ def test_a_job_that_dies_leaves_a_run_that_goes_on_from_its_checkpoint(
     ]
     service.stop_run(store, run)
     wait(store, run, "stopped")
+
+
+@pytest.mark.long
+def test_a_hub_that_stumbles_loses_no_event_and_no_model(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+) -> None:
+    run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
+    wait(store, run, when=lambda summary: summary.step > 4)
+    hub.fail(path=r"/api/jobs/ada/[0-9a-f]+$", status=500, times=2)
+    hub.fail(path="/logs", status=500, times=2)
+    hub.fail(path="/logs", cut=True, after=3000)
+    hub.fail(path="/v1/xorbs", cut=True, after=100)
+    hub.fail(path="/batch", status=503, times=2)
+    step = run.events_summary().step
+    wait(store, run, when=lambda summary: summary.step > step + 200)
+    service.stop_run(store, run)
+    stopped = wait(store, run, "stopped")
+    assert [number for number, _ in steps(run)] == list(range(1, stopped.step + 1))
+    assert run.checkpoint_step() == stopped.step
+    assert run.has_model()
+
+
+def test_what_many_jobs_send_is_all_written_down(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "POLL", 0.2)
+    jobs = [(store.create(RunConfig()), SimulatedJob(1.5)) for _ in range(5)]
+    for run, _ in jobs:
+        write_ticket(run, Ticket(engine="hub-job"))
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        list(pool.map(lambda pair: supervisor.supervise(pair[0], lambda: pair[1]), jobs))
+    for run, simulated in jobs:
+        assert len(simulated.lines) > 5
+        written = run.events_file.read_bytes().splitlines()
+        assert [line for line in written if line in simulated.lines] == simulated.lines
+        assert run.events_summary().error == "The run's process has ended without a word."
 
 
 def begun_by(run: Run, ticket: Ticket) -> RunSummary:

@@ -73,8 +73,8 @@ class Mailbox:
         """Whether a file is there."""
         return bool(list(self._api.get_bucket_paths_info(self._bucket, [self.path(name)])))
 
-    def mirror(self, run: Run) -> bool:
-        """Send what has changed of a run's folder; whether there was something."""
+    def mirror(self, run: Run) -> None:
+        """Send what has changed of a run's folder."""
         staging = run.folder / ".mirror"
         shutil.rmtree(staging, ignore_errors=True)
         files = dict(_linked(run, staging))
@@ -85,7 +85,6 @@ class Mailbox:
             self.put({f"{SAVED}/{name}": files[name] for name in changed}, gone)
             self._sent = now
         shutil.rmtree(staging, ignore_errors=True)
-        return bool(changed or gone)
 
     def fetch(self, run: Run) -> bytes:
         """Put what the machine has saved into the run's folder; its whole `events.jsonl`."""

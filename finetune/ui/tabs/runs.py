@@ -13,7 +13,7 @@ import gradio as gr
 
 from finetune import config
 from finetune.errors import NoSuchRun
-from finetune.jobs import run_table, service
+from finetune.jobs import engines, run_table, service
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
@@ -242,9 +242,10 @@ class RunsTab:
     def on_delete(self, store: RunStore, view: View) -> Updates:
         """Ask whether the opened run shall be deleted."""
         run = _visible(store, view).get(view["opened"])
+        question = macro("run_details.html", "question")
         return {
             self.confirmation: gr.update(visible=True),
-            self.question: macro("run_details.html", "question")(run.title()),
+            self.question: question(run.title(), engines.is_remote(run)),
             self.run_to_delete: run.id,
         }
 
