@@ -30,7 +30,7 @@ from tests.conftest import TOKEN
 from tests.support.engines import let_jobs_train
 from tests.support.hub import LoopbackHub
 
-BUCKET = "ada/finetune-runs"
+BUCKET = "ada/finetune-jobs"
 LONG = 400  # epochs of the toys that take longer than a test needs to look
 
 

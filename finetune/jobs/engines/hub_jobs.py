@@ -23,7 +23,7 @@ from finetune.messages import message as _
 from finetune.runs.run import Run
 
 NAME = "hub-job"
-_BUCKET = "finetune-runs"
+_BUCKET = "finetune-jobs"
 _LABEL = "finetune-run"
 _TRANSFER = 3600.0  # seconds that a transfer may take: its bytes are not counted
 _LIVE = ("SCHEDULING", "RUNNING")
