@@ -60,16 +60,17 @@ def sign_in_button() -> None:
 
 
 def hub_token(store: RunStore, typed: object, oauth: gr.OAuthToken | None) -> str | None:
-    """The visitor's own token: of their sign-in on a Space; elsewhere what they typed, or else what
-    is stored on this machine where it is theirs alone."""
+    """The visitor's own token: what they typed; or else that of their sign-in on a Space, elsewhere
+    what is stored on this machine where it is theirs alone."""
+    if text := str(typed or "").strip():
+        return text
     if has_sign_in():
         if oauth is None:
             raise PublishError(
                 "You are not signed in.", "Sign in with Hugging Face at the top of the page."
             )
         return oauth.token
-    stored = client.stored_token() if store.visitor.alone else None
-    return str(typed or "").strip() or stored
+    return client.stored_token() if store.visitor.alone else None
 
 
 def visitor_store(store: RunStore, request: Any) -> RunStore:

@@ -81,25 +81,24 @@ class EngineForm:
                     usual.dollars_a_day, step=1, label=gettext("Dollars a day at most"),
                     elem_id="dollars-day", min_width=130,
                 )  # fmt: skip
-            self.token: gr.Textbox | None = None
-            if not auth.has_sign_in():
-                self.token = gr.Textbox(
-                    label=gettext("Access token"), type="password", elem_id="job-token",
-                    max_lines=1, info=gettext("Empty for that of `hf auth login`."),
-                )  # fmt: skip
+            info = gettext("One that may run jobs; empty for that of `hf auth login`.")
+            if auth.has_sign_in():
+                info = gettext("One that may run jobs; empty for your sign-in.")
+            self.token = gr.Textbox(
+                label=gettext("Access token"), type="password", elem_id="job-token", max_lines=1,
+                info=info,
+            )  # fmt: skip
             self.price = elements.notice("job-price")
             self.agreed = gr.Checkbox(False, label=gettext("I agree to pay"), elem_id="job-agreed")
         self.prices = gr.State({})
         self.inputs: list[Any] = [
             self.engine, self.flavor, self.minutes, self.a_run, self.a_day, self.agreed,
-            self.prices, *([self.token] if self.token else []),
+            self.prices, self.token,
         ]  # fmt: skip
         self.outputs = elements.components(self)
-        asking = [self.engine, *([self.token] if self.token else [])]
-        shown = gr.on(
-            [self.engine.change, *([self.token.change] if self.token else [])],
-            self.on_engine, asking, self.outputs, **feedback.LATEST,
-        )  # fmt: skip
+        asking = [self.engine.change, self.token.change]
+        inputs = [self.engine, self.token]
+        shown = gr.on(asking, self.on_engine, inputs, self.outputs, **feedback.LATEST)
         boxes = (self.flavor, self.minutes, self.a_run, self.a_day)
         # What is agreed to is the price that is shown.
         self.changed = [shown.then, *(box.change for box in boxes)]

@@ -255,11 +255,22 @@ def test_a_hub_that_stumbles_loses_no_event_and_no_model(
     assert run.has_model()
 
 
+class FormerToo(SimulatedJob):
+    """A job of which a former attempt still writes."""
+
+    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
+        for text in super().follow(run, ticket):
+            frame = frames.decode(text)
+            assert frame is not None
+            yield frame._replace(attempt=frame.attempt - 1, line=b'{"former": 1}').encode()
+            yield text
+
+
 def test_what_many_jobs_send_is_all_written_down(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "POLL", 0.2)
-    jobs = [(store.create(RunConfig()), SimulatedJob(1.5)) for _ in range(5)]
+    jobs = [(store.create(RunConfig()), FormerToo(1.5)) for _ in range(5)]
     for run, _ in jobs:
         write_ticket(run, Ticket(engine="hub-job"))
     with ThreadPoolExecutor(len(jobs)) as pool:
@@ -268,6 +279,7 @@ def test_what_many_jobs_send_is_all_written_down(
         assert len(simulated.lines) > 5
         written = run.events_file.read_bytes().splitlines()
         assert [line for line in written if line in simulated.lines] == simulated.lines
+        assert b"former" not in run.events_file.read_bytes()
         assert run.events_summary().error == "The run's process has ended without a word."
 
 
