@@ -1,4 +1,4 @@
-"""The command line: `python -m finetune train | check | predict | evaluate | export | deploy`.
+"""The command line: `python -m finetune COMMAND`, of the commands below.
 
 `accelerate launch -m finetune train ...` runs the same code in several processes.
 """
@@ -11,6 +11,7 @@ from importlib import import_module
 
 COMMANDS = {
     "train": ("finetune.jobs.train", "fine-tune a checkpoint on sentence pairs"),
+    "search": ("finetune.jobs.search.command", "find hyperparameters by many runs"),
     "check": ("finetune.jobs.check", "look for what is wrong with pairs before training on them"),
     "predict": ("finetune.jobs.predict", "predict every row of a file with a run's model"),
     "evaluate": ("finetune.jobs.evaluate", "score a run's model with its sentences swapped, or "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import RunConfig
@@ -71,6 +71,45 @@ def train(
     if summary.status not in ("finished", "stopped"):
         raise TrainingError(summary.error or "The run ended early.", summary.remedy)
     return run
+
+
+def search(
+    config: RunConfig,
+    space: Mapping[str, str] | None = None,
+    trials: int = 20,
+    minutes: float = 0.0,
+    store: RunStore | None = None,
+) -> Run:
+    """Search hyperparameters by runs of their own, those that are behind ended early, and wait.
+
+    Args:
+        config: what the first trial trains with; a search is never worse than it.
+        space: field -> what to draw from, as `1e-5..3e-4`, `8,16` or empty for its usual range;
+            learning rate, epochs, batch size and warm-up if None.
+        trials: at most; 0 for no limit.
+        minutes: of training at most, all trials together; 0 for no limit.
+        store: where the runs are kept; the default folder of runs if None.
+
+    Returns:
+        the run with the best score. That score was picked among many, and is a little too good.
+
+    Raises:
+        ConfigError: naming what is wrong with the space or the budget.
+        TrainingError: where no trial has a score.
+    """
+    from finetune.jobs.search import driver, results
+    from finetune.jobs.search.space import Budget, default_space, read_space
+
+    store = store or RunStore(default_root())
+    drawn = default_space() if space is None else read_space(space)
+    study = driver.begin_search(store, config, drawn, Budget(trials, minutes))
+    while driver.advance(store, study):
+        scheduler.dispatch_queue(store)
+        time.sleep(_POLL)
+    best = results.best_trial(results.list_trials(store, study), study.metric == "loss")
+    if best is None:
+        raise TrainingError("No trial of the search has a score.", "The runs' logs say why.")
+    return store.get(best.run_id)
 
 
 def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:

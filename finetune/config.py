@@ -8,7 +8,7 @@ from __future__ import annotations
 import reprlib
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -39,13 +39,31 @@ Scheduler = Literal[
 ]  # fmt: skip
 
 
+class Range(NamedTuple):
+    """Numbers from which a search draws, evenly or, with `log`, evenly in their logarithm."""
+
+    low: float
+    high: float
+    log: bool = False
+
+
+Choices = tuple[Any, ...]  # values from which a search draws
+
+
 def _field(
-    group: str, default: Any, *bounds: float, usual: tuple[float, ...] = (), label: str = ""
+    group: str,
+    default: Any,
+    *bounds: float,
+    usual: tuple[float, ...] = (),
+    label: str = "",
+    search: Range | Choices = (),
 ) -> Any:
     """A field of `RunConfig`: with the lowest and the highest value, and those between which nearly
-    all runs lie, where it is a number; and its label in the form where that is not its name."""
+    all runs lie, where it is a number; its label in the form where that is not its name; and what a
+    search draws from."""
     low, high = bounds or (None, None)
     details: Any = {"group": group, "low": low, "high": high, "usual": usual, "label": label}
+    details["search"] = search
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
@@ -81,11 +99,13 @@ class RunConfig(BaseModel):
     """What to learn from: one offered, your files (see Data), or a Hub id as owner/name."""
     checkpoint: str = _common(BUNDLED_CHECKPOINT)
     """The pretrained model to start from: one offered, a Hub id, or a folder."""
-    num_train_epochs: int = _common(0, 0, 1000, usual=(0, 20), label="Epochs")
+    num_train_epochs: int = _common(0, 0, 1000, usual=(0, 20), label="Epochs", search=Range(1, 6))
     """Passes over the training pairs; 0 chooses 1 to 10, fewer the more pairs there are."""
-    learning_rate: float = _common(5e-5, 1e-8, 1.0, usual=(1e-6, 0.001))
+    learning_rate: float = _common(
+        5e-5, 1e-8, 1.0, usual=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
+    )
     """Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls."""
-    per_device_train_batch_size: int = _training(8, 1, 4096, label="Batch size")
+    per_device_train_batch_size: int = _training(8, 1, 4096, label="Batch size", search=(8, 16, 32))
     """Pairs a step on each device. Larger is faster on a GPU and takes more memory."""
     max_length: int = _training(128, 8, 8192, label="Maximum length")
     """Longest pair in tokens; what is beyond is cut. Shorter is faster."""
@@ -95,15 +115,19 @@ class RunConfig(BaseModel):
     """Stop after this many optimizer steps; -1 leaves it to num_train_epochs."""
     gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
     """Batches summed before each step: a larger batch in the same memory."""
-    weight_decay: float = _training(0.01, 0.0, 1.0, usual=(0.0, 0.3))
+    weight_decay: float = _training(0.01, 0.0, 1.0, usual=(0.0, 0.3), search=Range(0.0, 0.1))
     """Pull of AdamW towards zero. 0.01 is AdamW's own default."""
     decay_biases_and_norms: bool = _training(False)
     """Decay every parameter, as the course does; off spares biases and norms."""
-    warmup_ratio: float = _training(0.1, 0.0, 1.0, usual=(0.0, 0.5))
+    warmup_ratio: float = _training(0.1, 0.0, 1.0, usual=(0.0, 0.5), search=Range(0.0, 0.3))
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
     warmup_steps: int = _training(0, 0, 10_000_000)
     """Steps in which the rate rises from 0, in place of warmup_ratio; 0 leaves it to that."""
-    lr_scheduler_type: Scheduler = _training("linear", label="Learning rate schedule")
+    lr_scheduler_type: Scheduler = _training(
+        "linear",
+        label="Learning rate schedule",
+        search=("linear", "cosine", "constant_with_warmup"),
+    )
     """How the rate goes on after the warm-up; linear and cosine suit most runs."""
     optim: Literal["adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor"] = _training(
         "adamw_torch_fused", label="Optimizer"
@@ -115,7 +139,9 @@ class RunConfig(BaseModel):
     """Memory of AdamW's mean of squares. 0.98 reacts faster, with a larger batch."""
     adam_epsilon: float = _expert(1e-8, 1e-16, 0.1, label="AdamW epsilon")
     """Keeps AdamW from dividing by nothing. 1e-6 is steadier."""
-    max_grad_norm: float = _training(1.0, 0.0, 1000.0, label="Gradient clipping")
+    max_grad_norm: float = _training(
+        1.0, 0.0, 1000.0, label="Gradient clipping", search=Range(0.3, 3.0, log=True)
+    )
     """Clip the gradient's norm to this, which tames sudden jumps; 0 does not clip."""
     label_smoothing_factor: float = _training(
         0.0, 0.0, 0.9, usual=(0.0, 0.3), label="Label smoothing"
@@ -131,7 +157,7 @@ class RunConfig(BaseModel):
     """Dropout in the model; -1 keeps the checkpoint's. 0 is fastest, 0.1 serves many epochs."""
     freeze_embeddings: bool = _model(True)
     """Leave the word embeddings as they are: less memory, faster. Off for words of a new field."""
-    frozen_layers: int = _model(0, 0, 200)
+    frozen_layers: int = _model(0, 0, 200, search=Range(0, 4))
     """Leave so many of the lowest layers as they are."""
     attn_implementation: Literal["auto", "sdpa", "eager", "flash_attention_2"] = _model(
         "auto", label="Attention"
@@ -139,7 +165,7 @@ class RunConfig(BaseModel):
     """How attention is computed; auto takes the fastest the model has."""
     use_lora: bool = _model(False, label="LoRA")
     """Train small added matrices (LoRA), not all weights: less memory for large checkpoints."""
-    lora_r: int = _model(16, 1, 1024, label="LoRA rank")
+    lora_r: int = _model(16, 1, 1024, label="LoRA rank", search=(8, 16, 32, 64))
     """Rank of LoRA's matrices; more can learn more."""
     lora_alpha: int = _model(32, 1, 4096, label="LoRA alpha")
     """LoRA's scale; about twice the rank."""
@@ -302,6 +328,7 @@ class Knob:
     low: float | None  # for a number, as `high`; both are allowed
     high: float | None
     usual: tuple[float, ...]  # values beyond are remarked on, not refused
+    search: Range | Choices  # what a search draws from; empty where it leaves the field alone
 
 
 @cache

@@ -2,5 +2,5 @@
 
 __all__ = [
     "check", "cost", "engines", "evaluate", "export", "predict", "push", "run_table", "scheduler",
-    "service", "train",
+    "search", "service", "train",
 ]  # fmt: skip

@@ -291,6 +291,10 @@ class Scheduler(threading.Thread):
             self._release()
         if owners.is_shared():
             _stop_overdue(store)
+        if any(store.root.glob("studies/*/study.json")):
+            from finetune.jobs.search import driver
+
+            driver.advance_all(store)
         _dispatch(store)
         if os.environ.get(webhook.VARIABLE):
             self._announce()

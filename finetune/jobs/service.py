@@ -173,14 +173,16 @@ def stop_run(
     discard: bool = False,
     patience: float = workers.STOP_PATIENCE,
     limit: float = workers.STOP_LIMIT,
+    reason: str = "",
 ) -> None:
     """Ask a run to end, or take it out of the queue. Its best model is kept unless `discard`;
-    `patience` and `limit` are those of `end_worker`."""
+    `patience` and `limit` are those of `end_worker`, and `reason` says why where no person asked.
+    """
     with store_lock(store):
         Queue(store.root).remove(run.id)
         summary = store.summary(run)
         if run.is_alive() and summary.status not in ENDED:
-            run.request_stop(discard)
+            run.request_stop(discard, reason)
             if not engines.is_remote(run):  # else its worker passes it on, and fetches the model
                 workers.end_worker(run, patience, limit)
         elif summary.status == "waiting":  # it never began

@@ -41,6 +41,7 @@ class RunMetadata(BaseModel, frozen=True, defer_build=True):
     group: str = ""  # shared by runs that repeat one configuration with other seeds
     created: float = 0.0  # seconds since the epoch
     pairs: str = ""  # what the person calls the files of an upload it is trained on
+    study: str = ""  # the search whose trial it is
     number: int = 1  # counts the runs that would have the same title
     name: str = ""  # what the person calls it
     tags: tuple[str, ...] = ()

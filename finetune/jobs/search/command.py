@@ -1,0 +1,123 @@
+"""A search from a terminal: `python -m finetune search`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from finetune import config, uploads
+from finetune.arguments import add_arguments, arguments_given
+from finetune.config import RunConfig
+from finetune.environment import caches
+from finetune.errors import ConfigError, FinetuneError
+from finetune.jobs import scheduler
+from finetune.jobs.engines import arguments as engine_arguments
+from finetune.jobs.engines.base import Ticket
+from finetune.jobs.search import results
+from finetune.jobs.search.driver import advance, begin_search
+from finetune.jobs.search.space import Budget, default_space, read_space, searchable
+from finetune.jobs.search.study import Study, find_study
+from finetune.messages import message as _
+from finetune.runs.store import RunStore, default_root
+
+_PAUSE = 0.5  # seconds between two looks
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Search from a terminal; the exit status: 0 ended, 1 no trial has a score, 2 wrong arguments.
+    Ctrl-C leaves the trials under way as they are; `--study` goes on."""
+    caches.ensure_cache_folder()
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    store = RunStore(args.runs)
+    try:
+        if args.study:
+            study = find_study(store, args.study)
+        else:
+            ticket = engine_arguments.ticket_from_arguments(args) or Ticket()
+            space = _space(args.over) if args.over else default_space()
+            budget = Budget(args.trials, args.search_minutes, args.search_dollars)
+            study = begin_search(
+                store, _config(args), space, budget, ticket=ticket, parallel=args.parallel,
+                pruning=args.pruning,
+            )  # fmt: skip
+    except FinetuneError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    print(f"search {study.id}: python -m finetune search --study {study.id} goes on with it")
+    told: set[int] = set()
+    try:
+        while advance(store, study):
+            scheduler.dispatch_queue(store)
+            _tell(store, study, told)
+            time.sleep(_PAUSE)
+    except FinetuneError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    _tell(store, study, told)
+    best = results.best_trial(results.list_trials(store, study), study.metric == "loss")
+    if best is None:
+        print("No trial has a score.", file=sys.stderr)
+        return 1
+    print(f"best: {study.metric} {best.score:.4f}, run {best.run_id}, {results.describe(best)}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    about = "Search hyperparameters; the first trial is the configuration as it is."
+    parser = argparse.ArgumentParser("python -m finetune search", description=about)
+    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
+    parser.add_argument("--study", help="the id of a search to go on with")
+    parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
+    group = parser.add_argument_group("Search")
+    group.add_argument("--trials", type=int, default=20, help="at most (default: 20; 0: no limit)")
+    group.add_argument(
+        "--search_minutes", type=float, default=0.0, help="of training at most, all trials together"
+    )
+    group.add_argument("--search_dollars", type=float, default=0.0, help="at most, where billed")
+    group.add_argument("--parallel", type=int, default=1, help="trials at a time (default: 1)")
+    group.add_argument(
+        "--pruning", action=argparse.BooleanOptionalAction, default=True,
+        help="end trials that are behind the others (default)",
+    )  # fmt: skip
+    group.add_argument(
+        "--over", action="append", metavar="NAME[=RANGE]",
+        help="a hyperparameter to search, as learning_rate=1e-5..3e-4 or lora_r=8,16; without a "
+        f"range its usual one. Among {', '.join(searchable())}",
+    )  # fmt: skip
+    uploads.add_arguments(parser)
+    engine_arguments.add_arguments(parser)
+    add_arguments(parser)
+    return parser
+
+
+def _space(over: list[str]) -> dict[str, config.Range | config.Choices]:
+    texts: dict[str, str] = {}
+    for text in over:
+        name, _sign, drawn = text.partition("=")
+        if name in texts:
+            raise ConfigError({name: _("is given twice")})
+        texts[name] = drawn
+    return read_space(texts)
+
+
+def _config(args: argparse.Namespace) -> RunConfig:
+    values = config.preset(args.preset) if args.preset else {}
+    return RunConfig(
+        **values | arguments_given(args) | uploads.upload_from_arguments(args, args.runs)
+    )
+
+
+def _tell(store: RunStore, study: Study, told: set[int]) -> None:
+    """A line for each trial that has ended since the last look."""
+    for trial in results.list_trials(store, study):
+        if trial.number not in told and trial.state not in ("waiting", "running"):
+            told.add(trial.number)
+            score = f"{study.metric} {trial.score:.4f}" if trial.score is not None else ""
+            print(
+                f"trial {trial.number} {trial.state} {score} {results.describe(trial)}", flush=True
+            )

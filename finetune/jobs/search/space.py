@@ -1,0 +1,131 @@
+"""What a search draws from: hyperparameters with ranges or choices of values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from finetune.config import Choices, Range, RunConfig, knobs
+from finetune.errors import ConfigError
+from finetune.messages import message as _
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+Space = dict[str, Range | Choices]  # field of `RunConfig` -> what is drawn from
+DEFAULT = (
+    "learning_rate", "num_train_epochs", "per_device_train_batch_size", "warmup_ratio",
+)  # fmt: skip
+
+
+def searchable() -> Space:
+    """Every field that a search may draw, with what it draws from unless told otherwise."""
+    return {name: knob.search for name, knob in knobs().items() if knob.search}
+
+
+def default_space() -> Space:
+    """The fields that matter in most runs."""
+    return {name: searchable()[name] for name in DEFAULT}
+
+
+def read_space(texts: Mapping[str, str]) -> Space:
+    """A space as people write it: field -> `1e-5..3e-4`, `8, 16, 32`, or nothing for its usual one.
+
+    Raises:
+        ConfigError: naming every field that cannot be searched, and every range that is none.
+    """
+    space: Space = {}
+    problems: dict[str, str] = {}
+    for name, text in texts.items():
+        if name not in searchable():
+            known = ", ".join(searchable())
+            problems[name] = _("cannot be searched; choose among {known}", known=known)
+            continue
+        try:
+            space[name] = _read(name, text) if text.strip() else searchable()[name]
+        except ConfigError as error:
+            problems |= error.problems
+    if not texts:
+        problems["space"] = _("is empty; choose at least one hyperparameter to search")
+    if problems:
+        raise ConfigError(problems)
+    return space
+
+
+def _read(name: str, text: str) -> Range | Choices:
+    if ".." in text:
+        low, high = (_value(name, part) for part in text.split("..", 1))
+        if not low < high:
+            problem = _("{text!r} is no range: its end must be above its beginning", text=text)
+            raise ConfigError({name: problem})
+        usual = searchable()[name]
+        return Range(low, high, isinstance(usual, Range) and usual.log and low > 0)
+    values = [_value(name, part) for part in text.split(",") if part.strip()]
+    if len(set(values)) < 2:
+        problem = _("{text!r} leaves nothing to search: give a range or several values", text=text)
+        raise ConfigError({name: problem})
+    return tuple(dict.fromkeys(values))
+
+
+def _value(name: str, text: str) -> Any:
+    """A value of a field, checked as the form checks it."""
+    return getattr(RunConfig().changed(**{name: text.strip()}), name)
+
+
+def containing(space: Space, values: Mapping[str, Any]) -> Space:
+    """A space that these values lie in: a search begins with what the person had."""
+    wider: Space = {}
+    for name, drawn in space.items():
+        value = values[name]
+        if isinstance(drawn, Range):
+            wider[name] = Range(min(drawn.low, value), max(drawn.high, value), drawn.log)
+        else:
+            wider[name] = tuple(dict.fromkeys([*drawn, value]))
+    return wider
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """The space as Optuna knows it."""
+    from optuna.distributions import (
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+    made: dict[str, BaseDistribution] = {}
+    for name, drawn in space.items():
+        if not isinstance(drawn, Range):
+            made[name] = CategoricalDistribution(drawn)
+        elif knobs()[name].kind is int:
+            made[name] = IntDistribution(int(drawn.low), int(drawn.high), drawn.log)
+        else:
+            made[name] = FloatDistribution(drawn.low, drawn.high, drawn.log)
+    return made
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a search may use; 0 leaves a limit out, but not all of them.
+
+    Attributes:
+        trials: runs that go to their end or are pruned.
+        minutes: of training, all trials together.
+        dollars: of an engine that is billed.
+    """
+
+    trials: int = 20
+    minutes: float = 0.0
+    dollars: float = 0.0
+
+    def __post_init__(self) -> None:
+        values = vars(self).items()
+        problems = {
+            name: _("is {value:g}, and must be 0 or more", value=value)
+            for name, value in values
+            if value < 0
+        }
+        if not problems and not any(value for _name, value in values):
+            problems["trials"] = _("is 0: give a number of trials, minutes or dollars")
+        if problems:
+            raise ConfigError(problems)

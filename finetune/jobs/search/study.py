@@ -1,0 +1,188 @@
+"""A study's folder, `<store>/studies/<id>/`: what is searched, and what came of each trial.
+
+    study.json      the settings; written once
+    trials.log      Optuna's journal: several processes and machines may serve one study
+    STOP            no new trials
+
+A trial is an ordinary run; the journal names it, and its `about.json` names the study.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from finetune import disk
+from finetune.config import Choices, Range, RunConfig
+from finetune.errors import JobError, StoreError
+from finetune.jobs.engines.base import Ticket
+from finetune.jobs.search.space import Budget, Space, containing, distributions
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+
+if TYPE_CHECKING:
+    import optuna
+
+RUN = "run"  # the attribute of a trial that names its run
+PARTS = 10  # of a trial, after each of which it is scored and may be pruned
+_STARTUP = 4  # trials that go to their end before one is pruned
+_WARMUP = 2  # parts of a trial after which it may be pruned
+
+
+class Settings(BaseModel, frozen=True):
+    """What is searched, with what, and how much of it."""
+
+    owner: str = ""
+    created: float
+    config: dict[str, Any]  # of the first trial; the others differ in the fields of the space
+    space: dict[str, Range | Choices]
+    trials: int
+    minutes: float
+    dollars: float
+    parallel: int = 1  # trials at work at a time
+    pruning: bool = True
+    keep_pruned: bool = False  # whether a pruned run keeps its model
+    ticket: Ticket = Ticket()
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.trials, self.minutes, self.dollars)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study."""
+
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        try:
+            return Settings.model_validate_json((self.folder / "study.json").read_text("utf-8"))
+        except (OSError, ValidationError) as error:
+            raise StoreError(
+                "study.json of study {id} cannot be read.",
+                "Its runs are still there, under Runs; begin another search.",
+                id=self.id,
+            ) from error
+
+    @property
+    def config(self) -> RunConfig:
+        return RunConfig(**self.settings.config)
+
+    @property
+    def metric(self) -> str:
+        """The validation score that is searched for."""
+        return self.config.metric_for_best_model
+
+    def stop(self) -> None:
+        """Begin no more trials; those at work go on."""
+        disk.write_atomically(self.folder / "STOP", "")
+
+    @property
+    def is_stopped(self) -> bool:
+        return (self.folder / "STOP").exists()
+
+    @functools.cached_property
+    def optuna_study(self) -> optuna.Study:
+        """Optuna's study; raises StoreError where its journal is damaged or of another space."""
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+        if self.settings.pruning:
+            pruner = optuna.pruners.MedianPruner(_STARTUP, _WARMUP)
+        try:
+            return optuna.create_study(
+                storage=JournalStorage(JournalFileBackend(str(self.folder / "trials.log"))),
+                study_name=self.id,
+                direction="minimize" if self.metric == "loss" else "maximize",
+                sampler=optuna.samplers.TPESampler(
+                    seed=self.config.seed, n_startup_trials=2 * _STARTUP, multivariate=True
+                ),
+                pruner=pruner,
+                load_if_exists=True,
+            )
+        except (ValueError, KeyError, json.JSONDecodeError) as error:
+            raise StoreError(
+                "trials.log of study {id} cannot be read: {error}.",
+                "Its runs are still there, under Runs; begin another search.",
+                id=self.id,
+                error=error,
+            ) from error
+
+    def draw(self) -> optuna.Trial:
+        """The next trial."""
+        return self.optuna_study.ask(distributions(dict(self.settings.space)))
+
+    def trials(self) -> list[optuna.trial.FrozenTrial]:
+        """All trials, in the order in which they were drawn."""
+        return self.optuna_study.get_trials(deepcopy=False)
+
+
+def create_study(
+    store: RunStore, config: RunConfig, space: Space, budget: Budget, **options: Any
+) -> Study:
+    """A new study whose first trial is the configuration itself.
+
+    Args:
+        config: with the number of epochs resolved, where that is searched.
+        options: further values of `Settings`.
+    """
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_urlsafe(9)}"
+    study = Study(store.root / "studies" / name)
+    values = config.to_dict()
+    space = containing(space, values)
+    settings = Settings(
+        owner=store.visitor.name, created=time.time(), config=values, space=space,
+        **vars(budget), **options,
+    )  # fmt: skip
+    with disk.writing(study.folder):
+        study.folder.mkdir(parents=True)
+    disk.write_atomically(study.folder / "study.json", settings.model_dump_json(indent=2) + "\n")
+    study.optuna_study.enqueue_trial({name: values[name] for name in space})
+    return study
+
+
+def studies(store: RunStore) -> list[Study]:
+    """The visitor's studies, the newest first."""
+    folders = sorted(store.root.glob("studies/*/"), reverse=True)
+    found = [Study(folder) for folder in folders if (folder / "study.json").exists()]
+    return [study for study in found if _is_visible(store, study)]
+
+
+def find_study(store: RunStore, study_id: str) -> Study:
+    """The study of that id; raises JobError where there is none that the visitor may see."""
+    for study in studies(store):
+        if study.id == study_id:
+            return study
+    raise JobError("There is no such search.", "Choose one from the list.")
+
+
+def _is_visible(store: RunStore, study: Study) -> bool:
+    try:
+        return store.visitor.alone or store.visitor.owns(study.settings.owner)
+    except StoreError:
+        return store.visitor.alone
+
+
+def trial_run(store: RunStore, trial: optuna.trial.FrozenTrial) -> Run | None:
+    """The run of a trial; None where it was deleted."""
+    run_id = trial.user_attrs.get(RUN)
+    try:
+        return store.everyone.get(run_id)
+    except StoreError:
+        return None

@@ -1,0 +1,183 @@
+"""Hyperparameter search: its space, its budget, its trials as runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from optuna.trial import TrialState
+
+from finetune import config as run_config
+from finetune.config import Range, RunConfig
+from finetune.errors import ConfigError, FinetuneError
+from finetune.jobs import scheduler, service, workers
+from finetune.jobs.search import command, driver, results
+from finetune.jobs.search.space import Budget, containing, default_space, read_space, searchable
+from finetune.jobs.search.study import Study, find_study, trial_run
+from finetune.runs.store import RunStore
+
+BASE = RunConfig(max_steps=100)
+RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
+
+
+@pytest.fixture
+def stand_in(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Workers that train nothing: a rate's F1 is the better the nearer it is to the default."""
+    monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")
+    yield
+    for run in store.runs():
+        workers.kill_worker(run)
+
+
+def go_on(store: RunStore, study: Study, until: int = 10**6) -> None:
+    """Advance a study to its end, or until so many trials have ended."""
+    deadline = time.monotonic() + 90
+    while driver.advance(store, study):
+        scheduler.dispatch_queue(store)
+        assert time.monotonic() < deadline, results.list_trials(store, study)
+        if sum(trial.state.is_finished() for trial in study.trials()) >= until:
+            return
+        time.sleep(0.02)
+
+
+def test_a_space_is_read_as_people_write_it() -> None:
+    text = {
+        "learning_rate": "1e-5..3e-4",
+        "per_device_train_batch_size": "8, 16,8",
+        "warmup_ratio": "",
+    }
+    assert read_space(text) == {
+        "learning_rate": Range(1e-5, 3e-4, log=True),
+        "per_device_train_batch_size": (8, 16),
+        "warmup_ratio": searchable()["warmup_ratio"],
+    }
+    assert len(default_space()) == 4
+    with pytest.raises(ConfigError) as error:
+        read_space({
+            "seed": "1..3", "learning_rate": "3e-4..1e-5", "weight_decay": "0.1", "lora_r": "x, y",
+            "frozen_layers": "0..900",
+        })  # fmt: skip
+    assert set(error.value.problems) == {
+        "seed", "learning_rate", "weight_decay", "lora_r", "frozen_layers",
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="space is empty"):
+        read_space({})
+    for budget in ({"trials": 0}, {"trials": -1}, {"minutes": -2.0}):
+        with pytest.raises(ConfigError):
+            Budget(**budget)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", searchable())
+def test_every_usual_range_lies_within_the_bounds_of_its_field(name: str) -> None:
+    drawn, knob = searchable()[name], run_config.knobs()[name]
+    ends = drawn[:2] if isinstance(drawn, Range) else drawn
+    for value in ends:
+        assert getattr(RunConfig().changed(**{name: value}), name) == value
+    assert knob.kind is not bool
+    wider = containing({name: drawn}, RunConfig().to_dict())[name]
+    value = getattr(RunConfig(), name)
+    assert wider.low <= value <= wider.high if isinstance(wider, Range) else value in wider
+
+
+def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
+    store: RunStore, stand_in: None
+) -> None:
+    start = BASE.changed(learning_rate=5e-4)
+    study = driver.begin_search(store, start, dict(RATES), Budget(trials=12))
+    go_on(store, study)
+    rows = results.list_trials(store, study)
+    assert len(rows) == 12
+    assert rows[0].values["learning_rate"] == 5e-4
+    assert {row.state for row in rows} == {"finished", "pruned"}
+    for row in rows:
+        run = store.get(row.run_id)
+        assert run.about().study == study.id
+        assert run.config().changed(name="", learning_rate=5e-4, eval_steps=-1) == start
+        assert run.has_model() == (row.state == "finished")
+        summary = service.run_summary(store, run)
+        assert summary.status == ("finished" if row.state == "finished" else "stopped")
+        if row.state == "pruned":
+            assert "below the median" in summary.error
+            assert 0 < len(row.curve) < 10
+    best = results.best_trial(rows)
+    assert best is not None
+    assert best.score is not None
+    assert rows[0].score is not None
+    assert best.score > rows[0].score
+    assert results.importance(study) is None  # of one field
+
+
+def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_goes_on(
+    store: RunStore, stand_in: None
+) -> None:
+    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=5), pruning=False)
+    go_on(store, study, until=1)
+    for harm in ("kill", "stop", "delete"):
+        while True:
+            driver.advance(store, study)
+            scheduler.dispatch_queue(store)
+            run = trial_run(store, study.trials()[-1])
+            if run is not None and run.is_alive() and run.events_summary().step > 5:
+                break
+            time.sleep(0.02)
+        if harm == "kill":
+            workers.kill_worker(run)
+        elif harm == "stop":
+            service.stop_run(store, run)
+        else:
+            service.delete_run(store, run)
+        go_on(store, study, until=sum(t.state.is_finished() for t in study.trials()) + 1)
+    again = find_study(store, study.id)  # as another process finds it
+    assert again.settings == study.settings
+    go_on(store, again)
+    states = [trial.state for trial in again.trials()]
+    assert states.count(TrialState.COMPLETE) == 5
+    assert states.count(TrialState.FAIL) == 3
+    assert not driver.advance(store, again)
+
+
+def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
+    store: RunStore, stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=50))
+    go_on(store, study, until=1)
+    study.stop()
+    go_on(store, study)
+    assert len(study.trials()) <= 2
+    monkeypatch.setattr(workers, "WORKER", "no.such.module")
+    failing = driver.begin_search(store, BASE, dict(RATES), Budget(trials=50))
+    go_on(store, failing)
+    assert [trial.state for trial in failing.trials()] == [TrialState.FAIL] * 5
+
+
+def test_minutes_are_a_budget_too(store: RunStore, stand_in: None) -> None:
+    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=0, minutes=0.03))
+    go_on(store, study)
+    assert 1 <= len(study.trials()) < 6
+
+
+def test_a_damaged_study_is_named(store: RunStore, stand_in: None) -> None:
+    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    (study.folder / "trials.log").write_text("not a journal\n" * 3)
+    with pytest.raises(FinetuneError, match=f"study {study.id} cannot be read"):
+        driver.advance(store, Study(study.folder))
+    driver.advance_all(store)  # the others go on
+    (study.folder / "study.json").write_text("{}")
+    with pytest.raises(FinetuneError, match="begin another search"):
+        Study(study.folder).settings  # noqa: B018
+
+
+def test_the_command_line_searches(
+    store: RunStore, stand_in: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--runs", str(store.root), "--max_steps", "60", "--trials", "3"]
+    assert command.main([*flags, "--over", "learning_rate=1e-6..1e-3"]) == 0
+    output = capsys.readouterr().out
+    assert "trial 0 finished f1 1.0000 learning_rate 5e-05" in output
+    assert "best: f1 1.0000" in output
+    assert command.main([*flags, "--over", "learning_rate=1e-3..1e-5"]) == 2
+    assert "must be above its beginning" in capsys.readouterr().err
+    study_id = output.split("search ", 1)[1].split(":", 1)[0]
+    assert command.main(["--runs", str(store.root), "--study", study_id]) == 0
+    assert command.main(["--runs", str(store.root), "--study", "nonsense"]) == 2
