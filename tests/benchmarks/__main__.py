@@ -17,16 +17,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 NAMES = (
-    "training",
-    "quality",
-    "prediction",
-    "load",
-    "page",
-    "memory",
-    "analysis",
-    "cost",
-    "engines",
-)
+    "training", "quality", "prediction", "load", "page", "memory", "analysis", "cost", "engines",
+    "search",
+)  # fmt: skip
 LIMIT = 600  # seconds of each
 BEGIN, END = "<!-- ratios -->\n", "<!-- end of ratios -->\n"
 Table = dict[str, dict[str, str]]  # processor -> benchmark -> ratio

@@ -98,7 +98,7 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
         summary = service.run_summary(store, run)
         assert summary.status == ("finished" if row.state == "finished" else "stopped")
         if row.state == "pruned":
-            assert "below the median" in summary.error
+            assert "the worst quarter" in summary.error
             assert 0 < len(row.curve) < 10
     best = results.best_trial(rows)
     assert best is not None

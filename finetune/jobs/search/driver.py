@@ -90,7 +90,7 @@ def _follow(store: RunStore, study: Study, trial: optuna.trial.FrozenTrial) -> b
         return False
     at_work = summary.status == "running" and not run.stop_requested()
     if at_work and optuna.trial.Trial(study.optuna_study, trial._trial_id).should_prune():
-        _prune(store, study, run, trial)
+        _prune(store, study, run)
     return True
 
 
@@ -101,11 +101,10 @@ def parts(summary: RunSummary, metric: str) -> dict[int, float]:
     return {math.ceil(PARTS * one.step / total): one.metrics[metric] for one in scored}
 
 
-def _prune(store: RunStore, study: Study, run: Run, trial: optuna.trial.FrozenTrial) -> None:
+def _prune(store: RunStore, study: Study, run: Run) -> None:
     """End a trial that is behind the others."""
     reason = _(
-        "Pruned by the search: its score was below the median of the trials before it. Trial {n}.",
-        n=trial.number,
+        "Pruned by the search: it was among the worst quarter of the trials at this point.",
     )
     service.stop_run(store, run, discard=not study.settings.keep_pruned, reason=reason)
 
