@@ -204,6 +204,8 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
         with contextlib.closing(pipeline.train_events(run, stop)) as stream:
             for event in stream:
                 if isinstance(event, events.Stopped):
+                    if _is_taken_away(run):
+                        return attempt.LOST
                     event = _as_requested(run, event)
                 run.append(event)
                 if main_process:
@@ -213,7 +215,8 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     except Terminated:
         seconds = run.events_summary().worked_by(time.time())
         ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
-        if not distributed.is_single_process() and not run.stop_requested():
+        several = attempt.is_attempt() or not distributed.is_single_process()
+        if several and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except Exception as error:
         deleted = events.Stopped(step=0, seconds=0.0)
@@ -229,6 +232,12 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     with contextlib.suppress(StoreError):  # a full disk or a deleted folder: it has been shown
         _append_end(run, ended)
     return 0 if isinstance(ended, events.Stopped) else 1
+
+
+def _is_taken_away(run: Run) -> bool:
+    """Whether an attempt ends, with a checkpoint, though nobody has stopped the run: its machine is
+    taken away, and its engine may begin another attempt."""
+    return attempt.is_attempt() and distributed.is_main_process() and not run.stop_requested()
 
 
 def _note_killed_worker(run: Run) -> None:

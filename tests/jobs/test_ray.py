@@ -7,10 +7,12 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,13 +22,14 @@ from safetensors.torch import load_file
 from finetune.config import PRESETS, RunConfig
 from finetune.errors import JobError
 from finetune.jobs import scheduler, service, workers
-from finetune.jobs.engines import attempt, open_engine, ray_machines, ray_node
+from finetune.jobs.engines import attempt, open_engine, ray_connection, ray_machines, ray_node
 from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
 from finetune.jobs.engines.options import read_options
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.jobs.test_service import until
+from tests.support import toys
 from tests.support.ray_nodes import Nodes, running_cluster
 
 INSTALL = "pip install -r finetune/jobs/engines/requirements-ray.txt"
@@ -79,8 +82,8 @@ def start(
     yield begin
     for run in started:
         workers.kill_worker(run)
-        ticket = read_ticket(run)
-        open_engine(ticket).remove(run, ticket)
+        if run.exists():
+            open_engine(read_ticket(run)).remove(run, read_ticket(run))
 
 
 def ended(store: RunStore, run: Run) -> str:
@@ -182,6 +185,21 @@ def test_it_goes_on_elsewhere_when_a_node_is_killed(
 
 @pytest.mark.long
 @needs_ray
+def test_it_goes_on_when_its_process_is_told_to_end(
+    store: RunStore, start: Callable[..., Run], config: RunConfig
+) -> None:
+    """As a machine's processes are that is taken away."""
+    run = start(config.changed(num_processes=1, max_steps=200), nodes=1)
+    until(trains(run, 25))
+    rank_processes(run)["0"].terminate()
+    assert ended(store, run) == "finished", run.log_tail()
+    assert read_ticket(run).attempt == 2
+    steps = [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
+    assert steps == list(range(1, 201))  # it has written a checkpoint, and none is done again
+
+
+@pytest.mark.long
+@needs_ray
 def test_a_node_that_was_cut_off_and_comes_back_writes_nothing(
     store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
 ) -> None:
@@ -250,9 +268,12 @@ def test_one_that_ended_while_nobody_was_here_has_ended(
 @pytest.mark.long
 @needs_ray
 def test_a_failure_of_the_command_is_the_runs(
-    store: RunStore, start: Callable[..., Run], config: RunConfig
+    store: RunStore, start: Callable[..., Run], config: RunConfig, tmp_path: Path
 ) -> None:
-    run = start(config.changed(learning_rate=1e30))
+    broken = tmp_path / "broken"
+    shutil.copytree(config.checkpoint, broken)
+    toys.overwrite(broken, lambda weights: [tensor.fill_(torch.nan) for tensor in weights.values()])
+    run = start(config.changed(checkpoint=str(broken)))
     assert ended(store, run) == "failed"
     assert "The training loss became" in service.run_summary(store, run).error
     until(lambda: not run.is_alive())
@@ -282,16 +303,23 @@ def test_one_waits_for_another_and_can_be_stopped_or_deleted(
 @pytest.mark.long
 @needs_ray
 def test_what_the_cluster_cannot_do_is_said(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, tmp_path: Path
-) -> None:
+    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     run = start(config.changed(num_processes=5), nodes=3)
     assert ended(store, run) == "failed"
     error = service.run_summary(store, run).error
     assert error.startswith("The run needs 5 x 1 CPU on 3 machine(s); the Ray cluster has ")
     assert "(1 CPU, 0 GPU)" in error
-    run = start(config, address="127.0.0.1:9")
-    assert ended(store, run) == "failed"
-    assert "at 127.0.0.1:9 does not answer" in service.run_summary(store, run).error
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (9, silent.getsockname()[1]):
+            run = start(config, address=f"127.0.0.1:{port}")
+            assert ended(store, run) == "failed"
+            assert f"127.0.0.1:{port} does not answer" in service.run_summary(store, run).error
+    ticket = Ticket(engine="ray", options={"address": cluster.address}, attempt=1, job="a.1")
+    monkeypatch.setattr("ray.__version__", "2.59.0")
+    with pytest.raises(JobError, match=r"is of another version: .* Ray: 2\.60\.0 .* Ray: 2\.59"):
+        open_engine(ticket).state(run, ticket)
 
 
 @pytest.mark.long
@@ -344,6 +372,33 @@ def test_a_machine_that_differs_is_named(values: dict[str, object], text: str) -
         ray_machines.compare_machine("ada", described(**values), here, Path("/runs/1"))
 
 
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "machines", "bundle"),
+    [
+        (2, 2, ["8", "8", "2"], {"CPU": 8}),
+        (4, 2, ["8", "8"], {"CPU": 4}),
+        (3, 1, ["1", "8"], {"CPU": 2}),
+        (2, 1, ["8 2", "64"], {"GPU": 1}),
+        (2, 2, ["8 2", "64"], None),
+        (3, 1, ["2", "2"], None),
+    ],
+)
+def test_a_process_gets_a_gpu_or_its_share_of_a_machine(
+    ranks: int, nodes: int, machines: list[str], bundle: dict[str, int] | None
+) -> None:
+    def list_nodes() -> list[dict[str, object]]:
+        kinds = [dict(zip(("CPU", "GPU"), map(float, m.split()), strict=False)) for m in machines]
+        common = {"Alive": True, "NodeManagerAddress": "10.0.0.1"}
+        return [{**common, "Resources": kind} for kind in kinds]
+
+    ray = SimpleNamespace(nodes=list_nodes)
+    if bundle is None:
+        with pytest.raises(JobError, match="the Ray cluster has 10"):
+            ray_machines.choose_bundle(ray, ranks, nodes)
+    else:
+        assert ray_machines.choose_bundle(ray, ranks, nodes)[0] == bundle
+
+
 def test_without_ray_or_an_address_it_is_said_how_to_get_them(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,9 +421,9 @@ def test_without_ray_or_an_address_it_is_said_how_to_get_them(
     for address, text in (("", "No Ray cluster is named"), ("auto", "'auto' is no address")):
         options = read_options("ray", {"address": address})
         with pytest.raises(JobError, match=text):
-            ray_machines.cluster_address(Ticket(engine="ray", options=options))
+            ray_connection.cluster_address(Ticket(engine="ray", options=options))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
-    assert ray_machines.cluster_address(Ticket(engine="ray")) == "10.0.0.2:6379"
+    assert ray_connection.cluster_address(Ticket(engine="ray")) == "10.0.0.2:6379"
 
 
 @pytest.fixture

@@ -8,28 +8,27 @@ checkpoints into the run's folder itself; what the worker here has to do is to s
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-import threading
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import Any
 
 from finetune.errors import JobError
 from finetune.jobs.engines import attempt, ray_machines, ray_node
 from finetune.jobs.engines.base import Placement, Ticket
 from finetune.jobs.engines.options import RayOptions
+from finetune.jobs.engines.ray_connection import (
+    NAMESPACE,
+    cluster_address,
+    connected,
+    import_ray,
+)
 from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.summary import ENDED
 
 NAME = "ray"
-NAMESPACE = "finetune"  # of the actors' and groups' names
-CONNECT_LIMIT = 20.0  # seconds for the cluster to answer
 _ANSWER_LIMIT = 10.0  # seconds for an actor to answer a question
 _LOOK = 0.5  # seconds between two questions for new output
-_connecting = threading.Lock()
 
 
 class RayCluster:
@@ -41,14 +40,14 @@ class RayCluster:
         self._shown = 0  # lines of the output that `follow` has handed out
 
     def price(self, ticket: Ticket) -> float:
-        _import_ray()
-        ray_machines.cluster_address(ticket)
+        import_ray()
+        cluster_address(ticket)
         return 0.0
 
     def submit(self, run: Run, ticket: Ticket) -> str:
         options, ranks = _options(ticket), _check_config(run, ticket)
         job = f"{run.id}.{ticket.attempt}"
-        with _cluster(ticket) as ray:
+        with connected(ticket) as ray:
             bundle, nodes = ray_machines.choose_bundle(ray, ranks, options.nodes)
             ray_machines.check_nodes(ray, run, nodes)
             group = _find_group(ray, job) or ray.util.placement_group(
@@ -57,30 +56,15 @@ class RayCluster:
                 name=job,
                 lifetime="detached",
             )
-            ray.cloudpickle.register_pickle_by_value(ray_node)
-            actor = ray.remote(ray_node.RankProcess)
-            for rank in range(ranks):
-                actor.options(
-                    name=f"{job}.{rank}",
-                    namespace=NAMESPACE,
-                    lifetime="detached",
-                    get_if_exists=True,
-                    max_concurrency=8,  # it answers while it waits
-                    num_cpus=bundle.get("CPU", 0),
-                    num_gpus=bundle.get("GPU", 0),
-                    scheduling_strategy=_within(group, rank),
-                ).remote(
-                    f"{job}.0",
-                    rank,
-                    ranks,
-                    ["-m", "finetune", "train", "--run", str(run.folder.resolve())],
-                    {attempt.ATTEMPT: str(ticket.attempt), "PYTHONUNBUFFERED": "1"},
-                    ray_machines.SOURCE,
-                )
+            try:
+                _start_actors(ray, run, ticket, job, group, bundle)
+            except BaseException:
+                _release(ray, job)
+                raise
         return job
 
     def state(self, run: Run, ticket: Ticket) -> Placement:
-        with _cluster(ticket) as ray:
+        with connected(ticket) as ray:
             group = _find_group(ray, ticket.job)
             if group is None:
                 return _forgotten(run)
@@ -94,7 +78,7 @@ class RayCluster:
 
     def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
         """The lines of rank 0's output; asked again, those that were not handed out yet."""
-        with _cluster(ticket) as ray:
+        with connected(ticket) as ray:
             while (head := _find_actor(ray, f"{ticket.job}.0")) is not None:
                 try:
                     answer = head.output.remote(self._shown)
@@ -112,12 +96,12 @@ class RayCluster:
     def stop(self, run: Run, ticket: Ticket, now: bool = False) -> None:
         # The run's STOP file is in the folder that its process looks at, once it has begun.
         if now or self.state(run, ticket).status == "waiting":
-            with _cluster(ticket) as ray:
+            with connected(ticket) as ray:
                 _release(ray, ticket.job)
 
     def fetch(self, run: Run, ticket: Ticket) -> bytes:
         """Nothing: all is in the run's folder. The cluster gets the attempt's place back."""
-        with _cluster(ticket) as ray:
+        with connected(ticket) as ray:
             _release(ray, ticket.job)
         self._shown = 0
         return b""
@@ -126,88 +110,13 @@ class RayCluster:
         if not ticket.job:
             return
         # On a cluster that does not answer, the process ends once the run's folder has gone.
-        with contextlib.suppress(JobError), _cluster(ticket) as ray:
+        with contextlib.suppress(JobError), connected(ticket) as ray:
             _release(ray, ticket.job)
             ray.shutdown()  # this process is an app's, which stays
 
 
 def _options(ticket: Ticket) -> RayOptions:
     return RayOptions(**ticket.options)
-
-
-def _import_ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-        import ray.exceptions
-        import ray.util
-        from ray import cloudpickle  # noqa: F401
-    except ImportError as error:
-        raise JobError(
-            "Ray is not installed here ({error}).",
-            "pip install -r finetune/jobs/engines/requirements-ray.txt",
-            error=error,
-        ) from error
-    return ray
-
-
-@contextlib.contextmanager
-def _cluster(ticket: Ticket) -> Iterator[Any]:
-    """Ray, connected to the cluster; its errors become a `JobError`."""
-    ray, address = _import_ray(), ray_machines.cluster_address(ticket)
-    try:
-        with _connecting:
-            _connect(ray, address)
-        yield ray
-    except (ray.exceptions.RayError, OSError, RuntimeError) as error:
-        raise _no_answer(address, str(error)) from error
-
-
-def _no_answer(address: str, reason: str) -> JobError:
-    lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    return JobError(
-        "The Ray cluster at {address} does not answer: {reason}.",
-        "See with `ray status --address {address}` that it runs; this machine must be one of it.",
-        address=address,
-        reason=" ".join(lines)[:300].rstrip("."),
-    )
-
-
-def _connect(ray: Any, address: str) -> None:
-    """Connect this process; in a thread, for Ray itself tries for a minute."""
-    if ray.is_initialized():
-        return
-    host, port = address.rsplit(":", 1)
-    socket.create_connection((host.strip("[]"), int(port)), _ANSWER_LIMIT).close()
-    failures: list[Exception] = []
-
-    def connect() -> None:
-        try:
-            ray.init(
-                address=address,
-                namespace=NAMESPACE,
-                log_to_driver=False,
-                ignore_reinit_error=True,
-                logging_level="ERROR",
-            )
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=connect, name="ray", daemon=True)
-    thread.start()
-    thread.join(CONNECT_LIMIT)
-    if thread.is_alive():
-        raise _no_answer(address, _("it was asked for {n} seconds", n=int(CONNECT_LIMIT)))
-    if failures and "ersion mismatch" in str(failures[0]):
-        raise JobError(
-            "The Ray cluster at {address} is of another version: {reason}",
-            "Install the same Ray and Python on all machines: pip install ray=={version}",
-            address=address,
-            reason=" ".join(str(failures[0]).split())[:300],
-            version=version("ray"),
-        ) from failures[0]
-    if failures:
-        raise _no_answer(address, str(failures[0])) from failures[0]
 
 
 def _check_config(run: Run, ticket: Ticket) -> int:
@@ -235,10 +144,28 @@ def _strategy(ranks: int, nodes: int) -> str:
     return "STRICT_SPREAD" if nodes == ranks else "SPREAD"
 
 
-def _within(group: Any, rank: int) -> Any:
+def _start_actors(
+    ray: Any, run: Run, ticket: Ticket, job: str, group: Any, bundle: dict[str, int]
+) -> None:
+    """Let an actor a process be started, each in its part of the group, once it has its place."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
+    arguments = ["-m", "finetune", "train", "--run", str(run.folder.resolve())]
+    variables = {attempt.ATTEMPT: str(ticket.attempt), "PYTHONUNBUFFERED": "1"}
+    ray.cloudpickle.register_pickle_by_value(ray_node)
+    actor = ray.remote(ray_node.RankProcess)
+    ranks = group.bundle_count
+    for rank in range(ranks):
+        actor.options(
+            name=f"{job}.{rank}",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_concurrency=8,  # it answers while it waits
+            num_cpus=bundle.get("CPU", 0),
+            num_gpus=bundle.get("GPU", 0),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank),
+        ).remote(f"{job}.0", rank, ranks, arguments, variables, ray_machines.SOURCE)
 
 
 def _find_group(ray: Any, job: str) -> Any:
@@ -270,10 +197,11 @@ def _ask_ranks(ray: Any, job: str, ranks: int) -> tuple[dict[int, int | None], d
     questions = {}
     for rank in range(ranks):
         if (actor := _find_actor(ray, f"{job}.{rank}")) is None:
-            gone[rank] = ""
+            gone[rank] = _("Its actor is not there any more.")
         else:
             questions[actor.exit_code.remote()] = rank
-    ray.wait(list(questions), num_returns=max(1, len(questions)), timeout=_ANSWER_LIMIT)
+    if questions:
+        ray.wait(list(questions), num_returns=len(questions), timeout=_ANSWER_LIMIT)
     for question, rank in questions.items():
         try:
             codes[rank] = ray.get(question, timeout=0)
@@ -288,13 +216,13 @@ def _judge(codes: dict[int, int | None], gone: dict[int, str]) -> Placement:
     """How an attempt is, by its processes' exit codes."""
     if codes.get(0) == 0:  # the one that writes; the others have nothing to do after it
         return Placement("ended", 0)
+    for rank, cause in gone.items():
+        reason = _("The machine of process {rank} has gone. {cause}", rank=rank, cause=cause)
+        return Placement("ended", lost=True, reason=reason)
     for rank, code in codes.items():
         if code not in (None, 0, attempt.LOST):
             reason = _("Process {rank} of the run ended with exit code {n}.", rank=rank, n=code)
             return Placement("ended", code, reason)
-    for rank, cause in gone.items():
-        reason = _("The machine of process {rank} has gone. {cause}", rank=rank, cause=cause)
-        return Placement("ended", lost=True, reason=str(reason).strip())
     if attempt.LOST in codes.values():
         return Placement("ended", lost=True, reason=_("The run's processes lost each other."))
     return Placement("running")

@@ -1,41 +1,20 @@
-"""The machines of a Ray cluster: where they are, what a run's processes get there, and whether a
-machine has what a run needs."""
+"""The machines of a Ray cluster: what a run's processes get there, and whether a machine has what
+a run needs."""
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 from typing import Any
 
 from finetune.errors import JobError
 from finetune.jobs.engines import ray_node
-from finetune.jobs.engines.base import TICKET, Ticket
-from finetune.jobs.engines.options import RayOptions
+from finetune.jobs.engines.base import TICKET
 from finetune.runs.run import Run
 
 SOURCE = str(Path(__file__).resolve().parent.parent.parent.parent)  # holds this project
 _PACKAGES = ("torch", "transformers", "ray")  # of the same version on all machines
 _LOOK_LIMIT = 120.0  # seconds for a machine to start a process and look for the run's folder
 _KINDS = ("CPU", "GPU")
-_ADDRESS = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):(\d+)")
-
-
-def cluster_address(ticket: Ticket) -> str:
-    """HOST:PORT of the cluster."""
-    address = RayOptions(**ticket.options).address or os.environ.get("RAY_ADDRESS", "")
-    if not address:
-        raise JobError(
-            "No Ray cluster is named.",
-            "Give --address HOST:PORT, or set RAY_ADDRESS=HOST:PORT.",
-        )
-    if not _ADDRESS.fullmatch(address):  # `local` would start a cluster, `auto` join any
-        raise JobError(
-            "{address!r} is no address of a Ray cluster.",
-            "Give HOST:PORT, as `ray start --head` shows it, by --address or RAY_ADDRESS.",
-            address=address,
-        )
-    return address
 
 
 def choose_bundle(ray: Any, ranks: int, nodes: int) -> tuple[dict[str, int], list[Any]]:
