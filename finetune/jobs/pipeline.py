@@ -288,6 +288,7 @@ class _Training:
         def save_predictions(
             step: int, logits: loop.Logits, labels: loop.Labels
         ) -> dict[str, list[float]]:
+            run.check_writable()
             with disk.writing(_("The predictions"), StoreError, RESUME):
                 saved_predictions.save_logits(run, step, logits, labels)
             confusion = confusion_matrix(labels, logits.argmax(axis=1), len(pairs.labels))
@@ -297,6 +298,7 @@ class _Training:
         def save_best(step: int, classifier: Any, weights: loop.Weights | None) -> None:
             with disk.writing(_("The best model"), StoreError, RESUME):
                 merged = model.merged_model(classifier)
+                run.check_writable()
                 model.save_model(merged, tokenizer, run.folder / "best", weights, step)
 
         def save_checkpoint(step: int, write: Any) -> None:

@@ -227,7 +227,7 @@ def _stop_overdue(store: RunStore) -> None:
         summary = store.summary(run)
         if not run.owner or run.stop_requested() or summary.status in ENDED:
             continue
-        if not is_remote(run) and summary.worked_by(time.time()) > 60 * limit:
+        if read_ticket(run).engine != "hub-job" and summary.worked_by(time.time()) > 60 * limit:
             run.request_stop(reason=reason)
             workers.end_worker(run)
 

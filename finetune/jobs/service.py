@@ -51,6 +51,7 @@ def start_runs(
     if ticket is not None and ticket.engine != LOCAL:
         configs = [cost.with_checkpoints(store, config) for config in configs]
     configs = [catalog.with_absolute_paths(config) for config in configs]
+    _check_visitors_ticket(store, ticket)
     for config in configs:
         _check(store, config)
     with store_lock(store):
@@ -97,6 +98,12 @@ def _check_visitors_config(store: RunStore, config: RunConfig) -> None:
         )
     if problems:
         raise ConfigError(problems)
+
+
+def _check_visitors_ticket(store: RunStore, ticket: Ticket | None) -> None:
+    """See that a visitor names no cluster: the app's owner does, by RAY_ADDRESS."""
+    if ticket is not None and ticket.options.get("address") and not store.visitor.alone:
+        raise ConfigError({"address": _("cannot be named here; leave it empty")})
 
 
 def _check_share(store: RunStore, more: int, places: int) -> None:
@@ -159,6 +166,7 @@ def resume_run(store: RunStore, run: Run, ticket: Ticket | None = None, token: s
                 "Start one of fewer steps, or use a copy of this app of your own.",
                 most=most,
             )
+        _check_visitors_ticket(store, ticket)
         former = read_ticket(run)
         if ticket is not None and not former.job:  # else that job is followed to its end first
             write_ticket(run, ticket.model_copy(update={"attempt": former.attempt}))

@@ -22,7 +22,7 @@ from finetune.data import catalog
 from finetune.environment import caches, logs
 from finetune.errors import FinetuneError, JobError, StoreError
 from finetune.jobs import background, check, cost, engines, pipeline, workers
-from finetune.jobs.engines import LOCAL
+from finetune.jobs.engines import LOCAL, attempt
 from finetune.jobs.engines import arguments as engine_arguments
 from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
 from finetune.jobs.pipeline import StopSwitch, Terminated
@@ -77,6 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
     show = TerminalBar() if sys.stderr.isatty() or not args.run else print_event
+    if attempt.is_attempt():
+        return _leave(_carry_out_attempt(run, show))
     if not distributed.is_main_process():
         return _leave(carry_out_run(run, show))
     single = distributed.is_single_process()
@@ -104,6 +106,17 @@ def _leave(status: int) -> int:
     return status
 
 
+def _carry_out_attempt(run: Run, show: Callable[[events.Event], None]) -> int:
+    """Carry out an attempt here, for the engine that has started this process; the exit status. The
+    run's lock is held by the worker that follows the attempt."""
+    attempt.end_with_parent()
+    try:
+        return carry_out_run(run, show)
+    except attempt.Superseded:
+        print("a later attempt has this run", flush=True)
+        return attempt.LOST
+
+
 def _follow_elsewhere(run: Run, show: Callable[[events.Event], None]) -> int:
     """Let another engine carry the run out, and follow it; the exit status. Ctrl-C stops the run,
     keeping its best model."""
@@ -121,9 +134,9 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
     if args.run:
         folder = args.run if args.run.is_dir() else args.runs / args.run
         store = RunStore(folder.parent)
-        run = store.get(folder.name)
+        run = attempt.as_attempt(store.get(folder.name))
         run.config()
-        if main_process:
+        if main_process and not attempt.is_attempt():
             _take_up(store, run, ticket)
         return run if main_process else _RankView(run.folder.parent, run.config())
     values: dict[str, Any] = {}
@@ -191,6 +204,8 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
         with contextlib.closing(pipeline.train_events(run, stop)) as stream:
             for event in stream:
                 if isinstance(event, events.Stopped):
+                    if _is_taken_away(run):
+                        return attempt.LOST
                     event = _as_requested(run, event)
                 run.append(event)
                 if main_process:
@@ -200,7 +215,8 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     except Terminated:
         seconds = run.events_summary().worked_by(time.time())
         ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
-        if not distributed.is_single_process() and not run.stop_requested():
+        several = attempt.is_attempt() or not distributed.is_single_process()
+        if several and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except Exception as error:
         deleted = events.Stopped(step=0, seconds=0.0)
@@ -208,12 +224,20 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     finally:
         if not run.exists():
             shutil.rmtree(run.folder, ignore_errors=True)
+    if ended is _LOST and attempt.is_attempt():
+        return attempt.LOST  # its engine may begin another attempt
     if main_process:
         show(ended)
         _clean_up(run, ended)
     with contextlib.suppress(StoreError):  # a full disk or a deleted folder: it has been shown
         _append_end(run, ended)
     return 0 if isinstance(ended, events.Stopped) else 1
+
+
+def _is_taken_away(run: Run) -> bool:
+    """Whether an attempt ends, with a checkpoint, though nobody has stopped the run: its machine is
+    taken away, and its engine may begin another attempt."""
+    return attempt.is_attempt() and distributed.is_main_process() and not run.stop_requested()
 
 
 def _note_killed_worker(run: Run) -> None:
@@ -239,7 +263,7 @@ def _clean_up(run: Run, event: events.Event) -> None:
 def _append_end(run: Run, ended: events.Event) -> None:
     """Write how the run ended; once, though every rank comes here, the one that knows first."""
     if not distributed.is_single_process():
-        run = Run(run.folder)
+        run = attempt.as_attempt(Run(run.folder))
         # Seconds in which a rank that knows the cause can write it down.
         patience = 3.0 if ended is _LOST else not distributed.is_main_process()
         deadline = time.monotonic() + patience

@@ -87,12 +87,16 @@ class JobFolder:
         """Whether the job's worker lives: from before it is started until its last process ends."""
         return _is_held(self.lock_file) or _is_held(self.rank_lock_file)
 
+    def check_writable(self) -> None:
+        """Called before this process writes what counts; raises where it may not any more."""
+
     def append(self, event: Event) -> None:
         """Add one event."""
         self.append_line(event.model_dump_json().encode())
 
     def append_line(self, line: bytes) -> None:
         """Add an event's line; a single write, so that lines of two processes never mix."""
+        self.check_writable()
         line += b"\n"
         otherwise = message("the model saved last is kept")
         with (

@@ -177,6 +177,7 @@ class Run(JobFolder):
 
     def begin_checkpoint(self) -> Path:
         """An empty folder to write a checkpoint into; a deleted run's folder is not made again."""
+        self.check_writable()
         shutil.rmtree(self.unfinished_checkpoint, ignore_errors=True)
         self.checkpoints_folder.mkdir(exist_ok=True)
         self.unfinished_checkpoint.mkdir()
@@ -190,6 +191,7 @@ class Run(JobFolder):
         """
         name = f"step-{step:09d}.{time.time_ns()}"  # the same step may be written again
         disk.sync_folder(self.unfinished_checkpoint)
+        self.check_writable()
         os.replace(self.unfinished_checkpoint, self.checkpoints_folder / name)
         disk.sync(self.checkpoints_folder)
         for old in self.checkpoints()[:-keep]:

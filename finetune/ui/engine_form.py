@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gradio as gr
 
+from finetune import owners
 from finetune.errors import JobError
 from finetune.jobs import engines
 from finetune.jobs.cost import Estimate
@@ -22,7 +25,7 @@ from finetune.ui.feedback import Updates, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
-HUB_JOB = "hub-job"
+HUB_JOB, RAY = "hub-job", "ray"
 _USUAL = "t4-small"  # the flavor to begin with, where it is offered
 _SHOWN, _HIDDEN = [["ft-engine"], ["ft-engine", "ft-unseen"]]
 
@@ -35,12 +38,16 @@ class Choice(NamedTuple):
     minutes: float = 0
     dollars_a_run: float = 0
     dollars_a_day: float = 0
+    address: str = ""  # of a Ray cluster
+    nodes: float = 1
     agreed: bool = False
     prices: Mapping[str, float] = MappingProxyType({})  # US dollars an hour by flavor, as shown
     typed: str = ""  # a token
 
     def ticket(self) -> Ticket:
         """The ticket that was chosen; raises ConfigError for options that are wrong."""
+        if self.engine == RAY:
+            return make_ticket(RAY, {"address": self.address or "", "nodes": self.nodes})
         if self.engine != HUB_JOB:
             return make_ticket(self.engine or LOCAL, {})
         names = ("flavor", "minutes", "dollars_a_run", "dollars_a_day")
@@ -58,7 +65,10 @@ class EngineForm:
     def draw(self) -> None:
         """Lay out the controls where it is called, and wire those that need no others."""
         usual = HubJobOptions()
-        labels = [(gettext(label), name) for name, label in engines.LABELS.items()]
+        offered = {**engines.LABELS}
+        if owners.is_shared() and not os.environ.get("RAY_ADDRESS"):
+            del offered[RAY]  # a visitor names no address
+        labels = [(gettext(label), name) for name, label in offered.items()]
         self.engine = gr.Dropdown(
             labels, value=LOCAL, label=gettext("Train on"), elem_id="engine", interactive=True
         )
@@ -90,16 +100,27 @@ class EngineForm:
             )  # fmt: skip
             self.price = elements.notice("job-price")
             self.agreed = gr.Checkbox(False, label=gettext("I agree to pay"), elem_id="job-agreed")
+        with gr.Row(elem_id="ray-options", elem_classes=_HIDDEN) as self.cluster:
+            self.address = gr.Textbox(
+                label=gettext("Address of the cluster"), placeholder="HOST:6379", max_lines=1,
+                elem_id="ray-address", info=gettext("Empty for that of RAY_ADDRESS."),
+                visible=not owners.is_shared(), min_width=200,
+            )  # fmt: skip
+            self.nodes = gr.Number(
+                1, step=1, label=gettext("Machines"), elem_id="ray-nodes", min_width=130,
+                info=gettext("Over which its processes are spread."),
+            )  # fmt: skip
+        self.warning = elements.notice("engine-warning")
         self.prices = gr.State({})
         self.inputs: list[Any] = [
-            self.engine, self.flavor, self.minutes, self.a_run, self.a_day, self.agreed,
-            self.prices, self.token,
+            self.engine, self.flavor, self.minutes, self.a_run, self.a_day, self.address,
+            self.nodes, self.agreed, self.prices, self.token,
         ]  # fmt: skip
         self.outputs = elements.components(self)
         asking = [self.engine.change, self.token.change]
         inputs = [self.engine, self.token]
         shown = gr.on(asking, self.on_engine, inputs, self.outputs, **feedback.LATEST)
-        boxes = (self.flavor, self.minutes, self.a_run, self.a_day)
+        boxes = (self.flavor, self.minutes, self.a_run, self.a_day, self.address, self.nodes)
         # What is agreed to is the price that is shown.
         self.changed = [shown.then, *(box.change for box in boxes)]
         changes = [self.engine.change, *(box.change for box in boxes)]
@@ -110,9 +131,14 @@ class EngineForm:
         self, store: RunStore, engine: str, typed: str = "", oauth: gr.OAuthToken | None = None
     ) -> Updates:
         """Another engine was chosen: its machines with their prices."""
+        shown = {
+            self.options: gr.update(elem_classes=_SHOWN if engine == HUB_JOB else _HIDDEN),
+            self.cluster: gr.update(elem_classes=_SHOWN if engine == RAY else _HIDDEN),
+            self.price: "",
+            self.warning: _missing_ray() if engine == RAY else "",
+        }
         if engine != HUB_JOB:
-            return {self.options: gr.update(elem_classes=_HIDDEN), self.price: ""}
-        shown = {self.options: gr.update(elem_classes=_SHOWN)}
+            return shown
         try:
             from finetune.jobs.engines.hub_jobs import HubJobs
 
@@ -157,3 +183,11 @@ class EngineForm:
                 "Choose a machine and tick that you agree to its price.",
             )
         return ticket
+
+
+def _missing_ray() -> str:
+    """What to do where Ray is not installed; empty where it is."""
+    if find_spec("ray") is not None:
+        return ""
+    fact = gettext("Ray is not installed here.")
+    return feedback.note(f"{fact} pip install -r finetune/jobs/engines/requirements-ray.txt")

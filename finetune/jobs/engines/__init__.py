@@ -13,8 +13,12 @@ from finetune.runs.run import Run
 
 __all__ = ["LABELS", "LOCAL", "PLACES", "carry_out", "is_remote", "open_engine"]
 
-LABELS = {LOCAL: _("This machine"), "hub-job": _("Hugging Face Job")}
-PLACES = {"hub-job": 100}  # runs at a time; this machine's are its devices
+LABELS = {
+    LOCAL: _("This machine"),
+    "hub-job": _("Hugging Face Job"),
+    "ray": _("Ray cluster"),
+}
+PLACES = {"hub-job": 100, "ray": 8}  # runs at a time; this machine's are its devices
 
 
 def is_remote(run: Run) -> bool:
@@ -33,6 +37,10 @@ def open_engine(ticket: Ticket, token: str = "") -> Engine:
         from finetune.jobs.engines.hub_jobs import HubJobs
 
         return HubJobs(token or (None if owners.is_shared() else client.stored_token()))
+    if ticket.engine == "ray":
+        from finetune.jobs.engines.ray_cluster import RayCluster
+
+        return RayCluster()
     raise JobError(
         "There is no engine {engine!r}.",
         "Choose one of: {engines}.",
@@ -47,4 +55,5 @@ def carry_out(run: Run, token: str = "", show: Callable[[Event], None] = lambda 
     from finetune.jobs.engines import supervisor
 
     ticket = read_ticket(run)
-    return supervisor.supervise(run, lambda: open_engine(ticket, token), show=show)
+    restarts = ticket.options.get("max_failures", 0)
+    return supervisor.supervise(run, lambda: open_engine(ticket, token), restarts, show)

@@ -16,7 +16,7 @@ from finetune import disk
 from finetune.runs.run import Run
 
 LOCAL = "local"
-_FILE = "engine.json"
+TICKET = "engine.json"
 
 
 class Ticket(BaseModel, frozen=True, defer_build=True):
@@ -41,14 +41,14 @@ class Ticket(BaseModel, frozen=True, defer_build=True):
 def read_ticket(run: Run) -> Ticket:
     """A run's ticket; one of this machine where it has none, or none that can be read."""
     try:
-        return disk.read_cached(run.folder / _FILE, Ticket.model_validate_json)
+        return disk.read_cached(run.folder / TICKET, Ticket.model_validate_json)
     except (OSError, ValidationError):
         return Ticket()
 
 
 def write_ticket(run: Run, ticket: Ticket) -> Ticket:
     """Write a run's ticket down; returns it."""
-    disk.write_atomically(run.folder / _FILE, ticket.model_dump_json(indent=2) + "\n")
+    disk.write_atomically(run.folder / TICKET, ticket.model_dump_json(indent=2) + "\n")
     return ticket
 
 

@@ -39,7 +39,20 @@ class HubJobOptions(BaseModel):
         return self.price * self.minutes / 60
 
 
-OPTIONS: dict[str, type[BaseModel]] = {"hub-job": HubJobOptions}
+class RayOptions(BaseModel):
+    """What a person chooses for a Ray cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    address: str = ""
+    """The Ray cluster, as HOST:PORT; that of the environment variable RAY_ADDRESS where empty."""
+    nodes: int = Field(1, ge=1, le=64)
+    """How many machines of the cluster the run's processes are spread over."""
+    max_failures: int = Field(3, ge=0)
+    """How often a run whose machine was lost goes on from its last checkpoint on others."""
+
+
+OPTIONS: dict[str, type[BaseModel]] = {"hub-job": HubJobOptions, "ray": RayOptions}
 
 
 def make_ticket(engine: str, values: dict[str, Any]) -> Ticket:

@@ -7,6 +7,7 @@ run goes on from the ticket.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -87,21 +88,33 @@ class _Attempt:
 
     def carry_out(self) -> Placement:
         """Submit it where that was not done, and follow it to its end."""
-        if not self._ticket.job:
+        submitted = not self._ticket.job
+        if submitted:
             self._submit()
-        self._run.append(events.PhaseStarted(phase=Phase.WAIT, detail=self._ticket.place))
+        if submitted or (self._is_told_ended() and not self._has_ended()):
+            self._run.append(events.PhaseStarted(phase=Phase.WAIT, detail=self._ticket.place))
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
         placement = self._follow()
         self._ended.set()
         reader.join(5)
         self._take_output()
-        self._run.append(events.PhaseStarted(phase=Phase.FETCH))
+        if not self._is_told_ended():  # else all is here
+            self._run.append(events.PhaseStarted(phase=Phase.FETCH))
         content = self._engine.fetch(self._run, self._ticket)
         for frame in frames.split(content[self._next :], self._ticket.attempt, self._next):
             self._take(frame, last_too=True)
         self._ticket = write_ticket(self._run, self._ticket.model_copy(update={"job": ""}))
         return placement
+
+    def _is_told_ended(self) -> bool:
+        """Whether the run's events say that it has ended."""
+        return self._run.events_summary().status in ENDED
+
+    def _has_ended(self) -> bool:
+        with contextlib.suppress(FinetuneError):
+            return self._engine.state(self._run, self._ticket).status == "ended"
+        return False
 
     def _submit(self) -> None:
         """Begin the attempt; one whose submission was cut short is the same attempt."""

@@ -1,0 +1,243 @@
+"""A Ray cluster as an engine, whose machines share the folder of the runs.
+
+An attempt is a placement group and an actor a process (`ray_node`); they are detached and have
+names, so that a later worker of the run finds them. The process of rank 0 writes events, models and
+checkpoints into the run's folder itself; what the worker here has to do is to see whether all live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from finetune.errors import JobError
+from finetune.jobs.engines import attempt, ray_machines, ray_node
+from finetune.jobs.engines.base import Placement, Ticket
+from finetune.jobs.engines.options import RayOptions
+from finetune.jobs.engines.ray_connection import (
+    NAMESPACE,
+    cluster_address,
+    connected,
+    import_ray,
+)
+from finetune.messages import message as _
+from finetune.runs.run import Run
+from finetune.runs.summary import ENDED
+
+NAME = "ray"
+_ANSWER_LIMIT = 10.0  # seconds for an actor to answer a question
+_LOOK = 0.5  # seconds between two questions for new output
+
+
+class RayCluster:
+    """The engine. Every method raises a `JobError` where Ray is missing or does not answer."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self._shown = 0  # lines of the output that `follow` has handed out
+
+    def price(self, ticket: Ticket) -> float:
+        import_ray()
+        cluster_address(ticket)
+        return 0.0
+
+    def submit(self, run: Run, ticket: Ticket) -> str:
+        options, ranks = _options(ticket), _check_config(run, ticket)
+        job = f"{run.id}.{ticket.attempt}"
+        with connected(ticket) as ray:
+            bundle, nodes = ray_machines.choose_bundle(ray, ranks, options.nodes)
+            ray_machines.check_nodes(ray, run, nodes)
+            group = _find_group(ray, job) or ray.util.placement_group(
+                [bundle] * ranks,
+                strategy=_strategy(ranks, options.nodes),
+                name=job,
+                lifetime="detached",
+            )
+            try:
+                _start_actors(ray, run, ticket, job, group, bundle)
+            except BaseException:
+                _release(ray, job)
+                raise
+        return job
+
+    def state(self, run: Run, ticket: Ticket) -> Placement:
+        with connected(ticket) as ray:
+            group = _find_group(ray, ticket.job)
+            if group is None:
+                return _forgotten(run)
+            if ray.util.placement_group_table(group)["state"] == "PENDING":
+                return Placement("waiting")
+            codes, gone = _ask_ranks(ray, ticket.job, group.bundle_count)
+            placement = _judge(codes, gone)
+            if placement.lost:
+                _release(ray, ticket.job)
+            return placement
+
+    def follow(self, run: Run, ticket: Ticket) -> Iterator[str]:
+        """The lines of rank 0's output; asked again, those that were not handed out yet."""
+        with connected(ticket) as ray:
+            while (head := _find_actor(ray, f"{ticket.job}.0")) is not None:
+                try:
+                    answer = head.output.remote(self._shown)
+                    lines, ended = ray.get(answer, timeout=_ANSWER_LIMIT)
+                except ray.exceptions.GetTimeoutError:  # it waits for its machine
+                    continue
+                except ray.exceptions.RayActorError:  # `state` says it
+                    return
+                self._shown += len(lines)
+                yield from lines
+                if ended:
+                    return
+                time.sleep(_LOOK)
+
+    def stop(self, run: Run, ticket: Ticket, now: bool = False) -> None:
+        # The run's STOP file is in the folder that its process looks at, once it has begun.
+        if now or self.state(run, ticket).status == "waiting":
+            with connected(ticket) as ray:
+                _release(ray, ticket.job)
+
+    def fetch(self, run: Run, ticket: Ticket) -> bytes:
+        """Nothing: all is in the run's folder. The cluster gets the attempt's place back."""
+        with connected(ticket) as ray:
+            _release(ray, ticket.job)
+        self._shown = 0
+        return b""
+
+    def remove(self, run: Run, ticket: Ticket) -> None:
+        if not ticket.job:
+            return
+        # On a cluster that does not answer, the process ends once the run's folder has gone.
+        with contextlib.suppress(JobError), connected(ticket) as ray:
+            _release(ray, ticket.job)
+            ray.shutdown()  # this process is an app's, which stays
+
+
+def _options(ticket: Ticket) -> RayOptions:
+    return RayOptions(**ticket.options)
+
+
+def _check_config(run: Run, ticket: Ticket) -> int:
+    """How many processes the run has, as the cluster can start them."""
+    config, nodes = run.config(), _options(ticket).nodes
+    if config.accelerate_config:
+        raise JobError(
+            "accelerate_config is {file!r}, and on a Ray cluster no launcher reads it.",
+            "Leave it empty.",
+            file=config.accelerate_config,
+        )
+    if config.num_processes < nodes:
+        raise JobError(
+            "num_processes is {processes}, and they cannot be spread over {nodes} machines.",
+            "Set num_processes to {nodes} or more, or nodes to {processes}.",
+            processes=config.num_processes,
+            nodes=nodes,
+        )
+    return config.num_processes
+
+
+def _strategy(ranks: int, nodes: int) -> str:
+    if nodes == 1:
+        return "STRICT_PACK"
+    return "STRICT_SPREAD" if nodes == ranks else "SPREAD"
+
+
+def _start_actors(
+    ray: Any, run: Run, ticket: Ticket, job: str, group: Any, bundle: dict[str, int]
+) -> None:
+    """Let an actor a process be started, each in its part of the group, once it has its place."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    arguments = ["-m", "finetune", "train", "--run", str(run.folder.resolve())]
+    variables = {attempt.ATTEMPT: str(ticket.attempt), "PYTHONUNBUFFERED": "1"}
+    ray.cloudpickle.register_pickle_by_value(ray_node)
+    actor = ray.remote(ray_node.RankProcess)
+    ranks = group.bundle_count
+    for rank in range(ranks):
+        actor.options(
+            name=f"{job}.{rank}",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            max_concurrency=8,  # it answers while it waits
+            num_cpus=bundle.get("CPU", 0),
+            num_gpus=bundle.get("GPU", 0),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank),
+        ).remote(f"{job}.0", rank, ranks, arguments, variables, ray_machines.SOURCE)
+
+
+def _find_group(ray: Any, job: str) -> Any:
+    try:
+        return ray.util.get_placement_group(job)
+    except ValueError:
+        return None
+
+
+def _find_actor(ray: Any, name: str) -> Any:
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
+def _forgotten(run: Run) -> Placement:
+    """How an attempt is that the cluster does not know: it may have ended while nobody asked."""
+    if run.events_summary().status in ENDED:
+        return Placement("ended", 0)
+    return Placement("ended", lost=True, reason=_("The Ray cluster does not know the run."))
+
+
+def _ask_ranks(ray: Any, job: str, ranks: int) -> tuple[dict[int, int | None], dict[int, str]]:
+    """The exit codes of the processes whose actors answer (None while they live), and why those
+    are gone that will not answer any more."""
+    codes: dict[int, int | None] = {}
+    gone: dict[int, str] = {}
+    questions = {}
+    for rank in range(ranks):
+        if (actor := _find_actor(ray, f"{job}.{rank}")) is None:
+            gone[rank] = _("Its actor is not there any more.")
+        else:
+            questions[actor.exit_code.remote()] = rank
+    if questions:
+        ray.wait(list(questions), num_returns=len(questions), timeout=_ANSWER_LIMIT)
+    for question, rank in questions.items():
+        try:
+            codes[rank] = ray.get(question, timeout=0)
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
+            codes[rank] = None  # the next answer, or Ray's own look at the machine, says more
+        except ray.exceptions.RayActorError as error:
+            gone[rank] = next(iter(str(error).splitlines()), "")
+    return codes, gone
+
+
+def _judge(codes: dict[int, int | None], gone: dict[int, str]) -> Placement:
+    """How an attempt is, by its processes' exit codes."""
+    if codes.get(0) == 0:  # the one that writes; the others have nothing to do after it
+        return Placement("ended", 0)
+    for rank, cause in gone.items():
+        reason = _("The machine of process {rank} has gone. {cause}", rank=rank, cause=cause)
+        return Placement("ended", lost=True, reason=reason)
+    for rank, code in codes.items():
+        if code not in (None, 0, attempt.LOST):
+            reason = _("Process {rank} of the run ended with exit code {n}.", rank=rank, n=code)
+            return Placement("ended", code, reason)
+    if attempt.LOST in codes.values():
+        return Placement("ended", lost=True, reason=_("The run's processes lost each other."))
+    return Placement("running")
+
+
+def _release(ray: Any, job: str) -> None:
+    """Kill an attempt's processes, and give its place back."""
+    group = _find_group(ray, job)
+    if group is None:
+        return
+    actors = [_find_actor(ray, f"{job}.{rank}") for rank in range(group.bundle_count)]
+    actors = list(filter(None, actors))
+    ended = [actor.end.remote() for actor in actors]
+    if ended:
+        ray.wait(ended, num_returns=len(ended), timeout=_ANSWER_LIMIT)
+    for actor in actors:
+        ray.kill(actor)
+    ray.util.remove_placement_group(group)

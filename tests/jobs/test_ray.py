@@ -1,0 +1,474 @@
+"""Runs on a Ray cluster: a real one of several nodes on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from finetune.config import PRESETS, RunConfig
+from finetune.errors import JobError
+from finetune.jobs import scheduler, service, workers
+from finetune.jobs.engines import attempt, open_engine, ray_connection, ray_machines, ray_node
+from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
+from finetune.jobs.engines.options import make_ticket
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from tests.jobs.test_service import until
+from tests.support import toys
+from tests.support.ray_nodes import Nodes, running_cluster
+
+INSTALL = "pip install -r finetune/jobs/engines/requirements-ray.txt"
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason=f"Ray is not installed ({INSTALL})"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """A cluster of two nodes with a processor each."""
+    with running_cluster(tmp_path_factory.mktemp("home")) as nodes:
+        for _ in range(2):
+            nodes.add()
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def config(toy_checkpoint: Path) -> RunConfig:
+    return RunConfig(
+        checkpoint=str(toy_checkpoint), num_processes=2, per_device_train_batch_size=4,
+        learning_rate=1e-3, max_length=32, max_steps=300, eval_steps=-1, save_steps=20,
+        logging_steps=1, max_train_samples=200, max_eval_samples=30,
+    ).changed(**PRESETS["As the course"])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def here(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run by two processes of this machine."""
+    store = RunStore(tmp_path_factory.mktemp("here"))
+    run = service.start_run(store, config)
+    assert ended(store, run) == "finished", run.log_tail()
+    return run
+
+
+@pytest.fixture
+def start(
+    store: RunStore, cluster: Nodes, processes: list[psutil.Process]
+) -> Iterator[Callable[..., Run]]:
+    """Starts a run on the cluster; what is left of it ends with the test."""
+    started: list[Run] = []
+
+    def begin(config: RunConfig, nodes: int = 2, address: str = "") -> Run:
+        options = {"address": address or cluster.address, "nodes": nodes}
+        ticket = make_ticket("ray", options)
+        started.append(service.start_run(store, config, ticket))
+        until(lambda: workers.worker_process(started[-1]) is not None)
+        return started[-1]
+
+    yield begin
+    for run in started:
+        workers.kill_worker(run)
+        if run.exists():
+            open_engine(read_ticket(run)).remove(run, read_ticket(run))
+
+
+def ended(store: RunStore, run: Run) -> str:
+    def has_ended() -> bool:
+        scheduler.dispatch_queue(store)
+        return service.run_summary(store, run).status not in ("running", "waiting")
+
+    until(has_ended)
+    return service.run_summary(store, run).status
+
+
+def trains(run: Run, step: int = 1) -> Callable[[], bool]:
+    """Whether it has come so far."""
+    return lambda: run.events_summary().step >= step
+
+
+def rank_processes(run: Run) -> dict[str, psutil.Process]:
+    """The run's processes on the cluster's nodes, by their ranks."""
+    members = {}
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+            if words[1:4] == ["-m", "finetune", "train"] and str(run.folder) in words:
+                members[process.environ().get("RANK", "0")] = process
+        except psutil.Error:
+            continue
+    return members
+
+
+def node_of(process: psutil.Process) -> int:
+    """The node that a process of a run is on."""
+    return next(int(parent.pid) for parent in process.parents() if parent.name() == "raylet")
+
+
+def same_weights(first: Run, second: Run) -> bool:
+    one, two = (load_file(run.best / "model.safetensors") for run in (first, second))
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.long
+@needs_ray
+def test_two_nodes_train_what_two_processes_here_do(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run
+) -> None:
+    run = start(config)
+    until(trains(run))
+    assert service.run_summary(store, run).status == "running"
+    ranks = rank_processes(run)
+    assert len({node_of(process) for process in ranks.values()}) == 2
+    assert ended(store, run) == "finished", run.log_tail()
+    assert same_weights(run, here)
+    summary = run.events_summary()
+    assert summary.started is not None
+    assert summary.started.processes == 2
+    until(lambda: not run.is_alive())
+    assert "finished 300 steps" in run.log_tail()
+    assert (read_ticket(run).attempt, read_ticket(run).job) == (1, "")
+
+
+@pytest.mark.long
+@needs_ray
+def test_it_is_stopped_while_it_trains_and_goes_on(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run
+) -> None:
+    run = start(config)
+    until(trains(run, 25))
+    service.stop_run(store, run)
+    assert ended(store, run) == "stopped", run.log_tail()
+    assert run.has_model()
+    assert 25 <= run.checkpoint_step() < 300
+    until(lambda: not run.is_alive())
+    service.resume_run(store, run)
+    assert ended(store, run) == "finished", run.log_tail()
+    assert same_weights(run, here)
+    assert read_ticket(run).attempt == 2
+
+
+@pytest.mark.long
+@needs_ray
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_it_goes_on_elsewhere_when_a_node_is_killed(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run, cluster: Nodes,
+    rank: str,
+) -> None:  # fmt: skip
+    run = start(config)
+    until(trains(run, 50))
+    former = rank_processes(run)
+    cluster.add()
+    cluster.kill(node_of(former[rank]))
+    assert ended(store, run) == "finished", run.log_tail()
+    assert same_weights(run, here)
+    assert read_ticket(run).attempt == 2
+    resumed = [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
+    assert resumed
+    assert min(resumed) >= 40
+    assert not any(isinstance(event, events.Failed) for event in run.tail()[0])
+    assert not any(process.is_running() for process in former.values())
+
+
+@pytest.mark.long
+@needs_ray
+def test_it_goes_on_when_its_process_is_told_to_end(
+    store: RunStore, start: Callable[..., Run], config: RunConfig
+) -> None:
+    """As a machine's processes are that is taken away."""
+    run = start(config.changed(num_processes=1, max_steps=200), nodes=1)
+    until(trains(run, 25))
+    rank_processes(run)["0"].terminate()
+    assert ended(store, run) == "finished", run.log_tail()
+    assert read_ticket(run).attempt == 2
+    steps = [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
+    assert steps == list(range(1, 201))  # it has written a checkpoint, and none is done again
+
+
+@pytest.mark.long
+@needs_ray
+def test_a_node_that_was_cut_off_and_comes_back_writes_nothing(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
+) -> None:
+    alone = config.changed(num_processes=1, max_steps=400)
+    run = start(alone, nodes=1)
+    until(trains(run, 50))
+    (process,) = rank_processes(run).values()
+    raylet = psutil.Process(node_of(process))
+    frozen = [raylet, *raylet.children(recursive=True)]
+    for member in frozen:
+        member.suspend()
+    try:
+        until(lambda: read_ticket(run).attempt == 2)
+        until(lambda: len(rank_processes(run)) == 1 and rank_processes(run)["0"] != process)
+    finally:
+        process.resume()  # it finds its parent alive, and trains on
+        until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+        for member in frozen:
+            if member.is_running():
+                member.kill()
+        cluster.kill(raylet.pid)
+        cluster.add()
+    assert ended(store, run) == "finished", run.log_tail()
+    steps = [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
+    assert sum(first >= second for first, second in itertools.pairwise(steps)) <= 1
+
+
+@pytest.mark.long
+@needs_ray
+def test_a_killed_worker_here_is_resumed_and_takes_the_same_attempt_up(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run
+) -> None:
+    run = start(config)
+    until(trains(run, 20))
+    former = rank_processes(run)
+    workers.kill_worker(run)
+    assert service.run_summary(store, run).status == "interrupted"
+    service.resume_run(store, run)
+    until(lambda: workers.worker_process(run) is not None)
+    assert rank_processes(run) == former
+    assert ended(store, run) == "finished", run.log_tail()
+    assert same_weights(run, here)
+    until(lambda: not run.is_alive())
+    assert (read_ticket(run).attempt, read_ticket(run).job) == (1, "")
+    assert not any(isinstance(event, events.Resumed) for event in run.tail()[0])
+
+
+@pytest.mark.long
+@needs_ray
+def test_one_that_ended_while_nobody_was_here_has_ended(
+    store: RunStore, start: Callable[..., Run], config: RunConfig
+) -> None:
+    run = start(config.changed(num_processes=1, max_steps=60), nodes=1)
+    until(trains(run))
+    workers.kill_worker(run)
+    until(lambda: run.events_summary().status == "finished")
+    assert read_ticket(run).job
+    count = len(run.tail()[0])
+    scheduler.Queue(store.root).add(run.id)  # as an app does that starts
+    scheduler.dispatch_queue(store)
+    until(lambda: not read_ticket(run).job)
+    assert ended(store, run) == "finished"
+    assert len(run.tail()[0]) == count
+
+
+@pytest.mark.long
+@needs_ray
+def test_a_failure_of_the_command_is_the_runs(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(config.checkpoint, broken)
+    toys.overwrite(broken, lambda weights: [tensor.fill_(torch.nan) for tensor in weights.values()])
+    run = start(config.changed(checkpoint=str(broken)))
+    assert ended(store, run) == "failed"
+    assert "The training loss became" in service.run_summary(store, run).error
+    until(lambda: not run.is_alive())
+    assert (read_ticket(run).attempt, read_ticket(run).job) == (1, "")
+
+
+@pytest.mark.long
+@needs_ray
+def test_one_waits_for_another_and_can_be_stopped_or_deleted(
+    store: RunStore, start: Callable[..., Run], config: RunConfig
+) -> None:
+    first = start(config.changed(max_steps=100_000))
+    until(trains(first))
+    second = start(config.changed(max_steps=20))
+    until(lambda: bool(read_ticket(second).job))
+    assert open_engine(read_ticket(second)).state(second, read_ticket(second)).status == "waiting"
+    service.stop_run(store, second)
+    assert ended(store, second) == "stopped", second.log_tail()
+    ranks = rank_processes(first)
+    assert len(ranks) == 2
+    service.delete_run(store, first)
+    until(lambda: not any(process.is_running() for process in ranks.values()))
+    third = start(config.changed(max_steps=20))
+    assert ended(store, third) == "finished", third.log_tail()
+
+
+@pytest.mark.long
+@needs_ray
+def test_what_the_cluster_cannot_do_is_said(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    run = start(config.changed(num_processes=5), nodes=3)
+    assert ended(store, run) == "failed"
+    error = service.run_summary(store, run).error
+    assert error.startswith("The run needs 5 x 1 CPU on 3 machine(s); the Ray cluster has ")
+    assert "(1 CPU, 0 GPU)" in error
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (9, silent.getsockname()[1]):
+            run = start(config, address=f"127.0.0.1:{port}")
+            assert ended(store, run) == "failed"
+            assert f"127.0.0.1:{port} does not answer" in service.run_summary(store, run).error
+    ticket = Ticket(engine="ray", options={"address": cluster.address}, attempt=1, job="a.1")
+    monkeypatch.setattr("ray.__version__", "2.59.0")
+    with pytest.raises(JobError, match=r"is of another version: .* Ray: 2\.60\.0 .* Ray: 2\.59"):
+        open_engine(ticket).state(run, ticket)
+
+
+@pytest.mark.long
+@needs_ray
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root can hide a folder"
+)
+def test_a_machine_that_does_not_see_the_runs_folder_is_named(
+    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
+) -> None:
+    store.root.mkdir(parents=True)
+    join = f"{Path(sys.executable).with_name('ray')} start --address {cluster.address} --num-cpus 2"
+    hide = f"mount -t tmpfs none {store.root} && exec {join} --block"
+    node = subprocess.Popen(["unshare", "-m", "sh", "-c", hide], stdout=subprocess.DEVNULL)
+    try:
+        run = start(config, nodes=1)
+        until(lambda: ended(store, run) == "failed")
+        summary = service.run_summary(store, run)
+        if summary.error.startswith("The run needs"):  # it has not joined yet
+            until(lambda: not run.is_alive())
+            service.resume_run(store, run)
+            until(lambda: ended(store, run) == "failed")
+            summary = service.run_summary(store, run)
+        assert f"The run's folder {run.folder} is not on the machine" in summary.error
+        assert "a folder that all machines share" in summary.remedy
+    finally:
+        node.send_signal(signal.SIGTERM)
+        node.wait(60)
+
+
+def described(**values: object) -> dict[str, object]:
+    """What a machine like this one says of itself."""
+    answer = ray_node.describe_node(__file__, ray_machines.SOURCE, ("torch", "transformers"))
+    return {**answer, **values}
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"text": "another"}, "The run's folder /runs/1 is not on the machine ada"),
+        ({"writable": False}, "or cannot be written there"),
+        ({"source": False}, "This project's folder .* is not on the machine ada"),
+        ({"versions": {"Python": "3.1"}}, "Python is 3.1 on the machine ada, and 3"),
+    ],
+)
+def test_a_machine_that_differs_is_named(values: dict[str, object], text: str) -> None:
+    here = described()
+    ray_machines.compare_machine("ada", described(), here, Path("/runs/1"))
+    with pytest.raises(JobError, match=text):
+        ray_machines.compare_machine("ada", described(**values), here, Path("/runs/1"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "machines", "bundle"),
+    [
+        (2, 2, ["8", "8", "2"], {"CPU": 8}),
+        (4, 2, ["8", "8"], {"CPU": 4}),
+        (3, 1, ["1", "8"], {"CPU": 2}),
+        (2, 1, ["8 2", "64"], {"GPU": 1}),
+        (2, 2, ["8 2", "64"], None),
+        (3, 1, ["2", "2"], None),
+    ],
+)
+def test_a_process_gets_a_gpu_or_its_share_of_a_machine(
+    ranks: int, nodes: int, machines: list[str], bundle: dict[str, int] | None
+) -> None:
+    def list_nodes() -> list[dict[str, object]]:
+        kinds = [dict(zip(("CPU", "GPU"), map(float, m.split()), strict=False)) for m in machines]
+        common = {"Alive": True, "NodeManagerAddress": "10.0.0.1"}
+        return [{**common, "Resources": kind} for kind in kinds]
+
+    ray = SimpleNamespace(nodes=list_nodes)
+    if bundle is None:
+        with pytest.raises(JobError, match="the Ray cluster has 10"):
+            ray_machines.choose_bundle(ray, ranks, nodes)
+    else:
+        assert ray_machines.choose_bundle(ray, ranks, nodes)[0] == bundle
+
+
+def test_without_ray_or_an_address_it_is_said_how_to_get_them(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ticket = make_ticket("ray", {"address": "10.0.0.1:6379"})
+    run, engine = store.create(RunConfig()), open_engine(ticket)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    ticket = ticket.model_copy(update={"job": f"{run.id}.1", "attempt": 1})
+    for ask in (
+        lambda: engine.price(ticket), lambda: engine.submit(run, ticket),
+        lambda: engine.state(run, ticket), lambda: list(engine.follow(run, ticket)),
+        lambda: engine.stop(run, ticket), lambda: engine.fetch(run, ticket),
+    ):  # fmt: skip
+        with pytest.raises(JobError, match="Ray is not installed here") as raised:
+            ask()
+        assert raised.value.remedy == INSTALL
+    engine.remove(run, ticket)  # a run can be deleted without it
+    monkeypatch.undo()
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for address, text in (("", "No Ray cluster is named"), ("auto", "'auto' is no address")):
+        ticket = make_ticket("ray", {"address": address})
+        with pytest.raises(JobError, match=text):
+            ray_connection.cluster_address(ticket)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
+    assert ray_connection.cluster_address(Ticket(engine="ray")) == "10.0.0.2:6379"
+
+
+@pytest.fixture
+def second_attempt(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run as its worker of the second attempt sees it."""
+    run = store.create(toy_config)
+    write_ticket(run, Ticket(engine="ray", attempt=2))
+    monkeypatch.setenv(attempt.ATTEMPT, "2")
+    return attempt.as_attempt(run)
+
+
+def test_a_superseded_attempt_writes_no_event_checkpoint_or_model(second_attempt: Run) -> None:
+    run = second_attempt
+    run.append(events.Resumed(step=0))
+    (run.begin_checkpoint() / "state").touch()
+    write_ticket(run, Ticket(engine="ray", attempt=3))
+    before = run.events_file.read_bytes()
+    for write in (
+        lambda: run.append(events.Finished(step=1, seconds=1.0)),
+        lambda: run.end_checkpoint(1, 2),
+        run.begin_checkpoint,
+        run.check_writable,  # before a model or predictions are saved
+    ):
+        with pytest.raises(attempt.Superseded):
+            write()
+    assert run.events_file.read_bytes() == before
+    assert run.checkpoints() == []
+    assert (run.unfinished_checkpoint / "state").exists()  # it may be that of the third attempt
+
+
+@pytest.mark.parametrize("present", [2, 3])
+def test_the_command_carries_an_attempt_out_here_or_ends(
+    second_attempt: Run, present: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its ticket names another engine, and another process holds its lock."""
+    write_ticket(second_attempt, Ticket(engine="ray", attempt=present, job="a"))
+    monkeypatch.delenv(attempt.ATTEMPT)
+    with workers.worker_lock(second_attempt):
+        words = [sys.executable, "-m", "finetune", "train", "--run", str(second_attempt.folder)]
+        variables = {**os.environ, attempt.ATTEMPT: "2"}
+        done = subprocess.run(words, env=variables, capture_output=True, text=True)
+    if present == 2:
+        assert done.returncode == 0, done.stderr
+        assert second_attempt.events_summary().status == "finished"
+    else:
+        assert done.returncode == attempt.LOST
+        assert "a later attempt has this run" in done.stdout
+        assert second_attempt.tail()[0] == []
