@@ -37,7 +37,7 @@ from finetune.runs.summary import ENDED
 
 _log = logging.getLogger("finetune.jobs.scheduler")
 _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
-_tokens: dict[str, str] = {}  # of the Hub, by run: in memory alone
+_tokens: dict[str, str] = {}  # of the Hub, by the id of a run or a search: in memory alone
 
 
 class _Entry(NamedTuple):
@@ -106,15 +106,16 @@ class Queue:
         return sorted(entries)
 
 
-def keep_token(run: Run, token: str) -> None:
-    """Keep a token for a run that another engine carries out, as long as this process lives."""
+def keep_token(name: str, token: str) -> None:
+    """Keep a token for a run, or a search, that another engine carries out, by its id and as long
+    as this process lives."""
     if token:
-        _tokens[run.id] = token
+        _tokens[name] = token
 
 
-def kept_token(run: Run) -> str:
-    """The token that was kept for a run; empty where there is none."""
-    return _tokens.get(run.id, "")
+def kept_token(name: str) -> str:
+    """The token that was kept; empty where there is none."""
+    return _tokens.get(name, "")
 
 
 def dispatch_queue(store: RunStore) -> None:
@@ -203,7 +204,7 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     elif store.summary(run).count > 0:
         run.resume()
     if is_remote(run):
-        workers.spawn_worker(run, stdin=f"{kept_token(run)}\n".encode())
+        workers.spawn_worker(run, stdin=f"{kept_token(run.id)}\n".encode())
     elif accelerators or not workers.give_to_warm_worker(store, run):
         workers.spawn_worker(run, accelerators, cwd)
     Queue(store.root).begin(run.id)

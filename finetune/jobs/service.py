@@ -64,7 +64,7 @@ def start_runs(
             runs.append(run := store.create(config, run_id, group))
             if ticket is not None:
                 write_ticket(run, ticket)
-                scheduler.keep_token(run, token)
+                scheduler.keep_token(run.id, token)
     scheduler.dispatch_queue(store)
     return runs
 
@@ -170,7 +170,7 @@ def resume_run(store: RunStore, run: Run, ticket: Ticket | None = None, token: s
         former = read_ticket(run)
         if ticket is not None and not former.job:  # else that job is followed to its end first
             write_ticket(run, ticket.model_copy(update={"attempt": former.attempt}))
-        scheduler.keep_token(run, token)
+        scheduler.keep_token(run.id, token)
         Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
 
@@ -208,7 +208,7 @@ def delete_run(store: RunStore, run: Run) -> None:
     on another engine is removed too."""
     if (ticket := read_ticket(run)).engine != LOCAL and ticket.attempt:
         workers.kill_worker(run)
-        engines.open_engine(ticket, scheduler.kept_token(run)).remove(run, ticket)
+        engines.open_engine(ticket, scheduler.kept_token(run.id)).remove(run, ticket)
     with store_lock(store):
         run = store.get(run.id)
         Queue(store.root).remove(run.id)

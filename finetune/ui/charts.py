@@ -118,6 +118,7 @@ def chart(
     look: str = "",  # one sentence that says what to look for
     cursor: float | None = None,  # where an upright line stands
     epoch: int = 0,  # steps in an epoch, to be shown beside the step; 0 where that says nothing
+    legend: bool = True,
 ) -> Markup:
     """A chart of some lines from 0 to `last_x` or to where the points end."""
     drawn = [line for line in lines if line.points]
@@ -161,6 +162,7 @@ def chart(
         look=look,
         cursor=cursor,
         epoch=epoch,
+        legend_shown=legend,
         position_text=position_text,
         value_text=value_text,
     )

@@ -25,6 +25,8 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections
 from finetune.hub import downloads, script_bundle
 from finetune.jobs import export, predict, service
+from finetune.jobs.search import results
+from finetune.jobs.search.study import find_study
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.ui import auth, live_updates, run_view, upload_limits
@@ -61,6 +63,7 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
             Route("/finetune/watch/{run_id}", own(_watch)),
             Route("/finetune/news/{run_id:path}", own(_news)),
             Route("/finetune/runs/{run_id}/{kind}", own(_run_download)),
+            Route("/finetune/searches/{study_id}/{kind}", own(_search_download)),
             Route("/finetune/batches/{batch_id}/result", own(_batch_result)),
             Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
             Route(auth.ISSUE, partial(auth.issue, store), methods=["POST"]),
@@ -119,6 +122,15 @@ def _run_download(store: RunStore, request: Request) -> Response:
         case _:
             raise StoreError("There is no such file.")
     return _attachment(content, f"{run.id}-{kind}")
+
+
+def _search_download(store: RunStore, request: Request) -> Response:
+    study, kind = find_study(store, request.path_params["study_id"]), request.path_params["kind"]
+    if kind == "trials.csv":
+        return _attachment([results.trials_csv(store, study)], f"{study.id}-{kind}")
+    if kind == "trials.png":
+        return _attachment([results.trials_png(store, study)], f"{study.id}-{kind}")
+    raise StoreError("There is no such file.")
 
 
 def _batch_result(store: RunStore, request: Request) -> Response:

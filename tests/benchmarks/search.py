@@ -23,6 +23,7 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import optuna
@@ -31,7 +32,7 @@ from finetune.config import RunConfig
 from finetune.jobs import scheduler, service, workers
 from finetune.jobs.search import driver, results
 from finetune.jobs.search.space import Budget, default_space, distributions
-from finetune.jobs.search.study import PARTS, make_pruner
+from finetune.jobs.search.study import PARTS, Study, make_pruner
 from finetune.runs.store import RunStore
 from tests.benchmarks import machine
 
@@ -75,7 +76,7 @@ def _search(config: RunConfig, trials: int, steps: int, chance: bool) -> list[Sc
             store, config, default_space(), Budget(trials or 1000), pruning=not chance
         )
         if chance:
-            study.optuna_study.sampler = optuna.samplers.RandomSampler(seed=config.seed)
+            study.__dict__["draw"] = _chance(study, config.seed)
             study.optuna_study.tell(study.optuna_study.ask(), state=optuna.trial.TrialState.FAIL)
         found: list[Score] = []
         while driver.advance(store, study):
@@ -93,6 +94,12 @@ def _search(config: RunConfig, trials: int, steps: int, chance: bool) -> list[Sc
         for run in store.runs():
             workers.kill_worker(run)
     return found
+
+
+def _chance(study: Study, seed: int) -> Callable[[], optuna.Trial]:
+    """Draws at random."""
+    study.optuna_study.sampler = optuna.samplers.RandomSampler(seed=seed)
+    return lambda: study.optuna_study.ask(distributions(dict(study.settings.space)))
 
 
 def simulate() -> None:

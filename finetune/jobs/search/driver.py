@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.errors import FinetuneError
-from finetune.jobs import cost, service
+from finetune.jobs import cost, scheduler, service
 from finetune.jobs.engines import spending
 from finetune.jobs.search.space import Budget, Space
 from finetune.jobs.search.study import PARTS, RUN, Study, create_study, studies, trial_run
@@ -63,7 +63,7 @@ def advance(store: RunStore, study: Study) -> bool:
     try:
         with FileLock(study.folder / ".lock", timeout=0):
             working = sum(_follow(visitor, study, trial) for trial in study.trials())
-            while working < study.settings.parallel and _may_draw(visitor, study):
+            while working < study.settings.parallel and may_draw(visitor, study):
                 _begin(visitor, study)
                 working += 1
     except Timeout:  # another process does it just now
@@ -122,7 +122,7 @@ def _tell(study: Study, trial: optuna.trial.FrozenTrial, run: Run, summary: RunS
         study.optuna_study.tell(trial.number, state=TrialState.FAIL)
 
 
-def _may_draw(store: RunStore, study: Study) -> bool:
+def may_draw(store: RunStore, study: Study) -> bool:
     """Whether there is budget for one more trial."""
     from optuna.trial import TrialState
 
@@ -147,7 +147,8 @@ def _begin(store: RunStore, study: Study) -> None:
     trial = study.draw()
     try:
         config = trial_config(store, study.config, dict(trial.params), trial.number)
-        run = service.start_run(store, config, study.settings.ticket)
+        token = scheduler.kept_token(study.id)
+        run = service.start_run(store, config, study.settings.ticket, token)
     except FinetuneError:
         study.optuna_study.tell(trial, state=TrialState.FAIL)
         raise

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
+from finetune.errors import JobError
 from finetune.jobs import service
+from finetune.jobs.search import driver
 from finetune.jobs.search.driver import parts
 from finetune.jobs.search.study import Study, trial_run
+from finetune.runs import grids
+from finetune.runs.grids import SeedSpread
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 
 _ENOUGH = 20  # trials with a score, below which nothing is said of importance
@@ -76,3 +85,112 @@ def importance(study: Study) -> dict[str, float] | None:
         return None
     evaluator = FanovaImportanceEvaluator(seed=0)
     return optuna.importance.get_param_importances(study.optuna_study, evaluator=evaluator)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is."""
+
+    over: bool
+    repeating: bool  # whether its best trial is being repeated, or was
+    seconds: float | None  # of training that are left, by the trials so far; None while unknown
+
+
+def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
+    """How far a search is, and what it may still take."""
+    ended = [row for row in rows if row.state in ("finished", "pruned")]
+    working = any(row.state == "running" for row in rows)
+    settings = study.settings
+    spent = [
+        service.run_summary(store, store.get(row.run_id)).worked for row in ended if row.run_id
+    ]
+    left = [settings.trials - len(ended)] if settings.trials else []
+    typical = statistics.fmean(spent) if spent else 0.0
+    limits = [typical * number for number in left if typical]
+    if settings.minutes:
+        limits.append(60 * settings.minutes - sum(spent))
+    over = not working and (study.is_stopped or not driver.may_draw(store, study))
+    seconds = max(0.0, min(limits)) if limits else None
+    return Progress(over, bool(_repeating(store, study)), seconds)
+
+
+def _repeating(store: RunStore, study: Study) -> list[Run]:
+    """The runs that repeat the best trial with other seeds."""
+    return [run for run in store.runs() if run.about().group == study.id]
+
+
+def repeats(store: RunStore, study: Study) -> SeedSpread | None:
+    """The scores of the best trial with other seeds; None before the first has finished."""
+    finished = [
+        summary.best.metrics.get(study.metric)
+        for run in _repeating(store, study)
+        if (summary := service.run_summary(store, run)).status == "finished" and summary.best
+    ]
+    return grids.seed_spread(finished)
+
+
+def alike(store: RunStore, study: Study, rows: list[TrialRow]) -> int:
+    """How many other finished trials are within two standard deviations of what the seed alone
+    changes; 0 while that is not known."""
+    spread, best = repeats(store, study), best_trial(rows, study.metric == "loss")
+    if spread is None or spread.count < 2 or best is None or best.score is None:
+        return 0
+    return sum(
+        row.state == "finished" and row.number != best.number and row.score is not None
+        and abs(row.score - best.score) <= 2 * spread.deviation
+        for row in rows
+    )  # fmt: skip
+
+
+def repeat_best(store: RunStore, study: Study, seeds: int = 3) -> list[Run]:
+    """Queue the best trial again with other seeds: what to expect of it on new pairs, for its own
+    score was picked among many."""
+    best = best_trial(list_trials(store, study), study.metric == "loss")
+    if best is None:
+        raise JobError("No trial of the search has finished.", "Wait for the first one.")
+    config = store.get(best.run_id).config()
+    configs = [
+        config.changed(
+            seed=config.seed + number, name=f"{config.name}, seed {config.seed + number}"[:300]
+        )
+        for number in range(1, seeds + 1)
+    ]
+    return service.start_runs(store, configs, [study.id] * seeds, study.settings.ticket)
+
+
+def trials_csv(store: RunStore, study: Study) -> str:
+    """The trials as a table: number, run, state, score, values."""
+    fields = list(study.settings.space)
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(["trial", "run", "state", study.metric, *fields])
+    for row in list_trials(store, study):
+        values = [row.values.get(name, "") for name in fields]
+        writer.writerow([row.number, row.run_id, row.state, row.score, *values])
+    return file.getvalue()
+
+
+def trials_png(store: RunStore, study: Study) -> bytes:
+    """Best so far and all learning curves as a picture."""
+    from matplotlib.figure import Figure
+
+    rows = list_trials(store, study)
+    figure = Figure(figsize=(9, 3.2), dpi=120, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    choose = min if study.metric == "loss" else max
+    finished = [row for row in rows if row.state == "finished" and row.score is not None]
+    best = list(itertools.accumulate([row.score or 0.0 for row in finished], choose))
+    left.set_title(f"Best {study.metric} so far", loc="left")
+    left.step([row.number for row in finished], best, where="post", color="#d55e00")
+    left.set_xlabel("trial")
+    right.set_title("Learning curves", loc="left")
+    for row in rows:
+        points = sorted(row.curve.items())
+        alpha = 0.3 if row.state == "pruned" else 0.9
+        right.plot([p for p, _ in points], [y for _, y in points], color="#0072b2", alpha=alpha)
+    right.set_xlabel("tenth of the trial")
+    for axes in (left, right):
+        axes.grid(color="#e2e8f0")
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

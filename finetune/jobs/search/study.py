@@ -113,9 +113,6 @@ class Study:
                 storage=JournalStorage(JournalFileBackend(str(self.folder / "trials.log"))),
                 study_name=self.id,
                 direction="minimize" if self.metric == "loss" else "maximize",
-                sampler=optuna.samplers.TPESampler(
-                    seed=self.config.seed, n_startup_trials=_RANDOM, multivariate=True
-                ),
                 pruner=pruner,
                 load_if_exists=True,
             )
@@ -129,6 +126,12 @@ class Study:
 
     def draw(self) -> optuna.Trial:
         """The next trial."""
+        import optuna
+
+        # By its number, so that another process does not draw the same again.
+        self.optuna_study.sampler = optuna.samplers.TPESampler(
+            seed=self.config.seed + len(self.trials()), n_startup_trials=_RANDOM, multivariate=True
+        )
         return self.optuna_study.ask(distributions(dict(self.settings.space)))
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
@@ -170,8 +173,14 @@ def create_study(
 def studies(store: RunStore) -> list[Study]:
     """The visitor's studies, the newest first."""
     folders = sorted(store.root.glob("studies/*/"), reverse=True)
-    found = [Study(folder) for folder in folders if (folder / "study.json").exists()]
+    found = [_opened(folder) for folder in folders if (folder / "study.json").exists()]
     return [study for study in found if _is_visible(store, study)]
+
+
+@functools.lru_cache(maxsize=256)
+def _opened(folder: Path) -> Study:
+    """A study, whose journal is read on and not anew."""
+    return Study(folder)
 
 
 def find_study(store: RunStore, study_id: str) -> Study:

@@ -14,10 +14,21 @@ import gradio as gr
 from finetune import config
 from finetune.errors import NoSuchRun
 from finetune.jobs import engines, run_table, service
+from finetune.jobs.search import results
+from finetune.jobs.search.study import find_study
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.ui import compare_view, elements, feedback, form, live_updates, run_view, theme
+from finetune.ui import (
+    compare_view,
+    elements,
+    feedback,
+    form,
+    live_updates,
+    run_view,
+    search_view,
+    theme,
+)
 from finetune.ui.elements import button, event_data
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
@@ -31,7 +42,7 @@ def blank() -> View:
     """Nothing opened, the newest first; an admin may ask for everybody's."""
     return {
         "by": "created", "descending": True, "page": 0, "opened": "", "compared": [],
-        "everybody": False,
+        "everybody": False, "search": "",
     }  # fmt: skip
 
 
@@ -81,7 +92,10 @@ class RunsTab:
             self._draw_buttons()
         with gr.Row(visible=False, elem_id="delete-asked") as self.confirmation:
             self._draw_confirmation()
-        self.comparison = gr.HTML(elem_id="comparison", visible=False)
+        self.comparison = gr.HTML(  # or a search
+            elem_id="comparison", visible=False,
+            js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
+        )  # fmt: skip
         with gr.Column(visible=False, elem_id="one-run") as self.run_column:
             self.evaluation.draw(self._draw_progress)
         self._wire()
@@ -127,7 +141,8 @@ class RunsTab:
         quick, everything = feedback.QUICK, elements.components(self)
         view_inputs = [self.view, self.sent, self.filter]
         each = quick | {"trigger_mode": "multiple"}  # Gradio's other modes drop some clicks
-        self.table.click(self.on_table, view_inputs, everything, **each)
+        for html in (self.table, self.comparison):
+            html.click(self.on_table, view_inputs, everything, **each)
         asking = elements.opening("runs", self.address, view_inputs)
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         tick = {"fn": self.on_tick, "inputs": view_inputs, "outputs": everything, **feedback.LATEST}
@@ -155,6 +170,8 @@ class RunsTab:
         if run_ids := asked.get("compare"):
             compared = [store.get(run_id).id for run_id in run_ids.split(",")]
             return self._change_view(store, view | {"compared": compared}, *others)
+        if study_id := asked.get("search"):
+            return self._change_view(store, view | {"search": study_id}, *others)
         if run_id := asked.get("run"):
             part = ERRORS if asked.get("part") == "errors" else ""
             return self._open(store, view, run_id, *others, part=part)
@@ -179,7 +196,9 @@ class RunsTab:
     @handler
     def on_back(self, store: RunStore, view: View, *others: Any) -> Updates:
         """Show the table again."""
-        return self._change_view(store, view | {"opened": "", "compared": []}, *others)
+        return self._change_view(
+            store, view | {"opened": "", "compared": [], "search": ""}, *others
+        )
 
     @handler
     def on_table(self, store: RunStore, event: gr.EventData, view: View, *others: Any) -> Updates:
@@ -192,6 +211,12 @@ class RunsTab:
         view["at"] = at
         if action == "open":
             return self._open(store, view, target, *others)
+        if action == "search":
+            view["search"] = target
+        elif action == "stop-search":
+            find_study(store, target).stop()
+        elif action == "repeat":
+            results.repeat_best(store, find_study(store, target))
         if action == "sort" and target in (*run_table.COLUMNS, *config.knobs()):
             again, first = view["by"] == target, run_table.COLUMNS.get(target, False)
             view |= {"by": target, "descending": not view["descending"] if again else first}
@@ -212,7 +237,7 @@ class RunsTab:
             self.described: run.id,
         }
         part = part or (EVALUATION if ended else PROGRESS)
-        view = view | {"opened": run.id, "compared": []}
+        view = view | {"opened": run.id, "compared": [], "search": ""}
         shown = {self.part: gr.update(value=part, visible=True)}
         return description | self._change_view(store, view, *others) | shown
 
@@ -277,19 +302,24 @@ class RunsTab:
         names = {row.id: row.name for row in rows}
         compared = [run_id for run_id in view["compared"] if run_id in names]
         compared = compared[: run_view.MAX_COMPARED]
-        comparing = len(compared) > 1
+        comparing, search = len(compared) > 1, view.get("search", "")
         opened = view["opened"] if view["opened"] in names and not comparing else ""
+        instead = "" if not comparing else compare_view.comparison(visible, compared)
+        if search and not opened:
+            comparing, instead = True, search_view.page(visible, search)
         updates: Updates = {
             self.head: gr.update(visible=bool(opened or comparing)),
             self.comparison: gr.update(
-                value=compare_view.comparison(visible, compared) if comparing else "",
+                value=instead,
                 visible=comparing,
             ),
             self.run_column: gr.update(visible=bool(opened)),
             self.part: gr.update(visible=bool(opened)),
             self.everybody: gr.update(visible=admin),
             self.address: elements.query(
-                compare=",".join(compared) if comparing else "", run=opened
+                compare=",".join(compared) if len(compared) > 1 else "",
+                run=opened,
+                search=search,
             ),
         }
         if opened:
@@ -297,7 +327,9 @@ class RunsTab:
                 updates |= self._run_updates(visible, visible.get(opened), names[opened])
         else:
             order = view["by"], view["descending"]
-            table = run_view.table(rows, *order, str(text or ""), view["page"])
+            table = search_view.links(visible) + run_view.table(
+                rows, *order, str(text or ""), view["page"]
+            )
             updates |= dict.fromkeys(self._run_buttons(), gr.update(visible=False))
             updates[self.title] = ""
             updates[self.table] = table

@@ -21,9 +21,10 @@ from finetune.config import DATA_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
-from finetune.jobs import cost, engines, evaluate, service
+from finetune.jobs import cost, engines, evaluate, scheduler, service
 from finetune.jobs.engines import LOCAL
 from finetune.jobs.engines.base import Ticket
+from finetune.jobs.search import driver
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -35,6 +36,7 @@ from finetune.ui import (
     feedback,
     form,
     live_updates,
+    search_form,
     several_runs,
     theme,
     upload_limits,
@@ -105,6 +107,7 @@ class TrainTab:
                 variant="secondary", file_types=[".json"],
             )  # fmt: skip
         self.several: list[Any] = several_runs.draw()
+        self.searched, self.begin_search = search_form.draw()
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
@@ -115,6 +118,8 @@ class TrainTab:
         gr.on(choices, None, self.preset, preset, js=form.choosing_preset(), **quick)
         values = [*self.several, *self.form.values(), *self.engine.inputs]
         self.start.click(self.on_start, [self.moved, *values], everything, **quick)
+        searched = [*self.searched, *values]
+        self.begin_search.click(self.on_search, searched, everything, **quick)
         updates = [gr.update(elem_classes=_HIDDEN), _SHOWN, "", ""]
         unfold = f"() => {json.dumps(updates)}"
         shown = [self.folded, self.setup, self.moved, self.message]
@@ -172,6 +177,22 @@ class TrainTab:
             self.stored: form.read(others[several_runs.COUNT :]).to_dict(),
             self.engine.agreed: False,
         }
+
+    @handler
+    def on_search(self, store: RunStore, oauth: gr.OAuthToken | None, *values: Any) -> Updates:
+        """Begin a search whose first trial is the form."""
+        choice, others = self._chosen(values[search_form.COUNT :])
+        ticket = self.engine.checked(choice)
+        space, budget, parallel = search_form.read(values[: search_form.COUNT])
+        study = driver.begin_search(
+            store, form.read(others[several_runs.COUNT :]), space, budget,
+            ticket=ticket, parallel=parallel,
+        )  # fmt: skip
+        if ticket.engine == HUB_JOB:
+            token = auth.hub_token(store, choice.typed, oauth)
+            scheduler.keep_token(study.id, token or "")
+        text = gettext("The search begins; see Runs.")
+        return {self.message: feedback.note(text), self.engine.agreed: False}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """What is chosen of the engine, and the values of the other controls."""

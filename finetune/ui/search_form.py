@@ -1,0 +1,79 @@
+"""The part of the Train tab that begins a search for hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gradio as gr
+
+from finetune import config as run_config
+from finetune.config import Choices, Range
+from finetune.errors import ConfigError
+from finetune.jobs.search.space import DEFAULT, Budget, Space, read_space, searchable
+from finetune.messages import message as _
+from finetune.ui import elements
+from finetune.ui.i18n import gettext
+
+FIELDS = tuple(searchable())
+COUNT = len(FIELDS) + 4  # of the controls
+
+
+def draw() -> tuple[list[Any], gr.Button]:
+    """Lay out the controls where it is called; they, and the button that begins."""
+    with gr.Accordion(gettext("Search"), open=False, elem_id="search"):
+        elements.note(
+            gettext(
+                "Many runs with other hyperparameters, each learning from those before it; those "
+                "among the worst quarter end early. The first is the form as it is. They wait in "
+                "the queue as any other run."
+            )
+        )
+        info = gettext("A range, or values with commas between; empty leaves it as in the form.")
+        elements.note(info)
+        boxes: list[Any] = []
+        for start in range(0, len(FIELDS), 3):
+            with gr.Row():
+                boxes += [_box(name) for name in FIELDS[start : start + 3]]
+        with gr.Row():
+            trials = gr.Number(
+                20, step=1, label=gettext("Trials at most"), elem_id="search-trials", min_width=130
+            )
+            minutes = gr.Number(
+                0, step=10, label=gettext("Minutes of training"), elem_id="search-minutes",
+                info=gettext("0 for no limit."), min_width=130,
+            )  # fmt: skip
+            dollars = gr.Number(
+                0, step=1, label=gettext("Dollars at most"), elem_id="search-dollars",
+                info=gettext("0 for no limit."), min_width=130,
+            )  # fmt: skip
+            parallel = gr.Number(
+                1, step=1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
+            )
+        button = gr.Button(gettext("Search"), elem_id="begin-search")
+    return [*boxes, trials, minutes, dollars, parallel], button
+
+
+def _box(name: str) -> gr.Textbox:
+    usual = _text(searchable()[name])
+    return gr.Textbox(
+        usual if name in DEFAULT else "", label=run_config.knobs()[name].label,
+        elem_id=f"search-{name}", max_lines=1, min_width=130, placeholder=usual,
+    )  # fmt: skip
+
+
+def _text(drawn: Range | Choices) -> str:
+    """A range or values as `read_space` reads them."""
+    if isinstance(drawn, Range):
+        return f"{drawn.low:g}..{drawn.high:g}"
+    return ", ".join(map(str, drawn))
+
+
+def read(values: Sequence[Any]) -> tuple[Space, Budget, int]:
+    """The space, the budget and how many trials may be at work at a time; raises ConfigError."""
+    texts = dict(zip(FIELDS, values, strict=False))
+    space = read_space({name: str(text) for name, text in texts.items() if str(text or "").strip()})
+    trials, minutes, dollars, parallel = (value or 0 for value in values[len(FIELDS) : COUNT])
+    if not isinstance(parallel, int | float) or parallel < 1:
+        raise ConfigError({"parallel": _("is {value}, and must be 1 or more", value=parallel)})
+    return space, Budget(int(trials), float(minutes), float(dollars)), int(parallel)

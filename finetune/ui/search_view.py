@@ -1,0 +1,134 @@
+"""A search as HTML: what it may still take, its trials, and what can be learned from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from finetune.config import Range, knobs
+from finetune.errors import FinetuneError
+from finetune.jobs.run_table import value_text
+from finetune.jobs.search import results
+from finetune.jobs.search.results import TrialRow
+from finetune.jobs.search.study import PARTS, Study, find_study, studies
+from finetune.runs.store import RunStore
+from finetune.ui import charts, feedback
+from finetune.ui.charts import Series
+from finetune.ui.html import macro, render
+from finetune.ui.i18n import gettext
+from finetune.ui.run_view import duration
+
+_DRAWN = 60  # learning curves, the newest
+_STATES = ("finished", "pruned", "failed", "running", "waiting")
+
+
+def links(store: RunStore) -> Markup:
+    """A button for each search; empty where there is none."""
+    found = studies(store)
+    return macro("search_links.html", "links")(found) if found else Markup()
+
+
+def page(store: RunStore, study_id: str) -> Markup:
+    """All of a search."""
+    try:
+        study = find_study(store, study_id)
+        rows = results.list_trials(store, study)
+    except FinetuneError as error:
+        return feedback.show_errors(error)
+    minimize = study.metric == "loss"
+    scored = [row for row in rows if row.score is not None]
+    scored.sort(key=lambda row: row.score or 0.0, reverse=not minimize)
+    best = results.best_trial(rows, minimize)
+    counts = {state: sum(row.state == state for row in rows) for state in _STATES}
+    return render(
+        "search.html",
+        study=study,
+        settings=study.settings,
+        metric=study.metric if minimize or study.metric == "accuracy" else "F1",
+        progress=results.progress(store, study, rows),
+        counts=counts,
+        best=best,
+        repeats=results.repeats(store, study),
+        alike=results.alike(store, study, rows),
+        rows=[*scored, *(row for row in rows if row.score is None)],
+        fields=list(study.settings.space),
+        knobs=knobs(),
+        value_text=value_text,
+        duration=duration,
+        importance=results.importance(study),
+        best_chart=_best_chart(study, rows, minimize),
+        curves=_curves(study, rows),
+        parallel=parallel_lines(study, scored),
+    )
+
+
+def _best_chart(study: Study, rows: Sequence[TrialRow], minimize: bool) -> Markup:
+    """The best score of the finished trials so far."""
+    points, best = [], None
+    for row in rows:
+        if row.state == "finished" and row.score is not None:
+            best = row.score if best is None else (min if minimize else max)(best, row.score)
+            points.append((float(row.number), best))
+    return charts.chart(
+        gettext("Best so far"),
+        [Series(gettext("best {metric}", metric=study.metric), "f1", points, markers=True)],
+        float(max(1, study.settings.trials - 1)),
+        gettext("It begins with the first trial that has finished."),
+        across=gettext("trial"),
+        look=gettext("Once it has been flat for many trials, more of them gain little."),
+    )
+
+
+def _curves(study: Study, rows: Sequence[TrialRow]) -> Markup:
+    """The learning curves of the trials, those that were pruned dimmed."""
+    best = results.best_trial(list(rows), study.metric == "loss")
+    lines = []
+    for row in [row for row in rows if row.curve][-_DRAWN:]:
+        style = "accuracy ft-raw" if row.state == "pruned" else "accuracy"
+        style = "f1" if best is not None and row.number == best.number else style
+        points = [(float(part), score) for part, score in sorted(row.curve.items())]
+        lines.append(Series(gettext("trial {n}", n=row.number), style, points, latest=False))
+    return charts.chart(
+        gettext("Learning curves of all trials"),
+        lines,
+        float(PARTS),
+        gettext("They appear with the first scores."),
+        across=gettext("tenth of the trial"),
+        look=gettext(
+            "The best trial has its own colour; faint lines were ended early. Lines that still "
+            "rise at their end may want more epochs."
+        ),
+        legend=False,
+    )
+
+
+def parallel_lines(study: Study, scored: Sequence[TrialRow]) -> list[tuple[str, TrialRow]]:
+    """Trials as lines across one axis a field and one of the score, from 0 to 100 each: SVG points,
+    the best trial last."""
+    scores = [row.score for row in scored if row.score is not None]
+    if len(scores) < 2:
+        return []
+    low, high = min(scores), max(scores)
+    drawn = []
+    for row in reversed(scored):
+        heights = [position(study, name, row.values[name]) for name in study.settings.space]
+        heights.append(100 * ((row.score or 0.0) - low) / ((high - low) or 1.0))
+        step = 100 / (len(heights) - 1)
+        text = " ".join(f"{n * step:.1f},{100 - height:.1f}" for n, height in enumerate(heights))
+        drawn.append((text, row))
+    return drawn
+
+
+def position(study: Study, name: str, value: object) -> float:
+    """Where a value lies on the axis of its field, from 0 to 100."""
+    drawn = study.settings.space[name]
+    if isinstance(drawn, Range) and isinstance(value, int | float):
+        low, high, at = drawn.low, drawn.high, float(value)
+        if drawn.log:
+            from math import log
+
+            low, high, at = log(low), log(high), log(at)
+        return 100 * (at - low) / ((high - low) or 1.0)
+    values = list(drawn)
+    return 100 * values.index(value) / max(1, len(values) - 1) if value in values else 0.0
