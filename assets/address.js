@@ -1,7 +1,7 @@
 // Every tab, run, comparison and asked pair has an address that opens it again:
 // `?tab=runs&run=ID`. The value of a tab's `elements.address` is the part behind the tab's name.
 Object.assign(window.finetune, (() => {
-  const names = ['tab', 'run', 'compare', 'sentence1', 'sentence2'];
+  const names = ['tab', 'run', 'compare', 'search', 'sentence1', 'sentence2'];
   const parts = [...new URLSearchParams(location.search)].filter(([name]) => names.includes(name));
   const rest = String(new URLSearchParams(parts.filter(([name]) => name !== 'tab')));
   const first = Object.fromEntries(parts).tab ?? (rest ? 'runs' : 'train');

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import time
 from collections.abc import Iterator
 
@@ -16,6 +18,7 @@ from finetune.jobs.search import command, driver, results
 from finetune.jobs.search.space import Budget, containing, default_space, read_space, searchable
 from finetune.jobs.search.study import Study, find_study, trial_run
 from finetune.runs.store import RunStore
+from finetune.ui import search_view
 
 BASE = RunConfig(max_steps=100)
 RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
@@ -106,6 +109,29 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     assert rows[0].score is not None
     assert best.score > rows[0].score
     assert results.importance(study) is None  # of one field
+    assert results.progress(store, study, rows) == results.Progress(True, False, 0.0)
+    # Its score was picked among many: other seeds say what to expect of it.
+    again = results.repeat_best(store, study)
+    while any(service.run_summary(store, run).status != "finished" for run in again):
+        scheduler.dispatch_queue(store)
+        time.sleep(0.05)
+    seeds = {run.config().seed for run in again}
+    assert len(seeds) == 3
+    assert start.seed not in seeds
+    spread = results.repeats(store, study)
+    assert spread is not None
+    assert spread.count == 3
+    assert spread.mean == pytest.approx(best.score)
+    assert results.progress(store, study, rows).repeating
+    table = list(csv.reader(io.StringIO(results.trials_csv(store, study))))
+    assert table[0] == ["trial", "run", "state", "f1", "learning_rate"]
+    assert len(table) == 13
+    assert results.trials_png(store, study).startswith(b"\x89PNG")
+    text = str(search_view.page(store, study.id))
+    assert f"Best: F1 {best.score:.4f}, trial {best.number}" in text
+    assert "With 3 other seeds it reached" in text
+    assert text.count("<polyline") == 12
+    assert study.id in str(search_view.links(store))
 
 
 def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_goes_on(

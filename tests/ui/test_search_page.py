@@ -1,0 +1,77 @@
+"""A search from the form, through a restart of the app, to its best trial tried and published."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from finetune.jobs import service
+from finetune.jobs.search.study import studies
+from finetune.runs.run import Run
+from tests.jobs.test_service import until
+from tests.support import toys
+from tests.support.browser import App, choose, fill
+from tests.support.hub import LoopbackHub
+
+
+def _is_training(app: App, run: Run) -> bool:
+    summary = service.run_summary(app.store, run)
+    return summary.status == "running" and 0 < summary.step < 0.5 * summary.total_steps
+
+
+@pytest.mark.long
+def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_published(
+    app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path, toy_pairs_folder: Path
+) -> None:
+    files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
+    name = app.store.uploads.add(files)
+    page.reload()
+    choose(page, "dataset", name)
+    choose(page, "checkpoint", str(toy_checkpoint))
+    fill(page, "max_length", "48")
+    fill(page, "num_train_epochs", "100")
+    page.locator("#search > button").click()
+    page.locator("#search-num_train_epochs").locator("input, textarea").fill("60..120")
+    rate = page.locator("#search-learning_rate").locator("input, textarea")
+    rate.fill("3e-3..1e-4")
+    page.locator("#search-trials input").fill("8")
+    page.locator("#search-trials input").press("Tab")
+    search = page.locator("#begin-search")
+    search.click()
+    expect(page.locator("#train-message")).to_contain_text("its end must be above its beginning")
+    rate.fill("1e-6..3e-3")
+    rate.press("Tab")
+    search.click()
+    expect(page.locator("#train-message")).to_contain_text("The search begins")
+    page.get_by_role("tab", name="Runs").click()
+    page.locator("#runs-table button[data-do=search]").click()
+    view = page.locator("#comparison")
+    expect(view).to_contain_text(re.compile("[12] of at most 8 trials have ended"), timeout=90_000)
+    # One is stopped by hand: its place is drawn again.
+    until(lambda: any(_is_training(app, run) for run in app.store.runs()))
+    run = next(run for run in app.store.runs() if _is_training(app, run))
+    service.stop_run(app.store, run)
+    expect(view).to_contain_text("1 failed or were stopped by hand", timeout=60_000)
+    app.kill()
+    app.start()
+    page.goto(f"{app.url}?tab=runs&search={studies(app.store)[0].id}")
+    expect(view).to_contain_text("The search is over", timeout=240_000)
+    expect(view).to_contain_text("8 of at most 8 trials have ended")
+    expect(view.locator("polyline")).to_have_count(8)
+    with page.expect_download() as download:
+        view.get_by_role("link", name="Trials (CSV)").click()
+    assert download.value.path().read_text().count("\n") >= 9
+    view.get_by_role("button", name="Publish it").click()
+    expect(page.locator("#publish-run input")).to_have_value(re.compile("Trial"))
+    page.get_by_role("tab", name="Runs").click()
+    view.get_by_role("button", name="Try it").click()
+    expect(page.locator("#predict-run input")).to_have_value(re.compile("Trial"))
+    first, second, _ = toys.rows(1)[0]
+    page.get_by_label("sentence1").fill(first)
+    page.get_by_label("sentence2").fill(second)
+    page.get_by_label("sentence2").press("Enter")
+    expect(page.locator("#label")).to_be_visible()
+    until(lambda: not any(run.is_alive() for run in app.store.runs()))
