@@ -27,6 +27,7 @@ from finetune.evaluation.report import Analysis
 from finetune.inference import decision_rule, quantized
 from finetune.runs.events import Prepared
 from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 
 EXAMPLES = (
@@ -132,6 +133,7 @@ class _Card:
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
         self.data = defaultdict(dict, prepared.data)
+        self.trials = self._count_trials()
         self.max_length = checkpoints.length_of(run.folder)
         self.rule = decision_rule.read_rule(run.best)
         self.int8 = quantized.read_report(run.best) if quantized.is_kept(run.best) else None
@@ -153,6 +155,12 @@ class _Card:
         names = self.data["splits"]
         cut = bool(names) and split not in names
         return str(names.get("train" if cut else split, "")), cut
+
+    def _count_trials(self) -> int:
+        """The trials of the search whose trial the run is; 0 where it is none."""
+        study = self._run.about().study
+        runs = RunStore(self._run.folder.parent).runs() if study else []
+        return sum(run.about().study == study for run in runs)
 
     def analysis(self, split: str) -> Analysis | None:
         """What the saved logits say; None where they cannot be read."""

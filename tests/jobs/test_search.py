@@ -13,6 +13,7 @@ from optuna.trial import TrialState
 from finetune import config as run_config
 from finetune.config import Range, RunConfig
 from finetune.errors import ConfigError, FinetuneError
+from finetune.hub import model_card
 from finetune.jobs import scheduler, service, workers
 from finetune.jobs.search import command, driver, results
 from finetune.jobs.search.space import Budget, containing, default_space, read_space, searchable
@@ -132,6 +133,10 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     assert "With 3 other seeds it reached" in text
     assert text.count("<polyline") == 12
     assert study.id in str(search_view.links(store))
+    card = model_card.card_text(
+        store.get(best.run_id), service.run_summary(store, store.get(best.run_id)), "ada/best"
+    )
+    assert "were picked on them, among 12 trials of a search" in " ".join(card.split())
 
 
 def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_goes_on(
