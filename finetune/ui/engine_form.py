@@ -95,7 +95,7 @@ class EngineForm:
             if auth.has_sign_in():
                 info = gettext("One that may run jobs; empty for your sign-in.")
             self.token = gr.Textbox(
-                label=gettext("Access token"), type="password", elem_id="job-token", max_lines=1,
+                label=gettext("Token for the job"), type="password", elem_id="job-token", max_lines=1,
                 info=info,
             )  # fmt: skip
             self.price = elements.notice("job-price")
