@@ -162,12 +162,13 @@ class HubClient:
         action: str,
         ask: Callable[[], T],
         stoppable: bool = True,
-        patience: float = PATIENCE,
+        patience: float = 0.0,
     ) -> T:
         """The value of one call to the Hub; `action` names it in an error: "The sign-in".
 
-        It runs in a thread of its own that is left behind when it takes too long, or when it is
-        `stoppable` and cancelled: the client library waits without limit.
+        It runs in a thread of its own that is left behind when it takes longer than `patience`
+        (`PATIENCE` where 0), or when it is `stoppable` and cancelled: the client library waits
+        without limit.
         """
         future: Future[T] = Future()
 
@@ -178,6 +179,7 @@ class HubClient:
                 future.set_exception(error)
 
         threading.Thread(target=carry_out, daemon=True).start()
+        patience = patience or PATIENCE
         beat, since = self.beat(), time.monotonic()
         while not future.done():
             if stoppable:

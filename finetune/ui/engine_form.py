@@ -95,8 +95,8 @@ class EngineForm:
             if auth.has_sign_in():
                 info = gettext("One that may run jobs; empty for your sign-in.")
             self.token = gr.Textbox(
-                label=gettext("Token for the job"), type="password", elem_id="job-token", max_lines=1,
-                info=info,
+                label=gettext("Token for the job"), info=info, type="password",
+                elem_id="job-token", max_lines=1,
             )  # fmt: skip
             self.price = elements.notice("job-price")
             self.agreed = gr.Checkbox(False, label=gettext("I agree to pay"), elem_id="job-agreed")

@@ -454,7 +454,7 @@ def test_a_superseded_attempt_writes_no_event_checkpoint_or_model(second_attempt
     assert (run.unfinished_checkpoint / "state").exists()  # it may be that of the third attempt
 
 
-@pytest.mark.parametrize("present", [2, 3])
+@pytest.mark.parametrize("present", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_the_command_carries_an_attempt_out_here_or_ends(
     second_attempt: Run, present: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

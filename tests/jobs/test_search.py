@@ -21,7 +21,7 @@ from finetune.jobs.search.study import Study, find_study, trial_run
 from finetune.runs.store import RunStore
 from finetune.ui import search_view
 
-BASE = RunConfig(max_steps=100)
+BASE = RunConfig(max_steps=50)
 RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
 
 
@@ -103,7 +103,7 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
         assert summary.status == ("finished" if row.state == "finished" else "stopped")
         if row.state == "pruned":
             assert "the worst quarter" in summary.error
-            assert 0 < len(row.curve) < 10
+            assert 0 < len(row.curve) < 5
     best = results.best_trial(rows)
     assert best is not None
     assert best.score is not None
@@ -139,6 +139,7 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     assert "were picked on them, among 12 trials of a search" in " ".join(card.split())
 
 
+@pytest.mark.long
 def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_goes_on(
     store: RunStore, stand_in: None
 ) -> None:
@@ -187,7 +188,7 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
 
 
 def test_minutes_are_a_budget_too(store: RunStore, stand_in: None) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=0, minutes=0.03))
+    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=0, minutes=0.015))
     go_on(store, study)
     assert 1 <= len(study.trials()) < 6
 
