@@ -86,6 +86,7 @@ class HubJobs:
         self._check_price(run, ticket)
         namespace = options.namespace or self._client.account().name
         if begun := self._begun(run, ticket, namespace):
+            spending.note(run, begun, options.most)
             return begun
         box = self._send(run, ticket, namespace)
         variables = {
@@ -179,11 +180,10 @@ class HubJobs:
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
             return Placement("running" if stage == "RUNNING" else "waiting")
-        if info.durations is not None or stage:
-            spending.note(run, ticket.job, self._cost(ticket, info))
+        spending.note(run, ticket.job, self._cost(ticket, info))
         if stage == "COMPLETED":
             return Placement("ended", 0)
-        reason = _("The job has ended: {text}.", text=(text or str(stage)).rstrip("."))
+        reason = _("The job has ended: {text}.", text=(text or stage.lower()).rstrip("."))
         if "timeout" in (text or "").lower():
             reason = _("The job was ended after its {n} minutes.", n=_options(ticket).minutes)
         return Placement("ended", 1, reason)

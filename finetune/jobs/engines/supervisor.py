@@ -171,8 +171,12 @@ class _Attempt:
         overdue = bool(self._stop_asked) and now - self._stop_asked > STOP_LIMIT
         if self._stop_asked and not overdue:
             return
-        self._stop_asked = now
-        self._engine.stop(self._run, self._ticket, now=overdue or not self._run.exists())
+        try:
+            self._engine.stop(self._run, self._ticket, now=overdue or not self._run.exists())
+            self._stop_asked = now
+        except FinetuneError as error:  # it is asked again
+            print(f"the stop was not passed on: {error}", flush=True)
+            time.sleep(1)
 
     def _take_output(self) -> None:
         """Take what was written, for a moment, or until there is no more."""
