@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -117,26 +118,24 @@ class EngineForm:
             self.nodes, self.agreed, self.prices, self.token,
         ]  # fmt: skip
         self.outputs = elements.components(self)
+        updates = json.dumps([gr.update(elem_classes=classes) for classes in (_HIDDEN, _SHOWN)])
+        own = f"(engine) => ['{HUB_JOB}', '{RAY}'].map((name) => ({updates})[+(engine === name)])"
+        shown = [self.options, self.cluster]
+        self.engine.change(None, self.engine, shown, js=own, **feedback.QUICK)
         asking = [self.engine.change, self.token.change]
         inputs = [self.engine, self.token]
-        shown = gr.on(asking, self.on_engine, inputs, self.outputs, **feedback.LATEST)
+        gr.on(asking, self.on_engine, inputs, self.outputs, **feedback.LATEST)
         boxes = (self.flavor, self.minutes, self.a_run, self.a_day, self.address, self.nodes)
         # What is agreed to is the price that is shown.
-        self.changed = [shown.then, *(box.change for box in boxes)]
-        changes = [self.engine.change, *(box.change for box in boxes)]
-        gr.on(changes, None, None, self.agreed, js="() => false", **feedback.QUICK)
+        self.changes = [self.engine.change, *(box.change for box in boxes)]
+        gr.on(self.changes, None, None, self.agreed, js="() => false", **feedback.QUICK)
 
     @reports_errors_in("price")
     def on_engine(
         self, store: RunStore, engine: str, typed: str = "", oauth: gr.OAuthToken | None = None
     ) -> Updates:
         """Another engine was chosen: its machines with their prices."""
-        shown = {
-            self.options: gr.update(elem_classes=_SHOWN if engine == HUB_JOB else _HIDDEN),
-            self.cluster: gr.update(elem_classes=_SHOWN if engine == RAY else _HIDDEN),
-            self.price: "",
-            self.warning: _missing_ray() if engine == RAY else "",
-        }
+        shown = {self.price: "", self.warning: _missing_ray() if engine == RAY else ""}
         if engine != HUB_JOB:
             return shown
         try:
@@ -155,7 +154,7 @@ class EngineForm:
 
     def priced(self, store: RunStore, choice: Choice, estimate: Estimate, runs: int) -> Updates:
         """What the chosen machine will take and cost for so many runs, and what one agrees to."""
-        if choice.engine != HUB_JOB or not choice.prices:
+        if choice.engine != HUB_JOB or choice.flavor not in (choice.prices or {}):
             return {}
         try:
             options = HubJobOptions(**choice.ticket().options)

@@ -139,9 +139,7 @@ class TrainTab:
         for name in sorted(names & {*self.form}):
             control: Any = self.form[name]
             (measured if name in sources else estimated).append(control.change)
-        gr.on([*estimated, self.live.submit], **self.costing)
-        for event in self.engine.changed:
-            event(**self.costing)
+        gr.on([*estimated, *self.engine.changes, self.live.submit], **self.costing)
         self.measured(gr.on(measured, **self.costing))
 
     def measured(self, event: Any) -> None:
