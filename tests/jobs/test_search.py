@@ -187,6 +187,24 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     assert [trial.state for trial in failing.trials()] == [TrialState.FAIL] * 5
 
 
+def test_an_apps_scheduler_draws_one_trial_after_the_other(store: RunStore, stand_in: None) -> None:
+    app = scheduler.Scheduler(store, every=0.05)
+    app.start()
+    try:
+        study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=3))
+        deadline = time.monotonic() + 30
+        while not results.progress(store, study, results.list_trials(store, study)).over:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        app.close()
+    runs = sorted(store.runs(), key=lambda run: run.about().created)
+    ended = [service.run_summary(store, run).ended for run in runs]
+    begun = [run.about().created for run in runs]
+    # It does not wait for itself.
+    assert max(b - e for e, b in zip(ended, begun[1:], strict=False)) < 2
+
+
 def test_minutes_are_a_budget_too(store: RunStore, stand_in: None) -> None:
     study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=0, minutes=0.015))
     go_on(store, study)
