@@ -16,11 +16,13 @@ from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices
 from finetune.errors import ConfigError
 from finetune.jobs import check, cost, memory, pipeline, service
+from finetune.jobs.engines.base import Ticket, write_ticket
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.training import accelerator, model, schedule
 from finetune.ui import cost_view
+from finetune.ui.engine_form import Choice, EngineForm
 from tests.support import training
 
 PAIRS = RunConfig(dataset="somebody/pairs", num_train_epochs=3)
@@ -151,6 +153,29 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
         {"max_length": 32},
     ):
         assert time(PAIRS.changed(**values)) is None, values
+
+
+def test_the_price_is_told_by_the_speed_of_a_run_on_the_same_machine(store: RunStore) -> None:
+    checked(store, PAIRS, rows=200, held_out=40, bins=[(0, 40, 200)], longest=39)
+    timed(store, PAIRS.changed(name="here"), rate=50.0)
+    place, options = "hub-job t4-small", {"flavor": "t4-small", "minutes": 20, "price": 0.4}
+    choice = Choice("hub-job", "t4-small", 20, 1.0, 5.0, prices={"t4-small": 0.4})
+    form = EngineForm(store)
+    form.price, form.agreed = "price", "agreed"  # type: ignore[assignment]
+
+    def told() -> str:
+        estimate = cost.estimate_cost(store, PAIRS.changed(num_train_epochs=300), place)
+        return str(form.priced(store, choice, estimate, 2)["price"])
+
+    assert "how long it takes is known after a run there" in told()
+    timed(store, PAIRS.changed(name="there"), rate=100.0, device="Tesla T4")
+    there = next(run for run in store.runs() if run.title() == "there")
+    write_ticket(there, Ticket(engine="hub-job", options=options))
+    text = told()
+    assert "About 10 min and $0.07 to train" in text
+    assert "after 20 minutes, at most $0.13" in text
+    assert "All 2 runs: at most $0.27" in text
+    assert cost.estimate_cost(store, PAIRS).time.run == "here"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("place", ["bundled", "folder", "cached"])
