@@ -93,6 +93,7 @@ def resume(store: RunStore, run: Run, ticket: Ticket | None = None) -> None:
     service.resume_run(store, run, ticket)
 
 
+@pytest.mark.long
 def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
     hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
 ) -> None:
