@@ -65,7 +65,6 @@ class EngineForm:
 
     def draw(self) -> None:
         """Lay out the controls where it is called, and wire those that need no others."""
-        usual = HubJobOptions()
         offered = {**engines.LABELS}
         if owners.is_shared() and not os.environ.get("RAY_ADDRESS"):
             del offered[RAY]  # a visitor names no address
@@ -73,6 +72,19 @@ class EngineForm:
         self.engine = gr.Dropdown(
             labels, value=LOCAL, label=gettext("Train on"), elem_id="engine", interactive=True
         )
+        self._draw_job()
+        self._draw_cluster()
+        self.warning = elements.notice("engine-warning")
+        self.prices = gr.State({})
+        self.inputs: list[Any] = [
+            self.engine, self.flavor, self.minutes, self.a_run, self.a_day, self.address,
+            self.nodes, self.agreed, self.prices, self.token,
+        ]  # fmt: skip
+        self.outputs = elements.components(self)
+        self._wire()
+
+    def _draw_job(self) -> None:
+        usual = HubJobOptions()
         with gr.Column(elem_id="job-options", elem_classes=_HIDDEN) as self.options:
             with gr.Row():
                 self.flavor = gr.Dropdown(
@@ -101,6 +113,8 @@ class EngineForm:
             )  # fmt: skip
             self.price = elements.notice("job-price")
             self.agreed = gr.Checkbox(False, label=gettext("I agree to pay"), elem_id="job-agreed")
+
+    def _draw_cluster(self) -> None:
         with gr.Row(elem_id="ray-options", elem_classes=_HIDDEN) as self.cluster:
             self.address = gr.Textbox(
                 label=gettext("Address of the cluster"), placeholder="HOST:6379", max_lines=1,
@@ -111,13 +125,8 @@ class EngineForm:
                 1, step=1, label=gettext("Machines"), elem_id="ray-nodes", min_width=130,
                 info=gettext("Over which its processes are spread."),
             )  # fmt: skip
-        self.warning = elements.notice("engine-warning")
-        self.prices = gr.State({})
-        self.inputs: list[Any] = [
-            self.engine, self.flavor, self.minutes, self.a_run, self.a_day, self.address,
-            self.nodes, self.agreed, self.prices, self.token,
-        ]  # fmt: skip
-        self.outputs = elements.components(self)
+
+    def _wire(self) -> None:
         updates = json.dumps([gr.update(elem_classes=classes) for classes in (_HIDDEN, _SHOWN)])
         own = f"(engine) => ['{HUB_JOB}', '{RAY}'].map((name) => ({updates})[+(engine === name)])"
         shown = [self.options, self.cluster]

@@ -17,7 +17,8 @@ from finetune.hub import model_card
 from finetune.jobs import scheduler, service, workers
 from finetune.jobs.search import command, driver, results
 from finetune.jobs.search.space import Budget, containing, default_space, read_space, searchable
-from finetune.jobs.search.study import Study, find_study, trial_run
+from finetune.jobs.search.study import Study, find_study, studies, trial_run
+from finetune.owners import Visitor
 from finetune.runs.store import RunStore
 from finetune.ui import search_view
 
@@ -203,6 +204,22 @@ def test_an_apps_scheduler_draws_one_trial_after_the_other(store: RunStore, stan
     begun = [run.about().created for run in runs]
     # It does not wait for itself.
     assert max(b - e for e, b in zip(ended, begun[1:], strict=False)) < 2
+
+
+def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
+    store: RunStore, stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("FINETUNE_MAX_RUNS", "2")
+    with pytest.raises(FinetuneError, match="keeps no cookies"):
+        driver.begin_search(store.for_visitor(Visitor()), BASE, dict(RATES), Budget(trials=5))
+    ada = store.for_visitor(Visitor(("ada",)))
+    study = driver.begin_search(ada, BASE, dict(RATES), Budget(trials=5))
+    with pytest.raises(FinetuneError, match="a visitor may keep 2"):
+        go_on(store, study)  # as the app does it, for everybody
+    assert [run.owner for run in store.runs()] == ["ada", "ada"]
+    assert studies(ada) == [study]
+    assert studies(store.for_visitor(Visitor(("eve",)))) == []
 
 
 def test_minutes_are_a_budget_too(store: RunStore, stand_in: None) -> None:

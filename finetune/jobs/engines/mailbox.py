@@ -100,8 +100,6 @@ class Mailbox:
         for name in _FOLDERS:
             if (staging / name).is_dir():
                 disk.replace_folder(staging / name, run.folder / name)
-            elif name == "checkpoints" and files:  # the run has finished
-                shutil.rmtree(run.folder / name, ignore_errors=True)
         events_file = staging / "events.jsonl"
         content = events_file.read_bytes() if events_file.exists() else b""
         shutil.rmtree(staging, ignore_errors=True)
@@ -129,7 +127,7 @@ def _linked(run: Run, staging: Path) -> Iterator[tuple[str, Path]]:
 def _link(path: Path, name: str, staging: Path) -> Iterator[tuple[str, Path]]:
     if not path.exists():
         return
-    status = path.stat().st_ino
+    folder = path.stat().st_ino
     for file in (path, *sorted(path.rglob("*"))):
         relative = Path(name, file.relative_to(path))
         if file.is_file() and not any(part.startswith(".") for part in relative.parts):
@@ -137,7 +135,7 @@ def _link(path: Path, name: str, staging: Path) -> Iterator[tuple[str, Path]]:
             with contextlib.suppress(FileExistsError):
                 os.link(file, staging / relative)
             yield relative.as_posix(), staging / relative
-    if path.stat().st_ino != status:
+    if path.stat().st_ino != folder:
         raise FileNotFoundError(path)
 
 

@@ -8,6 +8,7 @@ run goes on from the ticket.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -60,10 +61,16 @@ def supervise(
         last: events.Event = events.Failed(error=ended.reason or _unsaid(ended), remedy=_RESUME)
         if run.stop_requested():
             seconds = summary.worked_by(time.time())
-            last = events.Stopped(step=run.checkpoint_step(), seconds=seconds)
+            discarded = run.discard_requested()
+            last = events.Stopped(step=run.checkpoint_step(), seconds=seconds, discarded=discarded)
         show(last)
         run.append(last)
-    return 0 if run.events_summary().status in ("finished", "stopped") else 1
+    summary = run.events_summary()
+    if summary.status == "finished":
+        shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
+    if summary.discarded:
+        run.discard()
+    return 0 if summary.status in ("finished", "stopped") else 1
 
 
 def _unsaid(ended: Placement) -> str:

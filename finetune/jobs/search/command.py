@@ -16,7 +16,7 @@ from finetune.jobs import scheduler
 from finetune.jobs.engines import arguments as engine_arguments
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.search import results
-from finetune.jobs.search.driver import advance, begin_search
+from finetune.jobs.search.driver import advance, begin_search, describe_values
 from finetune.jobs.search.space import Budget, default_space, read_space, searchable
 from finetune.jobs.search.study import Study, find_study
 from finetune.messages import message as _
@@ -63,7 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
     if best is None:
         print("No trial has a score.", file=sys.stderr)
         return 1
-    print(f"best: {study.metric} {best.score:.4f}, run {best.run_id}, {results.describe(best)}")
+    print(
+        f"best: {study.metric} {best.score:.4f}, run {best.run_id}, {describe_values(best.values)}"
+    )
     return 0
 
 
@@ -118,6 +120,5 @@ def _tell(store: RunStore, study: Study, told: set[int]) -> None:
         if trial.number not in told and trial.state not in ("waiting", "running"):
             told.add(trial.number)
             score = f"{study.metric} {trial.score:.4f}" if trial.score is not None else ""
-            print(
-                f"trial {trial.number} {trial.state} {score} {results.describe(trial)}", flush=True
-            )
+            values = describe_values(trial.values)
+            print(f"trial {trial.number} {trial.state} {score} {values}", flush=True)

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from finetune.config import RunConfig
 from finetune.data import catalog
-from finetune.errors import FinetuneError
+from finetune.errors import FinetuneError, JobError
 from finetune.jobs import cost, scheduler, service
 from finetune.jobs.engines import spending
 from finetune.jobs.search.space import Budget, Space
 from finetune.jobs.search.study import PARTS, RUN, Study, create_study, studies, trial_run
 from finetune.messages import message as _
+from finetune.owners import LOCAL_USER, NOBODY, Visitor
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -38,6 +40,8 @@ def begin_search(
     Args:
         options: further values of `study.Settings`.
     """
+    if not store.visitor.may_start:
+        raise JobError(*NOBODY)
     config = catalog.with_absolute_paths(config)
     if "num_train_epochs" in space and not config.num_train_epochs:  # chosen by the pairs
         steps = cost.estimate_cost(store, config).steps
@@ -59,7 +63,8 @@ def _has_trials_at_work(study: Study) -> bool:
 
 def advance(store: RunStore, study: Study) -> bool:
     """Do what is due of a study; whether it goes on."""
-    visitor = store.for_visitor(store.visitor)
+    owner = study.settings.owner  # whose runs the trials are, with their limits
+    visitor = store.for_visitor(Visitor((owner,)) if owner else LOCAL_USER)
     try:
         with FileLock(study.folder / ".lock", timeout=0):
             working = sum(_follow(visitor, study, trial) for trial in study.trials())
@@ -160,13 +165,16 @@ def trial_config(
     store: RunStore, config: RunConfig, values: dict[str, object], number: int
 ) -> RunConfig:
     """The configuration of a trial, scored after each of its `PARTS`."""
-    shown = ", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-                      for name, value in values.items())  # fmt: skip
-    config = config.changed(**values, name=_name(number, shown))
+    name = f"Trial {number}: {describe_values(values)}"[:300]
+    config = config.changed(**values, name=name)
     steps = cost.estimate_cost(store, config).steps
     interval = math.ceil(steps.total / PARTS) if steps else 0
     return config.changed(eval_steps=interval)
 
 
-def _name(number: int, shown: str) -> str:
-    return f"Trial {number}: {shown}"[:300]
+def describe_values(values: Mapping[str, object]) -> str:
+    """The values of a trial in a line."""
+    return ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+    )

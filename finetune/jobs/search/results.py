@@ -65,14 +65,6 @@ def best_trial(rows: list[TrialRow], minimize: bool = False) -> TrialRow | None:
     return choose(finished, key=lambda row: row.score or 0.0, default=None)
 
 
-def describe(row: TrialRow) -> str:
-    """The values of a trial in a line."""
-    return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in row.values.items()
-    )
-
-
 def importance(study: Study) -> dict[str, float] | None:
     """The share of each field in the scores' variance (fANOVA: Hutter, Hoos and Leyton-Brown, ICML
     2014), the largest first; None where too few trials have ended to say."""
