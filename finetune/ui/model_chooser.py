@@ -41,8 +41,13 @@ def choices(store: RunStore, current: str | None, asked: str | None = None) -> d
             score = f"F1 {fixed(best.metrics.get('f1', 0))}" if best else gettext("not scored")
             options.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
     ids = [run_id for _, run_id in options]
-    value = current if current in ids else next(iter(ids), None)
+    value = current if current in ids else newest(store)
     return gr.update(choices=options, value=value, visible=bool(ids))
+
+
+def newest(store: RunStore) -> str | None:
+    """The run that `choices` selects unasked; None where none has a model."""
+    return next((run.id for run in store.runs() if run.has_model()), None)
 
 
 def columns(store: RunStore, run_id: str | None) -> ColumnNames:

@@ -226,8 +226,10 @@ def test_a_page_that_watches_is_told_what_is_new(
 
 def test_a_pair_is_asked_and_explained_through_the_tab(predict: PredictTab, finished: Run) -> None:
     tab = predict
-    shown = tab.on_ask(NOBODY, finished.id, *PAIR, False, False, False)
-    assert "not_equivalent" in shown[tab.answer]
+    for chosen in (None, finished.id):  # None: Compare was pressed before the tab had chosen
+        shown = tab.on_ask(NOBODY, chosen, *PAIR, False, False, False)
+        assert "not_equivalent" in shown[tab.answer]
+        assert shown[tab.question][0] == finished.id
     decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
     for threshold, label in ((False, "not_equivalent"), (True, "equivalent")):
         shown = tab.on_ask(NOBODY, finished.id, *PAIR, False, threshold, False)

@@ -178,7 +178,8 @@ class PredictTab:
     def on_ask(
         self, store: RunStore, run_id: str | None, sentence1: str, sentence2: str, *flags: bool
     ) -> Updates:
-        """The answer to one pair."""
+        """The answer to one pair; who asks before the tab has chosen a model means the newest."""
+        run_id = run_id or model_chooser.newest(store)
         return self._asked(store, run_id, sentence1, sentence2, PredictOptions(*map(bool, flags)))
 
     def _asked(
