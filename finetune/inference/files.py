@@ -6,9 +6,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,62 @@ class Cancelled(BaseException):
     """The prediction of a file is to end; what is written is kept."""
 
 
+@dataclass(frozen=True)
+class Window:
+    """Rows to be predicted together; those without an error have sentences, in the same order."""
+
+    rows: list[InputRow]
+    first: list[str]
+    second: list[str] | None
+    both_orders: bool
+
+
+class Scores(NamedTuple):
+    """Logits of a window's sentences, each of shape (rows, classes); `swapped` where both orders
+    were asked for."""
+
+    logits: NDArray[np.float32]
+    swapped: NDArray[np.float32] | None
+
+
+class WindowScorer(Protocol):
+    """Scores windows, on this machine or on others."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The names of the classes."""
+
+    @property
+    def precision(self) -> str:
+        """What it computes in."""
+
+    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, Scores]]:
+        """Every window in its order; only few are held at once."""
+
+
+class LocalScorer:
+    """Scores windows by a run's best model on this machine, in int8 where that serves."""
+
+    def __init__(self, run: Run) -> None:
+        precision: Precision = "int8" if quantized.serves(run.best) else "auto"
+        self._scorer = Scorer(run.best, checkpoints.length_of(run.folder), precision)
+        self.labels, self.precision = self._scorer.labels, self._scorer.precision
+
+    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, Scores]]:
+        """Every window in its order."""
+        for window in windows:
+            yield window, self.score_window(window)
+
+    def score_window(self, window: Window) -> Scores:
+        """One window."""
+        if not window.first:
+            return Scores(np.zeros((0, len(self.labels)), np.float32), None)
+        swapped = None
+        if window.both_orders and window.second is not None:
+            swapped = self._scorer.scores(window.second, window.first)
+        return Scores(self._scorer.scores(window.first, window.second), swapped)
+
+
 def predict_file(
     run: Run,
     request: PredictionRequest,
@@ -46,6 +103,7 @@ def predict_file(
     out: Path,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_head: Callable[[list[Line]], None] = lambda rows: None,
+    scorer: WindowScorer | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Predict every row of a file: the report, and whether all rows were predicted.
 
@@ -54,23 +112,26 @@ def predict_file(
         on_progress: called with rows done and rows in all, 0 while unknown; it may raise
             `Cancelled`.
         on_head: called with the first rows of the result.
+        scorer: of the run's model; one of this machine if absent.
     """
     table = tables.open_table(path, request.file, request.sheet)
-    predictor = _RowPredictor(run, request)
+    scorer = scorer or LocalScorer(run)
+    predictor = _RowPredictor(run, request, scorer.labels)
     row_count = _count_rows(path, table)
     head: list[Line] = []
+    complete = True
     with disk.writing(out), _open_writer(out, table, predictor.columns) as write:
         try:
-            for window in _windows(_read_rows(table, request)):
-                lines = predictor.predict(window)
+            for window, scores in scorer.score(_windows(_read_rows(table, request), request)):
+                lines = predictor.predict(window.rows, scores)
                 write(lines)
                 if len(head) < HEAD:
                     head += map(_shorten, lines[: HEAD - len(head)])
                     on_head(head)
                 on_progress(predictor.rows, max(row_count, predictor.rows) if row_count else 0)
         except Cancelled:
-            return predictor.report(), False
-    return predictor.report(), True
+            complete = False
+    return predictor.report() | {"precision": scorer.precision}, complete
 
 
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
@@ -96,7 +157,7 @@ def _sentence(cell: Any) -> str:
     return (text_hashes.clean_sentence(to_plain_value(cell)) or "").replace("\0", " ")
 
 
-def _windows(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:
+def _windows(rows: Iterable[InputRow], request: PredictionRequest) -> Iterator[Window]:
     """Rows to be predicted together: few at first, so that the first are soon there."""
     window: list[InputRow] = []
     most, size = FIRST, 0
@@ -104,11 +165,19 @@ def _windows(rows: Iterable[InputRow]) -> Iterator[list[InputRow]]:
         window.append(row)
         size += sum(len(str(cell)) for cell in row[0].values())
         if len(window) == most or size >= CHARACTERS:
-            yield window
+            yield _as_window(window, request)
             most = min(most * 4, WINDOW)
             window, size = [], 0
     if window:
-        yield window
+        yield _as_window(window, request)
+
+
+def _as_window(rows: list[InputRow], request: PredictionRequest) -> Window:
+    first, second = (
+        [_sentence(record.get(name)) for record, error in rows if not error] if name else None
+        for name in (request.sentence1, request.sentence2)
+    )
+    return Window(rows, first or [], second, request.both_orders)
 
 
 def _shorten(line: Line) -> Line:
@@ -120,10 +189,8 @@ def _shorten(line: Line) -> Line:
 class _RowPredictor:
     """Adds predictions to rows, and counts them."""
 
-    def __init__(self, run: Run, request: PredictionRequest) -> None:
-        precision: Precision = "int8" if quantized.serves(run.best) else "auto"
-        self._scorer = Scorer(run.best, checkpoints.length_of(run.folder), precision)
-        self._labels = labels = self._scorer.labels
+    def __init__(self, run: Run, request: PredictionRequest, labels: Sequence[str]) -> None:
+        self._labels = labels
         self._request = request
         self._rule = decision_rule.read_rule(run.best)
         prepared = run.events_summary().prepared
@@ -143,10 +210,10 @@ class _RowPredictor:
         # Confusion matrices of the rows that the run was not trained on, and of the others.
         self._counts = np.zeros((2, len(labels), len(labels)), np.int64)
 
-    def predict(self, window: list[InputRow]) -> list[Line]:
+    def predict(self, window: list[InputRow], scores: Scores) -> list[Line]:
         """The rows of the result."""
         records = [record for record, error in window if not error]
-        predictions = iter(self._predictions(records) if records else ())
+        predictions = iter(self._predictions(records, scores) if records else ())
         nothing = dict.fromkeys(self.columns)
         self.rows += len(window)
         self._errors += len(window) - len(records)
@@ -157,17 +224,11 @@ class _RowPredictor:
             for record, error in window
         ]
 
-    def _predictions(self, records: list[Line]) -> Iterator[Line]:
+    def _predictions(self, records: list[Line], scores: Scores) -> Iterator[Line]:
         """The added columns of rows that can be predicted."""
         request = self._request
-        first = [_sentence(record.get(request.sentence1)) for record in records]
-        second = swapped = None
-        if request.sentence2:
-            second = [_sentence(record.get(request.sentence2)) for record in records]
-            swapped = self._scorer.scores(second, first) if request.both_orders else None
-        logits = self._scorer.scores(first, second)
         shares, answers = decision_rule.decide(
-            logits, self._labels, self._rule, request.options, swapped
+            scores.logits, self._labels, self._rule, request.options, scores.swapped
         )
         trained_on = self._trained_on(records)
         if request.label:
@@ -206,7 +267,6 @@ class _RowPredictor:
         report: dict[str, Any] = {
             "rows": self.rows, "errors": self._errors, "examples": self._examples,
             "labels": self._labels, "positive": self._positive, **self._overlap,
-            "precision": self._scorer.precision,
         }  # fmt: skip
         if self._request.label:
             report |= self._scores(self._counts.sum(axis=0), 1)

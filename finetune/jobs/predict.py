@@ -14,9 +14,10 @@ import secrets
 import shutil
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners, uploads
 from finetune.environment import caches
@@ -29,6 +30,9 @@ from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, default_root
 from finetune.runs.summary import JobState
+
+if TYPE_CHECKING:
+    from finetune.inference.files import WindowScorer
 
 KEPT = 5  # of each visitor; older ones make room
 _ID = re.compile(r"[A-Za-z0-9_-]{16,24}")
@@ -176,6 +180,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sheet", default="", help="of a workbook; the first if absent")
     for name in ("both_orders", "threshold", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
+    about = "where rows are scored; all machines of a Ray cluster share the folder of the runs"
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help=about)
+    parser.add_argument("--address", default="", help="of the cluster; RAY_ADDRESS if absent")
     args = parser.parse_args(arguments)
     os.environ["HF_HUB_OFFLINE"] = "1"
     from tqdm import tqdm
@@ -189,12 +196,25 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     try:
         request = check_columns(request, args.file, run.events_summary().columns)
-        with tqdm(unit="row") as bar:
+        with tqdm(unit="row") as bar, _scorer(run, args.engine, args.address) as scorer:
             report, _ = predict_file(
-                run, request, args.file, args.out, lambda done, total: bar.update(done - bar.n)
-            )
+                run, request, args.file, args.out,
+                lambda done, total: bar.update(done - bar.n), scorer=scorer,
+            )  # fmt: skip
     except (FinetuneError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
     print(json.dumps(report, indent=2, ensure_ascii=False))
     return 0
+
+
+def _scorer(run: Run, engine: str, address: str) -> AbstractContextManager[WindowScorer]:
+    """What scores the rows, as it was asked for."""
+    if engine == "local":
+        from finetune.inference.files import LocalScorer
+
+        return nullcontext(LocalScorer(run))
+    from finetune.jobs.engines.options import make_ticket
+    from finetune.jobs.engines.ray_files import scorer_on_cluster
+
+    return scorer_on_cluster(run, make_ticket("ray", {"address": address}))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import itertools
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,10 +23,15 @@ from safetensors.torch import load_file
 
 from finetune.config import PRESETS, RunConfig
 from finetune.errors import JobError
-from finetune.jobs import scheduler, service, workers
+from finetune.inference import files
+from finetune.inference.file_request import PredictionRequest
+from finetune.inference.files import Window
+from finetune.jobs import predict, scheduler, service, workers
 from finetune.jobs.engines import attempt, open_engine, ray_connection, ray_machines, ray_node
 from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
 from finetune.jobs.engines.options import make_ticket
+from finetune.jobs.engines.ray_connection import connected
+from finetune.jobs.engines.ray_files import scorer_on_cluster
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -348,6 +355,75 @@ def test_a_machine_that_does_not_see_the_runs_folder_is_named(
     finally:
         node.send_signal(signal.SIGTERM)
         node.wait(60)
+
+
+@pytest.mark.long
+@needs_ray
+def test_a_files_rows_are_scored_in_order_though_a_node_is_killed(
+    cluster: Nodes, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "FIRST", 16)
+    monkeypatch.setattr(files, "WINDOW", 32)
+    rows = toys.rows(1000, seed=5)
+    path = tmp_path / "pairs.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["sentence1", "sentence2", "label"])
+        writer.writerows(("", "b", "") if n == 500 else row for n, row in enumerate(rows))
+    request = PredictionRequest(
+        here.id, path.name, "sentence1", "sentence2", "label", both_orders=True
+    )
+    wanted, _ = files.predict_file(here, request, path, tmp_path / "here.csv")
+    node = cluster.add()
+    held: list[int] = []
+    done: list[int] = []
+
+    def counted(windows: Iterable[Window]) -> Iterator[Window]:
+        for window in windows:
+            held.append(len(window.rows))
+            yield window
+
+    def on_progress(rows: int, total: int) -> None:
+        done.append(rows)
+        assert sum(held) - rows <= (2 * 3) * 32  # of three actors, two windows each
+        if len(done) == 3:
+            cluster.kill(node)
+
+    ticket = make_ticket("ray", {"address": cluster.address})
+    with scorer_on_cluster(here, ticket) as scorer:
+        score = scorer.score
+        monkeypatch.setattr(scorer, "score", lambda windows: score(counted(windows)))
+        report, complete = files.predict_file(
+            here, request, path, tmp_path / "there.csv", on_progress, scorer=scorer
+        )
+    assert complete
+    assert report == wanted
+    assert report["rows"] == 1000
+    assert report["errors"] == 1
+    assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
+    with connected(ticket) as ray:  # which takes seconds to see that the machine is away
+        until(lambda: sum(node["Alive"] for node in ray.nodes()) == 3)
+
+
+@pytest.mark.long
+@needs_ray
+def test_the_command_scores_a_file_on_the_cluster(
+    cluster: Nodes, here: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # which the command sets
+    path, out = tmp_path / "pairs.jsonl", tmp_path / "out.jsonl"
+    path.write_text('{"sentence1": "the cat sees a dog .", "sentence2": "a cat sees the dog ."}\n')
+    words = ["--run", str(here.folder), "--file", str(path), "--out", str(out), "--engine", "ray"]
+    assert predict.main([*words, "--address", cluster.address]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 1
+    assert json.loads(out.read_text())["prediction"] in ("equivalent", "not_equivalent")
+    (here.best / "model.safetensors").rename(tmp_path / "weights")
+    try:
+        assert predict.main([*words, "--address", cluster.address]) == 1
+        assert "The saved model cannot be loaded" in capsys.readouterr().err
+    finally:
+        (tmp_path / "weights").rename(here.best / "model.safetensors")
 
 
 def described(**values: object) -> dict[str, object]:

@@ -46,30 +46,31 @@ def choose_bundle(ray: Any, ranks: int, nodes: int) -> tuple[dict[str, int], lis
     return {kind: amount}, [node for node, places in zip(alive, room, strict=True) if places]
 
 
-def check_nodes(ray: Any, run: Run, nodes: list[Any]) -> None:
-    """See that the run's folder and what it needs are on each machine, by a task there."""
+def check_nodes(ray: Any, run: Run, nodes: list[Any], name: str = TICKET) -> None:
+    """See that the run's folder and what it needs are on each machine, by a task there; `name` is
+    that of a file of the folder."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    ticket_file = run.folder.resolve() / TICKET
+    file = str(run.folder.resolve() / name)
     ray.cloudpickle.register_pickle_by_value(ray_node)
     look = ray.remote(num_cpus=0, max_retries=0)(ray_node.describe_node)
-    here = ray_node.describe_node(str(ticket_file), SOURCE, _PACKAGES)
+    here = ray_node.describe_node(file, SOURCE, _PACKAGES)
     answers = {}
     for node in nodes:
         place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         task = look.options(scheduling_strategy=place)
-        answers[task.remote(str(ticket_file), SOURCE, _PACKAGES)] = node
+        answers[task.remote(file, SOURCE, _PACKAGES)] = node
     answered, _ = ray.wait(list(answers), num_returns=len(answers), timeout=_LOOK_LIMIT)
     for answer, node in answers.items():
-        name = node["NodeManagerAddress"]
+        machine = node["NodeManagerAddress"]
         if answer not in answered:
             raise JobError(
                 "The machine {name} of the Ray cluster has not answered within {n} seconds.",
                 "See in its log why it starts no process, or take it out of the cluster.",
-                name=name,
+                name=machine,
                 n=int(_LOOK_LIMIT),
             )
-        compare_machine(name, ray.get(answer), here, run.folder.resolve())
+        compare_machine(machine, ray.get(answer), here, run.folder.resolve())
 
 
 def compare_machine(name: str, there: dict[str, Any], here: dict[str, Any], folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""What runs on the machines of a Ray cluster. It is sent there as it stands, and imports nothing of
-this project."""
+"""What runs on the machines of a Ray cluster. It is sent there as it stands, so importing it needs
+nothing of this project."""
 
 from __future__ import annotations
 
@@ -40,6 +40,30 @@ def describe_node(file: str, source: str, packages: tuple[str, ...]) -> dict[str
     has_source = (Path(source) / "finetune" / "__main__.py").is_file()
     writable = os.access(Path(file).parent, os.W_OK)
     return {"text": text, "writable": writable, "source": has_source, "versions": versions}
+
+
+class FileScorer:
+    """An actor that has a run's model and scores windows of a file's rows.
+
+    Args:
+        source: the folder that holds this project, which is imported here.
+    """
+
+    def __init__(self, source: str) -> None:
+        sys.path.insert(0, source)
+        os.environ["HF_HUB_OFFLINE"] = "1"  # the model lies here
+
+    def load(self, folder: str) -> tuple[list[str], str]:
+        """Load the best model of the run in `folder`; its labels, and what it computes in."""
+        from finetune.inference.files import LocalScorer
+        from finetune.runs.run import Run
+
+        self._scorer = LocalScorer(Run(Path(folder)))
+        return self._scorer.labels, self._scorer.precision
+
+    def score(self, window: Any) -> Any:
+        """The `Scores` of a `Window`."""
+        return self._scorer.score_window(window)
 
 
 class RankProcess:

@@ -1,0 +1,119 @@
+"""The rows of a file scored by a Ray cluster, whose machines share the folder of the runs: each has
+an actor with the model, and windows of rows go round among them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from finetune.errors import JobError
+from finetune.inference.files import Scores, Window
+from finetune.jobs.engines import ray_machines, ray_node
+from finetune.jobs.engines.base import Ticket
+from finetune.jobs.engines.ray_connection import connected
+from finetune.runs.run import Run
+
+_LOAD_LIMIT = 120.0  # seconds for a machine to load the model
+_AHEAD = 2  # windows a machine has at a time: one that it scores, one that waits
+
+
+@contextlib.contextmanager
+def scorer_on_cluster(run: Run, ticket: Ticket) -> Iterator[RayScorer]:
+    """A scorer of a run's best model on the cluster of a ticket, until the end of the `with`.
+
+    Raises:
+        JobError: where Ray is missing, the cluster does not answer, or its machines do not have
+            what they need.
+    """
+    with connected(ticket) as ray:
+        nodes = [
+            node
+            for node in ray.nodes()
+            if node["Alive"] and (node["Resources"].get("CPU") or node["Resources"].get("GPU"))
+        ]
+        model_file = run.best.relative_to(run.folder) / "config.json"
+        ray_machines.check_nodes(ray, run, nodes, str(model_file))
+        actors = _start_actors(ray, nodes)
+    try:
+        with connected(ticket):
+            scorer = RayScorer(ray, run, actors)
+        yield scorer
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+def _start_actors(ray: Any, nodes: list[Any]) -> list[Any]:
+    """An actor for each GPU, and for each machine that has none."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray.cloudpickle.register_pickle_by_value(ray_node)
+    actor = ray.remote(ray_node.FileScorer)
+    started = []
+    for node in nodes:
+        gpus, cpus = (int(node["Resources"].get(kind, 0)) for kind in ("GPU", "CPU"))
+        place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        takes = {"num_gpus": 1, "num_cpus": 0} if gpus else {"num_cpus": cpus}
+        options = actor.options(scheduling_strategy=place, **takes)
+        started += [options.remote(ray_machines.SOURCE) for _ in range(gpus or 1)]
+    return started
+
+
+class RayScorer:
+    """Scores windows by actors that have a run's model; a `JobError` where none could load it."""
+
+    def __init__(self, ray: Any, run: Run, actors: list[Any]) -> None:
+        self._ray = ray
+        loading = {actor.load.remote(str(run.folder.resolve())): actor for actor in actors}
+        loaded, _ = ray.wait(list(loading), num_returns=len(loading), timeout=_LOAD_LIMIT)
+        if not loaded:
+            raise JobError(
+                "No machine of the Ray cluster was free for {n} seconds.",
+                "Wait until its other work has ended (`ray status` shows it), or add a machine.",
+                n=int(_LOAD_LIMIT),
+            )
+        self._actors = [loading[answer] for answer in loaded]
+        try:
+            models = ray.get(loaded)
+        except ray.exceptions.RayTaskError as error:  # of the model, said on the machine
+            raise error.cause from None
+        self.labels: list[str] = models[0][0]
+        self.precision = ", ".join(sorted({precision for _, precision in models}))
+
+    def score(self, windows: Iterable[Window]) -> Iterator[tuple[Window, Scores]]:
+        """Every window in its order; a few for each actor are held at once. What an actor had whose
+        machine went away, another gets."""
+        coming = iter(windows)
+        sent: deque[tuple[Window, Any, Any]] = deque()  # window, its answer to be, and the actor
+        while True:
+            while len(sent) < _AHEAD * len(self._actors) and (window := next(coming, None)):
+                sent.append(self._send(window, sent))
+            if not sent:
+                return
+            window, answer, actor = sent.popleft()
+            try:
+                scores = Scores(*self._ray.get(answer))
+            except self._ray.exceptions.RayActorError:
+                self._give_up(actor)
+                sent.appendleft(self._send(window, sent))
+                continue
+            yield window, scores
+
+    def _send(self, window: Window, sent: Iterable[tuple[Window, Any, Any]]) -> Any:
+        """Give a window to the actor that has least to do."""
+        answers = [answer for _, answer, _ in sent]
+        done = set(self._ray.wait(answers, num_returns=len(answers), timeout=0)[0] if sent else ())
+        busy = Counter(id(actor) for _, answer, actor in sent if answer not in done)
+        actor = min(self._actors, key=lambda actor: busy[id(actor)])
+        return window, actor.score.remote(dataclasses.replace(window, rows=[])), actor
+
+    def _give_up(self, actor: Any) -> None:
+        self._actors = [other for other in self._actors if other is not actor]
+        if not self._actors:
+            raise JobError(
+                "The machines of the Ray cluster have gone while they scored the file.",
+                "See `ray status`, and start again.",
+            )
