@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from finetune import config as run_config
 from finetune.config import Choices, Range
 from finetune.errors import ConfigError
 from finetune.jobs.search.space import DEFAULT, Budget, Space, read_space, searchable
 from finetune.messages import message as _
-from finetune.ui import elements
+from finetune.ui import elements, feedback
+from finetune.ui.cost_view import rough_duration
 from finetune.ui.i18n import gettext
 
 FIELDS = tuple(searchable())
 COUNT = len(FIELDS) + 4  # of the controls
 
 
-def draw() -> tuple[list[Any], gr.Button]:
-    """Lay out the controls where it is called; they, and the button that begins."""
-    with gr.Accordion(gettext("Search"), open=False, elem_id="search"):
+@dataclass(frozen=True)
+class SearchForm:
+    """The controls, and what else is drawn with them."""
+
+    inputs: list[Any]
+    accordion: gr.Accordion
+    time: gr.HTML  # how long the search will take
+    begin: gr.Button
+
+    @property
+    def changes(self) -> list[Any]:
+        """Events after which the search may take another time."""
+        return [self.accordion.expand, *(control.change for control in self.inputs)]
+
+
+def draw() -> SearchForm:
+    """Lay out the controls where it is called."""
+    with gr.Accordion(gettext("Search"), open=False, elem_id="search") as accordion:
         elements.note(
             gettext(
                 "Many runs with other hyperparameters, each learning from those before it; those "
@@ -50,8 +68,9 @@ def draw() -> tuple[list[Any], gr.Button]:
             parallel = gr.Number(
                 1, step=1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
             )
+        expected = gr.HTML(elem_id="search-time", elem_classes="ft-if-said")
         button = gr.Button(gettext("Search"), elem_id="begin-search")
-    return [*boxes, trials, minutes, dollars, parallel], button
+    return SearchForm([*boxes, trials, minutes, dollars, parallel], accordion, expected, button)
 
 
 def _box(name: str) -> gr.Textbox:
@@ -77,3 +96,16 @@ def read(values: Sequence[Any]) -> tuple[Space, Budget, int]:
     if not isinstance(parallel, int | float) or parallel < 1:
         raise ConfigError({"parallel": _("is {value}, and must be 1 or more", value=parallel)})
     return space, Budget(int(trials), float(minutes), float(dollars)), int(parallel)
+
+
+def expected(seconds: float | None) -> Markup:
+    """How long a search takes of which `seconds` of training are expected, None if unknown."""
+    if seconds is None:
+        return feedback.note(gettext("How long it takes is known after a run like it."))
+    return feedback.note(
+        gettext(
+            "About {time} of training, by the speed of an earlier run; less where trials end "
+            "early.",
+            time=rough_duration(seconds),
+        )
+    )

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import random
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -14,9 +19,16 @@ from finetune import config as run_config
 from finetune.config import Range, RunConfig
 from finetune.errors import ConfigError, FinetuneError
 from finetune.hub import model_card
-from finetune.jobs import scheduler, service, workers
+from finetune.jobs import cost, scheduler, service, workers
 from finetune.jobs.search import command, driver, results
-from finetune.jobs.search.space import Budget, containing, default_space, read_space, searchable
+from finetune.jobs.search.space import (
+    Budget,
+    Space,
+    containing,
+    default_space,
+    read_space,
+    searchable,
+)
 from finetune.jobs.search.study import Study, find_study, studies, trial_run
 from finetune.owners import Visitor
 from finetune.runs.store import RunStore
@@ -126,8 +138,12 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     assert spread.mean == pytest.approx(best.score)
     assert results.progress(store, study, rows).repeating
     table = list(csv.reader(io.StringIO(results.trials_csv(store, study))))
-    assert table[0] == ["trial", "run", "state", "f1", "learning_rate"]
+    assert table[0][:6] == ["trial", "run", "state", "f1", "learning_rate", "f1 after 1/10"]
     assert len(table) == 13
+    assert {len(row) for row in table} == {15}
+    scores = [float(score) for score in table[1][5:] if score]
+    assert scores == sorted(scores)
+    assert scores[-1] == float(table[1][3])
     assert results.trials_png(store, study).startswith(b"\x89PNG")
     text = str(search_view.page(store, study.id))
     assert f"Best: F1 {best.score:.4f}, trial {best.number}" in text
@@ -220,6 +236,79 @@ def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
     assert [run.owner for run in store.runs()] == ["ada", "ada"]
     assert studies(ada) == [study]
     assert studies(store.for_visitor(Visitor(("eve",)))) == []
+
+
+def test_a_visitor_has_one_search_at_a_time(
+    store: RunStore, stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    ada, eve = (store.for_visitor(Visitor((name,))) for name in ("ada", "eve"))
+    study = driver.begin_search(ada, BASE, dict(RATES), Budget(trials=2))
+    driver.begin_search(eve, BASE, dict(RATES), Budget(trials=2)).stop()
+    driver.begin_search(eve, BASE, dict(RATES), Budget(trials=2))  # hers was stopped
+    with pytest.raises(FinetuneError, match="Your last search still goes on"):
+        driver.begin_search(ada, BASE, dict(RATES), Budget(trials=2))
+    go_on(store, study)
+    driver.begin_search(ada, BASE, dict(RATES), Budget(trials=2))
+
+
+def test_how_long_a_search_takes_is_said_by_the_speed_of_an_earlier_run(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, steps = RunConfig(num_train_epochs=2), cost.Steps(100, 10, 20, 1)
+    known: list[cost.Time | None] = [None]
+    monkeypatch.setattr(cost, "estimate_cost", lambda *_: cost.Estimate(steps=steps, time=known[0]))
+
+    def expected(**budget: float) -> float | None:
+        return driver.expected_seconds(store, config, default_space(), Budget(**budget))  # type: ignore[arg-type]
+
+    assert expected(trials=10) is None
+    assert expected(trials=10, minutes=2) == 120
+    known[0] = cost.Time(20.0, 100.0, "an earlier run", "CPU", True)
+    # A trial has 1 to 6 epochs, the earlier run had 2.
+    assert expected(trials=10) == pytest.approx(10 * 20 * 3.5 / 2)
+    assert expected(trials=10, minutes=2) == 120
+    assert expected(trials=0, dollars=2) is None
+
+
+def test_importance_has_an_interval_or_too_few_trials(store: RunStore) -> None:
+    space: Space = {**RATES, "warmup_ratio": Range(0.0, 0.3)}
+    study = driver.begin_search(store, BASE, space, Budget(trials=40))
+    draw = random.Random(0)
+
+    def finish(trials: int) -> None:
+        for _ in range(trials):
+            trial = study.draw()
+            away = abs(math.log10(trial.params["learning_rate"]) + 4.3)
+            study.optuna_study.tell(trial, 0.9 - 0.1 * away + draw.gauss(0, 0.003))
+
+    finish(19)
+    assert results.importance(study) is None
+    finish(6)
+    found = results.importance(study)
+    assert found is not None
+    assert list(found) == ["learning_rate", "warmup_ratio"]
+    for share, low, high in found.values():
+        assert 0 <= low <= high <= 1
+        assert low - 0.15 <= share <= high + 0.15
+    assert found["learning_rate"].low > found["warmup_ratio"].share
+    assert results.importance(study) is found  # made once
+    text = str(search_view.page(store, study.id))
+    assert re.search(r"Learning rate \d+% \(\d+ to \d+\)", text)
+
+
+@pytest.mark.long
+def test_two_processes_serve_one_study(store: RunStore, stand_in: None) -> None:
+    study = driver.begin_search(
+        store, BASE, dict(RATES), Budget(trials=8), parallel=2, pruning=False
+    )
+    words = [sys.executable, "-m", "tests.support.stand_in_search", str(store.root), study.id]
+    processes = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    trials = study.trials()
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 8
+    assert len({trial.params["learning_rate"] for trial in trials}) == 8
+    assert len({trial.user_attrs["run"] for trial in trials}) == 8 == len(store.runs())
 
 
 def test_minutes_are_a_budget_too(store: RunStore, stand_in: None) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from finetune.config import RunConfig
+from finetune.config import Range, RunConfig
 from finetune.data import catalog
 from finetune.errors import FinetuneError, JobError
 from finetune.jobs import cost, scheduler, service
-from finetune.jobs.engines import spending
+from finetune.jobs.engines import LOCAL, spending
 from finetune.jobs.search.space import Budget, Space
 from finetune.jobs.search.study import PARTS, RUN, Study, create_study, studies, trial_run
 from finetune.messages import message as _
@@ -42,11 +43,33 @@ def begin_search(
     """
     if not store.visitor.may_start:
         raise JobError(*NOBODY)
+    if not store.visitor.alone and any(_goes_on(store, study) for study in studies(store)):
+        raise JobError("Your last search still goes on.", "Wait for its end, or stop it.")
     config = catalog.with_absolute_paths(config)
     if "num_train_epochs" in space and not config.num_train_epochs:  # chosen by the pairs
         steps = cost.estimate_cost(store, config).steps
         config = config.changed(num_train_epochs=max(1, round(steps.epochs)) if steps else 3)
     return create_study(store, config, space, budget, **options)
+
+
+def expected_seconds(
+    store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = LOCAL
+) -> float | None:
+    """Seconds of training that a search takes where no trial ends early, by the speed of an earlier
+    run; None where there is none like it, and no limit of time.
+
+    Args:
+        place: where trials are carried out, as `Ticket.place` names it.
+    """
+    estimate = cost.estimate_cost(store, config, place)
+    limits = [60 * budget.minutes] if budget.minutes else []
+    if budget.trials and estimate.time and estimate.steps:
+        seconds, epochs = estimate.time.seconds, space.get("num_train_epochs")
+        if epochs and config.max_steps <= 0:
+            values = epochs[:2] if isinstance(epochs, Range) else epochs
+            seconds *= statistics.fmean(map(float, values)) / estimate.steps.epochs
+        limits.append(budget.trials * seconds)
+    return min(limits, default=None)
 
 
 def advance_all(store: RunStore) -> None:
@@ -57,8 +80,17 @@ def advance_all(store: RunStore) -> None:
                 advance(store, study)
 
 
+def _goes_on(store: RunStore, study: Study) -> bool:
+    """Whether it has trials at work, or draws more; not where it is damaged."""
+    with contextlib.suppress(FinetuneError):
+        return _has_trials_at_work(study) or may_draw(store, study)
+    return False
+
+
 def _has_trials_at_work(study: Study) -> bool:
-    return any(not trial.state.is_finished() for trial in study.trials())
+    from optuna.trial import TrialState
+
+    return any(trial.state == TrialState.RUNNING for trial in study.trials())
 
 
 def advance(store: RunStore, study: Study) -> bool:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import itertools
+import random
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from finetune.errors import JobError
 from finetune.jobs import service
 from finetune.jobs.search import driver
 from finetune.jobs.search.driver import parts
-from finetune.jobs.search.study import Study, trial_run
+from finetune.jobs.search.study import PARTS, Study, trial_run
 from finetune.runs import grids
 from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 
 _ENOUGH = 20  # trials with a score, below which nothing is said of importance
+_RESAMPLED = 40  # drawings of trials, for its intervals
 
 
 @dataclass(frozen=True)
@@ -65,18 +69,54 @@ def best_trial(rows: list[TrialRow], minimize: bool = False) -> TrialRow | None:
     return choose(finished, key=lambda row: row.score or 0.0, default=None)
 
 
-def importance(study: Study) -> dict[str, float] | None:
-    """The share of each field in the scores' variance (fANOVA: Hutter, Hoos and Leyton-Brown, ICML
-    2014), the largest first; None where too few trials have ended to say."""
-    import optuna
-    from optuna.importance import FanovaImportanceEvaluator
+class Importance(NamedTuple):
+    """The share of a field in the scores' variance, and the ends of its 90% interval."""
+
+    share: float
+    low: float
+    high: float
+
+
+def importance(study: Study) -> dict[str, Importance] | None:
+    """How much each field matters, most first; None where too few trials have ended to say.
+
+    Shares are of a functional analysis of variance (fANOVA: Hutter, Hoos and Leyton-Brown, ICML
+    2014), intervals of the same on trials drawn anew with replacement.
+    """
+    count = len(_finished(study))
+    if count < _ENOUGH or len(study.settings.space) < 2:
+        return None
+    return _importance(study, count)
+
+
+def _finished(study: Study) -> list[Any]:
     from optuna.trial import TrialState
 
-    done = [trial for trial in study.trials() if trial.state == TrialState.COMPLETE]
-    if len(done) < _ENOUGH or len(study.settings.space) < 2:
-        return None
-    evaluator = FanovaImportanceEvaluator(seed=0)
-    return optuna.importance.get_param_importances(study.optuna_study, evaluator=evaluator)
+    return [trial for trial in study.trials() if trial.state == TrialState.COMPLETE]
+
+
+@functools.lru_cache(maxsize=32)
+def _importance(study: Study, count: int) -> dict[str, Importance]:
+    """Of the first `count` trials that have finished; kept, for it takes a second."""
+    done, draw = _finished(study)[:count], random.Random(0)
+    again = [_shares(draw.choices(done, k=count), trees=16) for _ in range(_RESAMPLED)]
+    found = {}
+    for name, share in _shares(done, trees=64).items():
+        values = [shares.get(name, 0.0) for shares in again]
+        low, *_between, high = statistics.quantiles(values, n=20, method="inclusive")
+        found[name] = Importance(share, low, high)
+    return found
+
+
+def _shares(trials: Sequence[Any], trees: int) -> dict[str, float]:
+    import optuna
+    from optuna.importance import FanovaImportanceEvaluator
+
+    study = optuna.create_study()
+    study.add_trials(trials)
+    evaluator = FanovaImportanceEvaluator(seed=0, n_trees=trees)
+    shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in shares.items()}
 
 
 @dataclass(frozen=True)
@@ -103,6 +143,10 @@ def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
         limits.append(60 * settings.minutes - sum(spent))
     over = not working and (study.is_stopped or not driver.may_draw(store, study))
     seconds = max(0.0, min(limits)) if limits else None
+    if not spent:
+        seconds = driver.expected_seconds(
+            store, study.config, dict(settings.space), settings.budget, settings.ticket.place
+        )
     return Progress(over, bool(_repeating(store, study)), seconds)
 
 
@@ -151,14 +195,17 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3) -> list[Run]:
 
 
 def trials_csv(store: RunStore, study: Study) -> str:
-    """The trials as a table: number, run, state, score, values."""
+    """The trials as a table: number, run, state, score, values, scores after each tenth."""
     fields = list(study.settings.space)
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow(["trial", "run", "state", study.metric, *fields])
+    parts_done = range(1, PARTS + 1)
+    after = [f"{study.metric} after {part}/{PARTS}" for part in parts_done]
+    writer.writerow(["trial", "run", "state", study.metric, *fields, *after])
     for row in list_trials(store, study):
         values = [row.values.get(name, "") for name in fields]
-        writer.writerow([row.number, row.run_id, row.state, row.score, *values])
+        curve = [row.curve.get(part, "") for part in parts_done]
+        writer.writerow([row.number, row.run_id, row.state, row.score, *values, *curve])
     return file.getvalue()
 
 

@@ -107,19 +107,20 @@ class TrainTab:
                 variant="secondary", file_types=[".json"],
             )  # fmt: skip
         self.several: list[Any] = several_runs.draw()
-        self.searched, self.begin_search = search_form.draw()
+        self.search = search_form.draw()
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        everything = [*elements.components(self), *self.engine.outputs]
+        everything = [*elements.components(self), *self.engine.outputs, self.search.time]
         preset = [self.form[name] for name in run_config.preset(run_config.DEFAULT_PRESET)]
         # One that is chosen again, too; not when its chooser is merely left, as `input` would.
         choices = [self.preset.change, self.preset.select]
         gr.on(choices, None, self.preset, preset, js=form.choosing_preset(), **quick)
         values = [*self.several, *self.form.values(), *self.engine.inputs]
         self.start.click(self.on_start, [self.moved, *values], everything, **quick)
-        searched = [*self.searched, *values]
-        self.begin_search.click(self.on_search, searched, everything, **quick)
+        searched = [*self.search.inputs, *values]
+        self.search.begin.click(self.on_search, searched, everything, **quick)
+        gr.on(self.search.changes, self.on_search_time, searched, everything, **latest)
         updates = [gr.update(elem_classes=_HIDDEN), _SHOWN, "", ""]
         unfold = f"() => {json.dumps(updates)}"
         shown = [self.folded, self.setup, self.moved, self.message]
@@ -191,6 +192,19 @@ class TrainTab:
             scheduler.keep_token(study.id, token or "")
         text = gettext("The search begins; see Runs.")
         return {self.message: feedback.note(text), self.engine.agreed: False}
+
+    @reports_errors_in("message")
+    def on_search_time(self, store: RunStore, *values: Any) -> Updates:
+        """Say how long the search of the form takes."""
+        try:
+            choice, others = self._chosen(values[search_form.COUNT :])
+            space, budget, _parallel = search_form.read(values[: search_form.COUNT])
+            config = form.read(others[several_runs.COUNT :])
+            place = choice.ticket().place
+        except ConfigError as error:
+            return {self.search.time: feedback.show_errors(error)}
+        seconds = driver.expected_seconds(store, config, space, budget, place)
+        return {self.search.time: search_form.expected(seconds)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """What is chosen of the engine, and the values of the other controls."""
