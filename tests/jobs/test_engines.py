@@ -1,13 +1,12 @@
-"""Runs on other engines: the same cases on each, and what is a Hugging Face Job's alone."""
+"""Runs as Hugging Face Jobs; what holds on every engine is in `test_engine_contract`."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,17 +16,17 @@ from huggingface_hub import HfApi
 
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError
-from finetune.jobs import engines, scheduler, service, workers
+from finetune.jobs import engines, service, workers
 from finetune.jobs.engines import frames, spending, supervisor
 from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
 from finetune.jobs.engines.options import make_ticket
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, RunSummary
+from finetune.runs.summary import RunSummary
 from tests.benchmarks.engines import SimulatedJob
 from tests.conftest import TOKEN
-from tests.support.engines import let_jobs_train
+from tests.support.engines import let_jobs_train, resume, steps, wait, weights
 from tests.support.hub import LoopbackHub
 
 BUCKET = "ada/finetune-jobs"
@@ -37,11 +36,6 @@ LONG = 400  # epochs of the toys that take longer than a test needs to look
 @pytest.fixture
 def job(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> Ticket:
     return let_jobs_train(hub, monkeypatch, TOKEN)
-
-
-@pytest.fixture(params=["local", "hub-job"])
-def ticket(request: pytest.FixtureRequest, job: Ticket) -> Ticket:
-    return job if request.param == "hub-job" else Ticket()
 
 
 @pytest.fixture
@@ -59,38 +53,6 @@ def ended_workers(store: RunStore) -> Iterator[None]:
     yield
     for run in store.runs():
         workers.kill_worker(run)
-
-
-def wait(
-    store: RunStore, run: Run, *statuses: str, when: Callable[[RunSummary], bool] | None = None
-) -> RunSummary:
-    """Wait for one of these statuses, or until what is known of a run at work is so."""
-    deadline = time.monotonic() + 120
-    while True:
-        scheduler.dispatch_queue(store)  # there is no app here that looks again
-        summary = service.run_summary(store, run)
-        if summary.status in statuses or (when and summary.status == "running" and when(summary)):
-            return summary
-        assert time.monotonic() < deadline, (summary.status, summary.phase, run.log_tail())
-        assert summary.status not in ENDED, (summary.status, summary.error, run.log_tail())
-        time.sleep(0.05)
-
-
-def weights(run: Run) -> str:
-    return hashlib.sha256((run.best / "model.safetensors").read_bytes()).hexdigest()
-
-
-def steps(run: Run) -> list[tuple[int, float]]:
-    return [
-        (event.step, event.loss) for event in run.tail()[0] if isinstance(event, events.Stepped)
-    ]
-
-
-def resume(store: RunStore, run: Run, ticket: Ticket | None = None) -> None:
-    """Let it go on, once its former worker has left."""
-    while run.is_alive():
-        time.sleep(0.05)
-    service.resume_run(store, run, ticket)
 
 
 @pytest.mark.long
@@ -151,24 +113,6 @@ def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
 
 
 @pytest.mark.long
-def test_a_killed_worker_is_followed_by_another_and_no_event_is_lost(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, ticket: Ticket
-) -> None:
-    config = config.changed(num_train_epochs=LONG // 4)
-    run = service.start_run(store, config, ticket)
-    wait(store, run, when=lambda summary: summary.step > 8)
-    workers.kill_worker(run)
-    assert service.run_summary(store, run).status == "interrupted"
-    resume(store, run)
-    wait(store, run, "finished")
-    found = [step for step, _ in steps(run)]
-    if ticket.engine == "hub-job":  # the job went on, and is the same one
-        assert len(hub.jobs.all) == 1
-        assert found == list(range(1, 8 * config.num_train_epochs + 1))
-    assert {*found} == {*range(1, 8 * config.num_train_epochs + 1)}
-
-
-@pytest.mark.long
 def test_an_app_that_comes_back_follows_the_job_that_went_on(
     hub: LoopbackHub,
     store: RunStore,
@@ -192,16 +136,6 @@ def test_an_app_that_comes_back_follows_the_job_that_went_on(
     assert len(hub.jobs.all) == 1
     service.stop_run(store, run)
     wait(store, run, "stopped")
-
-
-@pytest.mark.long
-def test_a_run_that_fails_says_why(
-    store: RunStore, config: RunConfig, ticket: Ticket, toy_checkpoint: Path
-) -> None:
-    run = service.start_run(store, config.changed(label_column="verdict"), ticket)
-    failed = wait(store, run, "failed")
-    assert "verdict" in failed.error
-    assert failed.remedy
 
 
 @pytest.mark.long

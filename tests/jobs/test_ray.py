@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import itertools
 import json
 import os
@@ -37,21 +36,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.jobs.test_service import until
 from tests.support import toys
-from tests.support.ray_nodes import Nodes, running_cluster
-
-INSTALL = "pip install -r finetune/jobs/engines/requirements-ray.txt"
-needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason=f"Ray is not installed ({INSTALL})"
-)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """A cluster of two nodes with a processor each."""
-    with running_cluster(tmp_path_factory.mktemp("home")) as nodes:
-        for _ in range(2):
-            nodes.add()
-        yield nodes
+from tests.support.ray_nodes import INSTALL, Nodes, needs_ray
 
 
 @pytest.fixture(scope="module")
@@ -236,26 +221,6 @@ def test_a_node_that_was_cut_off_and_comes_back_writes_nothing(
 
 @pytest.mark.long
 @needs_ray
-def test_a_killed_worker_here_is_resumed_and_takes_the_same_attempt_up(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run
-) -> None:
-    run = start(config)
-    until(trains(run, 20))
-    former = rank_processes(run)
-    workers.kill_worker(run)
-    assert service.run_summary(store, run).status == "interrupted"
-    service.resume_run(store, run)
-    until(lambda: workers.worker_process(run) is not None)
-    assert rank_processes(run) == former
-    assert ended(store, run) == "finished", run.log_tail()
-    assert same_weights(run, here)
-    until(lambda: not run.is_alive())
-    assert (read_ticket(run).attempt, read_ticket(run).job) == (1, "")
-    assert not any(isinstance(event, events.Resumed) for event in run.tail()[0])
-
-
-@pytest.mark.long
-@needs_ray
 def test_one_that_ended_while_nobody_was_here_has_ended(
     store: RunStore, start: Callable[..., Run], config: RunConfig
 ) -> None:
@@ -270,21 +235,6 @@ def test_one_that_ended_while_nobody_was_here_has_ended(
     until(lambda: not read_ticket(run).job)
     assert ended(store, run) == "finished"
     assert len(run.tail()[0]) == count
-
-
-@pytest.mark.long
-@needs_ray
-def test_a_failure_of_the_command_is_the_runs(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, tmp_path: Path
-) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(config.checkpoint, broken)
-    toys.overwrite(broken, lambda weights: [tensor.fill_(torch.nan) for tensor in weights.values()])
-    run = start(config.changed(checkpoint=str(broken)))
-    assert ended(store, run) == "failed"
-    assert "The training loss became" in service.run_summary(store, run).error
-    until(lambda: not run.is_alive())
-    assert (read_ticket(run).attempt, read_ticket(run).job) == (1, "")
 
 
 @pytest.mark.long

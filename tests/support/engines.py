@@ -1,14 +1,23 @@
-"""Hugging Face Jobs on this machine: what a container of the tests' Hub needs."""
+"""Runs on other engines: what the tests' Hub needs to carry jobs out, and what tests wait for and
+compare."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from finetune.jobs import scheduler, service
 from finetune.jobs.engines.base import Ticket
+from finetune.runs import events
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.runs.summary import ENDED, RunSummary
 from tests.support.hub import LoopbackHub
 
 _BIN = str(Path(sys.executable).parent)
@@ -27,3 +36,35 @@ def let_jobs_train(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str
     monkeypatch.setenv("HF_TOKEN", token)
     price = (hub.jobs.hardware["cpu-basic"].cost or 0) * 60 / 1e6
     return Ticket(engine="hub-job", options={"flavor": "cpu-basic", "minutes": 10, "price": price})
+
+
+def wait(
+    store: RunStore, run: Run, *statuses: str, when: Callable[[RunSummary], bool] | None = None
+) -> RunSummary:
+    """Wait for one of these statuses, or until what is known of a run at work is so."""
+    deadline = time.monotonic() + 120
+    while True:
+        scheduler.dispatch_queue(store)  # there is no app here that looks again
+        summary = service.run_summary(store, run)
+        if summary.status in statuses or (when and summary.status == "running" and when(summary)):
+            return summary
+        assert time.monotonic() < deadline, (summary.status, summary.phase, run.log_tail())
+        assert summary.status not in ENDED, (summary.status, summary.error, run.log_tail())
+        time.sleep(0.05)
+
+
+def weights(run: Run) -> str:
+    return hashlib.sha256((run.best / "model.safetensors").read_bytes()).hexdigest()
+
+
+def steps(run: Run) -> list[tuple[int, float]]:
+    return [
+        (event.step, event.loss) for event in run.tail()[0] if isinstance(event, events.Stepped)
+    ]
+
+
+def resume(store: RunStore, run: Run, ticket: Ticket | None = None) -> None:
+    """Let it go on, once its former worker has left."""
+    while run.is_alive():
+        time.sleep(0.05)
+    service.resume_run(store, run, ticket)

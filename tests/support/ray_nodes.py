@@ -7,6 +7,7 @@ its standard input is a command, each answered by a line; it ends with the input
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -15,6 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+INSTALL = "pip install -r finetune/jobs/engines/requirements-ray.txt"
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason=f"Ray is not installed ({INSTALL})"
+)
 ROOT = Path(__file__).resolve().parent.parent.parent
 # A node that does not answer is given up after six seconds, instead of a minute.
 _HEALTH = {
