@@ -15,7 +15,7 @@ HEAVY_MODULES = {
     "finetune.evaluation.corrections", "finetune.evaluation.quantization",
     "finetune.inference.explain", "finetune.inference.layers", "finetune.inference.predictor",
     "finetune.inference.scorer", "finetune.inference.files", "finetune.inference.model_cache",
-    "finetune.hub.onnx",
+    "finetune.hub.onnx", "finetune.jobs.engines.ray_files",
     "finetune.training.dataloaders", "finetune.training.loop",
     "finetune.training.model", "finetune.training.optimizer",
 }  # fmt: skip
