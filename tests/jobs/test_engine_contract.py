@@ -130,7 +130,7 @@ def test_a_killed_training_goes_on_from_its_checkpoint(
     training_process(run).kill()
     ended = wait(store, run, "failed", "interrupted")
     if ended.status == "failed":
-        assert "code" in ended.error
+        assert "killed, perhaps for want of memory" in ended.error
         assert "Resume" in ended.remedy
     resume(store, run)
     wait(store, run, "finished")

@@ -6,6 +6,7 @@ token is an argument here and a secret of the job; it stands in no file.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -186,7 +187,8 @@ class HubJobs:
         reason = _("The job has ended: {text}.", text=(text or stage.lower()).rstrip("."))
         if "timeout" in (text or "").lower():
             reason = _("The job was ended after its {n} minutes.", n=_options(ticket).minutes)
-        return Placement("ended", 1, reason)
+        code = re.search(r"exit code: (\d+)", text or "")
+        return Placement("ended", int(code[1]) if code else 1, reason)
 
     def _cost(self, ticket: Ticket, info: JobInfo) -> float:
         """US dollars that an ended job has cost: its minutes begun, as they are billed."""

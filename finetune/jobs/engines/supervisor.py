@@ -27,6 +27,7 @@ from finetune.runs.summary import ENDED
 POLL = 3.0  # seconds between two questions how the attempt is
 STOP_LIMIT = 180.0  # seconds for an attempt to save and end after a stop, then it is ended
 SILENCE = 600.0  # seconds in which the engine may give no answer before the run is given up
+_KILLED = (-9, 137)  # exit codes of SIGKILL, as of a container
 _LAST = (events.Finished, events.Stopped, events.Failed)
 _RESUME = _("Resume goes on from the last checkpoint.")
 
@@ -58,7 +59,7 @@ def supervise(
         return 1
     summary = run.events_summary()
     if summary.status not in ENDED:
-        last: events.Event = events.Failed(error=ended.reason or _unsaid(ended), remedy=_RESUME)
+        last: events.Event = events.Failed(error=_reason(ended), remedy=_RESUME)
         if run.stop_requested():
             seconds = summary.worked_by(time.time())
             discarded = run.discard_requested()
@@ -73,10 +74,14 @@ def supervise(
     return 0 if summary.status in ("finished", "stopped") else 1
 
 
-def _unsaid(ended: Placement) -> str:
-    if ended.exit_code:
-        return _("The run's process ended with exit code {code}.", code=ended.exit_code)
-    return _("The run's process has ended without a word.")
+def _reason(ended: Placement) -> str:
+    """Why an attempt has ended that did not say it itself."""
+    if ended.exit_code in _KILLED:
+        return _(
+            "The run's process was killed, perhaps for want of memory: a smaller batch size or "
+            "maximum length takes less."
+        )
+    return ended.reason or _("The run's process has ended without a word.")
 
 
 class _Attempt:
