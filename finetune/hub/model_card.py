@@ -25,7 +25,9 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import report
 from finetune.evaluation.report import Analysis
 from finetune.inference import decision_rule, quantized
+from finetune.runs import grids
 from finetune.runs.events import Prepared
+from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
@@ -133,7 +135,11 @@ class _Card:
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
         self.data = defaultdict(dict, prepared.data)
-        self.trials = self._count_trials()
+        study = run.about().study
+        others = RunStore(run.folder.parent).runs() if study else []
+        # The trials of the search whose trial the run is; 0 where it is none.
+        self.trials = sum(other.about().study == study for other in others)
+        self.repeats = _repeats(run, [other for other in others if other.about().group == study])
         self.max_length = checkpoints.length_of(run.folder)
         self.rule = decision_rule.read_rule(run.best)
         self.int8 = quantized.read_report(run.best) if quantized.is_kept(run.best) else None
@@ -156,17 +162,22 @@ class _Card:
         cut = bool(names) and split not in names
         return str(names.get("train" if cut else split, "")), cut
 
-    def _count_trials(self) -> int:
-        """The trials of the search whose trial the run is; 0 where it is none."""
-        study = self._run.about().study
-        runs = RunStore(self._run.folder.parent).runs() if study else []
-        return sum(run.about().study == study for run in runs)
-
     def analysis(self, split: str) -> Analysis | None:
         """What the saved logits say; None where they cannot be read."""
         with contextlib.suppress(StoreError):
             return report.evaluate_run(self._run, self.summary, split).analysis
         return None
+
+
+def _repeats(run: Run, others: list[Run]) -> SeedSpread | None:
+    """The scores that other runs with the same hyperparameters and other seeds came to."""
+    config = run.config()
+    same = [
+        other for other in others
+        if other.config().changed(seed=config.seed, name=config.name) == config
+        and other.events_summary().status == "finished"
+    ]  # fmt: skip
+    return grids.seed_spread(other.metrics.get(config.metric_for_best_model) for other in same)
 
 
 def _metadata(card: _Card, licence: str) -> ModelCardData:

@@ -54,13 +54,18 @@ def page(store: RunStore, study_id: str) -> Markup:
         rows=[*scored, *(row for row in rows if row.score is None)],
         fields=list(study.settings.space),
         knobs=knobs(),
-        value_text=value_text,
+        value_text=_short_value,
         duration=duration,
         importance=results.importance(study),
         best_chart=_best_chart(study, rows, minimize),
         curves=_curves(study, rows),
         parallel=parallel_lines(study, scored),
     )
+
+
+def _short_value(value: object) -> str:
+    """A value in a table, a drawn one with three digits."""
+    return value_text(float(f"{value:.3g}") if isinstance(value, float) else value)
 
 
 def _best_chart(study: Study, rows: Sequence[TrialRow], minimize: bool) -> Markup:

@@ -153,7 +153,10 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     card = model_card.card_text(
         store.get(best.run_id), service.run_summary(store, store.get(best.run_id)), "ada/best"
     )
-    assert "were picked on them, among 12 trials of a search" in " ".join(card.split())
+    told = " ".join(card.split())
+    assert "were picked on them, among 12 trials of a search" in told
+    mean = f"{spread.mean:.3f} on average (standard deviation {spread.deviation:.3f})"
+    assert f"With 3 other seeds the same hyperparameters reached {mean}" in told
 
 
 @pytest.mark.long
