@@ -16,7 +16,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -202,9 +202,7 @@ def _start(store: RunStore, run: Run, accelerators: tuple[str, ...]) -> None:
     # Accelerate's file may name others beside it; visitors cannot name one.
     cwd = Path.cwd() if run.config().accelerate_config else None
     run.process_file.unlink(missing_ok=True)
-    if read_ticket(run).job:
-        run.stop_file.unlink(missing_ok=True)  # it goes on where it is, and is followed again
-    elif store.summary(run).count > 0:
+    if not read_ticket(run).job and store.summary(run).count > 0:  # else it is followed again
         run.resume()
     if is_remote(run):
         workers.spawn_worker(run, stdin=f"{kept_token(run.id)}\n".encode())
@@ -233,7 +231,17 @@ def _stop_overdue(store: RunStore) -> None:
             continue
         if read_ticket(run).engine != "hub-job" and summary.worked_by(time.time()) > 60 * limit:
             run.request_stop(reason=reason)
-            workers.end_worker(run)
+            if not is_remote(run):  # else its worker passes it on
+                workers.end_worker(run)
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """Log what goes wrong: a bug must not stop the queue for ever."""
+    try:
+        yield
+    except Exception:
+        _log.exception("the scheduler stumbled")
 
 
 class Scheduler(threading.Thread):
@@ -271,23 +279,27 @@ class Scheduler(threading.Thread):
     def run(self) -> None:
         _schedulers[self._store.root] = self
         for run in self._store.runs():
-            # Read now, so that nobody waits for it when the page opens.
-            finished = self._store.summary(run).status == "finished"
-            if finished and not run.is_alive():  # its worker may have been killed before it did so
-                shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
-            if read_ticket(run).job and not (run.is_alive() or owners.is_shared()):
-                Queue(self._store.root).add(run.id, run.owner)  # its job may go on elsewhere
+            with _logged():
+                self._take_up(run)
         while True:
             done: threading.Event | None = threading.Event()
             with contextlib.suppress(Empty):
                 done = self._requests.get(timeout=self._every)
             if done is None:
                 return
-            try:
+            with _logged():
                 self._tick()
-            except Exception:  # a bug must not stop the queue for ever; the log has it
-                _log.exception("the scheduler stumbled")
             done.set()
+
+    def _take_up(self, run: Run) -> None:
+        """What an app that starts does for a run."""
+        # Read now, so that nobody waits for it when the page opens.
+        finished = self._store.summary(run).status == "finished"
+        if finished and not run.is_alive():  # its worker may have been killed before it did so
+            shutil.rmtree(run.checkpoints_folder, ignore_errors=True)
+        if read_ticket(run).job and not (run.is_alive() or owners.is_shared()):
+            with store_lock(self._store):  # its job may go on elsewhere
+                Queue(self._store.root).add(run.id, run.owner)
 
     def _tick(self) -> None:
         store = self._store
@@ -295,11 +307,11 @@ class Scheduler(threading.Thread):
             self._release()
         if owners.is_shared():
             _stop_overdue(store)
+        _dispatch(store)
         if any(store.root.glob("studies/*/study.json")):
             from finetune.jobs.search import driver
 
             driver.advance_all(store)
-        _dispatch(store)
         if os.environ.get(webhook.VARIABLE):
             self._announce()
         if self._warm and not is_training_here(store):

@@ -168,7 +168,9 @@ def resume_run(store: RunStore, run: Run, ticket: Ticket | None = None, token: s
             )
         _check_visitors_ticket(store, ticket)
         former = read_ticket(run)
-        if ticket is not None and not former.job:  # else that job is followed to its end first
+        if former.job:  # it is followed to its end first, and goes on
+            run.stop_file.unlink(missing_ok=True)
+        elif ticket is not None:
             write_ticket(run, ticket.model_copy(update={"attempt": former.attempt}))
         scheduler.keep_token(run.id, token)
         Queue(store.root).add(run.id, run.owner)

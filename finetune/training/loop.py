@@ -32,6 +32,7 @@ from finetune.training.optimizer import build_optimizer, build_scheduler
 Logits = NDArray[np.float32]  # of shape (examples, classes)
 Labels = NDArray[np.int64]  # of shape (examples,)
 Weights = dict[str, torch.Tensor]
+_STATE = "loop.pt"  # of a checkpoint: the schedule's and the loop's own state
 
 
 @dataclass(frozen=True)
@@ -137,12 +138,12 @@ class LoopProgress:
         self.order = self._generator.get_state()
 
     def state_dict(self) -> dict[str, Any]:
-        """What Accelerate writes into a checkpoint."""
+        """What stands in a checkpoint."""
         state = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         return state | {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What Accelerate reads from one; the generator is as it was when the epoch began."""
+        """Go on from it; the generator is as it was when the epoch began."""
         self._began = time.monotonic() - state.pop("seconds")
         vars(self).update(state)
         self._generator.set_state(self.order)
@@ -176,7 +177,6 @@ class _Loop:
         weights = batches.class_weights
         self.class_weights = None if weights is None else weights.to(accelerator.device)
         self.progress = LoopProgress(batches.train.generator)
-        accelerator.register_for_checkpointing(self.scheduler, self.progress)
         self.rate = 0.0  # of the step just taken, and
         self.norm: Any = None  # its gradient's norm, where it was clipped
         self.plateau = config.lr_scheduler_type == "reduce_lr_on_plateau"  # follows the scores
@@ -190,6 +190,10 @@ class _Loop:
     def resume(self, folder: Path) -> Generator[Event, None, bool]:
         """Go on from a checkpoint; whether the run ends with that."""
         self.accelerator.load_state(str(folder))
+        # Not registered with Accelerate, which would let such a file run code.
+        state = torch.load(folder / _STATE, weights_only=True)
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.progress.load_state_dict(state["progress"])
         yield events.Resumed(step=self.progress.step)
         # It was written between a step and the evaluation due after it, or after that.
         if self.evaluation_due() and self.progress.evaluated < self.progress.step:
@@ -381,9 +385,14 @@ class _Loop:
 
     def write_checkpoint(self) -> Iterator[Event]:
         yield PhaseStarted(phase=Phase.SAVE_CHECKPOINT)
-        self.hooks.save_checkpoint(
-            self.progress.step, lambda folder: self.accelerator.save_state(str(folder))
-        )
+        self.hooks.save_checkpoint(self.progress.step, self._save_state)
+
+    def _save_state(self, folder: Path) -> None:
+        self.accelerator.save_state(str(folder))
+        if self.accelerator.is_main_process:
+            parts = {"scheduler": self.scheduler, "progress": self.progress}
+            states = {name: part.state_dict() for name, part in parts.items()}
+            torch.save(states, folder / _STATE)
 
     def stop(self) -> Iterator[Event]:
         """End here, with a model and a checkpoint; nothing is evaluated any more."""

@@ -84,11 +84,22 @@ class HubJobs:
 
     def submit(self, run: Run, ticket: Ticket) -> str:
         options = _options(ticket)
-        self._check_price(run, ticket)
         namespace = options.namespace or self._client.account().name
         if begun := self._begun(run, ticket, namespace):
-            spending.note(run, begun, options.most)
+            spending.note(run, ticket.attempt, options.most)
             return begun
+        self._check_price(ticket)
+        limits = options.dollars_a_run, options.dollars_a_day
+        spending.reserve(run, ticket.attempt, options.most, *limits)
+        try:
+            return self._start(run, ticket, namespace)
+        except PublishError:
+            spending.note(run, ticket.attempt, 0.0)
+            raise
+
+    def _start(self, run: Run, ticket: Ticket, namespace: str) -> str:
+        """Send the run and start its job; the job's name."""
+        options = _options(ticket)
         box = self._send(run, ticket, namespace)
         variables = {
             "FINETUNE_BUCKET": f"{namespace}/{_BUCKET}",
@@ -117,12 +128,10 @@ class HubJobs:
             ),
             stoppable=False,
         )
-        job = f"{namespace}/{info.id}"
-        spending.note(run, job, options.most)
-        return job
+        return f"{namespace}/{info.id}"
 
-    def _check_price(self, run: Run, ticket: Ticket) -> None:
-        """See that the price is what was shown, and within the limits."""
+    def _check_price(self, ticket: Ticket) -> None:
+        """See that the price is what was shown."""
         options, price = _options(ticket), self.price(ticket)
         if abs(price - options.price) > 1e-6:
             raise JobError(
@@ -132,7 +141,6 @@ class HubJobs:
                 price=price,
                 shown=options.price,
             )
-        spending.check(run, options.most, options.dollars_a_run, options.dollars_a_day)
 
     def _begun(self, run: Run, ticket: Ticket, namespace: str) -> str:
         """The job of this attempt, where it was started and nobody could write that down."""
@@ -181,7 +189,7 @@ class HubJobs:
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
             return Placement("running" if stage == "RUNNING" else "waiting")
-        spending.note(run, ticket.job, self._cost(ticket, info))
+        spending.note(run, ticket.attempt, self._cost(ticket, info))
         if stage == "COMPLETED":
             return Placement("ended", 0)
         reason = _("The job has ended: {text}.", text=(text or stage.lower()).rstrip("."))
@@ -216,13 +224,19 @@ class HubJobs:
 
     def fetch(self, run: Run, ticket: Ticket) -> bytes:
         box = self._box(run, ticket)
-        return self._client.call(
-            _("Fetching what was saved"), lambda: box.fetch(run), patience=_TRANSFER
-        )
+        try:
+            return self._client.call(
+                _("Fetching what was saved"), lambda: box.fetch(run), patience=_TRANSFER
+            )
+        except PublishError as error:
+            if "404" in error.fact:  # the bucket was deleted
+                return b""
+            raise
 
     def remove(self, run: Run, ticket: Ticket) -> None:
         if ticket.job and self.state(run, ticket).status != "ended":
             self.stop(run, ticket, now=True)
+            self.state(run, ticket)  # which notes what it has cost
         self._client.call(_("Emptying the bucket"), self._box(run, ticket).empty)
 
     def _box(self, run: Run, ticket: Ticket) -> Mailbox:

@@ -17,16 +17,18 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from re import match
 
 from huggingface_hub import HfApi
 
-from finetune import disk
+from finetune import disk, owners
 from finetune.config import is_upload
 from finetune.data import catalog
+from finetune.errors import JobError
+from finetune.jobs.engines.base import read_ticket
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 
@@ -87,12 +89,24 @@ class Mailbox:
         shutil.rmtree(staging, ignore_errors=True)
 
     def fetch(self, run: Run) -> bytes:
-        """Put what the machine has saved into the run's folder; its whole `events.jsonl`."""
+        """Put what the machine has saved into the run's folder; its whole `events.jsonl`.
+
+        Raises:
+            JobError: where that is more than a visitor of a shared app may fetch.
+        """
         staging = run.folder / ".fetched"
         shutil.rmtree(staging, ignore_errors=True)
         prefix = self.path(SAVED) + "/"
         tree = self._api.list_bucket_tree(self._bucket, prefix, recursive=True)
-        files = [file for file in tree if file.type == "file"]
+        files = [file for file in tree if file.type == "file" and _is_saved(file.path, prefix)]
+        limit, size = owners.Limits().hub_bytes, sum(file.size for file in files)
+        if owners.is_shared() and size > limit:
+            raise JobError(
+                "The job has saved {size:.0f} MB, and {limit:.0f} MB may be fetched here.",
+                "Fetch it with `hf buckets`, or use a copy of this app of your own.",
+                size=size / 1e6,
+                limit=limit / 1e6,
+            )
         targets = [(file, staging / file.path.removeprefix(prefix)) for file in files]
         for _, target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +125,13 @@ class Mailbox:
         paths = [file.path for file in tree if file.type == "file"]
         if paths:
             self._api.batch_bucket_files(self._bucket, delete=paths)
+
+
+def _is_saved(path: str, prefix: str) -> bool:
+    """Whether a file of the bucket is one that a machine saves; its owner may put others there."""
+    first, *rest = path.removeprefix(prefix).split("/")
+    known = first in _FOLDERS if rest else first == "events.jsonl"
+    return path.startswith(prefix) and known and ".." not in rest
 
 
 def _linked(run: Run, staging: Path) -> Iterator[tuple[str, Path]]:
@@ -167,18 +188,27 @@ def pinned_requirements() -> list[str]:
 
 def pack_run(run: Run, target: Path) -> None:
     """Write what a machine needs to carry a run out: its folder, the files of its upload, and its
-    local checkpoint."""
+    local checkpoint. Of its events those that its ticket counts: the machine's own follow them."""
     config = run.config()
-    with tarfile.open(target, "w") as archive:
+    with tarfile.open(target, "w", dereference=True) as archive:
         for name in (*_FOLDERS, *_FILES):
             if (run.folder / name).exists():
-                archive.add(run.folder / name, f"{run.id}/{name}")
+                archive.add(run.folder / name, f"{run.id}/{name}", filter=_counted(run))
         if is_upload(config.dataset):
             store = RunStore(run.folder.parent)
             folder = next(iter(store.uploads.files(config.dataset).values())).parent
             archive.add(folder, folder.relative_to(store.root).as_posix())
         if catalog.is_local_path(config.checkpoint):
             archive.add(config.checkpoint, "checkpoint")
+
+
+def _counted(run: Run) -> Callable[[tarfile.TarInfo], tarfile.TarInfo]:
+    def cut(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        if info.name == f"{run.id}/{run.events_file.name}":
+            info.size = read_ticket(run).sent
+        return info
+
+    return cut
 
 
 def unpack_run(archive_file: Path, root: Path, run_id: str) -> Run:

@@ -1,7 +1,7 @@
 """What was spent on jobs: `<store>/.spending.jsonl`, which outlives deleted runs.
 
-A job is noted with the most it can cost when it begins, and with what it has cost when it has
-ended; its last line counts.
+An attempt of a run is noted with the most it can cost before it begins, and with what it has cost
+when it has ended; its last line counts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from filelock import FileLock
 from pydantic import BaseModel, ValidationError
 
 from finetune import disk
@@ -23,59 +24,68 @@ class _Cost(BaseModel, frozen=True):
     time: float  # when it was noted, in seconds since the epoch
     owner: str
     run: str
-    job: str
+    attempt: int
     dollars: float
 
 
-def note(run: Run, job: str, dollars: float) -> None:
-    """Write down what a job costs."""
-    cost = _Cost(time=time.time(), owner=run.owner, run=run.id, job=job, dollars=dollars)
-    if dollars != next((c.dollars for c in _costs(run.folder.parent) if c.job == job), None):
+_NOTHING = _Cost(time=0.0, owner="", run="", attempt=0, dollars=0.0)
+
+
+def note(run: Run, attempt: int, dollars: float) -> None:
+    """Write down what an attempt costs."""
+    cost = _Cost(time=time.time(), owner=run.owner, run=run.id, attempt=attempt, dollars=dollars)
+    if dollars != _costs(run.folder.parent).get((run.id, attempt), _NOTHING).dollars:
         path = _file(run.folder.parent)
         with disk.writing(path), path.open("a", encoding="utf-8") as file:
             file.write(cost.model_dump_json() + "\n")
 
 
 def spent_on(run: Run) -> float:
-    """US dollars that a run's jobs have cost, one under way at its most."""
-    return sum(cost.dollars for cost in _costs(run.folder.parent) if cost.run == run.id)
+    """US dollars that a run's attempts have cost, one under way at its most."""
+    costs = _costs(run.folder.parent).values()
+    return sum(cost.dollars for cost in costs if cost.run == run.id)
 
 
 def spent_today(root: Path, owner: str) -> float:
     """US dollars that an owner's jobs of the last 24 hours have cost."""
     since = time.time() - _DAY
-    return sum(c.dollars for c in _costs(root) if c.owner == owner and c.time > since)
+    costs = _costs(root).values()
+    return sum(cost.dollars for cost in costs if cost.owner == owner and cost.time > since)
 
 
-def check(run: Run, most: float, a_run: float, a_day: float) -> None:
-    """See that a job that costs so much at most stays within the limits for its run and a day."""
-    for spent, limit, what in (
-        (spent_on(run), a_run, _("this run")),
-        (spent_today(run.folder.parent, run.owner), a_day, _("24 hours")),
-    ):
-        if spent + most > limit + 1e-9:
-            raise JobError(
-                "The job may cost ${most:.2f}; ${spent:.2f} of the ${limit:.2f} for {what} are "
-                "spent.",
-                "Give it fewer minutes, choose a cheaper machine, or raise the limit.",
-                most=most,
-                spent=spent,
-                limit=limit,
-                what=what,
-            )
+def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> None:
+    """Note the most that an attempt can cost; a JobError where that is beyond the limit for its run
+    or for a day. Attempts that begin at once see each other's."""
+    with FileLock(run.folder.parent / ".spending.lock"):
+        note(run, attempt, 0.0)  # as it may be noted from a try before
+        for spent, limit, what in (
+            (spent_on(run), a_run, _("this run")),
+            (spent_today(run.folder.parent, run.owner), a_day, _("24 hours")),
+        ):
+            if spent + most > limit + 1e-9:
+                raise JobError(
+                    "The job may cost ${most:.2f}; ${spent:.2f} of the ${limit:.2f} for {what} are "
+                    "spent.",
+                    "Give it fewer minutes, choose a cheaper machine, or raise the limit.",
+                    most=most,
+                    spent=spent,
+                    limit=limit,
+                    what=what,
+                )
+        note(run, attempt, most)
 
 
-def _costs(root: Path) -> list[_Cost]:
-    """What each job has cost, as it was noted last."""
-    costs: dict[str, _Cost] = {}
+def _costs(root: Path) -> dict[tuple[str, int], _Cost]:
+    """What each attempt of a run has cost, as it was noted last."""
+    costs: dict[tuple[str, int], _Cost] = {}
     if _file(root).exists():
         for line in _file(root).read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 cost = _Cost.model_validate_json(line)
             except ValidationError:  # half a line, of a full disk
                 continue
-            costs[cost.job] = cost
-    return list(costs.values())
+            costs[cost.run, cost.attempt] = cost
+    return costs
 
 
 def _file(root: Path) -> Path:

@@ -139,7 +139,7 @@ class _Attempt:
                 update={
                     "attempt": former.attempt + (not again),
                     "submitted": 0.0,
-                    "sent": run.events_file.stat().st_size,
+                    "sent": former.sent if again else run.events_file.stat().st_size,
                 }
             ),
         )
