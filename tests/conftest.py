@@ -110,10 +110,11 @@ def toy_pairs(toy_pairs_folder: Path) -> splits.Pairs:
 def toy_config(toy_checkpoint: Path) -> RunConfig:
     return RunConfig(
         checkpoint=str(toy_checkpoint),
+        learning_rate=1e-3,
         max_length=32,
         logging_steps=1,
         seed=7,
-    ).changed(**config.PRESETS["As the course"] | {"num_train_epochs": 2, "learning_rate": 1e-3})
+    ).changed(**config.PRESETS["As the course"] | {"num_train_epochs": 2})
 
 
 @pytest.fixture(scope="session")

@@ -82,9 +82,9 @@ def test_wrong_options_are_named_before_anything_starts(store: RunStore) -> None
 @pytest.mark.long
 def test_two_processes_lose_what_one_does(store: RunStore, still_checkpoint: Path) -> None:
     config = RunConfig(
-        checkpoint=str(still_checkpoint), max_steps=12, eval_steps=12,
+        checkpoint=str(still_checkpoint), learning_rate=1e-3, max_steps=12, eval_steps=12,
         max_length=48, logging_steps=1, per_device_train_batch_size=8,
-    ).changed(**PRESETS["As the course"] | {"learning_rate": 1e-3})  # fmt: skip
+    ).changed(**PRESETS["As the course"])  # fmt: skip
     alone = command(store, config, [sys.executable])
     launcher = [sys.executable, "-m", "accelerate.commands.launch"]
     # --multi_gpu is Accelerate's word for torch's launcher; with --cpu it starts one process only.

@@ -24,9 +24,9 @@ from tests.jobs.test_service import start, until
 def shared(toy_checkpoint: Path) -> RunConfig:
     return RunConfig(
         checkpoint=str(toy_checkpoint), num_processes=2, per_device_train_batch_size=4,
-        max_length=32, max_steps=40, eval_steps=20, logging_steps=1,
+        learning_rate=1e-3, max_length=32, max_steps=40, eval_steps=20, logging_steps=1,
         max_train_samples=200, max_eval_samples=30,
-    ).changed(**PRESETS["As the course"] | {"learning_rate": 1e-3})  # fmt: skip
+    ).changed(**PRESETS["As the course"])  # fmt: skip
 
 
 def ended(store: RunStore, run: Run) -> str:

@@ -89,11 +89,7 @@ groups = [
 ]
 fused = config.optim == "adamw_torch_fused"
 optimizer = torch.optim.AdamW(
-    groups,
-    lr=config.learning_rate,
-    betas=(0.9, config.adam_beta2),
-    weight_decay=config.weight_decay,
-    fused=fused,
+    groups, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused
 )
 scheduler = transformers.get_scheduler(
     config.lr_scheduler_type, optimizer, config.warmup_steps, config.total_steps
