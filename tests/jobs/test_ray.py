@@ -353,6 +353,7 @@ def test_a_files_rows_are_scored_in_order_though_a_node_is_killed(
     assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
     with connected(ticket) as ray:  # which takes seconds to see that the machine is away
         until(lambda: sum(node["Alive"] for node in ray.nodes()) == 3)
+        ray.shutdown()
 
 
 @pytest.mark.long

@@ -44,6 +44,7 @@ def scorer_on_cluster(run: Run, ticket: Ticket) -> Iterator[RayScorer]:
     finally:
         for actor in actors:
             ray.kill(actor)
+        ray.shutdown()  # else this process ends with the machine it has connected to
 
 
 def _start_actors(ray: Any, nodes: list[Any]) -> list[Any]:
