@@ -184,11 +184,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help=about)
     parser.add_argument("--address", default="", help="of the cluster; RAY_ADDRESS if absent")
     args = parser.parse_args(arguments)
-    os.environ["HF_HUB_OFFLINE"] = "1"
     from tqdm import tqdm
 
-    from finetune.inference.files import predict_file
+    from finetune.inference.files import predict_file, result_suffix
 
+    ending = result_suffix(args.file)
+    if args.out.suffix != ending or args.out.resolve() == args.file.resolve():
+        parser.error(f"--out is {args.out}: name another file than --file, ending in {ending}")
+    os.environ["HF_HUB_OFFLINE"] = "1"
     run = Run(Path(args.run) if "/" in args.run else args.runs / args.run)
     request = PredictionRequest(
         run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.environment import devices
-from finetune.errors import ConfigError, DataError, JobError, NoSuchRun
+from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
 from finetune.jobs import check, cost, engines, scheduler, workers
 from finetune.jobs.background import current_state, store_lock
 from finetune.jobs.engines import LOCAL
@@ -205,12 +205,19 @@ def stop_run(
             )
 
 
-def delete_run(store: RunStore, run: Run) -> None:
+def delete_run(store: RunStore, run: Run, token: str = "") -> None:
     """Remove a run, its model, its events and its log; one that trains is ended first. What it has
-    on another engine is removed too."""
+    on another engine, which may ask for a `token` of the Hub, is removed too."""
     if (ticket := read_ticket(run)).engine != LOCAL and ticket.attempt:
+        engine = engines.open_engine(ticket, token or scheduler.kept_token(run.id))
+        followed = run.is_alive()
         workers.kill_worker(run)
-        engines.open_engine(ticket, scheduler.kept_token(run.id)).remove(run, ticket)
+        try:
+            engine.remove(run, ticket)
+        except FinetuneError:
+            if followed:
+                Queue(store.root).add(run.id, run.owner)
+            raise
     with store_lock(store):
         run = store.get(run.id)
         Queue(store.root).remove(run.id)

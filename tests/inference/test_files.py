@@ -321,3 +321,15 @@ def test_what_is_judged_counts_with_what_is_uploaded(
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "0")
     with pytest.raises(DataError, match="a visitor may have 0 MB"):
         judge("g", 1)
+
+
+def test_the_command_refuses_a_result_that_would_lose_the_file_or_be_another_kind(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_csv(tmp_path / "pairs.csv", [(*SIDES, "label"), *PAIRS])
+    content = path.read_bytes()
+    for out in (path, tmp_path / "out.parquet", tmp_path / "out.tsv"):
+        with pytest.raises(SystemExit):
+            predict.main(["--run", str(run.folder), "--file", str(path), "--out", str(out)])
+        assert "name another file than --file, ending in .csv" in capsys.readouterr().err
+    assert path.read_bytes() == content

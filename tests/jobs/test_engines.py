@@ -19,6 +19,7 @@ from finetune.errors import FinetuneError
 from finetune.jobs import engines, service, workers
 from finetune.jobs.engines import frames, spending, supervisor
 from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
+from finetune.jobs.engines.mailbox import Mailbox
 from finetune.jobs.engines.options import make_ticket
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -280,6 +281,83 @@ def test_an_image_without_python_is_named(
     image = {"image": "ubuntu:24.04"}
     summary = begun_by(run, job.model_copy(update={"options": job.options | image}))
     assert "exit code: 127" in summary.error
+
+
+def test_a_bucket_brings_only_what_a_job_saves(
+    hub: LoopbackHub,
+    store: RunStore,
+    config: RunConfig,
+    job: Ticket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = store.create(config)
+    api = HfApi(endpoint=hub.url, token=TOKEN)
+    api.create_bucket(BUCKET, private=True)
+    box = Mailbox(api, BUCKET, run.id, 1)
+    names = ["events.jsonl", "best/config.json", "about.json", "evaluations/x/job.json", "STOP"]
+    box.put({f"saved/{name}": b"{}" for name in names})
+    about = (run.folder / "about.json").read_bytes()
+    assert box.fetch(run) == b"{}"
+    assert (run.best / "config.json").read_bytes() == b"{}"
+    assert (run.folder / "about.json").read_bytes() == about
+    assert not (run.folder / "evaluations").exists()
+    assert not run.stop_requested()
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "0")
+    with pytest.raises(FinetuneError, match="0 MB may be fetched here"):
+        box.fetch(run)
+
+
+def test_jobs_that_begin_at_once_see_each_others_cost(store: RunStore, config: RunConfig) -> None:
+    runs = [store.create(config) for _ in range(8)]
+
+    def reserve(run: Run) -> bool:
+        try:
+            spending.reserve(run, 1, most=1.0, a_run=2.0, a_day=3.0)
+        except FinetuneError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(reserve, runs)) == 3
+    assert spending.spent_today(store.root, "") == 3.0
+    begun = next(run for run in runs if spending.spent_on(run))
+    spending.reserve(begun, 1, most=1.0, a_run=1.0, a_day=3.0)  # the same attempt once more
+    spending.note(begun, 1, 0.25)
+    assert spending.spent_today(store.root, "") == 2.25
+
+
+@pytest.mark.long
+def test_a_job_whose_start_was_not_heard_of_is_taken_up_with_all_its_events(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+) -> None:
+    hub.fail(method="POST", path=r"/api/jobs/ada$", cut=True, after=20)
+    config = config.changed(num_train_epochs=LONG // 8)
+    run = service.start_run(store, config, job)
+    wait(store, run, "failed")
+    assert len(hub.jobs.all) == 1
+    resume(store, run)
+    wait(store, run, "finished")
+    assert len(hub.jobs.all) == 1
+    assert [step for step, _ in steps(run)] == list(range(1, 8 * config.num_train_epochs + 1))
+    events.from_json(run.events_file.read_bytes().splitlines()[-1])
+
+
+@pytest.mark.long
+def test_a_run_whose_bucket_was_deleted_goes_on_here(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+) -> None:
+    run = service.start_run(store, config.changed(num_train_epochs=LONG), job)
+    wait(store, run, when=lambda summary: summary.step > 8)
+    workers.kill_worker(run)
+    hub.jobs.kill(hub.jobs.last.id)
+    del hub.buckets[BUCKET]
+    resume(store, run)
+    wait(store, run, "failed")
+    resume(store, run, Ticket())
+    wait(store, run, when=lambda summary: summary.step > 8 and not read_ticket(run).job)
+    service.stop_run(store, run)
+    wait(store, run, "stopped")
 
 
 def test_frames_are_known_among_other_lines() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -212,6 +214,33 @@ def test_a_run_does_not_go_on_with_other_pairs(
     failed = store.summary(run)
     assert "The pairs have changed since this run began" in failed.error
     assert "dataset_revision abc" in failed.remedy
+
+
+class Evil:
+    """What a foreign checkpoint may hold: read as a pickle, it makes a folder."""
+
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.flag),)
+
+
+def test_a_checkpoint_runs_no_code(
+    store: RunStore, toy_config: RunConfig, toy_pairs: splits.Pairs, tmp_path: Path
+) -> None:
+    run = store.create(toy_config)
+    live(run, toy_pairs, at_step(4))
+    (checkpoint,) = run.checkpoints()
+    pickles = [path.name for path in checkpoint.iterdir() if path.suffix != ".safetensors"]
+    assert {"loop.pt", "optimizer.bin"} < set(pickles)
+    for name in pickles:
+        folder = shutil.copytree(checkpoint, tmp_path / name)
+        torch.save(Evil(tmp_path / f"flag-{name}"), folder / name)
+        happening, _ = stream(run.config(), toy_pairs, folder)
+        with contextlib.suppress(Exception):
+            next(event for event in happening if isinstance(event, events.Resumed))
+    assert not list(tmp_path.glob("flag-*"))
 
 
 def work(folder: Path) -> None:
