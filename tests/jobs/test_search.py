@@ -29,7 +29,7 @@ from finetune.jobs.search.space import (
     read_space,
     searchable,
 )
-from finetune.jobs.search.study import Study, find_study, studies, trial_run
+from finetune.jobs.search.study import Study, create_study, find_study, studies, trial_run
 from finetune.owners import Visitor
 from finetune.runs.store import RunStore
 from finetune.ui import search_view
@@ -85,10 +85,31 @@ def test_a_space_is_read_as_people_write_it() -> None:
             Budget(**budget)  # type: ignore[arg-type]
 
 
+def test_a_range_is_widened_to_a_form_that_clips_no_gradients(store: RunStore) -> None:
+    config = BASE.changed(max_grad_norm=0.0)
+    study = create_study(store, config, {"max_grad_norm": Range(0.3, 3, log=True)}, Budget(3))
+    assert study.settings.space["max_grad_norm"] == Range(0, 3, log=False)
+    assert study.draw().params == {"max_grad_norm": 0.0}
+    assert 0 <= study.draw().params["max_grad_norm"] <= 3
+
+
+def test_values_stay_values_and_ranges_ranges_in_a_study_that_is_opened_again(
+    store: RunStore,
+) -> None:
+    space = read_space({"lora_r": "8, 16", "learning_rate": "1e-5..3e-4", "warmup_ratio": "0, 0.1"})
+    study = create_study(store, BASE.changed(lora_r=8), space, Budget(9))
+    again = Study(study.folder)
+    for opened in (study, again):
+        assert opened.settings.space["lora_r"] == (8, 16)
+        assert opened.settings.space["learning_rate"] == Range(1e-5, 3e-4, log=True)
+        assert opened.settings.space["warmup_ratio"] == (0.0, 0.1)
+    assert {again.draw().params["lora_r"] for _ in range(12)} == {8, 16}
+
+
 @pytest.mark.parametrize("name", searchable())
 def test_every_usual_range_lies_within_the_bounds_of_its_field(name: str) -> None:
     drawn, knob = searchable()[name], run_config.knobs()[name]
-    ends = drawn[:2] if isinstance(drawn, Range) else drawn
+    ends = (drawn.low, drawn.high) if isinstance(drawn, Range) else drawn
     for value in ends:
         assert getattr(RunConfig().changed(**{name: value}), name) == value
     assert knob.kind is not bool

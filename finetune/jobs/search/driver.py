@@ -66,7 +66,7 @@ def expected_seconds(
     if budget.trials and estimate.time and estimate.steps:
         seconds, epochs = estimate.time.seconds, space.get("num_train_epochs")
         if epochs and config.max_steps <= 0:
-            values = epochs[:2] if isinstance(epochs, Range) else epochs
+            values = (epochs.low, epochs.high) if isinstance(epochs, Range) else epochs
             seconds *= statistics.fmean(map(float, values)) / estimate.steps.epochs
         limits.append(budget.trials * seconds)
     return min(limits, default=None)
