@@ -106,7 +106,7 @@ def search(
     while driver.advance(store, study):
         scheduler.dispatch_queue(store)
         time.sleep(_POLL)
-    best = results.best_trial(results.list_trials(store, study), study.metric == "loss")
+    best = results.best_trial(results.list_trials(store, study), study.minimize)
     if best is None:
         raise TrainingError("No trial of the search has a score.", "The runs' logs say why.")
     return store.get(best.run_id)

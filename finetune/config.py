@@ -8,7 +8,7 @@ from __future__ import annotations
 import reprlib
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -39,7 +39,8 @@ Scheduler = Literal[
 ]  # fmt: skip
 
 
-class Range(NamedTuple):
+@dataclass(frozen=True)
+class Range:
     """Numbers from which a search draws, evenly or, with `log`, evenly in their logarithm."""
 
     low: float

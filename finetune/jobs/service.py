@@ -51,9 +51,7 @@ def start_runs(
     if ticket is not None and ticket.engine != LOCAL:
         configs = [cost.with_checkpoints(store, config) for config in configs]
     configs = [catalog.with_absolute_paths(config) for config in configs]
-    _check_visitors_ticket(store, ticket)
-    for config in configs:
-        _check(store, config)
+    check_start(store, configs, ticket)
     with store_lock(store):
         _check_share(store, len(configs), len(configs))
         runs = []
@@ -67,6 +65,16 @@ def start_runs(
                 scheduler.keep_token(run.id, token)
     scheduler.dispatch_queue(store)
     return runs
+
+
+def check_start(
+    store: RunStore, configs: Sequence[RunConfig], ticket: Ticket | None = None
+) -> None:
+    """See that `start_runs` would take these; raises what it would raise."""
+    _check_visitors_ticket(store, ticket)
+    for config in configs:
+        _check(store, config)
+    _check_share(store, len(configs), len(configs))
 
 
 def _check(store: RunStore, config: RunConfig) -> None:

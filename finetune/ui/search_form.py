@@ -98,14 +98,21 @@ def read(values: Sequence[Any]) -> tuple[Space, Budget, int]:
     return space, Budget(int(trials), float(minutes), float(dollars)), int(parallel)
 
 
-def expected(seconds: float | None) -> Markup:
-    """How long a search takes of which `seconds` of training are expected, None if unknown."""
-    if seconds is None:
-        return feedback.note(gettext("How long it takes is known after a run like it."))
-    return feedback.note(
-        gettext(
+def expected(seconds: float | None, budget: Budget, billed: bool) -> Markup:
+    """How long a search takes of which `seconds` of training are expected, None if unknown, and
+    what it costs where it is billed."""
+    texts, limit = [], 60 * budget.minutes
+    if limit and (seconds is None or seconds >= limit):
+        texts.append(gettext("At most {time} of training.", time=rough_duration(limit)))
+    elif seconds is not None:
+        text = gettext(
             "About {time} of training, by the speed of an earlier run; less where trials end "
-            "early.",
-            time=rough_duration(seconds),
-        )
-    )
+            "early.", time=rough_duration(seconds),
+        )  # fmt: skip
+        texts.append(text)
+    elif budget.trials:
+        texts.append(gettext("How long it takes is known after a run like it."))
+    if billed:
+        most = budget.dollars
+        texts.append(gettext("All its trials together cost at most ${most:.2f}.", most=most))
+    return feedback.note(" ".join(texts)) if texts else Markup()

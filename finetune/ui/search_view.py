@@ -15,7 +15,7 @@ from finetune.jobs.search.study import PARTS, Study, find_study, studies
 from finetune.runs.store import RunStore
 from finetune.ui import charts, feedback
 from finetune.ui.charts import Series
-from finetune.ui.html import macro, render
+from finetune.ui.html import macro, measure, render
 from finetune.ui.i18n import gettext
 from finetune.ui.run_view import duration
 
@@ -36,29 +36,31 @@ def page(store: RunStore, study_id: str) -> Markup:
         rows = results.list_trials(store, study)
     except FinetuneError as error:
         return feedback.show_errors(error)
-    minimize = study.metric == "loss"
     scored = [row for row in rows if row.score is not None]
-    scored.sort(key=lambda row: row.score or 0.0, reverse=not minimize)
-    best = results.best_trial(rows, minimize)
+    scored.sort(key=lambda row: row.score or 0.0, reverse=not study.minimize)
+    best = results.best_trial(rows, study.minimize)
+    spread = results.repeats(store, study)
     counts = {state: sum(row.state == state for row in rows) for state in _STATES}
     return render(
         "search.html",
         study=study,
         settings=study.settings,
-        metric=study.metric if minimize or study.metric == "accuracy" else "F1",
+        metric=measure(study.metric),
+        parts=PARTS,
         progress=results.progress(store, study, rows),
         counts=counts,
         best=best,
-        repeats=results.repeats(store, study),
-        alike=results.alike(store, study, rows),
+        refused=_refused(rows),
+        repeats=spread,
+        alike=results.alike(rows, best, spread),
         rows=[*scored, *(row for row in rows if row.score is None)],
         fields=list(study.settings.space),
         knobs=knobs(),
         value_text=_short_value,
         duration=duration,
         importance=results.importance(study),
-        best_chart=_best_chart(study, rows, minimize),
-        curves=_curves(study, rows),
+        best_chart=_best_chart(study, rows),
+        curves=_curves(rows, best),
         parallel=parallel_lines(study, scored),
     )
 
@@ -68,26 +70,31 @@ def _short_value(value: object) -> str:
     return value_text(float(f"{value:.3g}") if isinstance(value, float) else value)
 
 
-def _best_chart(study: Study, rows: Sequence[TrialRow], minimize: bool) -> Markup:
+def _refused(rows: Sequence[TrialRow]) -> TrialRow | None:
+    """The last trial that failed, or has no place in the queue, for a reason that is known."""
+    refused = [row for row in rows if row.reason and row.state in ("failed", "waiting")]
+    return refused[-1] if refused else None
+
+
+def _best_chart(study: Study, rows: Sequence[TrialRow]) -> Markup:
     """The best score of the finished trials so far."""
-    points, best = [], None
+    points, best, metric = [], None, measure(study.metric)
     for row in rows:
         if row.state == "finished" and row.score is not None:
-            best = row.score if best is None else (min if minimize else max)(best, row.score)
+            best = row.score if best is None else (min if study.minimize else max)(best, row.score)
             points.append((float(row.number), best))
     return charts.chart(
         gettext("Best so far"),
-        [Series(gettext("best {metric}", metric=study.metric), "f1", points, markers=True)],
-        float(max(1, study.settings.trials - 1)),
+        [Series(gettext("best {metric}", metric=metric), "f1", points, markers=True)],
+        float(max(1, study.settings.budget.trials - 1, len(rows) - 1)),
         gettext("It begins with the first trial that has finished."),
         across=gettext("trial"),
         look=gettext("Once it has been flat for many trials, more of them gain little."),
     )
 
 
-def _curves(study: Study, rows: Sequence[TrialRow]) -> Markup:
+def _curves(rows: Sequence[TrialRow], best: TrialRow | None) -> Markup:
     """The learning curves of the trials, those that were pruned dimmed."""
-    best = results.best_trial(list(rows), study.metric == "loss")
     lines = []
     for row in [row for row in rows if row.curve][-_DRAWN:]:
         style = "accuracy ft-raw" if row.state == "pruned" else "accuracy"
@@ -135,5 +142,5 @@ def position(study: Study, name: str, value: object) -> float:
 
             low, high, at = log(low), log(high), log(at)
         return 100 * (at - low) / ((high - low) or 1.0)
-    values = list(drawn)
+    values = [*drawn] if isinstance(drawn, tuple) else []
     return 100 * values.index(value) / max(1, len(values) - 1) if value in values else 0.0

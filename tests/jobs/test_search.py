@@ -10,16 +10,18 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from optuna.trial import TrialState
 
 from finetune import config as run_config
 from finetune.config import Range, RunConfig
-from finetune.errors import ConfigError, FinetuneError
+from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
 from finetune.jobs import cost, scheduler, service, workers
+from finetune.jobs.engines import spending
+from finetune.jobs.engines.options import make_ticket
 from finetune.jobs.search import command, driver, results
 from finetune.jobs.search.space import (
     Budget,
@@ -29,10 +31,11 @@ from finetune.jobs.search.space import (
     read_space,
     searchable,
 )
-from finetune.jobs.search.study import Study, find_study, studies, trial_run
+from finetune.jobs.search.study import Study, create_study, find_study, studies, trial_run
 from finetune.owners import Visitor
+from finetune.runs import events
 from finetune.runs.store import RunStore
-from finetune.ui import search_view
+from finetune.ui import search_form, search_view
 
 BASE = RunConfig(max_steps=50)
 RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
@@ -85,10 +88,31 @@ def test_a_space_is_read_as_people_write_it() -> None:
             Budget(**budget)  # type: ignore[arg-type]
 
 
+def test_a_range_is_widened_to_a_form_that_clips_no_gradients(store: RunStore) -> None:
+    config = BASE.changed(max_grad_norm=0.0)
+    study = create_study(store, config, {"max_grad_norm": Range(0.3, 3, log=True)}, Budget(3))
+    assert study.settings.space["max_grad_norm"] == Range(0, 3, log=False)
+    assert study.draw().params == {"max_grad_norm": 0.0}
+    assert 0 <= study.draw().params["max_grad_norm"] <= 3
+
+
+def test_values_stay_values_and_ranges_ranges_in_a_study_that_is_opened_again(
+    store: RunStore,
+) -> None:
+    space = read_space({"lora_r": "8, 16", "learning_rate": "1e-5..3e-4", "warmup_ratio": "0, 0.1"})
+    study = create_study(store, BASE.changed(lora_r=8), space, Budget(9))
+    again = Study(study.folder)
+    for opened in (study, again):
+        assert opened.settings.space["lora_r"] == (8, 16)
+        assert opened.settings.space["learning_rate"] == Range(1e-5, 3e-4, log=True)
+        assert opened.settings.space["warmup_ratio"] == (0.0, 0.1)
+    assert {again.draw().params["lora_r"] for _ in range(12)} == {8, 16}
+
+
 @pytest.mark.parametrize("name", searchable())
 def test_every_usual_range_lies_within_the_bounds_of_its_field(name: str) -> None:
     drawn, knob = searchable()[name], run_config.knobs()[name]
-    ends = drawn[:2] if isinstance(drawn, Range) else drawn
+    ends = (drawn.low, drawn.high) if isinstance(drawn, Range) else drawn
     for value in ends:
         assert getattr(RunConfig().changed(**{name: value}), name) == value
     assert knob.kind is not bool
@@ -123,7 +147,7 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     assert rows[0].score is not None
     assert best.score > rows[0].score
     assert results.importance(study) is None  # of one field
-    assert results.progress(store, study, rows) == results.Progress(True, False, 0.0)
+    assert results.progress(store, study, rows) == results.Progress(True, False, None)
     # Its score was picked among many: other seeds say what to expect of it.
     again = results.repeat_best(store, study)
     while any(service.run_summary(store, run).status != "finished" for run in again):
@@ -199,12 +223,21 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=50))
     go_on(store, study, until=1)
     study.stop()
+    text = str(search_view.page(store, study.id))
+    assert "are left" not in text
     go_on(store, study)
+    assert "The search is over" in str(search_view.page(store, study.id))
     assert len(study.trials()) <= 2
     monkeypatch.setattr(workers, "WORKER", "no.such.module")
     failing = driver.begin_search(store, BASE, dict(RATES), Budget(trials=50))
     go_on(store, failing)
     assert [trial.state for trial in failing.trials()] == [TrialState.FAIL] * 5
+    rates = [trial.params["learning_rate"] for trial in failing.trials()]
+    assert rates[0] == rates[1] == BASE.learning_rate  # the form is tried once more
+    assert rates.count(BASE.learning_rate) == 2
+    reason = results.list_trials(store, failing)[-1].reason
+    assert reason[0]
+    assert "Trial 4 failed:" in str(search_view.page(store, failing.id))
 
 
 def test_an_apps_scheduler_draws_one_trial_after_the_other(store: RunStore, stand_in: None) -> None:
@@ -234,9 +267,31 @@ def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
         driver.begin_search(store.for_visitor(Visitor()), BASE, dict(RATES), Budget(trials=5))
     ada = store.for_visitor(Visitor(("ada",)))
     study = driver.begin_search(ada, BASE, dict(RATES), Budget(trials=5))
-    with pytest.raises(FinetuneError, match="a visitor may keep 2"):
-        go_on(store, study)  # as the app does it, for everybody
+
+    def go_on_until(done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not done():
+            assert driver.advance(store, study)  # as the app does it, for everybody
+            scheduler.dispatch_queue(store)
+            assert time.monotonic() < deadline, results.list_trials(store, study)
+            time.sleep(0.02)
+
+    def states() -> list[str]:
+        return [row.state for row in results.list_trials(store, study)]
+
+    # A trial without room is no failure: it waits, and its page says for what.
+    go_on_until(lambda: states() == ["finished", "finished", "waiting"])
     assert [run.owner for run in store.runs()] == ["ada", "ada"]
+    text = str(search_view.page(ada, study.id))
+    assert "Trial 2 waits: You have 2 runs here, and a visitor may keep 2." in text
+    service.delete_run(ada, ada.runs()[-1])
+    go_on_until(lambda: len(states()) == 4)
+    assert states() == ["finished", "finished", "finished", "waiting"]
+    study.stop()
+    assert not driver.advance(store, study)
+    assert states()[-1] == "failed"
+    with pytest.raises(FinetuneError, match="a visitor may keep 2"):
+        driver.begin_search(ada, BASE, dict(RATES), Budget(trials=5))
     assert studies(ada) == [study]
     assert studies(store.for_visitor(Visitor(("eve",)))) == []
 
@@ -266,7 +321,7 @@ def test_how_long_a_search_takes_is_said_by_the_speed_of_an_earlier_run(
         return driver.expected_seconds(store, config, default_space(), Budget(**budget))  # type: ignore[arg-type]
 
     assert expected(trials=10) is None
-    assert expected(trials=10, minutes=2) == 120
+    assert expected(trials=10, minutes=2) is None
     known[0] = cost.Time(20.0, 100.0, "an earlier run", "CPU", True)
     # A trial has 1 to 6 epochs, the earlier run had 2.
     assert expected(trials=10) == pytest.approx(10 * 20 * 3.5 / 2)
@@ -320,12 +375,135 @@ def test_minutes_are_a_budget_too(store: RunStore, stand_in: None) -> None:
     assert 1 <= len(study.trials()) < 6
 
 
-def test_a_damaged_study_is_named(store: RunStore, stand_in: None) -> None:
+def test_what_a_search_may_cost_is_agreed_to_as_a_whole(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = make_ticket("hub-job", {"flavor": "t4-small", "minutes": 30, "price": 0.8})
+    for budget, problem in (
+        (Budget(trials=3), "is 0, and each trial is billed"),
+        (Budget(trials=3, dollars=0.3), "is 0.3, and a trial may cost 0.40"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            driver.begin_search(store, BASE, dict(RATES), budget, ticket=ticket)
+    budget = Budget(trials=0, dollars=1.0)
+    study = driver.begin_search(store, BASE, dict(RATES), budget, ticket=ticket, token="secret")
+    assert scheduler.kept_token(study.id) == "secret"
+    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
+    assert driver.advance(store, study)
+    run = store.runs()[0]
+    assert driver.may_draw(store, study)  # 0.40 of the first, and 0.40 more
+    spending.note(run, "job", 0.4)
+    assert driver.may_draw(store, study)
+    spending.note(run, "another", 0.3)
+    assert not driver.may_draw(store, study)
+    trial = study.trials()[0]
+    study.optuna_study.tell(trial.number, 0.9)
+    store.delete(run)
+    assert not driver.may_draw(store, study)  # what was deleted has cost what it has
+    assert not driver.advance(store, study)
+    assert study.is_over
+    again = driver.begin_search(
+        store, BASE, dict(RATES), Budget(2, dollars=2.0), ticket=ticket, token="secret"
+    )
+    assert driver.advance(store, again)
+    spending.note(store.runs()[0], "third", 0.5)
+    again.optuna_study.tell(0, 0.9)
+    given: list[str] = []
+    monkeypatch.setattr(scheduler, "keep_token", lambda run_id, token: given.append(token))
+    assert len(results.repeat_best(store, again)) == 3  # 0.50 and three times 0.40
+    assert given == ["secret"] * 3
+    with pytest.raises(JobError, match="3 runs may cost"):
+        results.repeat_best(store, again)
+
+
+def test_a_search_that_is_over_stays_so_when_its_runs_are_deleted(
+    store: RunStore, stand_in: None
+) -> None:
+    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2, minutes=10))
+    go_on(store, study)
+    assert study.is_over
+    seconds = [row.seconds for row in results.list_trials(store, study)]
+    assert min(seconds) > 0
+    text = str(search_view.page(store, study.id))
+    assert "Open the best run" in text
+    assert "20 are needed" not in text  # of one field there is nothing to compare
+    for run in store.runs():
+        service.delete_run(store, run)
+    assert [row.seconds for row in results.list_trials(store, study)] == seconds
+    assert not driver.advance(store, study)
+    driver.advance_all(store)
+    assert store.runs() == []
+    text = str(search_view.page(store, study.id))
+    assert "The search is over" in text
+    assert "Its run was deleted" in text
+    assert "Open the best run" not in text
+
+
+def test_a_run_whose_process_died_before_the_journal_named_it_is_found(
+    store: RunStore, stand_in: None
+) -> None:
+    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    trial = study.draw()
+    config = driver.trial_config(store, study.config, trial.params, trial.number)
+    run = service.start_run(store, config)
+    assert driver.advance(store, study)
+    assert [other.id for other in store.runs()] == [run.id]
+    assert study.trials()[0].user_attrs["run"] == run.id
+    assert run.about().study == study.id
+
+
+def test_a_trial_that_ends_while_it_is_pruned_is_no_error(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.create(BASE)
+    run.append(events.Stopped(step=1, seconds=1.0))
+    with pytest.raises(JobError):
+        service.stop_run(store, run, discard=True)
+    driver._prune(store, run)
+
+
+def test_how_long_and_how_much_is_said_as_it_is_known() -> None:
+    def said(seconds: float | None, billed: bool = False, **budget: float) -> str:
+        return str(search_form.expected(seconds, Budget(**budget), billed))  # type: ignore[arg-type]
+
+    assert "by the speed of an earlier run" in said(600.0, trials=5)
+    assert "known after a run like it" in said(None, trials=5)
+    assert "At most 30 min of training." in said(None, trials=0, minutes=30)
+    assert "earlier run" not in said(1800.0, trials=50, minutes=30)
+    assert said(None, trials=0, dollars=5) == ""
+    assert "cost at most $5.00" in said(None, True, trials=0, dollars=5)
+
+
+def test_a_damaged_study_is_named(
+    store: RunStore,
+    stand_in: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
     (study.folder / "trials.log").write_text("not a journal\n" * 3)
     with pytest.raises(FinetuneError, match=f"study {study.id} cannot be read"):
         driver.advance(store, Study(study.folder))
-    driver.advance_all(store)  # the others go on
+    other = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    (other.folder / "trials.log").write_text("not a journal\n" * 3)  # after it was opened
+    last = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    with monkeypatch.context() as patch:
+        advanced: list[str] = []
+        begin = driver._begin
+
+        def stumble(store: RunStore, study: Study) -> bool:
+            advanced.append(study.id)
+            if study == first:
+                raise RuntimeError("a bug")
+            return begin(store, study)
+
+        patch.setattr(driver, "_begin", stumble)
+        first = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+        driver.advance_all(store)  # the others go on
+        driver.advance_all(store)
+    assert {first.id, last.id} <= set(advanced)
+    assert len(last.trials()) == 1
+    assert caplog.text.count("RuntimeError: a bug") == 1
     (study.folder / "study.json").write_text("{}")
     with pytest.raises(FinetuneError, match="begin another search"):
         Study(study.folder).settings  # noqa: B018

@@ -58,7 +58,7 @@ def test_of_two_clicks_the_later_counts_and_a_name_is_the_runs_it_was_written_fo
     first, second = (store.create(RunConfig()) for _ in range(2))
 
     def open_run(run: Run, at: Any, view: Any) -> Any:
-        return tab.on_table(NOBODY, event(do="open", what=run.id, at=at), view, {}, "")
+        return tab.on_table(NOBODY, event(do="open", what=run.id, at=at), None, view, {}, "")
 
     opened = open_run(second, 7.0, blank())
     assert opened[tab.described] == opened[tab.view]["opened"] == second.id

@@ -8,18 +8,42 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from finetune.config import RunConfig
 from finetune.jobs import service
 from finetune.jobs.search.study import studies
 from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.ui import search_form
+from finetune.ui.engine_form import Choice
 from tests.jobs.test_service import until
 from tests.support import toys
 from tests.support.browser import App, choose, fill
 from tests.support.hub import LoopbackHub
+from tests.ui.test_app import NOBODY, draw_train, form_values
 
 
 def _is_training(app: App, run: Run) -> bool:
     summary = service.run_summary(app.store, run)
     return summary.status == "running" and 0 < summary.step < 0.5 * summary.total_steps
+
+
+def test_a_search_on_jobs_needs_a_sum_and_a_token_before_it_is_made(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tab = draw_train(store)
+    monkeypatch.setattr("finetune.hub.client.stored_token", lambda: None)
+    others = [*[control.value for control in tab.several], *form_values(RunConfig())]
+    prices = {"t4-small": 0.4}
+    job = Choice("hub-job", "t4-small", 30, 1, 5, "", 1, True, prices, "")
+
+    def begin(dollars: float) -> str:
+        boxes = ["1..3", *[""] * (len(search_form.FIELDS) - 1)]
+        updates = tab.on_search(NOBODY, None, *boxes, 5, 0, dollars, 1, *others, *job)
+        return str(updates[tab.message])
+
+    assert "each trial is billed" in begin(0)
+    assert "You are not signed in" in begin(3)
+    assert studies(store) == []
 
 
 @pytest.mark.long

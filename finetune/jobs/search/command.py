@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 0
     _tell(store, study, told)
-    best = results.best_trial(results.list_trials(store, study), study.metric == "loss")
+    best = results.best_trial(results.list_trials(store, study), study.minimize)
     if best is None:
         print("No trial has a score.", file=sys.stderr)
         return 1

@@ -7,20 +7,34 @@ again and again. A lock keeps two of them from drawing for one place.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import statistics
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from finetune.config import Range, RunConfig
 from finetune.data import catalog
-from finetune.errors import FinetuneError, JobError
+from finetune.errors import ConfigError, FinetuneError, JobError, StoreError
 from finetune.jobs import cost, scheduler, service
 from finetune.jobs.engines import LOCAL, spending
+from finetune.jobs.engines.base import Ticket
+from finetune.jobs.engines.options import HubJobOptions
 from finetune.jobs.search.space import Budget, Space
-from finetune.jobs.search.study import PARTS, RUN, Study, create_study, studies, trial_run
+from finetune.jobs.search.study import (
+    ERROR,
+    PARTS,
+    REPEATS,
+    RUN,
+    SECONDS,
+    Study,
+    create_study,
+    studies,
+    trial_run,
+)
+from finetune.messages import encode
 from finetune.messages import message as _
 from finetune.owners import LOCAL_USER, NOBODY, Visitor
 from finetune.runs.run import Run
@@ -28,106 +42,152 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 
 if TYPE_CHECKING:
-    import optuna
+    from optuna.trial import FrozenTrial
 
+_log = logging.getLogger("finetune.jobs.search")
+_logged: set[str] = set()  # ids of the studies whose error is in the log
 _FAILURES = 5  # trials that fail one after the other, after which the study ends
 
 
 def begin_search(
-    store: RunStore, config: RunConfig, space: Space, budget: Budget, **options: object
+    store: RunStore,
+    config: RunConfig,
+    space: Space,
+    budget: Budget,
+    ticket: Ticket | None = None,
+    token: str = "",
+    **options: object,
 ) -> Study:
     """Make a study whose first trial is the configuration; `advance` lets it begin.
 
     Args:
+        ticket: the engine that carries out the trials; this machine if None.
+        token: of the Hub, for an engine that asks it.
         options: further values of `study.Settings`.
+
+    Raises:
+        FinetuneError: where the first trial could not begin, as `service.start_run` says it, or
+            where a search that is billed has no limit of dollars.
     """
+    ticket = ticket or Ticket()
+    check_dollars(budget, ticket)
     if not store.visitor.may_start:
         raise JobError(*NOBODY)
-    if not store.visitor.alone and any(_goes_on(store, study) for study in studies(store)):
+    if not store.visitor.alone and any(map(_goes_on, studies(store))):
         raise JobError("Your last search still goes on.", "Wait for its end, or stop it.")
     config = catalog.with_absolute_paths(config)
+    service.check_start(store, [config], ticket)
     if "num_train_epochs" in space and not config.num_train_epochs:  # chosen by the pairs
         steps = cost.estimate_cost(store, config).steps
         config = config.changed(num_train_epochs=max(1, round(steps.epochs)) if steps else 3)
-    return create_study(store, config, space, budget, **options)
+    return create_study(store, config, space, budget, token, ticket=ticket, **options)
+
+
+def trial_price(ticket: Ticket) -> float:
+    """US dollars that a trial costs at most; 0 where nothing is billed."""
+    return HubJobOptions(**ticket.options).most if ticket.options.get("price") else 0.0
+
+
+def check_dollars(budget: Budget, ticket: Ticket) -> None:
+    """See that a search on an engine that is billed says what all of it may cost."""
+    price, problem = trial_price(ticket), ""
+    if price and not budget.dollars:
+        problem = _(
+            "is 0, and each trial is billed: give what the whole search may cost (Dollars at "
+            "most, --search_dollars)"
+        )
+    elif price > budget.dollars:
+        problem = _(
+            "is {dollars:g}, and a trial may cost {price:.2f}: give more, or choose fewer minutes "
+            "or a cheaper machine", dollars=budget.dollars, price=price,
+        )  # fmt: skip
+    if problem:
+        raise ConfigError({"dollars": problem})
 
 
 def expected_seconds(
     store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = LOCAL
 ) -> float | None:
     """Seconds of training that a search takes where no trial ends early, by the speed of an earlier
-    run; None where there is none like it, and no limit of time.
+    run; None where there is none like it, or no number of trials.
 
     Args:
         place: where trials are carried out, as `Ticket.place` names it.
     """
     estimate = cost.estimate_cost(store, config, place)
-    limits = [60 * budget.minutes] if budget.minutes else []
-    if budget.trials and estimate.time and estimate.steps:
-        seconds, epochs = estimate.time.seconds, space.get("num_train_epochs")
-        if epochs and config.max_steps <= 0:
-            values = epochs[:2] if isinstance(epochs, Range) else epochs
-            seconds *= statistics.fmean(map(float, values)) / estimate.steps.epochs
-        limits.append(budget.trials * seconds)
-    return min(limits, default=None)
+    if not (budget.trials and estimate.time and estimate.steps):
+        return None
+    seconds, epochs = estimate.time.seconds, space.get("num_train_epochs")
+    if epochs and config.max_steps <= 0:
+        values = (epochs.low, epochs.high) if isinstance(epochs, Range) else epochs
+        seconds *= statistics.fmean(map(float, values)) / estimate.steps.epochs
+    seconds *= budget.trials
+    return min(seconds, 60 * budget.minutes) if budget.minutes else seconds
 
 
 def advance_all(store: RunStore) -> None:
-    """Advance every study that is not over."""
+    """Advance every study that is not over. One that cannot be advanced holds up no other; the log
+    says why, once."""
     for study in studies(store):
-        if not study.is_stopped or _has_trials_at_work(study):
-            with contextlib.suppress(FinetuneError):  # it is damaged, which its page says
-                advance(store, study)
+        if study.is_over:
+            continue
+        try:
+            advance(store, study)
+        except Exception:
+            if study.id not in _logged:
+                _log.exception("the search %s cannot go on", study.id)
+            _logged.add(study.id)
 
 
-def _goes_on(store: RunStore, study: Study) -> bool:
-    """Whether it has trials at work, or draws more; not where it is damaged."""
+def _goes_on(study: Study) -> bool:
+    """Whether it may draw more trials; not where it is damaged."""
     with contextlib.suppress(FinetuneError):
-        return _has_trials_at_work(study) or may_draw(store, study)
+        study.trials()
+        return not study.is_stopped
     return False
-
-
-def _has_trials_at_work(study: Study) -> bool:
-    from optuna.trial import TrialState
-
-    return any(trial.state == TrialState.RUNNING for trial in study.trials())
 
 
 def advance(store: RunStore, study: Study) -> bool:
     """Do what is due of a study; whether it goes on."""
+    if study.is_over:
+        return False
     owner = study.settings.owner  # whose runs the trials are, with their limits
     visitor = store.for_visitor(Visitor((owner,)) if owner else LOCAL_USER)
     try:
-        with FileLock(study.folder / ".lock", timeout=0):
+        with study.lock():
             working = sum(_follow(visitor, study, trial) for trial in study.trials())
             while working < study.settings.parallel and may_draw(visitor, study):
-                _begin(visitor, study)
-                working += 1
+                working += _begin(visitor, study)
+            if not working:
+                study.end()
     except Timeout:  # another process does it just now
         return True
     return working > 0
 
 
-def _follow(store: RunStore, study: Study, trial: optuna.trial.FrozenTrial) -> bool:
+def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     """Report a trial's scores, prune it, or tell how it has ended; whether it is at work."""
-    import optuna
+    from optuna.trial import TrialState
 
-    if trial.state != optuna.trial.TrialState.RUNNING:
+    if trial.state != TrialState.RUNNING:
         return False
+    if RUN not in trial.user_attrs:
+        return _start(store, study, trial)
     run = trial_run(store, trial)
-    if run is None:  # it was deleted, or never made
-        study.optuna_study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+    if run is None:  # it was deleted
+        _fail(study, trial)
         return False
     summary = service.run_summary(store, run)
-    for part, score in parts(summary, study.metric).items():
+    writable, scores = study.writable(trial), parts(summary, study.metric)
+    for part, score in scores.items():
         if part not in trial.intermediate_values:
-            optuna.trial.Trial(study.optuna_study, trial._trial_id).report(score, part)
+            writable.report(score, part)
     if summary.status in ENDED:
         _tell(study, trial, run, summary)
         return False
     at_work = summary.status == "running" and not run.stop_requested()
-    if at_work and optuna.trial.Trial(study.optuna_study, trial._trial_id).should_prune():
-        _prune(store, study, run)
+    if at_work and max(scores, default=PARTS) < PARTS and writable.should_prune():
+        _prune(store, run)
     return True
 
 
@@ -138,59 +198,133 @@ def parts(summary: RunSummary, metric: str) -> dict[int, float]:
     return {math.ceil(PARTS * one.step / total): one.metrics[metric] for one in scored}
 
 
-def _prune(store: RunStore, study: Study, run: Run) -> None:
+def _prune(store: RunStore, run: Run) -> None:
     """End a trial that is behind the others."""
     reason = _(
         "Pruned by the search: it was among the worst quarter of the trials at this point.",
     )
-    service.stop_run(store, run, discard=not study.settings.keep_pruned, reason=reason)
+    with contextlib.suppress(JobError):  # it has just ended by itself
+        service.stop_run(store, run, discard=True, reason=reason)
 
 
-def _tell(study: Study, trial: optuna.trial.FrozenTrial, run: Run, summary: RunSummary) -> None:
+def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> None:
     """Tell how a trial has ended: at its end, pruned, or for nothing."""
     from optuna.trial import TrialState
 
+    study.writable(trial).set_user_attr(SECONDS, summary.worked)
     best = summary.best
     if summary.status == "finished" and best is not None and study.metric in best.metrics:
         study.optuna_study.tell(trial.number, best.metrics[study.metric])
     elif summary.status == "stopped" and run.stop_reason():
         study.optuna_study.tell(trial.number, state=TrialState.PRUNED)
-    else:  # it failed, was killed, or a person stopped it: its place is drawn again
-        study.optuna_study.tell(trial.number, state=TrialState.FAIL)
+    elif summary.status in ("finished", "stopped"):  # no score, or a person stopped it
+        _fail(study, trial)
+    else:  # its place is drawn again, as of those
+        silent = _(
+            "The worker process ended without a word: the machine restarted, or it ran out of "
+            "memory."
+        )
+        _fail(study, trial, summary.error or silent, summary.remedy)
+
+
+def _fail(study: Study, trial: FrozenTrial, error: str = "", remedy: str = "") -> None:
+    """Tell that nothing came of a trial. The first one is the form, and is tried once more."""
+    from optuna.trial import TrialState
+
+    _set_error(study, trial, error, remedy)
+    study.optuna_study.tell(trial.number, state=TrialState.FAIL)
+    if trial.number == 0 and not study.is_stopped:
+        study.optuna_study.enqueue_trial(trial.params)
+
+
+def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> None:
+    """Keep why a trial failed, or has no run yet, where that is not known already."""
+    texts = encode([error, remedy])
+    if error and trial.user_attrs.get(ERROR) != texts:
+        study.writable(trial).set_user_attr(ERROR, texts)
 
 
 def may_draw(store: RunStore, study: Study) -> bool:
     """Whether there is budget for one more trial."""
     from optuna.trial import TrialState
 
-    trials, budget = study.trials(), study.settings.budget
-    counted = [t for t in trials if t.state not in (TrialState.FAIL, TrialState.WAITING)]
-    failed = [t.state == TrialState.FAIL for t in trials if t.state != TrialState.WAITING]
-    if study.is_stopped or (len(failed) >= _FAILURES and all(failed[-_FAILURES:])):
+    if study.is_stopped:
         return False
-    runs = [run for trial in trials if (run := trial_run(store, trial)) is not None]
-    minutes = sum(service.run_summary(store, run).worked for run in runs) / 60
-    dollars = sum(map(spending.spent_on, runs))
-    used = (
-        (len(counted), budget.trials), (minutes, budget.minutes), (dollars, budget.dollars),
-    )  # fmt: skip
+    trials, budget = study.trials(), study.settings.budget
+    failed = [t.state == TrialState.FAIL for t in trials if t.state != TrialState.WAITING]
+    if len(failed) >= _FAILURES and all(failed[-_FAILURES:]):
+        return False
+    if budget.dollars and not has_dollars(store, study, 1):
+        return False
+    counted = [t for t in trials if t.state not in (TrialState.FAIL, TrialState.WAITING)]
+    minutes = sum(seconds(store, trial) for trial in trials) / 60
+    used = ((len(counted), budget.trials), (minutes, budget.minutes))
     return all(amount < limit for amount, limit in used if limit)
 
 
-def _begin(store: RunStore, study: Study) -> None:
-    """Draw a trial, and queue its run."""
+def seconds(store: RunStore, trial: FrozenTrial) -> float:
+    """How long a trial was worked on; also of one whose run was deleted after its end."""
+    if SECONDS in trial.user_attrs:
+        return float(trial.user_attrs[SECONDS])
+    run = trial_run(store, trial)
+    return service.run_summary(store, run).worked if run is not None else 0.0
+
+
+def has_dollars(store: RunStore, study: Study, runs: int) -> bool:
+    """Whether the budget has room for so many runs more at their most; also those that were deleted
+    have cost theirs, and those at work count with their most."""
     from optuna.trial import TrialState
 
-    trial = study.draw()
+    price, costs = trial_price(study.settings.ticket), spending.spent_by_run(store.root)
+    spent = 0.0
+    for trial in study.trials():
+        at_least = price if trial.state == TrialState.RUNNING else 0.0
+        spent += max(costs.get(trial.user_attrs.get(RUN, ""), 0.0), at_least)
+    repeats = study.optuna_study.user_attrs.get(REPEATS, [])
+    spent += sum(costs.get(run_id, price) for run_id in repeats)
+    most = study.settings.budget.dollars
+    return spent + runs * price <= most + 1e-9 and spent < most
+
+
+def _begin(store: RunStore, study: Study) -> bool:
+    """Draw a trial, and queue its run; whether it is at work."""
+    number = study.draw().number
+    return _start(store, study, study.trials()[number])
+
+
+def _start(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
+    """Queue the run of a trial; whether it is at work, or waits for room in the queue."""
     try:
         config = trial_config(store, study.config, dict(trial.params), trial.number)
-        token = scheduler.kept_token(study.id)
-        run = service.start_run(store, config, study.settings.ticket, token)
-    except FinetuneError:
-        study.optuna_study.tell(trial, state=TrialState.FAIL)
-        raise
-    trial.set_user_attr(RUN, run.id)
+        run = _lost_run(store, study, config.name)
+        if run is None and study.is_stopped:
+            _fail(study, trial)
+            return False
+        if run is None:
+            token = scheduler.kept_token(study.id)
+            run = service.start_run(store, config, study.settings.ticket, token)
+    except JobError as error:  # there is no room just now
+        _set_error(study, trial, error.fact, error.remedy)
+        return True
+    except FinetuneError as error:
+        _fail(study, trial, error.fact, error.remedy)
+        return False
     run.describe(study=study.id)
+    study.writable(trial).set_user_attr(RUN, run.id)
+    return True
+
+
+def _lost_run(store: RunStore, study: Study, name: str) -> Run | None:
+    """The run of a trial whose process ended before the journal named the run."""
+    known = {trial.user_attrs.get(RUN) for trial in study.trials()}
+    for run in store.runs():
+        with contextlib.suppress(StoreError):  # another one, that is damaged
+            about = run.about()
+            if about.created < study.settings.created:
+                break
+            if about.study in ("", study.id) and run.id not in known and run.config().name == name:
+                return run
+    return None
 
 
 def trial_config(

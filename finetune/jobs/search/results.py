@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from finetune.errors import JobError
-from finetune.jobs import service
+from finetune.jobs import scheduler, service
 from finetune.jobs.search import driver
 from finetune.jobs.search.driver import parts
-from finetune.jobs.search.study import PARTS, Study, trial_run
+from finetune.jobs.search.study import ERROR, PARTS, REPEATS, RUN, Study, trial_run
+from finetune.messages import decode
 from finetune.runs import grids
 from finetune.runs.grids import SeedSpread
 from finetune.runs.run import Run
@@ -36,6 +37,8 @@ class TrialRow:
     values: dict[str, Any]  # of the fields that are searched
     score: float | None  # the best so far, also of one that was pruned
     curve: dict[int, float]  # after each part of the trial, from 1
+    seconds: float = 0.0  # of training
+    reason: Sequence[str] = ()  # why it failed, or waits: what is wrong, and what to do
 
 
 def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
@@ -52,13 +55,21 @@ def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
         curve = dict(trial.intermediate_values)
         if run is not None:
             curve |= parts(service.run_summary(store, run), study.metric)
-        choose = min if study.metric == "loss" else max
+        choose = min if study.minimize else max
         score = trial.value if trial.state == TrialState.COMPLETE else None
         if score is None and curve:
             score = choose(curve.values())
         run_id = run.id if run is not None else ""
-        values = dict(trial.params)
-        rows.append(TrialRow(trial.number, run_id, states[trial.state], values, score, curve))
+        state = states[trial.state]
+        if state == "running" and RUN not in trial.user_attrs:
+            state = "waiting"  # for room in the queue
+        reason = decode(trial.user_attrs.get(ERROR, []))
+        rows.append(
+            TrialRow(
+                trial.number, run_id, state, dict(trial.params), score, curve,
+                driver.seconds(store, trial), reason,
+            )
+        )  # fmt: skip
     return rows
 
 
@@ -125,29 +136,26 @@ class Progress:
 
     over: bool
     repeating: bool  # whether its best trial is being repeated, or was
-    seconds: float | None  # of training that are left, by the trials so far; None while unknown
+    seconds: float | None  # of training that are left, by the trials so far; None if unknown
 
 
 def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
     """How far a search is, and what it may still take."""
     ended = [row for row in rows if row.state in ("finished", "pruned")]
-    working = any(row.state == "running" for row in rows)
-    settings = study.settings
-    spent = [
-        service.run_summary(store, store.get(row.run_id)).worked for row in ended if row.run_id
-    ]
-    left = [settings.trials - len(ended)] if settings.trials else []
-    typical = statistics.fmean(spent) if spent else 0.0
-    limits = [typical * number for number in left if typical]
-    if settings.minutes:
-        limits.append(60 * settings.minutes - sum(spent))
-    over = not working and (study.is_stopped or not driver.may_draw(store, study))
-    seconds = max(0.0, min(limits)) if limits else None
-    if not spent:
-        seconds = driver.expected_seconds(
-            store, study.config, dict(settings.space), settings.budget, settings.ticket.place
+    settings, budget = study.settings, study.settings.budget
+    repeating, spent = bool(_repeating(store, study)), sum(row.seconds for row in rows)
+    if study.is_stopped:  # what is at work goes on, but nobody knows for how long
+        return Progress(study.is_over, repeating, None)
+    typical = statistics.fmean(row.seconds for row in ended) if ended else 0.0
+    limits = [typical * (budget.trials - len(ended))] if budget.trials and typical else []
+    if budget.minutes:
+        limits.append(60 * budget.minutes - spent)
+    if not typical:
+        expected = driver.expected_seconds(
+            store, study.config, dict(settings.space), budget, settings.ticket.place
         )
-    return Progress(over, bool(_repeating(store, study)), seconds)
+        limits += [expected] if expected is not None else []
+    return Progress(False, repeating, max(0.0, min(limits)) if limits else None)
 
 
 def _repeating(store: RunStore, study: Study) -> list[Run]:
@@ -165,10 +173,9 @@ def repeats(store: RunStore, study: Study) -> SeedSpread | None:
     return grids.seed_spread(finished)
 
 
-def alike(store: RunStore, study: Study, rows: list[TrialRow]) -> int:
+def alike(rows: list[TrialRow], best: TrialRow | None, spread: SeedSpread | None) -> int:
     """How many other finished trials are within two standard deviations of what the seed alone
-    changes; 0 while that is not known."""
-    spread, best = repeats(store, study), best_trial(rows, study.metric == "loss")
+    changes, as `repeats` has it; 0 while that is not known."""
     if spread is None or spread.count < 2 or best is None or best.score is None:
         return 0
     return sum(
@@ -178,12 +185,28 @@ def alike(store: RunStore, study: Study, rows: list[TrialRow]) -> int:
     )  # fmt: skip
 
 
-def repeat_best(store: RunStore, study: Study, seeds: int = 3) -> list[Run]:
+def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") -> list[Run]:
     """Queue the best trial again with other seeds: what to expect of it on new pairs, for its own
-    score was picked among many."""
-    best = best_trial(list_trials(store, study), study.metric == "loss")
+    score was picked among many.
+
+    Args:
+        token: of the Hub, where that of the search is not known any more.
+
+    Raises:
+        JobError: where no trial has finished, or its budget of dollars has no room for them.
+    """
+    best, ticket = best_trial(list_trials(store, study), study.minimize), study.settings.ticket
     if best is None:
         raise JobError("No trial of the search has finished.", "Wait for the first one.")
+    price = driver.trial_price(ticket)
+    if price and not driver.has_dollars(store, study, seeds):
+        raise JobError(
+            "{n} runs may cost ${most:.2f}, and the search has less left of its ${dollars:.2f}.",
+            "Open the best run and train it again with other seeds from the form.",
+            n=seeds,
+            most=seeds * price,
+            dollars=study.settings.budget.dollars,
+        )
     config = store.get(best.run_id).config()
     configs = [
         config.changed(
@@ -191,7 +214,11 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3) -> list[Run]:
         )
         for number in range(1, seeds + 1)
     ]
-    return service.start_runs(store, configs, [study.id] * seeds, study.settings.ticket)
+    token = scheduler.kept_token(study.id) or token
+    runs = service.start_runs(store, configs, [study.id] * seeds, ticket, token)
+    again = [*study.optuna_study.user_attrs.get(REPEATS, []), *(run.id for run in runs)]
+    study.optuna_study.set_user_attr(REPEATS, again)
+    return runs
 
 
 def trials_csv(store: RunStore, study: Study) -> str:
@@ -216,7 +243,7 @@ def trials_png(store: RunStore, study: Study) -> bytes:
     rows = list_trials(store, study)
     figure = Figure(figsize=(9, 3.2), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2)
-    choose = min if study.metric == "loss" else max
+    choose = min if study.minimize else max
     finished = [row for row in rows if row.state == "finished" and row.score is not None]
     best = list(itertools.accumulate([row.score or 0.0 for row in finished], choose))
     left.set_title(f"Best {study.metric} so far", loc="left")

@@ -74,12 +74,14 @@ def _value(name: str, text: str) -> Any:
 
 
 def containing(space: Space, values: Mapping[str, Any]) -> Space:
-    """A space that these values lie in: a search begins with what the person had."""
+    """A space that these values lie in: a search begins with what the person had. 0 has no
+    logarithm, so a range that is widened to it is drawn from evenly."""
     wider: Space = {}
     for name, drawn in space.items():
         value = values[name]
         if isinstance(drawn, Range):
-            wider[name] = Range(min(drawn.low, value), max(drawn.high, value), drawn.log)
+            low, high = min(drawn.low, value), max(drawn.high, value)
+            wider[name] = Range(low, high, drawn.log and low > 0)
         else:
             wider[name] = tuple(dict.fromkeys([*drawn, value]))
     return wider

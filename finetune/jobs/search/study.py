@@ -3,25 +3,29 @@
     study.json      the settings; written once
     trials.log      Optuna's journal: several processes and machines may serve one study
     STOP            no new trials
+    END             the search is over: no trial is at work, and none begins
 
 A trial is an ordinary run; the journal names it, and its `about.json` names the study.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import json
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
 from pydantic import BaseModel, ValidationError
 
 from finetune import disk
 from finetune.config import Choices, Range, RunConfig
 from finetune.errors import JobError, StoreError
+from finetune.jobs import scheduler
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.search.space import Budget, Space, containing, distributions
 from finetune.runs.run import Run
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
     import optuna
 
 RUN = "run"  # the attribute of a trial that names its run
+SECONDS = "seconds"  # that of one that has ended: how long it was worked on
+ERROR = "error"  # that of one that failed or waits for room: why, as `messages.encode` has it
+REPEATS = "repeats"  # the attribute of a study: ids of the runs that repeat its best trial
 PARTS = 10  # of a trial, after each of which it is scored and may be pruned
 # A trial among the worst quarter so far is pruned, once so many trials have gone to their end and
 # so many of its parts are done. In simulated studies (tests/benchmarks/search.py) that lost the
@@ -46,17 +53,10 @@ class Settings(BaseModel, frozen=True):
     created: float
     config: dict[str, Any]  # of the first trial; the others differ in the fields of the space
     space: dict[str, Range | Choices]
-    trials: int
-    minutes: float
-    dollars: float
+    budget: Budget
     parallel: int = 1  # trials at work at a time
     pruning: bool = True
-    keep_pruned: bool = False  # whether a pruned run keeps its model
     ticket: Ticket = Ticket()
-
-    @property
-    def budget(self) -> Budget:
-        return Budget(self.trials, self.minutes, self.dollars)
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,30 @@ class Study:
         """The validation score that is searched for."""
         return self.config.metric_for_best_model
 
+    @property
+    def minimize(self) -> bool:
+        """Whether a lower score is better."""
+        return self.metric == "loss"
+
+    def lock(self) -> FileLock:
+        """Held by the process that draws trials."""
+        return FileLock(self.folder / ".lock", timeout=0)
+
     def stop(self) -> None:
         """Begin no more trials; those at work go on."""
         disk.write_atomically(self.folder / "STOP", "")
 
     @property
     def is_stopped(self) -> bool:
-        return (self.folder / "STOP").exists()
+        return (self.folder / "STOP").exists() or self.is_over
+
+    def end(self) -> None:
+        """The search is over, and stays so whatever becomes of its runs."""
+        disk.write_atomically(self.folder / "END", "")
+
+    @property
+    def is_over(self) -> bool:
+        return (self.folder / "END").exists()
 
     @functools.cached_property
     def optuna_study(self) -> optuna.Study:
@@ -108,15 +125,21 @@ class Study:
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
         if self.settings.pruning:
             pruner = make_pruner()
-        try:
+        with self._reading():
             return optuna.create_study(
                 storage=JournalStorage(JournalFileBackend(str(self.folder / "trials.log"))),
                 study_name=self.id,
-                direction="minimize" if self.metric == "loss" else "maximize",
+                direction="minimize" if self.minimize else "maximize",
                 pruner=pruner,
                 load_if_exists=True,
             )
-        except (ValueError, KeyError, json.JSONDecodeError) as error:
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Raise StoreError where the journal is damaged."""
+        try:
+            yield
+        except (ValueError, KeyError) as error:
             raise StoreError(
                 "trials.log of study {id} cannot be read: {error}.",
                 "Its runs are still there, under Runs; begin another search.",
@@ -136,7 +159,15 @@ class Study:
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
         """All trials, in the order in which they were drawn."""
-        return self.optuna_study.get_trials(deepcopy=False)
+        with self._reading():
+            return self.optuna_study.get_trials(deepcopy=False)
+
+    def writable(self, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
+        """A trial at work, to report scores and to set attributes; `ask` alone gives one, to the
+        process that has drawn it."""
+        import optuna
+
+        return optuna.trial.Trial(self.optuna_study, trial._trial_id)
 
 
 def make_pruner() -> optuna.pruners.BasePruner:
@@ -147,12 +178,18 @@ def make_pruner() -> optuna.pruners.BasePruner:
 
 
 def create_study(
-    store: RunStore, config: RunConfig, space: Space, budget: Budget, **options: Any
+    store: RunStore,
+    config: RunConfig,
+    space: Space,
+    budget: Budget,
+    token: str = "",
+    **options: Any,
 ) -> Study:
     """A new study whose first trial is the configuration itself.
 
     Args:
         config: with the number of epochs resolved, where that is searched.
+        token: of the Hub, for an engine that asks it.
         options: further values of `Settings`.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_urlsafe(9)}"
@@ -161,12 +198,15 @@ def create_study(
     space = containing(space, values)
     settings = Settings(
         owner=store.visitor.name, created=time.time(), config=values, space=space,
-        **vars(budget), **options,
+        budget=budget, **options,
     )  # fmt: skip
     with disk.writing(study.folder):
         study.folder.mkdir(parents=True)
-    disk.write_atomically(study.folder / "study.json", settings.model_dump_json(indent=2) + "\n")
-    study.optuna_study.enqueue_trial({name: values[name] for name in space})
+    scheduler.keep_token(study.id, token)
+    with study.lock():  # an app's scheduler would draw before the configuration is enqueued
+        text = settings.model_dump_json(indent=2) + "\n"
+        disk.write_atomically(study.folder / "study.json", text)
+        study.optuna_study.enqueue_trial({name: values[name] for name in space})
     return study
 
 

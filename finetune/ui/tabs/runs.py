@@ -20,6 +20,7 @@ from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.ui import (
+    auth,
     compare_view,
     elements,
     feedback,
@@ -30,6 +31,7 @@ from finetune.ui import (
     theme,
 )
 from finetune.ui.elements import button, event_data
+from finetune.ui.engine_form import HUB_JOB
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
@@ -201,7 +203,14 @@ class RunsTab:
         )
 
     @handler
-    def on_table(self, store: RunStore, event: gr.EventData, view: View, *others: Any) -> Updates:
+    def on_table(
+        self,
+        store: RunStore,
+        event: gr.EventData,
+        oauth: gr.OAuthToken | None,
+        view: View,
+        *others: Any,
+    ) -> Updates:
         """A column's title, a run or a page of the table was clicked."""
         data = event_data(event)
         action, target, at = data.get("do"), str(data.get("what", "")), data.get("at")
@@ -216,7 +225,10 @@ class RunsTab:
         elif action == "stop-search":
             find_study(store, target).stop()
         elif action == "repeat":
-            results.repeat_best(store, find_study(store, target))
+            study = find_study(store, target)
+            billed = study.settings.ticket.engine == HUB_JOB
+            token = auth.hub_token(store, "", oauth) if billed else ""
+            results.repeat_best(store, study, token=token or "")
         if action == "sort" and target in (*run_table.COLUMNS, *config.knobs()):
             again, first = view["by"] == target, run_table.COLUMNS.get(target, False)
             view |= {"by": target, "descending": not view["descending"] if again else first}

@@ -21,7 +21,8 @@ from finetune.config import DATA_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
-from finetune.jobs import cost, engines, evaluate, scheduler, service
+from finetune.hub.client import HubClient
+from finetune.jobs import cost, engines, evaluate, service
 from finetune.jobs.engines import LOCAL
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.search import driver
@@ -183,13 +184,15 @@ class TrainTab:
         choice, others = self._chosen(values[search_form.COUNT :])
         ticket = self.engine.checked(choice)
         space, budget, parallel = search_form.read(values[: search_form.COUNT])
-        study = driver.begin_search(
-            store, form.read(others[several_runs.COUNT :]), space, budget,
-            ticket=ticket, parallel=parallel,
-        )  # fmt: skip
+        driver.check_dollars(budget, ticket)
+        token = ""
         if ticket.engine == HUB_JOB:
-            token = auth.hub_token(store, choice.typed, oauth)
-            scheduler.keep_token(study.id, token or "")
+            token = auth.hub_token(store, choice.typed, oauth) or ""
+            HubClient(token or None).account()  # a trial would be the first to be refused
+        driver.begin_search(
+            store, form.read(others[several_runs.COUNT :]), space, budget,
+            ticket=ticket, parallel=parallel, token=token,
+        )  # fmt: skip
         text = gettext("The search begins; see Runs.")
         return {self.message: feedback.note(text), self.engine.agreed: False}
 
@@ -200,11 +203,13 @@ class TrainTab:
             choice, others = self._chosen(values[search_form.COUNT :])
             space, budget, _parallel = search_form.read(values[: search_form.COUNT])
             config = form.read(others[several_runs.COUNT :])
-            place = choice.ticket().place
+            ticket = choice.ticket()
+            driver.check_dollars(budget, ticket)
         except ConfigError as error:
             return {self.search.time: feedback.show_errors(error)}
-        seconds = driver.expected_seconds(store, config, space, budget, place)
-        return {self.search.time: search_form.expected(seconds)}
+        seconds = driver.expected_seconds(store, config, space, budget, ticket.place)
+        billed = driver.trial_price(ticket) > 0
+        return {self.search.time: search_form.expected(seconds, budget, billed)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """What is chosen of the engine, and the values of the other controls."""
