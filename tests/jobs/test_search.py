@@ -310,6 +310,11 @@ def test_a_visitor_has_one_search_at_a_time(
     driver.begin_search(ada, BASE, dict(RATES), Budget(trials=2))
 
 
+def test_dollars_alone_limit_nothing_where_nothing_is_billed(store: RunStore) -> None:
+    with pytest.raises(ConfigError, match="limits nothing, for nothing is billed"):
+        driver.begin_search(store, BASE, dict(RATES), Budget(trials=0, dollars=1))
+
+
 def test_how_long_a_search_takes_is_said_by_the_speed_of_an_earlier_run(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,9 +397,9 @@ def test_what_a_search_may_cost_is_agreed_to_as_a_whole(
     assert driver.advance(store, study)
     run = store.runs()[0]
     assert driver.may_draw(store, study)  # 0.40 of the first, and 0.40 more
-    spending.note(run, "job", 0.4)
+    spending.note(run, 1, 0.4)
     assert driver.may_draw(store, study)
-    spending.note(run, "another", 0.3)
+    spending.note(run, 2, 0.3)
     assert not driver.may_draw(store, study)
     trial = study.trials()[0]
     study.optuna_study.tell(trial.number, 0.9)
@@ -406,7 +411,7 @@ def test_what_a_search_may_cost_is_agreed_to_as_a_whole(
         store, BASE, dict(RATES), Budget(2, dollars=2.0), ticket=ticket, token="secret"
     )
     assert driver.advance(store, again)
-    spending.note(store.runs()[0], "third", 0.5)
+    spending.note(store.runs()[0], 1, 0.5)
     again.optuna_study.tell(0, 0.9)
     given: list[str] = []
     monkeypatch.setattr(scheduler, "keep_token", lambda run_id, token: given.append(token))

@@ -478,7 +478,7 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
     Queue(store.root).add(waiting.id)
 
     def act(who: gr.Request, view: Any, action: str) -> str:
-        return str(tab.on_action(who, view, *nothing_sent, action)[tab.message])
+        return str(tab.on_action(who, None, view, *nothing_sent, action)[tab.message])
 
     shown = tab.on_everybody(root, runs.blank(), *nothing_sent, True)
     assert NAME in shown[tab.table]
@@ -489,11 +489,11 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
         assert NAME not in str(hidden)
         view = theirs | {"everybody": everybody}
         assert NOTHING in act(who, view, "stop")
-        assert NOTHING in tab.on_confirm(who, view, *nothing_sent, hers.id)[tab.message]
+        assert NOTHING in tab.on_confirm(who, None, view, *nothing_sent, hers.id)[tab.message]
     assert NOTHING in act(root, theirs, "resume")  # its owner's to do
     assert act(root, theirs | {"opened": waiting.id}, "stop") == ""
     assert service.run_summary(store, waiting).status == "stopped"
-    assert tab.on_confirm(root, theirs, *nothing_sent, hers.id)[tab.message] == ""
+    assert tab.on_confirm(root, None, theirs, *nothing_sent, hers.id)[tab.message] == ""
     assert [run.id for run in store.runs()] == [waiting.id]
     boxes = [tab.on_tick(who, runs.blank(), *nothing_sent)[tab.everybody] for who in (root, bob)]
     assert [box["visible"] for box in boxes] == [True, False]

@@ -49,7 +49,7 @@ def spent_on(run: Run) -> float:
 def spent_by_run(root: Path) -> dict[str, float]:
     """US dollars that the jobs of each run have cost, by its id; also of runs that were deleted."""
     dollars: dict[str, float] = {}
-    for cost in _costs(root):
+    for cost in _costs(root).values():
         dollars[cost.run] = dollars.get(cost.run, 0.0) + cost.dollars
     return dollars
 

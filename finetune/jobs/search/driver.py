@@ -101,6 +101,8 @@ def check_dollars(budget: Budget, ticket: Ticket) -> None:
             "is {dollars:g}, and a trial may cost {price:.2f}: give more, or choose fewer minutes "
             "or a cheaper machine", dollars=budget.dollars, price=price,
         )  # fmt: skip
+    elif not (price or budget.trials or budget.minutes):
+        problem = _("limits nothing, for nothing is billed: give a number of trials or minutes")
     if problem:
         raise ConfigError({"dollars": problem})
 

@@ -12,7 +12,7 @@ from typing import Any
 import gradio as gr
 
 from finetune import config
-from finetune.errors import NoSuchRun
+from finetune.errors import NoSuchRun, PublishError
 from finetune.jobs import engines, run_table, service
 from finetune.jobs.search import results
 from finetune.jobs.search.study import find_study
@@ -254,11 +254,14 @@ class RunsTab:
         return description | self._change_view(store, view, *others) | shown
 
     @handler
-    def on_action(self, store: RunStore, view: View, *others: Any) -> Updates:
+    def on_action(
+        self, store: RunStore, oauth: gr.OAuthToken | None, view: View, *others: Any
+    ) -> Updates:
         """A button above the run was pressed."""
         visible, action = _visible(store, view), others[-1]
         if action == "resume":  # only its owner may ask for that
-            service.resume_run(store, store.get(view["opened"]))
+            run = store.get(view["opened"])
+            service.resume_run(store, run, token=_token(store, run, oauth))
         else:
             run = visible.get(view["opened"])
             service.stop_run(visible, run, discard=action == "discard")
@@ -287,10 +290,13 @@ class RunsTab:
         }
 
     @handler
-    def on_confirm(self, store: RunStore, view: View, *others: Any) -> Updates:
+    def on_confirm(
+        self, store: RunStore, oauth: gr.OAuthToken | None, view: View, *others: Any
+    ) -> Updates:
         """Delete the run that the question was about, whichever is opened by now."""
         visible, run_to_delete = _visible(store, view), others[-1]
-        service.delete_run(visible, visible.get(run_to_delete))
+        run = visible.get(run_to_delete)
+        service.delete_run(visible, run, _token(store, run, oauth))
         opened = "" if view["opened"] == run_to_delete else view["opened"]
         return self._change_view(store, view | {"opened": opened}, *others[:-1])
 
@@ -374,6 +380,14 @@ class RunsTab:
             self.clone: gr.update(visible=True),
             self.delete: gr.update(visible=True),
         }
+
+
+def _token(store: RunStore, run: Run, oauth: gr.OAuthToken | None) -> str:
+    """The visitor's token of the Hub for what a run has there; empty where there is none, and a
+    token that was typed before may do."""
+    with contextlib.suppress(PublishError):
+        return (engines.is_remote(run) and auth.hub_token(store, "", oauth)) or ""
+    return ""
 
 
 def _visible(store: RunStore, view: View) -> RunStore:

@@ -137,6 +137,7 @@ class TrainTab:
         judged = {name for name, knob in run_config.knobs().items() if knob.usual}
         names = judged | {*cost.INPUT_FIELDS}
         estimated: list[Any] = [control.change for control in self.several]
+        gr.on(estimated, None, None, self.engine.agreed, js="() => false", **quick)
         measured: list[Any] = []
         for name in sorted(names & {*self.form}):
             control: Any = self.form[name]
