@@ -24,6 +24,7 @@ from finetune.environment import caches
 from finetune.errors import DataError, FinetuneError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.jobs import background, workers
+from finetune.jobs.engines import LOCAL, RAY
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -181,7 +182,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("both_orders", "threshold", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
     about = "where rows are scored; all machines of a Ray cluster share the folder of the runs"
-    parser.add_argument("--engine", choices=("local", "ray"), default="local", help=about)
+    parser.add_argument("--engine", choices=(LOCAL, RAY), default=LOCAL, help=about)
     parser.add_argument("--address", default="", help="of the cluster; RAY_ADDRESS if absent")
     args = parser.parse_args(arguments)
     from tqdm import tqdm
@@ -213,11 +214,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _scorer(run: Run, engine: str, address: str) -> AbstractContextManager[WindowScorer]:
     """What scores the rows, as it was asked for."""
-    if engine == "local":
+    if engine == LOCAL:
         from finetune.inference.files import LocalScorer
 
         return nullcontext(LocalScorer(run))
     from finetune.jobs.engines.options import make_ticket
     from finetune.jobs.engines.ray_files import scorer_on_cluster
 
-    return scorer_on_cluster(run, make_ticket("ray", {"address": address}))
+    return scorer_on_cluster(run, make_ticket(RAY, {"address": address}))

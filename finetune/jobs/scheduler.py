@@ -27,7 +27,7 @@ from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
 from finetune.jobs import webhook, workers
 from finetune.jobs.background import current_state, store_lock
-from finetune.jobs.engines import LOCAL, PLACES, is_remote
+from finetune.jobs.engines import HUB_JOB, LOCAL, PLACES, is_remote
 from finetune.jobs.engines.base import read_ticket
 from finetune.messages import message
 from finetune.runs import events
@@ -229,7 +229,7 @@ def _stop_overdue(store: RunStore) -> None:
         summary = store.summary(run)
         if not run.owner or run.stop_requested() or summary.status in ENDED:
             continue
-        if read_ticket(run).engine != "hub-job" and summary.worked_by(time.time()) > 60 * limit:
+        if read_ticket(run).engine != HUB_JOB and summary.worked_by(time.time()) > 60 * limit:
             run.request_stop(reason=reason)
             if not is_remote(run):  # else its worker passes it on
                 workers.end_worker(run)

@@ -16,7 +16,7 @@ from finetune import owners
 from finetune.errors import JobError
 from finetune.jobs import engines
 from finetune.jobs.cost import Estimate
-from finetune.jobs.engines import LOCAL, spending
+from finetune.jobs.engines import HUB_JOB, LOCAL, RAY, spending
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.engines.options import HubJobOptions, make_ticket
 from finetune.runs.store import RunStore
@@ -26,7 +26,6 @@ from finetune.ui.feedback import Updates, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 
-HUB_JOB, RAY = "hub-job", "ray"
 _USUAL = "t4-small"  # the flavor to begin with, where it is offered
 _SHOWN, _HIDDEN = [["ft-engine"], ["ft-engine", "ft-unseen"]]
 

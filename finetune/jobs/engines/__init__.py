@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 from finetune import owners
 from finetune.errors import JobError
-from finetune.jobs.engines.base import LOCAL, Engine, Ticket, read_ticket
+from finetune.jobs.engines.base import HUB_JOB, LOCAL, RAY, Engine, Ticket, read_ticket
 from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run
 
-__all__ = ["LABELS", "LOCAL", "PLACES", "carry_out", "is_remote", "open_engine"]
+__all__ = ["HUB_JOB", "LABELS", "LOCAL", "PLACES", "RAY", "carry_out", "is_remote", "open_engine"]
 
 LABELS = {
     LOCAL: _("This machine"),
-    "hub-job": _("Hugging Face Job"),
-    "ray": _("Ray cluster"),
+    HUB_JOB: _("Hugging Face Job"),
+    RAY: _("Ray cluster"),
 }
-PLACES = {"hub-job": 100, "ray": 8}  # runs at a time; this machine's are its devices
+PLACES = {HUB_JOB: 100, RAY: 8}  # runs at a time; this machine's are its devices
 
 
 def is_remote(run: Run) -> bool:
@@ -32,12 +32,12 @@ def open_engine(ticket: Ticket, token: str = "") -> Engine:
     Args:
         token: of the Hub; that of `hf auth login` on one's own machine if empty.
     """
-    if ticket.engine == "hub-job":
+    if ticket.engine == HUB_JOB:
         from finetune.hub import client
         from finetune.jobs.engines.hub_jobs import HubJobs
 
         return HubJobs(token or (None if owners.is_shared() else client.stored_token()))
-    if ticket.engine == "ray":
+    if ticket.engine == RAY:
         from finetune.jobs.engines.ray_cluster import RayCluster
 
         return RayCluster()

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from finetune import disk
 from finetune.runs.run import Run
 
-LOCAL = "local"
+LOCAL, HUB_JOB, RAY = "local", "hub-job", "ray"
 TICKET = "engine.json"
 
 
@@ -71,8 +71,6 @@ class Placement:
 
 class Engine(Protocol):
     """Where runs are carried out. Every method may raise a `FinetuneError` for people to read."""
-
-    name: str
 
     def price(self, ticket: Ticket) -> float:
         """US dollars an hour; 0 where it costs nothing more."""

@@ -23,7 +23,6 @@ from finetune.jobs.engines.options import HubJobOptions
 from finetune.messages import message as _
 from finetune.runs.run import Run
 
-NAME = "hub-job"
 _BUCKET = "finetune-jobs"
 _LABEL = "finetune-run"
 _TRANSFER = 3600.0  # seconds that a transfer may take: its bytes are not counted
@@ -53,8 +52,6 @@ class HubJobs:
         PublishError: for a token that is none, and from every method where the Hub refuses or does
             not answer.
     """
-
-    name = NAME
 
     def __init__(self, token: str | None) -> None:
         self._client = HubClient(token)

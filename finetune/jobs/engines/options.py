@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from finetune.errors import ConfigError
-from finetune.jobs.engines.base import LOCAL, Ticket
+from finetune.jobs.engines.base import HUB_JOB, LOCAL, RAY, Ticket
 from finetune.messages import message as _
 
 IMAGE = "python:3.12"
@@ -52,7 +52,7 @@ class RayOptions(BaseModel):
     """How often a run whose machine was lost goes on from its last checkpoint on others."""
 
 
-OPTIONS: dict[str, type[BaseModel]] = {"hub-job": HubJobOptions, "ray": RayOptions}
+OPTIONS: dict[str, type[BaseModel]] = {HUB_JOB: HubJobOptions, RAY: RayOptions}
 
 
 def make_ticket(engine: str, values: dict[str, Any]) -> Ticket:

@@ -26,15 +26,12 @@ from finetune.messages import message as _
 from finetune.runs.run import Run
 from finetune.runs.summary import ENDED
 
-NAME = "ray"
 _ANSWER_LIMIT = 10.0  # seconds for an actor to answer a question
 _LOOK = 0.5  # seconds between two questions for new output
 
 
 class RayCluster:
     """The engine. Every method raises a `JobError` where Ray is missing or does not answer."""
-
-    name = NAME
 
     def __init__(self) -> None:
         self._shown = 0  # lines of the output that `follow` has handed out

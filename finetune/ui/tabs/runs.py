@@ -14,6 +14,7 @@ import gradio as gr
 from finetune import config
 from finetune.errors import NoSuchRun, PublishError
 from finetune.jobs import engines, run_table, service
+from finetune.jobs.engines import HUB_JOB
 from finetune.jobs.search import results
 from finetune.jobs.search.study import find_study
 from finetune.runs.run import Run, parse_tags
@@ -31,7 +32,6 @@ from finetune.ui import (
     theme,
 )
 from finetune.ui.elements import button, event_data
-from finetune.ui.engine_form import HUB_JOB
 from finetune.ui.feedback import Updates, handler
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext

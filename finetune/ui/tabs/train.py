@@ -23,7 +23,7 @@ from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.hub.client import HubClient
 from finetune.jobs import cost, engines, evaluate, service
-from finetune.jobs.engines import LOCAL
+from finetune.jobs.engines import HUB_JOB, LOCAL
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.search import driver
 from finetune.runs.run import Run
@@ -42,7 +42,7 @@ from finetune.ui import (
     theme,
     upload_limits,
 )
-from finetune.ui.engine_form import HUB_JOB, Choice, EngineForm
+from finetune.ui.engine_form import Choice, EngineForm
 from finetune.ui.feedback import Updates, handler, reports_errors_in
 from finetune.ui.html import macro
 from finetune.ui.hub_search import HubSearch
