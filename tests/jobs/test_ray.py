@@ -31,6 +31,8 @@ from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
 from finetune.jobs.engines.options import make_ticket
 from finetune.jobs.engines.ray_connection import connected
 from finetune.jobs.engines.ray_files import scorer_on_cluster
+from finetune.jobs.search import driver, results
+from finetune.jobs.search.space import Budget, read_space
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -305,6 +307,30 @@ def test_a_machine_that_does_not_see_the_runs_folder_is_named(
     finally:
         node.send_signal(signal.SIGTERM)
         node.wait(60)
+
+
+@pytest.mark.long
+@needs_ray
+def test_a_search_has_several_trials_at_a_time_on_the_cluster(
+    store: RunStore, config: RunConfig, cluster: Nodes
+) -> None:
+    study = driver.begin_search(
+        store, config.changed(num_processes=1, max_steps=60), read_space({"learning_rate": ""}),
+        Budget(trials=3), make_ticket("ray", {"address": cluster.address}), parallel=2,
+    )  # fmt: skip
+    at_once = 0
+
+    def is_over() -> bool:
+        nonlocal at_once
+        goes_on = driver.advance(store, study)
+        scheduler.dispatch_queue(store)
+        runs = [run for run in store.runs() if run.is_alive() and run.events_summary().step]
+        at_once = max(at_once, len(runs))
+        return not goes_on
+
+    until(is_over)
+    assert at_once == 2
+    assert [row.state for row in results.list_trials(store, study)] == ["finished"] * 3
 
 
 @pytest.mark.long
