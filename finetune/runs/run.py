@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -168,7 +169,9 @@ class Run(JobFolder):
 
     def checkpoints(self) -> list[Path]:
         """The complete checkpoints, the latest last."""
-        return sorted(self.checkpoints_folder.glob("step-*/"))
+        with contextlib.suppress(FileNotFoundError):  # a run that has just finished removes them
+            return sorted(self.checkpoints_folder.glob("step-*/"))
+        return []
 
     def checkpoint_step(self) -> int:
         """The step that the run would go on from: its last checkpoint's, or 0."""

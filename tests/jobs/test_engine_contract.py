@@ -91,7 +91,7 @@ def test_it_is_live_stopped_and_goes_on_to_the_weights_of_one_that_was_not(
     wait(store, whole, "finished")
     assert steps(whole)[-1][0] == TOTAL
     assert "step 3: loss" in whole.log_tail()
-    assert not whole.checkpoints()
+    until(lambda: not whole.checkpoints())
     run = service.start_run(store, config, ticket)
     wait(store, run, when=after(25))
     service.stop_run(store, run)
