@@ -121,6 +121,7 @@ def test_every_usual_range_lies_within_the_bounds_of_its_field(name: str) -> Non
     assert wider.low <= value <= wider.high if isinstance(wider, Range) else value in wider
 
 
+@pytest.mark.long
 def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     store: RunStore, stand_in: None
 ) -> None:
