@@ -121,9 +121,7 @@ def kept_token(name: str) -> str:
 def dispatch_queue(store: RunStore) -> None:
     """Start what waits and finds a free device, in order; a run that cannot be started fails."""
     scheduler = _schedulers.get(store.root)
-    own = (
-        scheduler is threading.current_thread()
-    )  # a search draws a trial: it cannot wait for itself
+    own = scheduler is threading.current_thread()  # a search's: it cannot wait for itself
     if scheduler is not None and scheduler.is_alive() and not own:
         scheduler.tick_now()
     else:
