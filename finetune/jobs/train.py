@@ -71,6 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         ticket = engine_arguments.ticket_from_arguments(args)
+        if ticket is not None:
+            engine_arguments.agree(args, ticket)
         run = _open_run(args, ticket)
         distributed.check_accelerate_config(run.config())
     except (FinetuneError, OSError) as error:

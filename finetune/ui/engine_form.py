@@ -178,7 +178,9 @@ class EngineForm:
             (seconds or 0) / 3600,
             spending.spent_today(store.root, store.visitor.name),
         )
-        agreed = gettext("I agree that this may cost up to ${most:.2f}", most=most)
+        agreed = gettext(
+            "I agree that Train may cost up to ${most:.2f}, and Search its own limit", most=most
+        )
         return {self.price: text, self.agreed: gr.update(label=agreed)}
 
     def checked(self, choice: Choice) -> Ticket:

@@ -36,6 +36,8 @@ from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from finetune.ui import search_form, search_view
+from tests.conftest import TOKEN
+from tests.support.hub import LoopbackHub
 
 BASE = RunConfig(max_steps=50)
 RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
@@ -190,7 +192,7 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
 ) -> None:
     study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=5), pruning=False)
     go_on(store, study, until=1)
-    for harm in ("kill", "stop", "delete"):
+    for harm in ("kill", "stop", "delete", "limit"):
         while True:
             driver.advance(store, study)
             scheduler.dispatch_queue(store)
@@ -202,8 +204,10 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
             workers.kill_worker(run)
         elif harm == "stop":
             service.stop_run(store, run)
-        else:
+        elif harm == "delete":
             service.delete_run(store, run)
+        else:  # as of a visitor's minutes
+            service.stop_run(store, run, reason="Ten minutes are over.")
         go_on(store, study, until=sum(t.state.is_finished() for t in study.trials()) + 1)
     again = find_study(store, study.id)  # as another process finds it
     assert again.settings == study.settings
@@ -214,7 +218,9 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
     assert len(set(rates)) == len(rates)
     states = [trial.state for trial in again.trials()][:-1]
     assert states.count(TrialState.COMPLETE) == 5
-    assert states.count(TrialState.FAIL) == 3
+    assert states.count(TrialState.FAIL) == 4
+    reasons = [row.reason[0] for row in results.list_trials(store, again) if row.reason]
+    assert "Ten minutes are over." in reasons
     assert not driver.advance(store, again)
 
 
@@ -528,3 +534,26 @@ def test_the_command_line_searches(
     study_id = output.split("search ", 1)[1].split(":", 1)[0]
     assert command.main(["--runs", str(store.root), "--study", study_id]) == 0
     assert command.main(["--runs", str(store.root), "--study", "nonsense"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--trials", "4"], "is 0, and each trial is billed"),
+        (["--search_dollars", "0.1"], "is 0.1, and a trial may cost 0.40"),
+        (["--search_dollars", "2"], "The price was not agreed to."),
+    ],
+)
+def test_the_command_line_asks_for_agreement_to_all_that_a_search_may_cost(
+    store: RunStore, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], flags: list[str], said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))  # a file is nobody who agrees
+    engine = ["--engine", "hub-job", "--flavor", "t4-small", "--minutes", "60"]
+    assert command.main(["--runs", str(store.root), *engine, *flags]) == 2
+    output = capsys.readouterr().err
+    assert said in output
+    asked = "stops by itself after 60 minutes, at most $0.40, all trials together at most $2.00."
+    assert (asked in output) == ("agreed" in said)
+    assert not studies(store)

@@ -36,7 +36,7 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
     press_train(page)
     expect(page.locator("#train-message")).to_contain_text("tick that you agree to its price")
     assert not hub.jobs.all
-    page.get_by_label(re.compile(r"I agree that this may cost up to \$0\.13")).check()
+    page.get_by_label(re.compile(r"I agree that Train may cost up to \$0\.13")).check()
     press_train(page)
     expect(page.locator("#run-phase")).to_have_text("Training", timeout=120_000)
     expect(page.locator("#status")).to_contain_text("Hugging Face Job t4-small")

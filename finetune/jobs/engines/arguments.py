@@ -8,7 +8,7 @@ import sys
 from finetune.errors import JobError
 from finetune.jobs.engines import LABELS, LOCAL, open_engine
 from finetune.jobs.engines.base import Ticket
-from finetune.jobs.engines.options import OPTIONS, make_ticket
+from finetune.jobs.engines.options import OPTIONS, HubJobOptions, make_ticket
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def ticket_from_arguments(args: argparse.Namespace) -> Ticket | None:
-    """The ticket that was asked for; None where none was.
+    """The ticket that was asked for, with its price; None where none was.
 
     Raises:
         ConfigError: naming the options that are wrong.
-        JobError: where the price was not agreed to.
     """
     if not args.engine or args.engine == LOCAL:
         return Ticket() if args.engine else None
@@ -36,12 +35,25 @@ def ticket_from_arguments(args: argparse.Namespace) -> Ticket | None:
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     ticket = make_ticket(args.engine, given)
     price = open_engine(ticket).price(ticket)
+    return make_ticket(args.engine, given | {"price": price}) if price else ticket
+
+
+def agree(args: argparse.Namespace, ticket: Ticket, search_dollars: float = 0.0) -> None:
+    """Ask a person at the terminal whether a job may cost what it may; nothing that is not billed.
+
+    Args:
+        search_dollars: what the search may cost of which the job is a trial; 0 where it is none.
+
+    Raises:
+        JobError: where the price was not agreed to.
+    """
+    price = ticket.options.get("price")
     if not price:
-        return ticket
-    ticket = make_ticket(args.engine, given | {"price": price})
-    minutes = ticket.options["minutes"]
-    text = f"{ticket.place}: ${price:.2f} an hour; it stops by itself after {minutes} minutes, "
-    print(f"{text}at most ${price * minutes / 60:.2f}.", file=sys.stderr)
+        return
+    options = HubJobOptions(**ticket.options)
+    text = f"{ticket.place}: ${price:.2f} an hour; it stops by itself after {options.minutes} "
+    text += f"minutes, at most ${options.most:.2f}"
+    text += f", all trials together at most ${search_dollars:.2f}." if search_dollars else "."
+    print(text, file=sys.stderr)
     if not args.yes and (not sys.stdin.isatty() or input("Start it? [y/N] ").lower() != "y"):
         raise JobError("The price was not agreed to.", "Answer y, or give --yes.")
-    return ticket

@@ -16,7 +16,12 @@ from finetune.jobs import scheduler
 from finetune.jobs.engines import arguments as engine_arguments
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.search import results
-from finetune.jobs.search.driver import advance, begin_search, describe_values
+from finetune.jobs.search.driver import (
+    advance,
+    begin_search,
+    check_dollars,
+    describe_values,
+)
 from finetune.jobs.search.space import Budget, default_space, read_space, searchable
 from finetune.jobs.search.study import Study, find_study
 from finetune.messages import message as _
@@ -39,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
             ticket = engine_arguments.ticket_from_arguments(args) or Ticket()
             space = _space(args.over) if args.over else default_space()
             budget = Budget(args.trials, args.search_minutes, args.search_dollars)
+            check_dollars(budget, ticket)
+            engine_arguments.agree(args, ticket, budget.dollars)
             study = begin_search(
                 store, _config(args), space, budget, ticket=ticket, parallel=args.parallel,
                 pruning=args.pruning,

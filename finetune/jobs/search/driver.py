@@ -26,6 +26,7 @@ from finetune.jobs.search.space import Budget, Space
 from finetune.jobs.search.study import (
     ERROR,
     PARTS,
+    PRUNED,
     REPEATS,
     RUN,
     SECONDS,
@@ -189,6 +190,7 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
         return False
     at_work = summary.status == "running" and not run.stop_requested()
     if at_work and max(scores, default=PARTS) < PARTS and writable.should_prune():
+        writable.set_user_attr(PRUNED, True)
         _prune(store, run)
     return True
 
@@ -217,10 +219,10 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
     best = summary.best
     if summary.status == "finished" and best is not None and study.metric in best.metrics:
         study.optuna_study.tell(trial.number, best.metrics[study.metric])
-    elif summary.status == "stopped" and run.stop_reason():
+    elif summary.status == "stopped" and PRUNED in trial.user_attrs:
         study.optuna_study.tell(trial.number, state=TrialState.PRUNED)
-    elif summary.status in ("finished", "stopped"):  # no score, or a person stopped it
-        _fail(study, trial)
+    elif summary.status in ("finished", "stopped"):  # no score, or a person or a limit stopped it
+        _fail(study, trial, run.stop_reason())
     else:  # its place is drawn again, as of those
         silent = _(
             "The worker process ended without a word: the machine restarted, or it ran out of "

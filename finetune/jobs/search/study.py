@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 RUN = "run"  # the attribute of a trial that names its run
 SECONDS = "seconds"  # that of one that has ended: how long it was worked on
 ERROR = "error"  # that of one that failed or waits for room: why, as `messages.encode` has it
+PRUNED = "pruned"  # that of one that the search stops
 REPEATS = "repeats"  # the attribute of a study: ids of the runs that repeat its best trial
 PARTS = 10  # of a trial, after each of which it is scored and may be pruned
 # A trial among the worst quarter so far is pruned, once so many trials have gone to their end and
