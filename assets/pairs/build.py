@@ -33,21 +33,22 @@ def groups() -> list[Group]:
 
 
 def pairs(members: list[Group]) -> list[Pair]:
-    """Six pairs a group: four equivalent, a near miss, and another statement on the topic.
+    """Eight pairs a group: four equivalent, three near misses, another statement on the topic; of
+    every second group an equivalent pair and a near miss less.
 
-    The near miss shares most of its words with what it denies, and the other statement is the
-    one, of the same topic and split, that has most words in common: counting common words tells
-    little. Either sentence may come first.
+    A near miss says nearly what it denies, and the other statement is the one, of the same topic
+    and split, that has most words in common: counting common words tells little. Either sentence
+    may come first.
     """
     made: list[Pair] = []
     taken: set[frozenset[str]] = set()
-    for group in members:
+    for number, group in enumerate(members):
         draw = random.Random(_digest(group["a1"]))
-        same = [("a1", "a2"), ("a1", "a3"), ("a2", "a3"), ("b1", "b2")]
-        near_miss = draw.choice([("a1", "b1"), ("a2", "b1"), ("a3", "b2")])
+        same = [("a1", "a2"), ("a1", "a3"), ("a2", "a3"), ("b1", "b2")][: 4 - number % 2]
+        near_misses = [("a1", "b1"), ("a3", "b2"), ("a2", "b1")][: 3 - number % 2]
         asked = group[draw.choice(SENTENCES)]
         rows = [(group[one], group[two], 1) for one, two in same]
-        rows.append((group[near_miss[0]], group[near_miss[1]], 0))
+        rows += [(group[one], group[two], 0) for one, two in near_misses]
         rows.append((asked, _other_statement(asked, group, members, taken), 0))
         for first, second, label in rows:
             swap = draw.random() < 0.5

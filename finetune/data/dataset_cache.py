@@ -34,7 +34,7 @@ from finetune.text_hashes import Integers
 
 MAX_BAD_ROWS = 20  # kept as examples, of each split
 PREVIEW_ROWS, PREVIEW_CHARACTERS = 10, 400  # shown together, of each sentence
-_VERSION = 5  # of the files and the bundled pairs; those of another version are written anew
+_VERSION = 6  # of the files and the bundled pairs; those of another version are written anew
 _BATCH_ROWS = 1000  # written together
 _CHILD_SECONDS, _CHILD_MEMORY = 1800, 2**32
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from finetune.data.splits import SplitRows
 
 CHECKED_ROWS = 10_000
-ESTIMATED_ROWS = 2000  # the share of rows that are cut is then known to 2 points
+ESTIMATED_ROWS = 2500  # the share of rows that are cut is then known to 2 points
 CHARACTERS = 2_000_000  # of all rows of an estimate, half a second's work
 _LONGEST_CHECKED, _LONGEST_ESTIMATED = 100_000, 20_000  # characters of a sentence
 _LARGEST_TOKENIZER = 30 * 2**20  # bytes

@@ -25,7 +25,7 @@ def test_they_are_those_of_the_checkpoints_own_tokenizer(tmp_path: Path) -> None
     for path in (dataset.folder / "train.arrow", catalog.BUNDLED_PAIRS / "train.csv"):
         lengths = token_lengths.measure_lengths(path, tokenizer)
         assert lengths.bins == token_lengths.length_histogram(counted)
-        assert (lengths.rows, lengths.of, lengths.longest) == (1746, 1746, int(counted.max()))
+        assert (lengths.rows, lengths.of, lengths.longest) == (2038, 2038, int(counted.max()))
 
 
 def test_a_part_of_many_rows_is_measured_and_its_shape_is_theirs(
@@ -37,7 +37,7 @@ def test_a_part_of_many_rows_is_measured_and_its_shape_is_theirs(
     tokenizer = token_lengths.tokenizer_file(str(toy_checkpoint))
     assert tokenizer is not None
     path = dataset_cache.read_dataset(RunConfig(dataset=name), tmp_path).folder / "train.arrow"
-    for characters, fewest, most in ((2_000_000, 1999, 2000), (2000, 50, 500)):
+    for characters, fewest, most in ((2_000_000, 2499, 2500), (2000, 50, 500)):
         monkeypatch.setattr(token_lengths, "CHARACTERS", characters)
         token_lengths._estimates.clear()
         lengths = token_lengths.measure_lengths(path, tokenizer)

@@ -48,8 +48,8 @@ def test_the_process_checks_once_for_all(store: RunStore, processes: list[psutil
     assert workers.worker_process(job) in (None, worker)
     report = wait(job).report
     assert report is not None
-    assert report.read == {"train": 1746, "validation": 372, "test": 390}
-    assert report.lengths.rows == 1746
+    assert report.read == {"train": 2038, "validation": 434, "test": 456}
+    assert report.lengths.rows == 2038
     psutil.wait_procs([worker], timeout=10)
     check.start_check(store, config)
     assert workers.worker_process(job) is None

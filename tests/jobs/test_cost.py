@@ -119,11 +119,11 @@ def test_pairs_are_known_from_the_catalogue(store: RunStore) -> None:
         steps = cost.estimate_cost(store, config).steps
         return (steps.pairs, steps.total, steps.about) if steps else None
 
-    assert count(RunConfig(num_train_epochs=3, per_device_train_batch_size=8)) == (1746, 657, False)
+    assert count(RunConfig(num_train_epochs=3, per_device_train_batch_size=8)) == (2038, 765, False)
     mrpc = RunConfig(dataset="glue/mrpc", num_train_epochs=3)
     assert count(mrpc) == (3668, 1377, True)  # as the course prints
     assert count(mrpc.changed(num_train_epochs=0)) == (3668, 1377, True)
-    assert count(RunConfig()) == (1746, 876, False)
+    assert count(RunConfig()) == (2038, 1020, False)
     assert count(PAIRS) is None
 
 
@@ -270,14 +270,14 @@ def test_the_page_says_what_is_unknown_and_what_is_known(store: RunStore) -> Non
     checked(store, others, 200)
     assert "roughly 10 s" in shown(others)
     assert "on other pairs" in shown(others)
-    bins = [(0, 41, 1746)]
-    checked(store, RunConfig(max_length=16), 1746, bins=bins, longest=40, max_length=16, cut=0.031)
+    bins = [(0, 41, 2038)]
+    checked(store, RunConfig(max_length=16), 2038, bins=bins, longest=40, max_length=16, cut=0.031)
     timed(store, RunConfig(name="<b>first", max_length=16), rate=87.3)
     config = RunConfig(max_length=16, num_train_epochs=2)
     text = shown(config, runs=4, seconds=480.0)
     for words in (
-        "<b>438</b>",
-        "1,746 pairs, 219 steps an epoch, 2 epochs",
+        "<b>510</b>",
+        "2,038 pairs, 255 steps an epoch, 2 epochs",
         "max_length 16 cuts 3% of the pairs",
         "87 samples/s of &lt;b&gt;first, on the same pairs",
         "all 4 runs 8 min 00 s",

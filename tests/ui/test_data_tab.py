@@ -153,7 +153,7 @@ def test_an_examination_tells_what_it_does_with_the_pairs(
     assert report is not None
     partial = CheckReport(**json.loads((job.folder / "partial.json").read_text()))
     assert partial.splits == report.splits
-    assert (partial.lengths.rows, partial.baselines, len(report.baselines)) == (1746, {}, 2)
+    assert (partial.lengths.rows, partial.baselines, len(report.baselines)) == (2038, {}, 2)
 
 
 def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
