@@ -23,7 +23,7 @@ def test_a_first_visitor_is_led_from_an_empty_page_to_a_model(
     fill_toy(page, toy_checkpoint, epochs=1)
     choose_bundled(page)
     costs = page.locator("#costs")
-    expect(costs).to_contain_text("219 steps \u00b7 about")
+    expect(costs).to_contain_text("255 steps \u00b7 about")
     expect(page.locator("#pairs-card tbody tr")).to_have_count(3)
     costs.locator("summary").click()
     expect(costs).to_contain_text("2,038 pairs, 255 steps an epoch, 1 epoch.")

@@ -117,8 +117,11 @@ def test_a_run_and_a_comparison_are_opened_by_their_ids(
     compared = tab.on_open(NOBODY, *view_inputs, f"compare={first.id},{second.id}")
     assert compared[tab.view]["compared"] == [first.id, second.id]
     assert re.search("seed 1<.*seed 2<", str(compared[tab.comparison]["value"]), re.DOTALL)
-    back = tab.on_back(NOBODY, compared[tab.view], {}, "")
+    # Though a tick of before the comparison was answered after it, and with it what was sent.
+    sent = tab.on_tick(NOBODY, *view_inputs)[tab.sent]
+    back = tab.on_back(NOBODY, compared[tab.view], sent, "")
     assert not back[tab.head]["visible"]
+    assert not back[tab.comparison]["visible"]
     assert "no such run" in tab.on_open(NOBODY, *view_inputs, "run=../x")[tab.message]
 
 

@@ -307,11 +307,14 @@ class RunsTab:
         updates = [*form.filled(store, config), gr.Tabs(selected="train")]
         return dict(zip(self.filled, updates, strict=True)) | {self.message: ""}
 
-    def _change_view(self, store: RunStore, view: View, *others: Any) -> Updates:
-        """Updates after this browser has chosen to look at something else."""
+    def _change_view(
+        self, store: RunStore, view: View, _sent: dict[int, int], text: str
+    ) -> Updates:
+        """Updates after this browser has chosen to look at something else: all of them, for a tick
+        that was answered late may have put back an older account of what was sent."""
         hidden = gr.update(visible=False)
         updates = {self.view: view, self.confirmation: hidden, self.message: ""}
-        return updates | self._refresh(store, view, *others)
+        return updates | self._refresh(store, view, {}, text)
 
     def _refresh(self, store: RunStore, view: View, sent: dict[int, int], text: str) -> Updates:
         """The updates of what this browser has not been sent yet."""
