@@ -125,8 +125,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         positive = min(1, len(dataset.labels) - 1)
     majority, fingerprint = {}, ""
     if not blocks:
-        commonest = int(np.argmax(counts["train"]))
-        majority = classification.constant_answer_scores(counts["validation"], commonest, positive)
+        majority = classification.majority_scores(counts["train"], counts["validation"], positive)
         fingerprint = assigned.fingerprint(positive)
     report = CheckReport(
         source=dataset.source,

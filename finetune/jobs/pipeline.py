@@ -23,7 +23,7 @@ from finetune.environment import logs
 from finetune.errors import ConfigError, DataError, StoreError
 from finetune.jobs import background
 from finetune.messages import message as _
-from finetune.metrics.classification import constant_answer_scores
+from finetune.metrics.classification import majority_scores
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
@@ -220,7 +220,6 @@ class _Training:
         """What the run will train on; a `ConfigError` for more steps than a visitor may take."""
         pairs, config, train = self.pairs, self.config, self.batches.train
         counts = pairs.counts
-        commonest = counts["train"].index(max(counts["train"]))
         processes = self.accelerator.num_processes
         per_epoch, total = schedule.count_steps(config, -(-len(train) // processes), processes)
         limit = owners.Limits().run_steps
@@ -238,7 +237,7 @@ class _Training:
             precision=self.accelerator.mixed_precision,
             fingerprint=pairs.fingerprint,
             data=pairs.origin,
-            majority=constant_answer_scores(counts["validation"], commonest, pairs.positive),
+            majority=majority_scores(counts["train"], counts["validation"], pairs.positive),
         )
 
     def measure_baselines(self) -> Iterator[events.Event]:

@@ -84,12 +84,14 @@ def accuracy_and_f1(confusion: Counts, positive: int = 1) -> dict[str, float]:
     return {"accuracy": float(accuracy), "f1": float(mean_f1(hits[meant], sizes[meant]))}
 
 
-def constant_answer_scores(
-    support: Sequence[int], answer: int, positive: int = 1
+def majority_scores(
+    training: Sequence[int], validation: Sequence[int], positive: int = 1
 ) -> dict[str, float]:
-    """Accuracy and F1 of always answering one class, of classes with so many examples each."""
-    confusion = np.zeros((len(support), len(support)), np.int64)
-    confusion[:, answer] = support
+    """Accuracy and F1 of always answering the class that is commonest in training, of several as
+    common the positive one, by how many examples each class has."""
+    most = np.flatnonzero(np.asarray(training) == max(training))
+    confusion = np.zeros((len(validation), len(validation)), np.int64)
+    confusion[:, positive if positive in most else most[0]] = validation
     return accuracy_and_f1(confusion, positive)
 
 

@@ -98,3 +98,11 @@ def test_no_threshold_has_a_better_f1_than_the_best(
     )
     assert best["f1"] == pytest.approx(reached)
     assert best["f1"] == pytest.approx(max(others))
+
+
+def test_the_majority_is_that_of_training_and_in_a_tie_the_positive_class() -> None:
+    even = classification.majority_scores([5, 5], [3, 3], positive=1)
+    assert even == {"accuracy": 0.5, "f1": pytest.approx(2 / 3)}
+    assert classification.majority_scores([6, 5], [1, 3], positive=1) == {"accuracy": 0.25, "f1": 0}
+    three = classification.majority_scores([4, 1, 4], [2, 1, 1], positive=1)
+    assert three["accuracy"] == 0.5
