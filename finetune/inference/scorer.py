@@ -34,7 +34,7 @@ _CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
 # Characters of a sentence that are read: at least these, and so many for each token of the
 # model's. No text of words has as few tokens as that, so the rest would be cut in any case.
 _READ, _READ_PER_TOKEN = 20_000, 64
-_CPU_BUDGET, _GPU_BUDGET = 2048, 16_384  # tokens of a batch, beyond which it gains nothing
+_CPU_BUDGET, _GPU_BUDGET = 1024, 16_384  # tokens of a batch, beyond which it gains nothing
 _LEAST = 384  # tokens of a batch, below which a core computes slower
 _USUAL = 32  # tokens of the pair by whose time layers and threads are chosen
 _SLOW = 0.05  # seconds of that pair from which it is measured once, and threads gain from sharing

@@ -451,6 +451,26 @@ def test_a_search_that_is_over_stays_so_when_its_runs_are_deleted(
     assert "Open the best run" not in text
 
 
+def test_a_search_is_deleted_with_its_runs_and_nothing_else(
+    store: RunStore, stand_in: None
+) -> None:
+    other = store.create(BASE)
+    done = driver.begin_search(store, BASE, dict(RATES), Budget(trials=2))
+    go_on(store, done)
+    results.repeat_best(store, done)
+    working = driver.begin_search(
+        store, BASE.changed(max_steps=5000), dict(RATES), Budget(trials=2)
+    )
+    driver.advance(store, working)
+    assert len(results.all_runs(store, done)) == 5
+    results.delete_search(store, done)
+    results.delete_search(store, working)
+    assert [run.id for run in store.runs()] == [other.id]
+    assert studies(store) == []
+    driver.advance_all(store)
+    assert len(store.runs()) == 1
+
+
 def test_a_run_whose_process_died_before_the_journal_named_it_is_found(
     store: RunStore, stand_in: None
 ) -> None:

@@ -99,3 +99,10 @@ def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_publ
     page.get_by_label("sentence2").press("Enter")
     expect(page.locator("#label")).to_be_visible()
     until(lambda: not any(run.is_alive() for run in app.store.runs()))
+    page.get_by_role("tab", name="Runs").click()
+    page.locator("#run-delete").click()
+    expect(page.locator("#delete-question")).to_contain_text("this search with its")
+    page.locator("#delete-sure").click()
+    expect(page.locator("#runs-table")).to_contain_text("Nothing has been trained yet")
+    expect(page.locator("#runs-table button[data-do=search]")).to_have_count(0)
+    assert studies(app.store) == app.store.runs() == []

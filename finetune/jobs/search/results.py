@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import random
+import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from finetune.runs.store import RunStore
 
 _ENOUGH = 20  # trials with a score, below which nothing is said of importance
 _RESAMPLED = 40  # drawings of trials, for its intervals
+_PATIENCE = 60.0  # seconds in which a trial that is just being drawn has begun
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,24 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
     again = [*study.optuna_study.user_attrs.get(REPEATS, []), *(run.id for run in runs)]
     study.optuna_study.set_user_attr(REPEATS, again)
     return runs
+
+
+def all_runs(store: RunStore, study: Study) -> list[Run]:
+    """The runs of all trials, and those that repeat the best one."""
+    return [run for run in store.runs() if study.id in (run.about().study, run.about().group)]
+
+
+def delete_search(store: RunStore, study: Study, token: str = "") -> None:
+    """Remove a search with all its runs; those that train are ended first.
+
+    Args:
+        token: of the Hub, for what the runs have there.
+    """
+    study.end()  # nothing more begins
+    with study.lock().acquire(timeout=_PATIENCE):
+        for run in all_runs(store, study):
+            service.delete_run(store, run, token)
+    shutil.rmtree(study.folder)
 
 
 def trials_csv(store: RunStore, study: Study) -> str:

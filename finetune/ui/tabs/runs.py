@@ -16,7 +16,7 @@ from finetune.errors import NoSuchRun, PublishError
 from finetune.jobs import engines, run_table, service
 from finetune.jobs.engines import HUB_JOB
 from finetune.jobs.search import results
-from finetune.jobs.search.study import find_study
+from finetune.jobs.search.study import find_study, studies
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
@@ -64,7 +64,7 @@ class RunsTab:
         self.ticked = elements.browser_value()  # ids of the ticked runs, from assets/run_table.js
         self.address = elements.address("runs")
         self.sent = gr.State({})  # by component: a hash of what it shows
-        self.run_to_delete = gr.State("")  # id of the run that the question is about
+        self.to_delete = gr.State("")  # id of the run or the search that the question is about
         self.pulse = elements.polling_element(1.5, elements.ALWAYS)
         self.message = elements.notice("runs-message")
         with gr.Column(elem_id="all-runs"):
@@ -163,7 +163,7 @@ class RunsTab:
         self.save.click(self.on_save, [*view_inputs, *description], everything, **quick)
         self.delete.click(self.on_delete, self.view, everything, **quick)
         self.keep.click(lambda: gr.update(visible=False), None, self.confirmation, **quick)
-        self.confirm.click(self.on_confirm, [*view_inputs, self.run_to_delete], everything, **quick)
+        self.confirm.click(self.on_confirm, [*view_inputs, self.to_delete], everything, **quick)
 
     @handler
     def on_open(self, store: RunStore, view: View, *others: Any) -> Updates:
@@ -261,7 +261,7 @@ class RunsTab:
         visible, action = _visible(store, view), others[-1]
         if action == "resume":  # only its owner may ask for that
             run = store.get(view["opened"])
-            service.resume_run(store, run, token=_token(store, run, oauth))
+            service.resume_run(store, run, token=_token(store, [run], oauth))
         else:
             run = visible.get(view["opened"])
             service.stop_run(visible, run, discard=action == "discard")
@@ -280,25 +280,33 @@ class RunsTab:
 
     @handler
     def on_delete(self, store: RunStore, view: View) -> Updates:
-        """Ask whether the opened run shall be deleted."""
-        run = _visible(store, view).get(view["opened"])
+        """Ask whether the opened run, or the search with its runs, shall be deleted."""
+        visible, asked = _visible(store, view), view["opened"] or view["search"]
+        if view["opened"]:
+            runs, name = [visible.get(asked)], visible.get(asked).title()
+        else:
+            runs, name = results.all_runs(visible, find_study(visible, asked)), ""
         question = macro("run_details.html", "question")
         return {
             self.confirmation: gr.update(visible=True),
-            self.question: question(run.title(), engines.is_remote(run)),
-            self.run_to_delete: run.id,
+            self.question: question(name, len(runs), any(map(engines.is_remote, runs))),
+            self.to_delete: asked,
         }
 
     @handler
     def on_confirm(
         self, store: RunStore, oauth: gr.OAuthToken | None, view: View, *others: Any
     ) -> Updates:
-        """Delete the run that the question was about, whichever is opened by now."""
-        visible, run_to_delete = _visible(store, view), others[-1]
-        run = visible.get(run_to_delete)
-        service.delete_run(visible, run, _token(store, run, oauth))
-        opened = "" if view["opened"] == run_to_delete else view["opened"]
-        return self._change_view(store, view | {"opened": opened}, *others[:-1])
+        """Delete what the question was about, whatever is opened by now."""
+        visible, asked = _visible(store, view), others[-1]
+        if study := next((study for study in studies(visible) if study.id == asked), None):
+            runs = results.all_runs(visible, study)
+            results.delete_search(visible, study, _token(store, runs, oauth))
+        else:
+            run = visible.get(asked)
+            service.delete_run(visible, run, _token(store, [run], oauth))
+        left = {name: "" for name in ("opened", "search") if view[name] == asked}
+        return self._change_view(store, view | left, *others[:-1])
 
     @handler
     def on_clone(self, store: RunStore, view: View) -> Updates:
@@ -352,6 +360,7 @@ class RunsTab:
                 rows, *order, str(text or ""), view["page"]
             )
             updates |= dict.fromkeys(self._run_buttons(), gr.update(visible=False))
+            updates[self.delete] = gr.update(visible=bool(search))
             updates[self.title] = ""
             updates[self.table] = table
         hashes = {component._id: hash(str(update)) for component, update in updates.items()}
@@ -385,11 +394,11 @@ class RunsTab:
         }
 
 
-def _token(store: RunStore, run: Run, oauth: gr.OAuthToken | None) -> str:
-    """The visitor's token of the Hub for what a run has there; empty where there is none, and a
+def _token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str:
+    """The visitor's token of the Hub for what runs have there; empty where there is none, and a
     token that was typed before may do."""
     with contextlib.suppress(PublishError):
-        return (engines.is_remote(run) and auth.hub_token(store, "", oauth)) or ""
+        return (any(map(engines.is_remote, runs)) and auth.hub_token(store, "", oauth)) or ""
     return ""
 
 
