@@ -157,7 +157,7 @@ def chart(
         path=path,
         ticks=ticks,
         digits=max(0, -math.floor(math.log10(ticks[1] - ticks[0]))),
-        x_ticks=[tick for tick in _ticks(0, right) if tick <= right],
+        x_ticks=[x for x in _ticks(0, right) if x <= right and (right == 1 or x.is_integer())],
         across=across or gettext("step"),
         look=look,
         cursor=cursor,

@@ -100,6 +100,14 @@ def test_scores_are_drawn_with_their_baselines_and_end_at_one(baseline: float) -
         assert f'<path class="ft-line ft-{metric} ft-dash ft-dash{place}"' in drawn
 
 
+@pytest.mark.parametrize(("last", "marked"), [(1.0, "0.0 0.2 0.4 0.6 0.8 1.0"), (2.0, "0 1 2")])
+def test_shares_have_marks_between_0_and_1_and_steps_only_whole_ones(
+    last: float, marked: str
+) -> None:
+    drawn = charts.chart("x", [Series("s", "loss", [(1.0, 0.5)])], last, "")
+    assert re.findall(r'class="ft-x"[^>]*>([^<]*)<', drawn) == marked.split()
+
+
 @pytest.fixture
 def bare(browser: Browser) -> Page:
     """Charts alone, with the page's script and style and without an app."""
