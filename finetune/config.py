@@ -103,10 +103,12 @@ class RunConfig(BaseModel):
     num_train_epochs: int = _common(0, 0, 1000, usual=(0, 20), label="Epochs", search=Range(1, 6))
     """Passes over the training pairs; 0 chooses 1 to 10, fewer the more pairs there are."""
     learning_rate: float = _common(
-        5e-5, 1e-8, 1.0, usual=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
+        7e-5, 1e-8, 1.0, usual=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True)
     )
     """Peak step size of AdamW. Lower it when the loss jumps, raise it when it hardly falls."""
-    per_device_train_batch_size: int = _training(8, 1, 4096, label="Batch size", search=(8, 16, 32))
+    per_device_train_batch_size: int = _training(
+        16, 1, 4096, label="Batch size", search=(8, 16, 32)
+    )
     """Pairs a step on each device. Larger is faster on a GPU and takes more memory."""
     max_length: int = _training(128, 8, 8192, label="Maximum length")
     """Longest pair in tokens; what is beyond is cut. Shorter is faster."""
@@ -120,7 +122,7 @@ class RunConfig(BaseModel):
     """Pull of AdamW towards zero. 0.01 is AdamW's own default."""
     decay_biases_and_norms: bool = _training(False)
     """Decay every parameter, as the course does; off spares biases and norms."""
-    warmup_ratio: float = _training(0.1, 0.0, 1.0, usual=(0.0, 0.5), search=Range(0.0, 0.3))
+    warmup_ratio: float = _training(0.2, 0.0, 1.0, usual=(0.0, 0.5), search=Range(0.0, 0.3))
     """Share of the steps in which the rate rises from 0. More when the start is unstable."""
     warmup_steps: int = _training(0, 0, 10_000_000)
     """Steps in which the rate rises from 0, in place of warmup_ratio; 0 leaves it to that."""
@@ -359,6 +361,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "Recommended": {},
     "As the course": {
         "num_train_epochs": 3,
+        "learning_rate": 5e-5,
+        "per_device_train_batch_size": 8,
         "warmup_ratio": 0.0,
         "max_grad_norm": 0.0,
         "optim": "adamw_torch",
@@ -380,6 +384,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "Small GPU (LoRA)": {
         "num_train_epochs": 3,
+        "per_device_train_batch_size": 8,
         "learning_rate": 3e-4,
         "per_device_eval_batch_size": 16,
         "gradient_checkpointing": True,

@@ -108,13 +108,15 @@ def toy_pairs(toy_pairs_folder: Path) -> splits.Pairs:
 
 @pytest.fixture
 def toy_config(toy_checkpoint: Path) -> RunConfig:
-    return RunConfig(
+    course = RunConfig(**config.PRESETS["As the course"])
+    return course.changed(
         checkpoint=str(toy_checkpoint),
         learning_rate=1e-3,
+        num_train_epochs=2,
         max_length=32,
         logging_steps=1,
         seed=7,
-    ).changed(**config.PRESETS["As the course"] | {"num_train_epochs": 2})
+    )
 
 
 @pytest.fixture(scope="session")

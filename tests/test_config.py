@@ -45,7 +45,7 @@ def test_all_problems_are_named_at_once() -> None:
         RunConfig(use_lora=True, frozen_layers=1)
     with pytest.raises(ConfigError, match="must be a JSON object"):
         RunConfig.from_json("[" * 100_000)
-    read = RunConfig().changed(learning_rate="5e-5", num_train_epochs=3.0, seed="7")
+    read = RunConfig().changed(learning_rate="7e-5", num_train_epochs=3.0, seed="7")
     assert read == RunConfig(seed=7, num_train_epochs=3)
     assert isinstance(read.num_train_epochs, int)
     assert RunConfig().changed(**config.preset(config.DEFAULT_PRESET)) == RunConfig()

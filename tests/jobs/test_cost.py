@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from finetune.config import RunConfig
+from finetune.config import PRESETS, RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices
@@ -120,10 +120,10 @@ def test_pairs_are_known_from_the_catalogue(store: RunStore) -> None:
         return (steps.pairs, steps.total, steps.about) if steps else None
 
     assert count(RunConfig(num_train_epochs=3, per_device_train_batch_size=8)) == (2038, 765, False)
-    mrpc = RunConfig(dataset="glue/mrpc", num_train_epochs=3)
+    mrpc = RunConfig(dataset="glue/mrpc", **PRESETS["As the course"])
     assert count(mrpc) == (3668, 1377, True)  # as the course prints
     assert count(mrpc.changed(num_train_epochs=0)) == (3668, 1377, True)
-    assert count(RunConfig()) == (2038, 1020, False)
+    assert count(RunConfig()) == (2038, 512, False)
     assert count(PAIRS) is None
 
 
@@ -149,7 +149,7 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
         {"checkpoint": "roberta-base"},
         {"mixed_precision": "no"},
         {"use_lora": True},
-        {"per_device_train_batch_size": 32},
+        {"per_device_train_batch_size": 64},
         {"max_length": 32},
     ):
         assert time(PAIRS.changed(**values)) is None, values
@@ -228,7 +228,7 @@ def test_more_memory_is_estimated_for_more(store: RunStore, tmp_path: Path) -> N
         assert estimate is not None
         return estimate.total
 
-    assert total(per_device_train_batch_size=64) > 2 * total()
+    assert total(per_device_train_batch_size=128) > 2 * total()
     assert total(gradient_checkpointing=True) < total()
     assert total(freeze_embeddings=False) > total() > total(optim="adafactor")
     assert total(dropout=0.1) > total()
@@ -276,8 +276,8 @@ def test_the_page_says_what_is_unknown_and_what_is_known(store: RunStore) -> Non
     config = RunConfig(max_length=16, num_train_epochs=2)
     text = shown(config, runs=4, seconds=480.0)
     for words in (
-        "<b>510</b>",
-        "2,038 pairs, 255 steps an epoch, 2 epochs",
+        "<b>256</b>",
+        "2,038 pairs, 128 steps an epoch, 2 epochs",
         "max_length 16 cuts 3% of the pairs",
         "87 samples/s of &lt;b&gt;first, on the same pairs",
         "all 4 runs 8 min 00 s",

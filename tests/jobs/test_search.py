@@ -101,13 +101,13 @@ def test_a_range_is_widened_to_a_form_that_clips_no_gradients(store: RunStore) -
 def test_values_stay_values_and_ranges_ranges_in_a_study_that_is_opened_again(
     store: RunStore,
 ) -> None:
-    space = read_space({"lora_r": "8, 16", "learning_rate": "1e-5..3e-4", "warmup_ratio": "0, 0.1"})
+    space = read_space({"lora_r": "8, 16", "learning_rate": "1e-5..3e-4", "warmup_ratio": "0, 0.2"})
     study = create_study(store, BASE.changed(lora_r=8), space, Budget(9))
     again = Study(study.folder)
     for opened in (study, again):
         assert opened.settings.space["lora_r"] == (8, 16)
         assert opened.settings.space["learning_rate"] == Range(1e-5, 3e-4, log=True)
-        assert opened.settings.space["warmup_ratio"] == (0.0, 0.1)
+        assert opened.settings.space["warmup_ratio"] == (0.0, 0.2)
     assert {again.draw().params["lora_r"] for _ in range(12)} == {8, 16}
 
 
@@ -547,7 +547,7 @@ def test_the_command_line_searches(
     flags = ["--runs", str(store.root), "--max_steps", "60", "--trials", "3"]
     assert command.main([*flags, "--over", "learning_rate=1e-6..1e-3"]) == 0
     output = capsys.readouterr().out
-    assert "trial 0 finished f1 1.0000 learning_rate 5e-05" in output
+    assert "trial 0 finished f1 1.0000 learning_rate 7e-05" in output
     assert "best: f1 1.0000" in output
     assert command.main([*flags, "--over", "learning_rate=1e-3..1e-5"]) == 2
     assert "must be above its beginning" in capsys.readouterr().err

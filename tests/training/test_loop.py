@@ -152,7 +152,7 @@ def test_steps_are_counted_when_the_last_batch_is_small() -> None:
 def test_epochs_left_open_are_fewer_the_more_pairs_there_are(
     batches: int, processes: int, epochs: int
 ) -> None:
-    config = RunConfig(num_train_epochs=0)
+    config = RunConfig(num_train_epochs=0, per_device_train_batch_size=8)
     assert schedule.count_steps(config, batches, processes) == (batches, epochs * batches)
 
 
