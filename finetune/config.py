@@ -138,9 +138,9 @@ class RunConfig(BaseModel):
     """AdamW plain or fused (faster), with 8-bit states (CUDA, bitsandbytes), or Adafactor."""
     adam_beta1: float = _expert(0.9, 0.0, 0.9999, label="AdamW beta 1")
     """Memory of AdamW's mean of gradients. Seldom changed."""
-    adam_beta2: float = _expert(0.999, 0.0, 0.999999, label="AdamW beta 2")
+    adam_beta2: float = _training(0.98, 0.0, 0.999999, label="AdamW beta 2")
     """Memory of AdamW's mean of squares. 0.98 reacts faster, with a larger batch."""
-    adam_epsilon: float = _expert(1e-8, 1e-16, 0.1, label="AdamW epsilon")
+    adam_epsilon: float = _training(1e-6, 1e-16, 0.1, label="AdamW epsilon")
     """Keeps AdamW from dividing by nothing. 1e-6 is steadier."""
     max_grad_norm: float = _training(
         1.0, 0.0, 1000.0, label="Gradient clipping", search=Range(0.3, 3.0, log=True)
@@ -366,6 +366,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "warmup_ratio": 0.0,
         "max_grad_norm": 0.0,
         "optim": "adamw_torch",
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-8,
         "decay_biases_and_norms": True,
         "dropout": -1.0,
         "freeze_embeddings": False,

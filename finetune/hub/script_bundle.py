@@ -32,8 +32,8 @@ _SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
 _REPEATED = {"optim": _OPTIMIZERS, "lr_scheduler_type": _SCHEDULES} | {
     name: (getattr(RunConfig(), name),)
     for name in (
-        "accelerate_config", "adam_beta1", "adam_beta2", "adam_epsilon", "frozen_layers",
-        "lora_target_modules", "num_processes", "padding", "torch_compile",
+        "accelerate_config", "frozen_layers", "lora_target_modules", "num_processes", "padding",
+        "torch_compile",
     )
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -122,7 +123,10 @@ def _control(name: str) -> gr.components.Component:
     if knob.kind is str:
         return gr.Textbox(max_lines=1, **common)
     # No minimum and maximum here: RunConfig names all problems at once, in place.
-    return gr.Number(step=1 if knob.kind is int else default / 5 or 0.01, **common)
+    if knob.kind is int:
+        return gr.Number(step=1, **common)
+    # A power of ten between a third and a thirtieth of the default.
+    return gr.Number(step=10.0 ** math.floor(math.log10(default or 0.1) - 0.5), **common)
 
 
 def choosing_preset() -> str:

@@ -88,8 +88,14 @@ groups = [
     {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": decay},
 ]
 fused = config.optim == "adamw_torch_fused"
+betas = config.adam_beta1, config.adam_beta2
 optimizer = torch.optim.AdamW(
-    groups, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused
+    groups,
+    lr=config.learning_rate,
+    betas=betas,
+    eps=config.adam_epsilon,
+    weight_decay=config.weight_decay,
+    fused=fused,
 )
 scheduler = transformers.get_scheduler(
     config.lr_scheduler_type, optimizer, config.warmup_steps, config.total_steps
