@@ -44,8 +44,8 @@ def config(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> Run
     files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
     return RunConfig(
         dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=32,
-        learning_rate=1e-3, logging_steps=1, num_train_epochs=3, eval_steps=0, save_steps=4,
-        mixed_precision="no",
+        learning_rate=1e-3, per_device_train_batch_size=8, logging_steps=1, num_train_epochs=3,
+        eval_steps=0, save_steps=4, mixed_precision="no",
     )  # fmt: skip
 
 
