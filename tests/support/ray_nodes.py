@@ -66,7 +66,11 @@ def running_cluster(home: Path) -> Iterator[Nodes]:
     """A cluster without nodes, but for its head; in a folder whose path is short enough for its
     sockets."""
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
-        variables = {"HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+        variables = {
+            "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled",
+            "RAY_TMPDIR": folder,
+        }  # fmt: skip
+        (Path(folder) / "ray").mkdir()  # Ray writes its address there, and does not make it
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.ray_nodes", folder], cwd=ROOT, text=True,
             env={**os.environ, **variables, "RAY_worker_niceness": "0"},
