@@ -87,7 +87,7 @@ def search(
         space: field -> what to draw from, as `1e-5..3e-4`, `8,16` or empty for its usual range;
             learning rate, epochs, batch size and warm-up if None.
         trials: at most; 0 for no limit.
-        minutes: of training at most, all trials together; 0 for no limit.
+        minutes: of training, all trials together, after which no trial begins; 0 for no limit.
         store: where the runs are kept; the default folder of runs if None.
 
     Returns:

@@ -135,10 +135,11 @@ class _Card:
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
         self.data = defaultdict(dict, prepared.data)
-        study = run.about().study
+        about = run.about()
+        study = about.study
         others = RunStore(run.folder.parent).runs() if study else []
         # The trials of the search whose trial the run is; 0 where it is none.
-        self.trials = sum(other.about().study == study for other in others)
+        self.trials = about.searched or sum(other.about().study == study for other in others)
         self.repeats = _repeats(run, [other for other in others if other.about().group == study])
         self.max_length = checkpoints.length_of(run.folder)
         self.rule = decision_rule.read_rule(run.best)

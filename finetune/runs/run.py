@@ -43,6 +43,7 @@ class RunMetadata(BaseModel, frozen=True, defer_build=True):
     created: float = 0.0  # seconds since the epoch
     pairs: str = ""  # what the person calls the files of an upload it is trained on
     study: str = ""  # the search whose trial it is
+    searched: int = 0  # trials among which a search that is over has picked its hyperparameters
     number: int = 1  # counts the runs that would have the same title
     name: str = ""  # what the person calls it
     tags: tuple[str, ...] = ()

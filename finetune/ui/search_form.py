@@ -11,15 +11,13 @@ from markupsafe import Markup
 
 from finetune import config as run_config
 from finetune.config import Choices, Range
-from finetune.errors import ConfigError
 from finetune.jobs.search.space import DEFAULT, Budget, Space, read_space, searchable
-from finetune.messages import message as _
 from finetune.ui import elements, feedback
 from finetune.ui.cost_view import rough_duration
 from finetune.ui.i18n import gettext
 
 FIELDS = tuple(searchable())
-COUNT = len(FIELDS) + 4  # of the controls
+COUNT = len(FIELDS) + 5  # of the controls
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,14 @@ def draw() -> SearchForm:
             parallel = gr.Number(
                 1, step=1, label=gettext("At a time"), elem_id="search-parallel", min_width=100
             )
+        keep = gr.Checkbox(
+            False, label=gettext("Keep the weights of trials that end early"),
+            elem_id="search-keep",
+        )  # fmt: skip
         expected = gr.HTML(elem_id="search-time", elem_classes="ft-if-said")
         button = gr.Button(gettext("Search"), elem_id="begin-search")
-    return SearchForm([*boxes, trials, minutes, dollars, parallel], accordion, expected, button)
+    inputs = [*boxes, trials, minutes, dollars, parallel, keep]
+    return SearchForm(inputs, accordion, expected, button)
 
 
 def _box(name: str) -> gr.Textbox:
@@ -88,14 +91,13 @@ def _text(drawn: Range | Choices) -> str:
     return ", ".join(map(str, drawn))
 
 
-def read(values: Sequence[Any]) -> tuple[Space, Budget, int]:
-    """The space, the budget and how many trials may be at work at a time; raises ConfigError."""
+def read(values: Sequence[Any]) -> tuple[Space, Budget, dict[str, Any]]:
+    """The space, the budget, and further options of `begin_search`; raises ConfigError."""
     texts = dict(zip(FIELDS, values, strict=False))
     space = read_space({name: str(text) for name, text in texts.items() if str(text or "").strip()})
-    trials, minutes, dollars, parallel = (value or 0 for value in values[len(FIELDS) : COUNT])
-    if not isinstance(parallel, int | float) or parallel < 1:
-        raise ConfigError({"parallel": _("is {value}, and must be 1 or more", value=parallel)})
-    return space, Budget(int(trials), float(minutes), float(dollars)), int(parallel)
+    trials, minutes, dollars, parallel, keep = (value or 0 for value in values[len(FIELDS) : COUNT])
+    options = {"parallel": int(parallel), "keep_pruned": bool(keep)}
+    return space, Budget(int(trials), float(minutes), float(dollars)), options
 
 
 def expected(seconds: float | None, budget: Budget, billed: bool) -> Markup:
@@ -103,7 +105,8 @@ def expected(seconds: float | None, budget: Budget, billed: bool) -> Markup:
     what it costs where it is billed."""
     texts, limit = [], 60 * budget.minutes
     if limit and (seconds is None or seconds >= limit):
-        texts.append(gettext("At most {time} of training.", time=rough_duration(limit)))
+        text = gettext("No trial begins after {time} of training.", time=rough_duration(limit))
+        texts.append(text)
     elif seconds is not None:
         text = gettext(
             "About {time} of training, by the speed of an earlier run; less where trials end "

@@ -21,7 +21,9 @@ from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
 from finetune.jobs import cost, scheduler, service, workers
 from finetune.jobs.engines import spending
+from finetune.jobs.engines.base import write_ticket
 from finetune.jobs.engines.options import make_ticket
+from finetune.jobs.scheduler import Queue
 from finetune.jobs.search import command, driver, results
 from finetune.jobs.search.space import (
     Budget,
@@ -35,6 +37,7 @@ from finetune.jobs.search.study import Study, create_study, find_study, studies,
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.store import RunStore
+from finetune.runs.summary import RunSummary
 from finetune.ui import search_form, search_view
 from tests.conftest import TOKEN
 from tests.support.hub import LoopbackHub
@@ -150,7 +153,7 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     assert rows[0].score is not None
     assert best.score > rows[0].score
     assert results.importance(study) is None  # of one field
-    assert results.progress(store, study, rows) == results.Progress(True, False, None)
+    assert results.progress(store, study, rows) == results.Progress(True, False, None, False)
     # Its score was picked among many: other seeds say what to expect of it.
     again = results.repeat_best(store, study)
     while any(service.run_summary(store, run).status != "finished" for run in again):
@@ -164,6 +167,8 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     assert spread.count == 3
     assert spread.mean == pytest.approx(best.score)
     assert results.progress(store, study, rows).repeating
+    with pytest.raises(JobError, match="repeated already"):
+        results.repeat_best(store, study)
     table = list(csv.reader(io.StringIO(results.trials_csv(store, study))))
     assert table[0][:6] == ["trial", "run", "state", "f1", "learning_rate", "f1 after 1/10"]
     assert len(table) == 13
@@ -177,11 +182,17 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
     assert "With 3 other seeds it reached" in text
     assert text.count("<polyline") == 12
     assert study.id in str(search_view.links(store))
+    for row in rows:
+        if row is not best:
+            service.delete_run(store, store.get(row.run_id))
+    for run in (store.get(best.run_id), again[0]):
+        card = model_card.card_text(run, service.run_summary(store, run), "ada/best")
+        told = " ".join(card.split())
+        assert "were picked on them, among 12 trials of a search" in told
     card = model_card.card_text(
         store.get(best.run_id), service.run_summary(store, store.get(best.run_id)), "ada/best"
     )
     told = " ".join(card.split())
-    assert "were picked on them, among 12 trials of a search" in told
     mean = f"{spread.mean:.3f} on average (standard deviation {spread.deviation:.3f})"
     assert f"With 3 other seeds the same hyperparameters reached {mean}" in told
 
@@ -367,6 +378,93 @@ def test_importance_has_an_interval_or_too_few_trials(store: RunStore) -> None:
     assert re.search(r"Learning rate \d+% \(\d+ to \d+\)", text)
 
 
+def test_importance_says_nothing_where_scores_are_equal(store: RunStore) -> None:
+    space: Space = {**RATES, "warmup_ratio": Range(0.0, 0.3)}
+    study = driver.begin_search(store, BASE, space, Budget(trials=40))
+    for _ in range(20):
+        study.optuna_study.tell(study.draw(), 0.9)
+    assert results.importance(study) == {}
+    assert "nothing says which hyperparameter matters" in str(search_view.page(store, study.id))
+    study.optuna_study.tell(study.draw(), 0.8)  # a third of what is drawn anew is without it
+    assert set(results.importance(study) or {}) == set(space)
+
+
+@pytest.mark.parametrize("total", [11, 50, 512, 765, 1377])
+def test_a_trials_parts_are_the_tenths_that_are_done(total: int) -> None:
+    interval = math.ceil(total / 10)
+    steps = [*range(interval, total, interval), total]
+    curve = [
+        events.Evaluated(step=step, epoch=1.0, metrics={"f1": step / total}, seconds=1.0, best=True)
+        for step in steps
+    ]
+    prepared = events.Prepared(
+        train_examples=8, validation_examples=8, steps_per_epoch=total, total_steps=total,
+        labels=["a", "b"], parameters=1, precision="no",
+    )  # fmt: skip
+    summary = RunSummary(prepared=prepared, validation=curve)
+    parts = driver.parts(summary, "f1")
+    assert len(parts) == len(steps)
+    assert parts[10] == 1.0
+    for part, done in parts.items():
+        assert part / 10 <= done < (part + 1) / 10
+
+
+def test_values_that_cannot_be_trained_with_or_change_nothing_are_refused(store: RunStore) -> None:
+    def refused(config: RunConfig, parallel: int = 1, **texts: str) -> str:
+        with pytest.raises(ConfigError) as error:
+            driver.begin_search(store, config, read_space(texts), Budget(3), parallel=parallel)
+        return str(error.value)
+
+    usual = RunConfig()
+    assert "has no range" in refused(usual, lr_scheduler_type="cosine..linear")
+    assert "max_steps is 50" in refused(BASE, num_train_epochs="")
+    assert "warmup_steps is 5" in refused(usual.changed(warmup_steps=5), warmup_ratio="")
+    assert "use_lora is False" in refused(usual, lora_r="")
+    assert "frozen_layers" in refused(usual.changed(use_lora=True), frozen_layers="0..2")
+    for parallel in (0, 10**9):
+        assert f"is {parallel}, and must be from 1" in refused(usual, parallel, learning_rate="")
+    assert not studies(store)
+
+
+def test_no_trial_is_drawn_while_one_waits_for_room(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise JobError("The queue is full.", "Try again later.")
+
+    monkeypatch.setattr(service, "start_run", full)
+    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=50), parallel=20)
+    for _ in range(3):
+        assert driver.advance(store, study)
+    assert len(study.trials()) == 1
+
+
+def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
+    store: RunStore, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
+    ticket = make_ticket("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
+    options = {"budget": Budget(3, dollars=1.0), "ticket": ticket}
+    with pytest.raises(FinetuneError, match="not signed in"):
+        driver.begin_search(store, BASE, dict(RATES), **options)  # type: ignore[arg-type]
+    study = driver.begin_search(store, BASE, dict(RATES), token=TOKEN, **options)  # type: ignore[arg-type]
+    assert driver.advance(store, study)
+    run = store.runs()[0]
+    write_ticket(run, ticket.model_copy(update={"job": "ada/1"}))
+    run.append(events.Started(device="cpu"))
+    Queue(store.root).remove(run.id)
+    scheduler._tokens.clear()  # as when the app is started again
+    assert service.run_summary(store, run).status == "interrupted"
+    assert driver.advance(store, study)
+    assert not study.trials()[0].state.is_finished()
+    assert "keeps no token of the Hub" in str(search_view.page(store, study.id))
+    driver.go_on(store, study, TOKEN)
+    assert scheduler.kept_token(run.id) == TOKEN
+    assert Queue(store.root).waiting() == [run.id]
+    assert not driver.lacks_token(study)
+
+
 @pytest.mark.long
 def test_two_processes_serve_one_study(store: RunStore, stand_in: None) -> None:
     study = driver.begin_search(
@@ -491,7 +589,7 @@ def test_a_trial_that_ends_while_it_is_pruned_is_no_error(
     run.append(events.Stopped(step=1, seconds=1.0))
     with pytest.raises(JobError):
         service.stop_run(store, run, discard=True)
-    driver._prune(store, run)
+    driver._prune(store, run, keep=False)
 
 
 def test_how_long_and_how_much_is_said_as_it_is_known() -> None:
@@ -500,7 +598,7 @@ def test_how_long_and_how_much_is_said_as_it_is_known() -> None:
 
     assert "by the speed of an earlier run" in said(600.0, trials=5)
     assert "known after a run like it" in said(None, trials=5)
-    assert "At most 30 min of training." in said(None, trials=0, minutes=30)
+    assert "No trial begins after 30 min of training." in said(None, trials=0, minutes=30)
     assert "earlier run" not in said(1800.0, trials=50, minutes=30)
     assert said(None, trials=0, dollars=5) == ""
     assert "cost at most $5.00" in said(None, True, trials=0, dollars=5)
@@ -536,6 +634,10 @@ def test_a_damaged_study_is_named(
     assert {first.id, last.id} <= set(advanced)
     assert len(last.trials()) == 1
     assert caplog.text.count("RuntimeError: a bug") == 1
+    text = (last.folder / "study.json").read_text()
+    (last.folder / "study.json").write_text(text.replace("0.001", "0.01"))
+    with pytest.raises(FinetuneError, match="another space"):
+        driver.advance(store, Study(last.folder))
     (study.folder / "study.json").write_text("{}")
     with pytest.raises(FinetuneError, match="begin another search"):
         Study(study.folder).settings  # noqa: B018

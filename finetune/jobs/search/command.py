@@ -11,7 +11,7 @@ from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.environment import caches
-from finetune.errors import ConfigError, FinetuneError
+from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.jobs import scheduler
 from finetune.jobs.engines import arguments as engine_arguments
 from finetune.jobs.engines.base import Ticket
@@ -21,6 +21,7 @@ from finetune.jobs.search.driver import (
     begin_search,
     check_dollars,
     describe_values,
+    lacks_token,
 )
 from finetune.jobs.search.space import Budget, default_space, read_space, searchable
 from finetune.jobs.search.study import Study, find_study
@@ -48,8 +49,10 @@ def main(arguments: list[str] | None = None) -> int:
             engine_arguments.agree(args, ticket, budget.dollars)
             study = begin_search(
                 store, _config(args), space, budget, ticket=ticket, parallel=args.parallel,
-                pruning=args.pruning,
+                pruning=args.pruning, keep_pruned=args.keep_pruned,
             )  # fmt: skip
+        if lacks_token(study):
+            raise JobError("The search needs a token of the Hub.", "Run `hf auth login`.")
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
@@ -85,8 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("Search")
     group.add_argument("--trials", type=int, default=20, help="at most (default: 20; 0: no limit)")
     group.add_argument(
-        "--search_minutes", type=float, default=0.0, help="of training at most, all trials together"
-    )
+        "--search_minutes", type=float, default=0.0,
+        help="of training, all trials together, after which no trial begins",
+    )  # fmt: skip
     group.add_argument("--search_dollars", type=float, default=0.0, help="at most, where billed")
     group.add_argument("--parallel", type=int, default=1, help="trials at a time (default: 1)")
     group.add_argument(
@@ -98,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
         help="a hyperparameter to search, as learning_rate=1e-5..3e-4 or lora_r=8,16; without a "
         f"range its usual one. Among {', '.join(searchable())}",
     )  # fmt: skip
+    group.add_argument(
+        "--keep_pruned", action="store_true", help="keep the weights of trials that end early"
+    )
     uploads.add_arguments(parser)
     engine_arguments.add_arguments(parser)
     add_arguments(parser)

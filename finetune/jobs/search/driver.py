@@ -17,12 +17,12 @@ from filelock import Timeout
 
 from finetune.config import Range, RunConfig
 from finetune.data import catalog
-from finetune.errors import ConfigError, FinetuneError, JobError, StoreError
-from finetune.jobs import cost, scheduler, service
-from finetune.jobs.engines import LOCAL, spending
+from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
+from finetune.jobs import cost, engines, scheduler, service
+from finetune.jobs.engines import HUB_JOB, LOCAL, spending
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.engines.options import HubJobOptions
-from finetune.jobs.search.space import Budget, Space
+from finetune.jobs.search.space import Budget, Space, check_space
 from finetune.jobs.search.study import (
     ERROR,
     PARTS,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("finetune.jobs.search")
 _logged: set[str] = set()  # ids of the studies whose error is in the log
 _FAILURES = 5  # trials that fail one after the other, after which the study ends
+_MOST_PARALLEL = 100
 
 
 def begin_search(
@@ -57,6 +58,7 @@ def begin_search(
     budget: Budget,
     ticket: Ticket | None = None,
     token: str = "",
+    parallel: int = 1,
     **options: object,
 ) -> Study:
     """Make a study whose first trial is the configuration; `advance` lets it begin.
@@ -64,14 +66,22 @@ def begin_search(
     Args:
         ticket: the engine that carries out the trials; this machine if None.
         token: of the Hub, for an engine that asks it.
+        parallel: trials at work at a time, 1 to 100.
         options: further values of `study.Settings`.
 
     Raises:
-        FinetuneError: where the first trial could not begin, as `service.start_run` says it, or
-            where a search that is billed has no limit of dollars.
+        FinetuneError: where the first trial could not begin, as `service.start_run` says it, where
+            the space holds values that cannot be trained with, or where a search that is billed has
+            no limit of dollars.
     """
     ticket = ticket or Ticket()
+    if not 1 <= parallel <= _MOST_PARALLEL:
+        problem = _("is {value}, and must be from 1 to {most}", value=parallel, most=_MOST_PARALLEL)
+        raise ConfigError({"parallel": problem})
+    check_space(space, config)
     check_dollars(budget, ticket)
+    if ticket.engine == HUB_JOB:
+        engines.open_engine(ticket, token)
     if not store.visitor.may_start:
         raise JobError(*NOBODY)
     if not store.visitor.alone and any(map(_goes_on, studies(store))):
@@ -81,7 +91,8 @@ def begin_search(
     if "num_train_epochs" in space and not config.num_train_epochs:  # chosen by the pairs
         steps = cost.estimate_cost(store, config).steps
         config = config.changed(num_train_epochs=max(1, round(steps.epochs)) if steps else 3)
-    return create_study(store, config, space, budget, token, ticket=ticket, **options)
+    options |= {"ticket": ticket, "parallel": parallel}
+    return create_study(store, config, space, budget, token, **options)
 
 
 def trial_price(ticket: Ticket) -> float:
@@ -128,6 +139,27 @@ def expected_seconds(
     return min(seconds, 60 * budget.minutes) if budget.minutes else seconds
 
 
+def lacks_token(study: Study) -> bool:
+    """Whether its trials need a token of the Hub that is not known any more: it is kept in memory,
+    and the app was started again."""
+    ticket = study.settings.ticket
+    if ticket.engine == HUB_JOB:
+        try:
+            engines.open_engine(ticket, scheduler.kept_token(study.id))
+        except PublishError:
+            return True
+    return False
+
+
+def go_on(store: RunStore, study: Study, token: str) -> None:
+    """Let a search that lacks its token go on, and its trials at work."""
+    scheduler.keep_token(study.id, token)
+    for trial in study.trials():
+        run = None if trial.state.is_finished() else trial_run(store, trial)
+        if run is not None and service.run_summary(store, run).status == "interrupted":
+            service.resume_run(store, run, token=token)
+
+
 def advance_all(store: RunStore) -> None:
     """Advance every study that is not over. One that cannot be advanced holds up no other; the log
     says why, once."""
@@ -156,16 +188,30 @@ def advance(store: RunStore, study: Study) -> bool:
         return False
     owner = study.settings.owner  # whose runs the trials are, with their limits
     visitor = store.for_visitor(Visitor((owner,)) if owner else LOCAL_USER)
+    if not study.is_stopped and lacks_token(study):
+        return True
     try:
         with study.lock():
             working = sum(_follow(visitor, study, trial) for trial in study.trials())
             while working < study.settings.parallel and may_draw(visitor, study):
                 working += _begin(visitor, study)
             if not working:
+                _note_search(visitor, study)
                 study.end()
     except Timeout:  # another process does it just now
         return True
     return working > 0
+
+
+def _note_search(store: RunStore, study: Study) -> None:
+    """Write to the runs among how many trials they were picked: others may be deleted."""
+    from optuna.trial import TrialState
+
+    trials = study.trials()
+    count = sum(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials)
+    for trial in trials:
+        if trial.state == TrialState.COMPLETE and (run := trial_run(store, trial)) is not None:
+            run.describe(searched=count)
 
 
 def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
@@ -191,7 +237,7 @@ def _follow(store: RunStore, study: Study, trial: FrozenTrial) -> bool:
     at_work = summary.status == "running" and not run.stop_requested()
     if at_work and max(scores, default=PARTS) < PARTS and writable.should_prune():
         writable.set_user_attr(PRUNED, True)
-        _prune(store, run)
+        _prune(store, run, study.settings.keep_pruned)
     return True
 
 
@@ -199,16 +245,16 @@ def parts(summary: RunSummary, metric: str) -> dict[int, float]:
     """The score of a run after each of its parts, from 1."""
     total = summary.total_steps or 1
     scored = [scored for scored in summary.validation if metric in scored.metrics]
-    return {math.ceil(PARTS * one.step / total): one.metrics[metric] for one in scored}
+    return {max(1, PARTS * one.step // total): one.metrics[metric] for one in scored}
 
 
-def _prune(store: RunStore, run: Run) -> None:
+def _prune(store: RunStore, run: Run, keep: bool) -> None:
     """End a trial that is behind the others."""
     reason = _(
         "Pruned by the search: it was among the worst quarter of the trials at this point.",
     )
     with contextlib.suppress(JobError):  # it has just ended by itself
-        service.stop_run(store, run, discard=True, reason=reason)
+        service.stop_run(store, run, discard=not keep, reason=reason)
 
 
 def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> None:
@@ -220,9 +266,13 @@ def _tell(study: Study, trial: FrozenTrial, run: Run, summary: RunSummary) -> No
     if summary.status == "finished" and best is not None and study.metric in best.metrics:
         study.optuna_study.tell(trial.number, best.metrics[study.metric])
     elif summary.status == "stopped" and PRUNED in trial.user_attrs:
+        if not study.settings.keep_pruned:  # its worker may have been killed before it did so
+            run.discard()
         study.optuna_study.tell(trial.number, state=TrialState.PRUNED)
-    elif summary.status in ("finished", "stopped"):  # no score, or a person or a limit stopped it
+    elif summary.status == "stopped":  # by a person or a limit
         _fail(study, trial, run.stop_reason())
+    elif summary.status == "finished":
+        _fail(study, trial, _("It ended without a score on the validation split."))
     else:  # its place is drawn again, as of those
         silent = _(
             "The worker process ended without a word: the machine restarted, or it ran out of "
@@ -249,12 +299,14 @@ def _set_error(study: Study, trial: FrozenTrial, error: str, remedy: str) -> Non
 
 
 def may_draw(store: RunStore, study: Study) -> bool:
-    """Whether there is budget for one more trial."""
+    """Whether there is budget for one more trial, and none waits for room already."""
     from optuna.trial import TrialState
 
     if study.is_stopped:
         return False
     trials, budget = study.trials(), study.settings.budget
+    if any(map(study.is_without_run, trials)):
+        return False
     failed = [t.state == TrialState.FAIL for t in trials if t.state != TrialState.WAITING]
     if len(failed) >= _FAILURES and all(failed[-_FAILURES:]):
         return False
@@ -275,8 +327,14 @@ def seconds(store: RunStore, trial: FrozenTrial) -> float:
 
 
 def has_dollars(store: RunStore, study: Study, runs: int) -> bool:
-    """Whether the budget has room for so many runs more at their most; also those that were deleted
-    have cost theirs, and those at work count with their most."""
+    """Whether the budget has room for so many runs more at their most."""
+    left = dollars_left(store, study)
+    return left > 0 and runs * trial_price(study.settings.ticket) <= left + 1e-9
+
+
+def dollars_left(store: RunStore, study: Study) -> float:
+    """What is left of the budget of dollars; also runs that were deleted have cost theirs, and
+    those at work count with their most."""
     from optuna.trial import TrialState
 
     price, costs = trial_price(study.settings.ticket), spending.spent_by_run(store.root)
@@ -286,8 +344,7 @@ def has_dollars(store: RunStore, study: Study, runs: int) -> bool:
         spent += max(costs.get(trial.user_attrs.get(RUN, ""), 0.0), at_least)
     repeats = study.optuna_study.user_attrs.get(REPEATS, [])
     spent += sum(costs.get(run_id, price) for run_id in repeats)
-    most = study.settings.budget.dollars
-    return spent + runs * price <= most + 1e-9 and spent < most
+    return study.settings.budget.dollars - spent
 
 
 def _begin(store: RunStore, study: Study) -> bool:

@@ -6,18 +6,19 @@ import csv
 import functools
 import io
 import itertools
+import math
 import random
 import shutil
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from finetune.errors import JobError
 from finetune.jobs import scheduler, service
 from finetune.jobs.search import driver
 from finetune.jobs.search.driver import parts
-from finetune.jobs.search.study import ERROR, PARTS, REPEATS, RUN, Study, trial_run
+from finetune.jobs.search.study import ERROR, PARTS, REPEATS, Study, trial_run
 from finetune.messages import decode
 from finetune.runs import grids
 from finetune.runs.grids import SeedSpread
@@ -62,9 +63,7 @@ def list_trials(store: RunStore, study: Study) -> list[TrialRow]:
         if score is None and curve:
             score = choose(curve.values())
         run_id = run.id if run is not None else ""
-        state = states[trial.state]
-        if state == "running" and RUN not in trial.user_attrs:
-            state = "waiting"  # for room in the queue
+        state = "waiting" if study.is_without_run(trial) else states[trial.state]
         reason = decode(trial.user_attrs.get(ERROR, []))
         rows.append(
             TrialRow(
@@ -91,7 +90,8 @@ class Importance(NamedTuple):
 
 
 def importance(study: Study) -> dict[str, Importance] | None:
-    """How much each field matters, most first; None where too few trials have ended to say.
+    """How much each field matters, most first; None where too few trials have ended to say, and
+    empty where their scores are as good as equal.
 
     Shares are of a functional analysis of variance (fANOVA: Hutter, Hoos and Leyton-Brown, ICML
     2014), intervals of the same on trials drawn anew with replacement.
@@ -112,7 +112,10 @@ def _finished(study: Study) -> list[Any]:
 def _importance(study: Study, count: int) -> dict[str, Importance]:
     """Of the first `count` trials that have finished; kept, for it takes a second."""
     done, draw = _finished(study)[:count], random.Random(0)
-    again = [_shares(draw.choices(done, k=count), trees=16) for _ in range(_RESAMPLED)]
+    drawn = [_shares(draw.choices(done, k=count), trees=16) for _ in range(_RESAMPLED)]
+    again = [shares for shares in drawn if shares]
+    if len(again) < _RESAMPLED / 2:
+        return {}
     found = {}
     for name, share in _shares(done, trees=64).items():
         values = [shares.get(name, 0.0) for shares in again]
@@ -122,7 +125,11 @@ def _importance(study: Study, count: int) -> dict[str, Importance]:
 
 
 def _shares(trials: Sequence[Any], trees: int) -> dict[str, float]:
+    """The share of each field; empty where the scores do not differ."""
     import optuna
+
+    if len({trial.value for trial in trials}) < 2:
+        return {}
     from optuna.importance import FanovaImportanceEvaluator
 
     study = optuna.create_study()
@@ -138,16 +145,21 @@ class Progress:
 
     over: bool
     repeating: bool  # whether its best trial is being repeated, or was
-    seconds: float | None  # of training that are left, by the trials so far; None if unknown
+    dollars: float | None  # that are left; None where nothing is billed
+    lacks_token: bool  # see `driver.lacks_token`
+    seconds: float | None = None  # of training that are left, by the trials so far; None if unknown
 
 
 def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
     """How far a search is, and what it may still take."""
     ended = [row for row in rows if row.state in ("finished", "pruned")]
     settings, budget = study.settings, study.settings.budget
-    repeating, spent = bool(_repeating(store, study)), sum(row.seconds for row in rows)
+    spent = sum(row.seconds for row in rows)
+    dollars = max(0.0, driver.dollars_left(store, study)) if budget.dollars else None
+    lacks_token = not study.is_stopped and driver.lacks_token(study)
+    reached = Progress(study.is_over, bool(_repeating(store, study)), dollars, lacks_token)
     if study.is_stopped:  # what is at work goes on, but nobody knows for how long
-        return Progress(study.is_over, repeating, None)
+        return reached
     typical = statistics.fmean(row.seconds for row in ended) if ended else 0.0
     limits = [typical * (budget.trials - len(ended))] if budget.trials and typical else []
     if budget.minutes:
@@ -157,7 +169,7 @@ def progress(store: RunStore, study: Study, rows: list[TrialRow]) -> Progress:
             store, study.config, dict(settings.space), budget, settings.ticket.place
         )
         limits += [expected] if expected is not None else []
-    return Progress(False, repeating, max(0.0, min(limits)) if limits else None)
+    return replace(reached, seconds=max(0.0, min(limits)) if limits else None)
 
 
 def _repeating(store: RunStore, study: Study) -> list[Run]:
@@ -176,13 +188,14 @@ def repeats(store: RunStore, study: Study) -> SeedSpread | None:
 
 
 def alike(rows: list[TrialRow], best: TrialRow | None, spread: SeedSpread | None) -> int:
-    """How many other finished trials are within two standard deviations of what the seed alone
-    changes, as `repeats` has it; 0 while that is not known."""
-    if spread is None or spread.count < 2 or best is None or best.score is None:
+    """How many other finished trials cannot be told from the best one: within twice the standard
+    deviation of a difference of two runs from what the best one reaches on average, as `repeats`
+    has it; 0 while that is not known."""
+    if spread is None or spread.count < 2 or best is None:
         return 0
     return sum(
         row.state == "finished" and row.number != best.number and row.score is not None
-        and abs(row.score - best.score) <= 2 * spread.deviation
+        and abs(row.score - spread.mean) <= 2 * math.sqrt(2) * spread.deviation
         for row in rows
     )  # fmt: skip
 
@@ -195,7 +208,8 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
         token: of the Hub, where that of the search is not known any more.
 
     Raises:
-        JobError: where no trial has finished, or its budget of dollars has no room for them.
+        JobError: where no trial has finished, where it is repeated already, or where its budget of
+            dollars has no room for the runs.
     """
     best, ticket = best_trial(list_trials(store, study), study.minimize), study.settings.ticket
     if best is None:
@@ -209,6 +223,8 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
             most=seeds * price,
             dollars=study.settings.budget.dollars,
         )
+    if _repeating(store, study):
+        raise JobError("The best trial is repeated already.", "Its runs are among the others.")
     config = store.get(best.run_id).config()
     configs = [
         config.changed(
@@ -220,6 +236,9 @@ def repeat_best(store: RunStore, study: Study, seeds: int = 3, token: str = "") 
     runs = service.start_runs(store, configs, [study.id] * seeds, ticket, token)
     again = [*study.optuna_study.user_attrs.get(REPEATS, []), *(run.id for run in runs)]
     study.optuna_study.set_user_attr(REPEATS, again)
+    searched = store.get(best.run_id).about().searched
+    for run in runs:
+        run.describe(searched=searched)
     return runs
 
 

@@ -53,8 +53,31 @@ def read_space(texts: Mapping[str, str]) -> Space:
     return space
 
 
+def check_space(space: Space, config: RunConfig) -> None:
+    """See that every value that may be drawn can be trained with, and changes something; raises
+    ConfigError."""
+    idle = {
+        "num_train_epochs": ("max_steps", config.max_steps > 0),
+        "warmup_ratio": ("warmup_steps", config.warmup_steps > 0),
+        "lora_r": ("use_lora", not config.use_lora),
+    }
+    for name, drawn in space.items():
+        decides, is_idle = idle.get(name, ("", False))
+        if is_idle:
+            value = getattr(config, decides)
+            problem = _(
+                "changes nothing while {name} is {value}; leave it out of the search",
+                name=decides, value=value,
+            )  # fmt: skip
+            raise ConfigError({name: problem})
+        for value in (drawn.low, drawn.high) if isinstance(drawn, Range) else drawn:
+            config.changed(**{name: value})
+
+
 def _read(name: str, text: str) -> Range | Choices:
     if ".." in text:
+        if knobs()[name].kind is str:
+            raise ConfigError({name: _("has no range: give values with commas between")})
         low, high = (_value(name, part) for part in text.split("..", 1))
         if not low < high:
             problem = _("{text!r} is no range: its end must be above its beginning", text=text)
@@ -112,7 +135,7 @@ class Budget:
 
     Attributes:
         trials: runs that go to their end or are pruned.
-        minutes: of training, all trials together.
+        minutes: of training, all trials together, after which no trial begins.
         dollars: of an engine that is billed.
     """
 

@@ -57,6 +57,7 @@ class Settings(BaseModel, frozen=True):
     budget: Budget
     parallel: int = 1  # trials at work at a time
     pruning: bool = True
+    keep_pruned: bool = False  # keep the weights of trials that are pruned
     ticket: Ticket = Ticket()
 
 
@@ -156,12 +157,24 @@ class Study:
         self.optuna_study.sampler = optuna.samplers.TPESampler(
             seed=self.config.seed + len(self.trials()), n_startup_trials=_RANDOM, multivariate=True
         )
-        return self.optuna_study.ask(distributions(dict(self.settings.space)))
+        with self._reading():
+            return self.optuna_study.ask(distributions(dict(self.settings.space)))
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
-        """All trials, in the order in which they were drawn."""
+        """All trials, in the order in which they were drawn; raises StoreError where they were
+        drawn from another space."""
         with self._reading():
-            return self.optuna_study.get_trials(deepcopy=False)
+            trials = self.optuna_study.get_trials(deepcopy=False)
+            drawn = trials[0].distributions if trials else {}
+            if drawn and drawn != distributions(dict(self.settings.space)):
+                raise ValueError("it has trials of another space than study.json")
+            return trials
+
+    def is_without_run(self, trial: optuna.trial.FrozenTrial) -> bool:
+        """Whether a trial that was drawn waits for room in the queue."""
+        from optuna.trial import TrialState
+
+        return trial.state == TrialState.RUNNING and RUN not in trial.user_attrs
 
     def writable(self, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
         """A trial at work, to report scores and to set attributes; `ask` alone gives one, to the

@@ -15,7 +15,7 @@ from finetune import config
 from finetune.errors import NoSuchRun, PublishError
 from finetune.jobs import engines, run_table, service
 from finetune.jobs.engines import HUB_JOB
-from finetune.jobs.search import results
+from finetune.jobs.search import driver, results
 from finetune.jobs.search.study import find_study, studies
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
@@ -224,11 +224,14 @@ class RunsTab:
             view["search"] = target
         elif action == "stop-search":
             find_study(store, target).stop()
-        elif action == "repeat":
+        elif action in ("repeat", "continue-search"):
             study = find_study(store, target)
             billed = study.settings.ticket.engine == HUB_JOB
-            token = auth.hub_token(store, "", oauth) if billed else ""
-            results.repeat_best(store, study, token=token or "")
+            token = (auth.hub_token(store, "", oauth) if billed else "") or ""
+            if action == "repeat":
+                results.repeat_best(store, study, token=token)
+            else:
+                driver.go_on(store, study, token)
         if action == "sort" and target in (*run_table.COLUMNS, *config.knobs()):
             again, first = view["by"] == target, run_table.COLUMNS.get(target, False)
             view |= {"by": target, "descending": not view["descending"] if again else first}

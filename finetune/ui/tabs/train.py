@@ -184,7 +184,7 @@ class TrainTab:
         """Begin a search whose first trial is the form."""
         choice, others = self._chosen(values[search_form.COUNT :])
         ticket = self.engine.checked(choice)
-        space, budget, parallel = search_form.read(values[: search_form.COUNT])
+        space, budget, options = search_form.read(values[: search_form.COUNT])
         driver.check_dollars(budget, ticket)
         token = ""
         if ticket.engine == HUB_JOB:
@@ -192,7 +192,7 @@ class TrainTab:
             HubClient(token or None).account()  # a trial would be the first to be refused
         driver.begin_search(
             store, form.read(others[several_runs.COUNT :]), space, budget,
-            ticket=ticket, parallel=parallel, token=token,
+            ticket=ticket, token=token, **options,
         )  # fmt: skip
         text = gettext("The search begins; see Runs.")
         return {self.message: feedback.note(text), self.engine.agreed: False}
@@ -202,7 +202,7 @@ class TrainTab:
         """Say how long the search of the form takes."""
         try:
             choice, others = self._chosen(values[search_form.COUNT :])
-            space, budget, _parallel = search_form.read(values[: search_form.COUNT])
+            space, budget, _options = search_form.read(values[: search_form.COUNT])
             config = form.read(others[several_runs.COUNT :])
             ticket = choice.ticket()
             driver.check_dollars(budget, ticket)
