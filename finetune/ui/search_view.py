@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from finetune.config import Range, knobs
+from finetune.config import knobs
 from finetune.errors import FinetuneError
 from finetune.jobs.run_table import value_text
 from finetune.jobs.search import results
@@ -124,23 +124,9 @@ def parallel_lines(study: Study, scored: Sequence[TrialRow]) -> list[tuple[str, 
     low, high = min(scores), max(scores)
     drawn = []
     for row in reversed(scored):
-        heights = [position(study, name, row.values[name]) for name in study.settings.space]
+        heights = [results.position(study, name, row.values[name]) for name in study.settings.space]
         heights.append(100 * ((row.score or 0.0) - low) / ((high - low) or 1.0))
         step = 100 / (len(heights) - 1)
         text = " ".join(f"{n * step:.1f},{100 - height:.1f}" for n, height in enumerate(heights))
         drawn.append((text, row))
     return drawn
-
-
-def position(study: Study, name: str, value: object) -> float:
-    """Where a value lies on the axis of its field, from 0 to 100."""
-    drawn = study.settings.space[name]
-    if isinstance(drawn, Range) and isinstance(value, int | float):
-        low, high, at = drawn.low, drawn.high, float(value)
-        if drawn.log:
-            from math import log
-
-            low, high, at = log(low), log(high), log(at)
-        return 100 * (at - low) / ((high - low) or 1.0)
-    values = [*drawn] if isinstance(drawn, tuple) else []
-    return 100 * values.index(value) / max(1, len(values) - 1) if value in values else 0.0

@@ -11,8 +11,9 @@ from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.environment import caches
-from finetune.errors import ConfigError, FinetuneError, JobError
+from finetune.errors import ConfigError, FinetuneError
 from finetune.jobs import scheduler
+from finetune.jobs.engines import HUB_JOB, open_engine
 from finetune.jobs.engines import arguments as engine_arguments
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.search import results
@@ -21,7 +22,6 @@ from finetune.jobs.search.driver import (
     begin_search,
     check_dollars,
     describe_values,
-    lacks_token,
 )
 from finetune.jobs.search.space import Budget, default_space, read_space, searchable
 from finetune.jobs.search.study import Study, find_study
@@ -41,6 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if args.study:
             study = find_study(store, args.study)
+            if study.settings.ticket.engine == HUB_JOB:
+                open_engine(study.settings.ticket)  # raises where nobody is signed in
         else:
             ticket = engine_arguments.ticket_from_arguments(args) or Ticket()
             space = _space(args.over) if args.over else default_space()
@@ -51,8 +53,6 @@ def main(arguments: list[str] | None = None) -> int:
                 store, _config(args), space, budget, ticket=ticket, parallel=args.parallel,
                 pruning=args.pruning, keep_pruned=args.keep_pruned,
             )  # fmt: skip
-        if lacks_token(study):
-            raise JobError("The search needs a token of the Hub.", "Run `hf auth login`.")
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2

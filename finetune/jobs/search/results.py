@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from finetune.config import Range
 from finetune.errors import JobError
 from finetune.jobs import scheduler, service
 from finetune.jobs.search import driver
@@ -27,6 +28,7 @@ from finetune.runs.store import RunStore
 
 _ENOUGH = 20  # trials with a score, below which nothing is said of importance
 _RESAMPLED = 40  # drawings of trials, for its intervals
+_BEST, _OTHER = "#d55e00", "#0072b2"  # colours of the picture
 _PATIENCE = 60.0  # seconds in which a trial that is just being drawn has begun
 
 
@@ -275,26 +277,54 @@ def trials_csv(store: RunStore, study: Study) -> str:
     return file.getvalue()
 
 
+def position(study: Study, name: str, value: object) -> float:
+    """Where a value lies on the axis of its field, from 0 to 100."""
+    drawn = study.settings.space[name]
+    if isinstance(drawn, Range) and isinstance(value, int | float):
+        low, high, at = drawn.low, drawn.high, float(value)
+        if drawn.log:
+            low, high, at = map(math.log, (low, high, at))
+        return 100 * (at - low) / ((high - low) or 1.0)
+    values = [*drawn] if isinstance(drawn, tuple) else []
+    return 100 * values.index(value) / max(1, len(values) - 1) if value in values else 0.0
+
+
 def trials_png(store: RunStore, study: Study) -> bytes:
-    """Best so far and all learning curves as a picture."""
+    """Best so far, learning curves, trials across their hyperparameters, and what matters."""
     from matplotlib.figure import Figure
 
     rows = list_trials(store, study)
-    figure = Figure(figsize=(9, 3.2), dpi=120, layout="constrained")
-    left, right = figure.subplots(1, 2)
+    scored = [row for row in rows if row.score is not None]
+    figure = Figure(figsize=(9, 6.4), dpi=120, layout="constrained")
+    (best, curves), (across, shares) = figure.subplots(2, 2)
     choose = min if study.minimize else max
-    finished = [row for row in rows if row.state == "finished" and row.score is not None]
-    best = list(itertools.accumulate([row.score or 0.0 for row in finished], choose))
-    left.set_title(f"Best {study.metric} so far", loc="left")
-    left.step([row.number for row in finished], best, where="post", color="#d55e00")
-    left.set_xlabel("trial")
-    right.set_title("Learning curves", loc="left")
-    for row in rows:
-        points = sorted(row.curve.items())
+    finished = [row for row in scored if row.state == "finished"]
+    values = list(itertools.accumulate([row.score or 0.0 for row in finished], choose))
+    best.set_title(f"Best {study.metric} so far", loc="left")
+    best.step([row.number for row in finished], values, where="post", color=_BEST)
+    best.set_xlabel("trial")
+    curves.set_title("Learning curves", loc="left")
+    curves.set_xlabel("tenth of the trial")
+    fields = list(study.settings.space)
+    across.set_title("Trials across their hyperparameters", loc="left")
+    across.set_xticks(range(len(fields)), fields, rotation=20, ha="right")
+    across.set_ylabel("place in the range, %")
+    winner = best_trial(rows, study.minimize)
+    for row in sorted(scored, key=lambda row: row is winner):
         alpha = 0.3 if row.state == "pruned" else 0.9
-        right.plot([p for p, _ in points], [y for _, y in points], color="#0072b2", alpha=alpha)
-    right.set_xlabel("tenth of the trial")
-    for axes in (left, right):
+        look: Any = {"color": _BEST if row is winner else _OTHER, "alpha": alpha}
+        points = sorted(row.curve.items())
+        curves.plot([part for part, _ in points], [score for _, score in points], **look)
+        across.plot([position(study, name, row.values[name]) for name in fields], **look)
+    found = dict(reversed((importance(study) or {}).items()))
+    shares.set_title("Importance and its 90% interval", loc="left")
+    for place, share in enumerate(found.values()):
+        shares.barh(place, share.share, color=_OTHER)
+        shares.plot((share.low, share.high), (place, place), color=_BEST)
+    shares.set_yticks(range(len(found)), list(found))
+    if not found:
+        shares.text(0.5, 0.5, "too few trials to say", ha="center", va="center")
+    for axes in (best, curves, across, shares):
         axes.grid(color="#e2e8f0")
     file = io.BytesIO()
     figure.savefig(file, format="png")
