@@ -1,7 +1,7 @@
 """What does a search with pruning gain on a random one of the same cost?
 
 *Real*: the bundled pairs; random search without pruning makes `--trials` runs, then the app's
-sampler and pruner (TPE, the worst quarter ends early) make runs until they have taken as many
+sampler and pruner (TPE, the worst quarter ends early) make runs as long as they take no more
 optimizer steps; both draw from the app's default space, and the app's begins with Recommended. The
 ratio is the error (1 - F1, validation) of random search's best over that of ours, the mean over
 `--seeds` studies; also printed: the steps after which ours is as good as random search's best.
@@ -87,9 +87,9 @@ def _search(config: RunConfig, trials: int, steps: int, chance: bool) -> list[Sc
                 runs = [service.run_summary(store, store.get(row.run_id)) for row in ended]
                 best = results.best_trial(ended)
                 taken = sum(run.step for run in runs)
-                found.append((best.score or 0.0 if best else 0.0, taken))
-                if steps and taken >= steps:
+                if steps and taken > steps:
                     break
+                found.append((best.score or 0.0 if best else 0.0, taken))
             time.sleep(0.2)
         for run in store.runs():
             workers.kill_worker(run)
