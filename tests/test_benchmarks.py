@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import math
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +20,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import app
 from tests.benchmarks import __main__ as every
-from tests.benchmarks import analysis, load, machine, memory, prediction, quality
+from tests.benchmarks import analysis, gpu, load, machine, memory, prediction, quality, training
 from tests.benchmarks import page as pages
 from tests.support import toys
 from tests.support.browser import launch_browser
@@ -45,16 +47,55 @@ def test_prediction_is_measured_on_the_same_pairs(
     toy_checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sides = prediction.Sides(toy_checkpoint, [pair[:2] for pair in toys.rows(400)])
-    assert prediction._batch(sides, 1) > 0
+    ratios = prediction._batch(sides, 1)
+    assert all(ratio > 0 for ratio in ratios.values())
+    assert {"fp32", "int8"} <= set(ratios)
     prediction._alone(sides, 3)
     prediction._crowd(sides, 1, 0.1)
     prediction._same(sides, 50)
     output = capsys.readouterr().out
-    for words in ("400 pairs", "of the pipeline's", "50 clients: pipeline one by one"):
+    for words in (
+        "400 pairs", "of the pipeline's", "50 clients: pipeline one by one", "together in int8",
+        "ONNX Runtime, fp32, sorted", "ONNX Runtime, int8  ",
+    ):  # fmt: skip
         assert words in output
     exact = next(line for line in output.splitlines() if line.startswith("fp32: "))
     assert "labels equal on 100.00% of 50 pairs" in exact
     assert float(exact.rsplit(" ", 1)[1]) < 1e-4
+
+
+def test_both_sides_train_with_the_batch_size_asked_for() -> None:
+    for name in ("As the course", "Recommended"):
+        config = training.config_of(name, argparse.Namespace(batch=32))
+        assert (config.per_device_train_batch_size, config.learning_rate) == (32, training.RATE)
+        assert config.freeze_embeddings == (name == "Recommended")
+
+
+@pytest.mark.parametrize(("statement", "limit", "problem"), [
+    ("print(1)", 60, ""),
+    ("print(1); 1/0", 60, "exit status 1"),
+    ("print(1); __import__('time').sleep(60)", 10, "took more than 10 s"),
+])  # fmt: skip
+def test_a_part_that_fails_or_is_too_slow_loses_no_line(
+    statement: str, limit: float, problem: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines, told = gpu.run(["timeit", "-n", "1", "-r", "1", statement], limit)
+    assert (lines[0], told) == ("1\n", problem)
+    assert capfd.readouterr().out == "".join(lines)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_what_needs_a_gpu_runs_through_without_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+    model = gpu.random_bert(tmp_path, **shape)
+    assert gpu.measure(model, 3, rounds=1, repeat=1) == []
+    output = capsys.readouterr().out
+    for line in (r"batch 8: .+ tokens/s", r"batch 32: .+", r"prediction: ratio [\d.]+"):
+        assert re.search(f"^{line}$", output, re.MULTILINE)
+    assert re.search(r"\ngpu: ratio [\d.]+\n$", output)
 
 
 def test_recommended_is_as_good_from_where_it_stays_so() -> None:

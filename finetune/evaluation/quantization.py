@@ -27,14 +27,19 @@ _ROUNDS = 3
 _Rows = list[tuple[str, str | None]]
 
 
-def quantize_model(run: Run, source: Path) -> QuantizationReport:
+def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationReport:
     """Make int8 models of a run's kept one, of which `source` is the ONNX file, and keep the
     fastest of those that are as good, if it is faster than what the app computes with otherwise.
+
+    Args:
+        step: that the model had taken when `source` was made: a run that goes on may have kept
+            another since.
 
     Returns what was measured of that one; where none is as good, of the one that comes nearest.
     """
     table = test_set.validation_examples(run)
-    table = table.slice(0, _SCORED)
+    # At random: a file may be sorted by label.
+    table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:_SCORED])
     second = table.column("sentence2").to_pylist() if "sentence2" in table.column_names else None
     rows: _Rows = list(
         zip(table.column("sentence1").to_pylist(), second or [None] * table.num_rows, strict=True)
@@ -55,7 +60,7 @@ def quantize_model(run: Run, source: Path) -> QuantizationReport:
             quantized.quantize(source, file, kind, calibration)
             small = Scorer(run.best, length, "int8", "cpu", aside=True, quantized=file)
             report = _compare(plain, small, rows, labels, answers, positive, len(names))
-            reports.append((replace(report, kind=kind), file))
+            reports.append((replace(report, kind=kind, step=step), file))
             small.free()
         plain.free()
         good = [(report, file) for report, file in reports if report.as_good]

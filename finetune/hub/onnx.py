@@ -135,19 +135,31 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names every package it lacks
     try:
-        difference = export_onnx(args.model or args.run / "best", args.to)
-        print(f"{args.to}: its logits differ from PyTorch's by at most {difference:.1g}")
-        if args.run is not None:
-            report = quantization.quantize_model(Run(args.run), args.to)
-            print(_described(report))
-            if report.kept:
-                to = args.to.with_name(Path(quantized.MODEL).name)
-                shutil.copy2(args.run / "best" / quantized.MODEL, to)
-                print(f"{to}: the model in int8")
+        if args.run is None:
+            _export(args.model, args.to)
+        else:
+            _export_run(Run(args.run), args.to)
     except FinetuneError as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _export(folder: Path, to: Path) -> None:
+    difference = export_onnx(folder, to)
+    print(f"{to}: its logits differ from PyTorch's by at most {difference:.1g}")
+
+
+def _export_run(run: Run, to: Path) -> None:
+    """In int8 too, where that is kept; no file of an earlier model stays beside the new one."""
+    small, step = to.with_name(Path(quantized.MODEL).name), run.kept_step()
+    small.unlink(missing_ok=True)
+    _export(run.best, to)
+    report = quantization.quantize_model(run, to, step)
+    print(_described(report))
+    if report.kept:
+        shutil.copy2(run.best / quantized.MODEL, small)
+        print(f"{small}: the model in int8")
 
 
 def _described(report: QuantizationReport) -> str:

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 from finetune import disk, hub_errors
 from finetune.environment import devices
 from finetune.errors import ModelError
+from finetune.runs.run import saved_step
 
 Inputs = Mapping[str, NDArray[np.int64]]  # name -> values of shape (batch, length)
 Kind = Literal["dynamic", "static"]  # how activations are scaled: each anew, or as calibrated
@@ -43,6 +44,7 @@ class QuantizationReport:
     p: float  # of McNemar's test that both are right equally often
     pairs_per_second: tuple[float, float]
     processor: str
+    step: int | None = None  # that the model had taken
     kept: bool = False  # whether it is used
     bound: float = 0.005  # by which accuracy and F1 may differ
 
@@ -54,7 +56,8 @@ class QuantizationReport:
     @property
     def difference(self) -> float:
         """The change of accuracy or of F1, whichever is greater."""
-        return max(abs(after - before) for before, after in (self.accuracy, self.f1))
+        changes = (after - before for before, after in (self.accuracy, self.f1))
+        return round(max(map(abs, changes)), 9)  # 0.870 - 0.865 is a little more than 0.005
 
     @property
     def speedup(self) -> float:
@@ -64,9 +67,11 @@ class QuantizationReport:
 
 
 def read_report(folder: Path) -> QuantizationReport | None:
-    """What was measured of the model in a folder; None where nothing was."""
+    """What was measured of the model in a folder; None where nothing was, or of a former model."""
     with contextlib.suppress(OSError, ValueError):
-        return TypeAdapter(QuantizationReport).validate_json((folder / _REPORT).read_bytes())
+        text = (folder / _REPORT).read_bytes()
+        report = TypeAdapter(QuantizationReport).validate_json(text)
+        return report if report.step == saved_step(folder) else None
     return None
 
 
@@ -76,17 +81,20 @@ def write_report(folder: Path, report: QuantizationReport) -> None:
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether the model in a folder is used in int8."""
+    """Whether int8 of the model in a folder is published, and used where it was measured."""
     report = read_report(folder)
     return report is not None and report.kept and (folder / MODEL).is_file()
 
 
 def serves(folder: Path, device: str = "") -> bool:
-    """Whether the model in a folder answers in int8 on a device; on a GPU it is not."""
+    """Whether the model in a folder answers in int8 on a device: on a processor like the one that
+    measured it, and not on a GPU."""
     import torch
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return (device or accelerator or "cpu") == "cpu" and is_kept(folder)
+    report = read_report(folder) if is_kept(folder) else None
+    measured = report is not None and report.processor == devices.processor_name()
+    return measured and (device or accelerator or "cpu") == "cpu"
 
 
 def quantize(source: Path, to: Path, kind: Kind, calibration: Sequence[Inputs]) -> None:

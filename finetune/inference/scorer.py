@@ -37,7 +37,9 @@ _READ, _READ_PER_TOKEN = 20_000, 64
 _CPU_BUDGET, _GPU_BUDGET = 1024, 16_384  # tokens of a batch, beyond which it gains nothing
 _LEAST = 384  # tokens of a batch, below which a core computes slower
 _USUAL = 32  # tokens of the pair by whose time layers and threads are chosen
-_SLOW = 0.05  # seconds of that pair from which it is measured once, and threads gain from sharing
+_LEAST_ANSWERS, _MOST_ANSWERS = 2, 5  # of whose times the best counts
+_MEASURING = 0.25  # seconds of such answers, after which no other choice is tried
+_SLOW = 0.05  # seconds of that pair from which threads gain from sharing
 _GAIN = 1.1  # for which threads share a batch: on a busy machine they wait for each other
 _SHARES = 4  # batches a thread has at least, so that all end together and little is padded
 _NICE = 15  # of threads that stand aside
@@ -61,12 +63,12 @@ class Scorer:
 
     On a CPU each batch is computed by one thread, as many batches at once as there are threads:
     threads that share a batch wait for each other at every layer. Whether a lone batch has all the
-    threads, and whether layers made anew are faster than the model's own, is measured when it is
-    loaded.
+    threads, and in fp32 whether layers made anew are faster than the model's own, is measured when
+    it is loaded, by answers of half a second together.
 
     Args:
         precision: what it computes in; `auto` takes bf16 where the hardware is faster in it. int8
-            is for processors, and of the file that `quantized` names or the folder has.
+            is computed on the CPU, and of the file that `quantized` names or the folder has.
         threads: of a CPU, that compute; 0 for as many as PyTorch would take.
         aside: let whatever else runs on these processors go first.
     """
@@ -82,7 +84,7 @@ class Scorer:
         quantized: Path | None = None,
     ) -> None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
-        self.device = torch.device(device or accelerator or "cpu")
+        self.device = torch.device("cpu" if precision == "int8" else device or accelerator or "cpu")
         self._on_cpu = self.device.type == "cpu"
         self.threads = (threads or default_threads()) if self._on_cpu else 1
         self._pool = ThreadPoolExecutor(self.threads, "score", lower_priority if aside else None)
@@ -97,35 +99,44 @@ class Scorer:
         self.precision, self.quick = precision, False  # quick: with layers of ours
         self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self._quantized: QuantizedModel | None = None
+        self._measured, seconds = 0.0, None
         if precision == "int8":
             # By a thread of the pool, whose priority the session's own inherit.
             file, self._model = quantized or folder / MODEL, None
             self._quantized = self._pool.submit(QuantizedModel, file, self.threads).result()
         else:
-            self._choose_layers()
-        self._sharing = self._choose_threads()
+            seconds = self._choose_layers()
+        self._sharing = self._choose_threads(seconds)
         self.scores(["a"], ["a"])  # a damaged model is refused now
 
-    def _choose_layers(self) -> None:
-        """Answer with layers of ours where the model is a known one, and they are no slower."""
+    def _choose_layers(self) -> float | None:
+        """Answer with layers of ours where the model is a known one, and they are no slower; the
+        seconds of a pair, where it was measured."""
         seconds = self._pair_seconds() if self._on_cpu and self._dtype == torch.float32 else None
         if self._on_cpu and (own := layers.optimize_layers(self._model, self._dtype)):
             self.quick = True
-            if seconds is None or self._pair_seconds() <= seconds:
-                return
+            if seconds is None or self._measured > _MEASURING:
+                return seconds
+            if (ours := self._pair_seconds()) <= seconds:
+                return ours
             layers.put_layers(self._model, own)
             self.quick = False
         self._model.to(self.device, self._dtype)
+        return seconds
 
-    def _choose_threads(self) -> int:
-        """How many threads share a lone batch: all, or only one where they hardly gain by it."""
-        one = self._pair_seconds()  # also without a choice: the first time is slow
-        if self.threads == 1 or one > _SLOW:
+    def _choose_threads(self, seconds: float | None) -> int:
+        """How many threads share a lone batch: all, or only one where they hardly gain by it;
+        `seconds`: of a pair by one thread, where it was measured."""
+        if self.threads == 1:
+            return 1
+        one = self._pair_seconds() if seconds is None else seconds
+        if one > _SLOW:
             return self.threads
         return self.threads if one > _GAIN * self._pair_seconds(self.threads) else 1
 
     def _pair_seconds(self, threads: int = 1) -> float:
-        """The least time of a few in which one pair is answered."""
+        """The least time of a few in which one pair is answered, after a first time, which is
+        slow."""
         ids = [0] * min(_USUAL, self._max_length)
         names = self._tokenize(["a"])[0]
 
@@ -134,10 +145,14 @@ class Scorer:
             self._compute({name: [ids] for name in names}, threads)
             return time.perf_counter() - began
 
-        first = self._pool.submit(compute).result()
-        if first > _SLOW:
-            return first
-        return min(self._pool.submit(compute).result() for _ in range(5))
+        self._pool.submit(compute).result()
+        times: list[float] = []
+        while len(times) < _LEAST_ANSWERS or (
+            len(times) < _MOST_ANSWERS and sum(times) < _MEASURING / 4
+        ):
+            times.append(self._pool.submit(compute).result())
+        self._measured += sum(times)
+        return min(times)
 
     def scores(
         self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None

@@ -29,6 +29,7 @@ class ExportState(JobState):
     file: Path | None = None  # the ONNX model; None until it is made, and for a newer model
     size: int = 0  # bytes of all files
     int8: QuantizationReport | None = None  # what int8 was measured to change
+    int8_serves: bool = False  # whether Predict answers in it on this machine
 
 
 def start_export(store: RunStore, run: Run, summary: RunSummary) -> None:
@@ -46,7 +47,13 @@ def export_state(run: Run, summary: RunSummary) -> ExportState:
     if job.request.get("step") != summary.saved_step or not file.is_file():
         return ExportState("none")
     size = sum(path.stat().st_size for path in file.parent.iterdir() if path.is_file())
-    return ExportState("finished", file=file, size=size, int8=quantized.read_report(run.best))
+    return ExportState(
+        "finished",
+        file=file,
+        size=size,
+        int8=quantized.read_report(run.best),
+        int8_serves=quantized.serves(run.best),
+    )
 
 
 def export_zip(run: Run, summary: RunSummary) -> Iterator[bytes]:
@@ -72,8 +79,9 @@ def export_job(job: JobFolder) -> int:
         from finetune.hub import onnx
 
         file.parent.mkdir(exist_ok=True)
+        step = run.kept_step()
         onnx.export_onnx(run.best, file)
-        quantization.quantize_model(run, file)
+        quantization.quantize_model(run, file, step)
         if quantized.is_kept(run.best):
             shutil.copy2(run.best / quantized.MODEL, file.parent)
         for path in run.best.iterdir():  # the tokenizer and the classes

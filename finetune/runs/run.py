@@ -156,12 +156,7 @@ class Run(JobFolder):
 
     def kept_step(self) -> int | None:
         """Optimizer steps that the model in `best/` has taken; None where it does not say it."""
-        try:
-            notes = disk.read_cached(self.best / "config.json", disk.parse_object).get(NOTES)
-        except OSError:
-            return None
-        step = notes.get("step") if isinstance(notes, dict) else None
-        return step if type(step) is int else None
+        return saved_step(self.best)
 
     def discard(self) -> None:
         """Remove the model and the checkpoints; the events and the log stay."""
@@ -208,6 +203,16 @@ class Run(JobFolder):
         self.end_partial_line()
         self.append(events.Resumed(step=step))
         return step
+
+
+def saved_step(folder: Path) -> int | None:
+    """Optimizer steps that the model in a folder has taken; None where it does not say it."""
+    try:
+        notes = disk.read_cached(folder / "config.json", disk.parse_object).get(NOTES)
+    except OSError:
+        return None
+    step = notes.get("step") if isinstance(notes, dict) else None
+    return step if type(step) is int else None
 
 
 def default_title(config: RunConfig, pairs: str = "") -> str:

@@ -1,12 +1,15 @@
-"""What the benchmarks share: the processor their figures were taken on, and sides in turns."""
+"""What the benchmarks share: the machine their figures were taken on, a clock, sides in turns."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from finetune.environment import devices
 
 # Which of a processor's instruction sets torch's kernels differ by.
 SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "sve", "bf16")
@@ -16,26 +19,41 @@ MRPC = Path(__file__).resolve().parents[3] / "shared" / "data" / "glue" / "mrpc"
 
 
 def described() -> str:
-    """The processor, its cores, the instruction sets it computes with, and the rates of a large
-    product; each benchmark prints it first."""
+    """The processor, its cores, the instruction sets it computes with, the GPU, and the rates of a
+    large product; each benchmark prints it first."""
+    import torch
+
     information = Path("/proc/cpuinfo")
     text = information.read_text(encoding="utf-8") if information.exists() else ""
     model = re.search(r"^model name\s*: (.+)", text, re.MULTILINE)
     flags = re.search(r"^(?:flags|Features)\s*: (.+)", text, re.MULTILINE)
     name = model[1] if model else platform.processor() or platform.machine()
     sets = [name for name in SETS if flags and name in flags[1].split()]
-    precisions = ["fp32", *(["bf16"] if {"avx512_bf16", "amx_bf16"} & set(sets) else [])]
+    has_bf16 = bool({"avx512_bf16", "amx_bf16"} & set(sets))
+    parts = [name, f"{os.cpu_count()} cores", " ".join(sets) or "instructions unknown"]
+    if torch.cuda.is_available():
+        parts.append(torch.cuda.get_device_name())
+        has_bf16 = devices.prefers_bf16()
+    precisions = ["fp32", "bf16"] if has_bf16 else ["fp32"]
     rates = ", ".join(f"{matmul_rate(name) / 1e9:.0f} GFLOP/s in {name}" for name in precisions)
-    sets = sets or ["instructions unknown"]
-    return f"processor: {name}, {os.cpu_count()} cores, {' '.join(sets)}; {rates}"
+    return f"processor: {', '.join(parts)}; {rates}"
 
 
-def matmul_rate(precision: str, size: int = 2048, seconds: float = 1.0) -> float:
-    """FLOP/s of a square product in `bf16` or `fp32`, on the GPU where there is one."""
+def clock() -> float:
+    """Seconds, read once the GPU has computed what it was given."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def matmul_rate(precision: str, seconds: float = 1.0) -> float:
+    """FLOP/s of a large square product in `bf16` or `fp32`, on the GPU where there is one."""
     import torch
     from torch.utils.benchmark import Timer
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device, size = ("cuda", 8192) if torch.cuda.is_available() else ("cpu", 2048)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     matrix = torch.randn(size, size, device=device, dtype=dtype)
     timer = Timer("x @ x", globals={"x": matrix}, num_threads=torch.get_num_threads())

@@ -2,12 +2,15 @@
 
 A model fine-tuned with the app (the bundled checkpoint on MRPC, or on the bundled pairs where
 `--mrpc` is no folder) reads the validation pairs, several times over, each time anew. The sides are
-`pipeline("text-classification", batch_size=32)` in fp32, the `Scorer` as it chooses without int8,
-the `Scorer` in fp32, and in int8 as it is made from the run; and, like with like, what one would
-write by hand: PyTorch in fp32 and ONNX Runtime with the same int8 file, over batches of 32 sorted
-by length. They take turns in one process, and medians count. Then one pair at a time, and fifty
-threads that ask a `MicroBatcher`, against the pipeline asked one by one, both with as many threads.
-Last, whether the answers are the same: labels, and in fp32 the logits.
+`pipeline("text-classification", batch_size=32)` in fp32, the `Scorer` in fp32, in bf16 where it
+would choose that, and in int8 as it is made from the run; and what one would write by hand: PyTorch
+in fp32 and ONNX Runtime in fp32 and with the same int8 file, over batches of 32 sorted by length.
+They take turns in one process, and medians count. Then one pair at a time, and fifty threads that
+ask a `MicroBatcher`, against the pipeline asked one by one, both with as many threads. Last,
+whether the answers are the same: labels, and in fp32 the logits.
+
+ONNX Runtime computes on the CPU; where there is a GPU it is no side, and int8 is none. The ratio is
+the `Scorer` over the pipeline, both in fp32; those of bf16 and int8 stand above it.
 
     python -m tests.benchmarks.prediction [--model FOLDER] [--mrpc FOLDER] [--rounds 3]
 """
@@ -54,11 +57,13 @@ def main() -> None:
         pairs = _validation(Path(folder), files)
         saved = args.model or _trained(Path(folder), files)
         sides = Sides(saved, pairs * args.repeat)
-        ratio = _batch(sides, args.rounds)
+        ratios = _batch(sides, args.rounds)
         _alone(sides, args.alone)
         _crowd(sides, args.rounds, args.seconds)
         _same(sides, len(pairs))
-    print(f"prediction: ratio {ratio:.2f}")
+    for precision, ratio in ratios.items():
+        print(f"a file in {precision}, over the pipeline in fp32: {ratio:.2f} times")
+    print(f"prediction: ratio {ratios['fp32']:.2f}")
 
 
 def _validation(folder: Path, files: dict[str, Path]) -> list[tuple[str, str]]:
@@ -84,11 +89,13 @@ def _trained(folder: Path, files: dict[str, Path]) -> Path:
 
 
 class Sides:
-    """The three sides, of a `from_pretrained` folder, on the same pairs."""
+    """The sides, of a `from_pretrained` folder, on the same pairs: the pipeline; the scorers and
+    ONNX Runtime's sessions, by their precision."""
 
     def __init__(self, saved: Path, pairs: list[tuple[str, str]]) -> None:
         from transformers import pipeline
 
+        from finetune.environment import devices
         from finetune.inference.scorer import Scorer
         from finetune.training import model
 
@@ -96,9 +103,12 @@ class Sides:
         self._pipeline = pipeline(
             "text-classification", model=classifier, tokenizer=tokenizer, batch_size=32
         )
-        self.scorer = Scorer(saved, MAX_LENGTH)
-        self.exact = Scorer(saved, MAX_LENGTH, precision="fp32")
-        self.small, self._session = _in_int8(saved, self.scorer, pairs)
+        self.scorers = {"fp32": Scorer(saved, MAX_LENGTH, "fp32")}
+        if devices.prefers_bf16():
+            self.scorers["bf16"] = Scorer(saved, MAX_LENGTH, "bf16")
+        self.sessions: dict[str, Any] = {}
+        if self.scorers["fp32"].device.type == "cpu":
+            self.scorers["int8"], self.sessions = _in_onnx(saved, self.scorers["fp32"], pairs)
         self._tokenizer, self._classifier = tokenizer, classifier
         self.pairs = pairs
 
@@ -111,27 +121,29 @@ class Sides:
         import torch
 
         with torch.inference_mode():
-            for batch in self._sorted("pt"):
-                self._classifier(**batch)
+            for batch in self._sorted(self.pairs, "pt"):
+                self._classifier(**batch.to(self._classifier.device)).logits.cpu()
 
-    def onnx_runtime(self) -> None:
-        """ONNX Runtime's own session of the int8 file on sorted batches."""
-        names = [entry.name for entry in self._session.get_inputs()]
-        for batch in self._sorted("np"):
-            self._session.run(None, {name: batch[name] for name in names})
+    def onnx_runtime(self, precision: str, pairs: list[tuple[str, str]]) -> None:
+        """ONNX Runtime's own session on sorted batches."""
+        session = self.sessions[precision]
+        names = [entry.name for entry in session.get_inputs()]
+        for batch in self._sorted(pairs, "np"):
+            session.run(None, {name: batch[name] for name in names})
 
-    def _sorted(self, kind: str) -> Iterator[Any]:
-        columns = list(zip(*self.pairs, strict=True))
+    def _sorted(self, pairs: list[tuple[str, str]], kind: str) -> Iterator[Any]:
+        columns = [list(column) for column in zip(*pairs, strict=True)]
         rows = self._tokenizer(*columns, truncation=True, max_length=MAX_LENGTH)
-        order = sorted(range(len(self.pairs)), key=lambda at: len(rows["input_ids"][at]))
+        order = sorted(range(len(pairs)), key=lambda at: len(rows["input_ids"][at]))
         for start in range(0, len(order), 32):
             places = order[start : start + 32]
             batch = {name: [rows[name][at] for at in places] for name in rows}
             yield self._tokenizer.pad(batch, return_tensors=kind)
 
 
-def _in_int8(saved: Path, scorer: Any, pairs: list[tuple[str, str]]) -> tuple[Any, Any]:
-    """The scorer of the same model with dynamic int8, and ONNX Runtime's session of its file."""
+def _in_onnx(saved: Path, scorer: Any, pairs: list[tuple[str, str]]) -> tuple[Any, dict[str, Any]]:
+    """The scorer of the same model with dynamic int8, and ONNX Runtime's sessions of its file and
+    of the one that it was made of."""
     import onnxruntime
 
     from finetune.hub import onnx
@@ -142,47 +154,66 @@ def _in_int8(saved: Path, scorer: Any, pairs: list[tuple[str, str]]) -> tuple[An
         source, file = Path(folder) / "model.onnx", Path(folder) / "int8.onnx"
         onnx.export_onnx(saved, source)
         quantized.quantize(source, file, "dynamic", scorer.inputs(pairs[:8]))
-        session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        return Scorer(saved, MAX_LENGTH, "int8", quantized=file), session
+        sessions = {
+            precision: onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            for precision, path in (("fp32", source), ("int8", file))
+        }
+        return Scorer(saved, MAX_LENGTH, "int8", quantized=file), sessions
 
 
-def _batch(sides: Sides, rounds: int) -> float:
-    """Print pairs a second of each side; how many times the pipeline's the scorer's are."""
+def _batch(sides: Sides, rounds: int) -> dict[str, float]:
+    """Print pairs a second of each side; how many times the pipeline's each scorer's are, by its
+    precision."""
     texts = list(zip(*sides.pairs, strict=True))
     measured: dict[str, Callable[[], Any]] = {
         "pipeline, fp32": lambda: sides.pipeline(sides.pairs),
-        f"scorer, {sides.scorer.precision}": lambda: sides.scorer.scores(*texts),
-        "scorer in fp32": lambda: sides.exact.scores(*texts),
-        "scorer in int8": lambda: sides.small.scores(*texts),
         "PyTorch, fp32, sorted": sides.pytorch,
-        "ONNX Runtime, int8, sorted": sides.onnx_runtime,
     }
+    for precision, scorer in sides.scorers.items():
+        measured[f"scorer, {precision}"] = functools.partial(scorer.scores, *texts)
+    for precision in sides.sessions:
+        measured[f"ONNX Runtime, {precision}, sorted"] = functools.partial(
+            sides.onnx_runtime, precision, sides.pairs
+        )
     sides.pipeline(sides.pairs[:64])
     rates = machine.alternate(
         list(measured), rounds, lambda side: len(sides.pairs) / _seconds(measured[side]), "pairs/s"
     )
-    plain, *ours = medians = [statistics.median(rates[side]) for side in measured]
+    medians = {side: statistics.median(rates[side]) for side in measured}
+    plain = medians["pipeline, fp32"]
     print(f"\n{len(sides.pairs):,} pairs{'pairs/s':>25}{'over pipeline':>15}{'best':>8}")
-    for side, value in zip(measured, medians, strict=True):
-        print(f"{side:<28}{value:>8.1f}{value / plain:>15.2f}{max(rates[side]):>8.1f}")
-    return max(ours[:3]) / plain
+    for side, value in medians.items():
+        print(f"{side:<28}{value:>8.1f}{value / plain:>15.2f}{max(rates[side]):>8.1f}", flush=True)
+    return {precision: medians[f"scorer, {precision}"] / plain for precision in sides.scorers}
 
 
 def _alone(sides: Sides, count: int, turn: int = 10) -> None:
     """Print how long one pair takes each side, in turns of ten pairs: the pipeline's threads look
     out for work for a while after each."""
-    scorers = {"scorer": sides.scorer, "scorer in int8": sides.small}
-    times: dict[str, list[float]] = {"pipeline": [], **{name: [] for name in scorers}}
+    asks: dict[str, Callable[[tuple[str, str]], Any]] = {
+        "pipeline": lambda pair: sides.pipeline([pair])
+    }
+    for precision, scorer in sides.scorers.items():
+        asks[f"scorer, {precision}"] = functools.partial(_score, scorer)
+    for precision in sides.sessions:
+        asks[f"ONNX Runtime, {precision}"] = functools.partial(_run, sides, precision)
+    times: dict[str, list[float]] = {name: [] for name in asks}
     for start in range(0, count, turn):
-        for pair in sides.pairs[start : start + turn]:
-            times["pipeline"].append(_seconds(functools.partial(sides.pipeline, [pair])))
-        for name, scorer in scorers.items():
-            for one, two in sides.pairs[start : start + turn]:
-                times[name].append(_seconds(functools.partial(scorer.scores, [one], [two])))
+        for name, ask in asks.items():
+            for pair in sides.pairs[start : start + turn]:
+                times[name].append(_seconds(functools.partial(ask, pair)))
     medians = {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()}
     print("\none pair:")
     for name, value in medians.items():
-        print(f"{name:<16}{value:>8.1f} ms{value / medians['pipeline']:>8.2f} of the pipeline's")
+        print(f"{name:<20}{value:>8.1f} ms{value / medians['pipeline']:>8.2f} of the pipeline's")
+
+
+def _score(scorer: Any, pair: tuple[str, str]) -> None:
+    scorer.scores(*([text] for text in pair))
+
+
+def _run(sides: Sides, precision: str, pair: tuple[str, str]) -> None:
+    sides.onnx_runtime(precision, [pair])
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -195,22 +226,28 @@ def _crowd(sides: Sides, rounds: int, seconds: float) -> None:
     """Print answers a second: fifty clients of a `MicroBatcher`, and the pipeline one by one."""
     from finetune.inference.scorer import MicroBatcher
 
-    batcher, small = MicroBatcher(sides.scorer), MicroBatcher(sides.small)
-    threads = sides.scorer.threads
+    def ask_batcher(batcher: MicroBatcher, at: int) -> None:
+        batcher.submit(*sides.pairs[at]).result()
+
+    batchers = {precision: MicroBatcher(scorer) for precision, scorer in sides.scorers.items()}
+    threads = sides.scorers["fp32"].threads
     asks: dict[str, tuple[Callable[[int], Any], int]] = {
-        "pipeline": (lambda at: sides.pipeline([sides.pairs[at]]), 1),
-        "together": (lambda at: batcher.submit(*sides.pairs[at]).result(), CLIENTS),
-        "in int8": (lambda at: small.submit(*sides.pairs[at]).result(), CLIENTS),
+        "pipeline": (lambda at: sides.pipeline([sides.pairs[at]]), 1)
     }
+    for precision, batcher in batchers.items():
+        asks[f"together in {precision}"] = functools.partial(ask_batcher, batcher), CLIENTS
     rates = machine.alternate(
         list(asks), rounds, lambda side: _rate(*asks[side], seconds, threads), "answers/s"
     )
-    batcher.close()
-    small.close()
-    plain, ours, best = (statistics.median(rates[side]) for side in asks)
+    for batcher in batchers.values():
+        batcher.close()
+    plain, *medians = (statistics.median(rates[side]) for side in asks)
+    together = ", ".join(
+        f"together in {precision} {value:.1f}: {value / plain:.2f} times it"
+        for precision, value in zip(batchers, medians, strict=True)
+    )
     print(
-        f"{CLIENTS} clients: pipeline one by one {plain:.1f} pairs/s, together {ours:.1f}: "
-        f"{ours / plain:.2f} times it, in int8 {best:.1f}: {best / plain:.2f} times; "
+        f"{CLIENTS} clients: pipeline one by one {plain:.1f} pairs/s, {together}; "
         f"threads of each: {threads}"
     )
 
@@ -242,8 +279,8 @@ def _same(sides: Sides, count: int) -> None:
     pairs = sides.pairs[:count]
     answers = sides.pipeline(pairs, top_k=None, function_to_apply="none")
     scores = [{answer["label"]: answer["score"] for answer in row} for row in answers]
-    expected = np.array([[row[name] for name in sides.scorer.labels] for row in scores])
-    for scorer in (sides.scorer, sides.exact, sides.small):
+    expected = np.array([[row[name] for name in sides.scorers["fp32"].labels] for row in scores])
+    for scorer in sides.scorers.values():
         logits = scorer.scores(*zip(*pairs, strict=True))
         equal = float((logits.argmax(1) == expected.argmax(1)).mean())
         print(

@@ -7,9 +7,9 @@ the embeddings frozen, no dropout, plain attention, lengths rounded to 8. Each m
 process of its own, the sides alternate, and the median of training samples a second counts. The
 ratio is Recommended over the published loop.
 
-Then, at batch 32, the FLOP/s of Recommended's matrix products over the rate of a large product in
-the same precision, measured in the same process before and after it. Where the hardware has no
-bf16, Recommended and `Trainer` train in fp32, and the product is one in fp32.
+Then, at batches of 8 and of 32, the FLOP/s of Recommended's matrix products over the rate of a
+large product in the same precision, measured in the same process before and after it. Where the
+hardware has no bf16, Recommended and `Trainer` train in fp32, and the product is one in fp32.
 
     python -m tests.benchmarks.training [--train_file MRPC.parquet] [--checkpoint NAME]
         [--batch 8] [--steps 120] [--rounds 3]
@@ -25,7 +25,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ from transformers import (
     get_scheduler,
 )
 
-from finetune.config import PRESETS, RunConfig, preset
+from finetune.config import RunConfig, preset
 from finetune.data import splits
 from finetune.environment import devices
 from finetune.runs import events
@@ -67,7 +66,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--side", choices=[*SIDES, "utilisation"])
     args = parser.parse_args()
-    if args.checkpoint == RunConfig().checkpoint:
+    if args.checkpoint == RunConfig().checkpoint or Path(args.checkpoint).is_dir():
         os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     if args.side:
         measure = (SIDES | {"utilisation": utilisation})[args.side]
@@ -76,27 +75,38 @@ def main() -> None:
         return
     print(machine.described())
     rates = machine.alternate(
-        list(SIDES), args.rounds, lambda side: _measure(side, args, args.steps), "samples/s"
+        list(SIDES),
+        args.rounds,
+        lambda side: _measure(side, args, args.batch, args.steps),
+        "samples/s",
     )
     medians = {side: statistics.median(samples) for side, samples in rates.items()}
     print(f"\n{'side':<14}{'samples/s':>10}{'over course':>14}")
     for side, value in medians.items():
         print(f"{side:<14}{value:>10.1f}{value / medians['course']:>14.2f}")
-    used = _measure("utilisation", args, min(args.steps, 40))
-    print(
-        f"batch 32: {used['achieved'] / 1e9:.0f} GFLOP/s of {used['matmul'] / 1e9:.0f} in "
-        f"{used['precision']} (MFU {used['achieved'] / used['matmul']:.2f}), "
-        f"{used['tokens']:,.0f} tokens/s"
-    )
+    for batch in (8, 32):
+        used = _measure("utilisation", args, batch, min(args.steps, 40))
+        print(
+            f"batch {batch}: {used['achieved'] / 1e9:.0f} GFLOP/s of {used['matmul'] / 1e9:.0f} in "
+            f"{used['precision']} (MFU {used['achieved'] / used['matmul']:.2f}), "
+            f"{used['tokens']:,.0f} tokens/s",
+            flush=True,
+        )
     print(f"training: ratio {medians['recommended'] / medians['course']:.2f}")
 
 
-def _measure(side: str, args: argparse.Namespace, steps: int) -> Any:
+def _measure(side: str, args: argparse.Namespace, batch: int, steps: int) -> Any:
     command = [sys.executable, "-m", "tests.benchmarks.training", "--side", side]
-    command += ["--steps", str(steps), "--batch", str(args.batch), "--checkpoint", args.checkpoint]
+    command += ["--steps", str(steps), "--batch", str(batch), "--checkpoint", args.checkpoint]
     command += ["--train_file", str(args.train_file)] if args.train_file else []
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     return json.loads(output.strip().splitlines()[-1])
+
+
+def config_of(name: str, args: argparse.Namespace) -> RunConfig:
+    """A preset with the batch size and the learning rate that all sides have."""
+    same = {"learning_rate": RATE, "per_device_train_batch_size": args.batch}
+    return RunConfig(seed=SEED).changed(**preset(name) | same | {"max_length": MAX_LENGTH})
 
 
 def _prepared(folder: Path, args: argparse.Namespace, config: Any) -> tuple[Any, Any, Any, Any]:
@@ -119,8 +129,7 @@ def course(folder: Path, args: argparse.Namespace) -> float:
     """The published loop: fp32, shuffled, padded batch by batch."""
     accelerator = Accelerator()
     set_seed(SEED)
-    config = RunConfig(learning_rate=RATE, per_device_train_batch_size=args.batch, seed=SEED)
-    _, _, model, batches = _prepared(folder, args, config.changed(**PRESETS["As the course"]))
+    _, _, model, batches = _prepared(folder, args, config_of("As the course", args))
     optimizer = AdamW(model.parameters(), lr=RATE)
     model, optimizer, loader = accelerator.prepare(model, optimizer, batches.train)
     scheduler = get_scheduler("linear", optimizer, 0, WARM + args.steps)
@@ -129,7 +138,7 @@ def course(folder: Path, args: argparse.Namespace) -> float:
     while True:
         for batch in loader:
             if step == WARM:
-                samples, began = 0, time.perf_counter()
+                samples, began = 0, machine.clock()
             loss = model(**batch).loss
             accelerator.backward(loss)
             optimizer.step()
@@ -138,23 +147,20 @@ def course(folder: Path, args: argparse.Namespace) -> float:
             step += 1
             samples += len(batch["labels"])
             if step == WARM + args.steps:
-                return samples / (time.perf_counter() - began)
+                return samples / (machine.clock() - began)
 
 
 def recommended(folder: Path, args: argparse.Namespace) -> float:
     """`finetune`'s own loop and preset, as the app runs it."""
-    values = preset("Recommended") | {
-        "learning_rate": RATE, "per_device_train_batch_size": args.batch, "max_length": MAX_LENGTH,
-        "max_steps": WARM + args.steps, "logging_steps": 10, "eval_steps": 10 * args.steps,
-    }  # fmt: skip
-    run_config = RunConfig(seed=SEED).changed(**values, max_eval_samples=8)
+    run_config = config_of("Recommended", args).changed(
+        max_steps=WARM + args.steps, logging_steps=10, eval_steps=10 * args.steps,
+        max_eval_samples=8,
+    )  # fmt: skip
     accelerator = engine.make_accelerator(run_config)
     engine.keep_freed_memory()
     _, _, model, batches = _prepared(folder, args, run_config)
     stream = loop.fit(run_config, accelerator, model, batches)
-    times = {
-        event.step: time.perf_counter() for event in stream if isinstance(event, events.Stepped)
-    }
+    times = {event.step: machine.clock() for event in stream if isinstance(event, events.Stepped)}
     return int(args.batch * args.steps) / (times[WARM + args.steps] - times[WARM])
 
 
@@ -162,16 +168,15 @@ def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) ->
     """`Trainer` with its best equivalent flags; with the model and the padding that Recommended
     has, too, where `same_model`."""
     set_seed(SEED)
-    config = RunConfig(learning_rate=RATE, per_device_train_batch_size=args.batch, seed=SEED)
-    if not same_model:
-        config = config.changed(**PRESETS["As the course"])
+    config = config_of("Recommended" if same_model else "As the course", args)
     pairs, tokenizer, model, _ = _prepared(folder, args, config)
     half = engine.choose_precision("auto") == "bf16"
     moments: dict[int, float] = {}
 
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            moments[state.global_step] = time.perf_counter()
+            if state.global_step in (WARM, state.max_steps):
+                moments[state.global_step] = machine.clock()
 
     arguments = TrainingArguments(
         str(folder / "trainer"), max_steps=WARM + args.steps,
@@ -189,8 +194,8 @@ def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) ->
 
 
 def utilisation(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """FLOP/s of Recommended's matrix products at batch 32, and of a large product like them."""
-    config = RunConfig(per_device_train_batch_size=32, learning_rate=RATE, seed=SEED)
+    """FLOP/s of Recommended's matrix products, and of a large product like them."""
+    config = config_of("Recommended", args)
     accelerator = engine.make_accelerator(config)
     engine.keep_freed_memory()
     _, _, model, batches = _prepared(folder, args, config)
@@ -210,9 +215,9 @@ def utilisation(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     model.train()
     taken = [batch for batch, _ in zip(loader, range(WARM + args.steps), strict=False)]
     train(taken[:WARM])
-    began = time.perf_counter()
+    began = machine.clock()
     train(taken[WARM:])
-    seconds = time.perf_counter() - began
+    seconds = machine.clock() - began
     rates.append(machine.matmul_rate(precision))
     with FlopCounterMode(display=False) as counter:
         for batch in taken[WARM:]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from finetune import disk
+from finetune.environment import devices
 from finetune.errors import ModelError
-from finetune.evaluation import quantization, saved_predictions
+from finetune.evaluation import quantization, saved_predictions, test_set
 from finetune.hub import model_card, onnx
 from finetune.inference import files, quantized
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.predictor import Predictor
 from finetune.inference.quantized import QuantizationReport
 from finetune.inference.scorer import Scorer
-from finetune.runs.run import Run
+from finetune.jobs.export import ExportState
+from finetune.runs.run import NOTES, Run
 from finetune.runs.store import RunStore
+from finetune.ui.html import macro
 from tests.inference.test_scorer import FIRST, SECOND, lively
 from tests.support import toys
 
@@ -53,6 +58,7 @@ def run(store: RunStore, source: tuple[Path, Path]) -> Run:
     [
         ({}, True),
         ({"accuracy": (0.87, 0.864)}, False),
+        ({"accuracy": (0.87, 0.865)}, True),  # the bound itself
         ({"f1": (0.9, 0.906)}, False),  # better by chance, not as good
         ({"p": 0.04}, False),
         ({"bound": 0.001}, False),
@@ -73,7 +79,8 @@ def test_both_kinds_answer_nearly_as_the_model(source: tuple[Path, Path], tmp_pa
         file = tmp_path / f"{kind}.onnx"
         quantized.quantize(source[1], file, kind, plain.inputs(rows))  # type: ignore[arg-type]
         assert file.stat().st_size < source[1].stat().st_size
-        small = Scorer(source[0], 32, "int8", threads=2, quantized=file)
+        small = Scorer(source[0], 32, "int8", "cuda", threads=2, quantized=file)
+        assert small.device.type == "cpu"  # where ONNX Runtime computes
         logits = small.scores(FIRST, SECOND)
         assert 0 < np.abs(logits - expected).max() < 0.5 * np.abs(expected).max()
         sure = np.abs(expected[:, 0] - expected[:, 1]) > np.abs(expected).max() / 2
@@ -88,7 +95,7 @@ def test_it_is_used_published_and_named_where_it_pays(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(QuantizationReport, "as_good", True)
     monkeypatch.setattr(QuantizationReport, "speedup", speed)
-    report = quantization.quantize_model(run, source[1])
+    report = quantization.quantize_model(run, source[1], run.kept_step())
     assert (report.kept, report.pairs) == (kept, 80)
     assert quantized.read_report(run.best) == report
     assert quantized.is_kept(run.best) == (run.best / quantized.MODEL).is_file() == kept
@@ -100,6 +107,13 @@ def test_it_is_used_published_and_named_where_it_pays(
     judged, _ = files.predict_file(run, request, file, tmp_path / "out.csv")
     assert judged["precision"] in precisions
     if kept:
+        assert quantized.serves(run.best, "cpu")
+        assert not quantized.serves(run.best, "cuda")
+        monkeypatch.setattr(devices, "processor_name", lambda: "another processor")
+        assert not quantized.serves(run.best, "cpu")
+        assert Predictor.from_run(run)("the cat", "a dog").precision != "int8"
+        assert quantized.is_kept(run.best)
+        monkeypatch.setattr(devices, "processor_name", lambda: report.processor)
         (run.best / quantized.MODEL).write_bytes(b"damaged")
         with pytest.raises(ModelError, match="int8 file of this model cannot be loaded"):
             Predictor.from_run(run)
@@ -110,14 +124,67 @@ def test_it_is_used_published_and_named_where_it_pays(
     assert not quantized.is_kept(run.best)
 
 
+def test_int8_of_a_former_model_is_not_used(run: Run) -> None:
+    """As where a run goes on, and keeps a better model, while the former is measured."""
+    (run.best / "onnx").mkdir()
+    (run.best / quantized.MODEL).touch()
+    report = dataclasses.replace(REPORT, kept=True, step=8)
+    for step in (8, 16):
+        config = disk.read_json(run.best / "config.json") | {NOTES: {"step": step}}
+        disk.write_atomically(run.best / "config.json", json.dumps(config))
+        quantized.write_report(run.best, report)
+        assert quantized.is_kept(run.best) == (step == 8)
+        assert quantized.read_report(run.best) == (report if step == 8 else None)
+
+
+def test_pairs_to_score_and_to_calibrate_with_are_drawn(
+    run: Run, source: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the file is sorted by label, its first pairs are all of one class."""
+    table = test_set.validation_examples(run).sort_by("label")
+    saved_predictions.save_examples(run, "validation", table)
+    classes = dict(zip(table["sentence1"].to_pylist(), table["label"].to_pylist(), strict=True))
+    monkeypatch.setattr(quantization, "_SCORED", 30)
+    monkeypatch.setattr(quantization, "_CALIBRATING", 15)
+    calibrating: list[set[int]] = []
+    inputs = Scorer.inputs
+
+    def drawn(scorer: Scorer, rows: Any) -> Any:
+        calibrating.append({classes[first] for first, _ in rows})
+        return inputs(scorer, rows)
+
+    monkeypatch.setattr(Scorer, "inputs", drawn)
+    report = quantization.quantize_model(run, source[1], None)
+    assert (report.pairs, calibrating) == (30, [{0, 1}])
+
+
+@pytest.mark.parametrize(
+    ("kept", "serves", "expected"),
+    [
+        (True, True, "Predict uses it now, and a push includes it."),
+        (True, False, "A push includes it. Predict does not use it"),
+        (False, False, "It is not used: it is not faster here."),
+    ],
+)
+def test_the_page_says_where_int8_is_used(kept: bool, serves: bool, expected: str) -> None:
+    report = dataclasses.replace(REPORT, kept=kept)
+    state = ExportState(
+        "finished", file=Path("model.onnx"), size=1, int8=report, int8_serves=serves
+    )
+    assert expected in macro("push.html", "downloads")("run", state)
+
+
 @pytest.mark.long
 def test_a_run_is_exported_with_int8_from_a_terminal(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "model_quantized.onnx").write_text("of an earlier model")
     assert onnx.main(["--run", str(run.folder), "--to", str(tmp_path / "model.onnx")]) == 0
     output, report = capsys.readouterr().out, quantized.read_report(run.best)
     assert report is not None
     assert f"int8 ({report.kind}) on 80 validation pairs: accuracy" in output
     assert output.endswith("the model in int8\n") == report.kept
-    assert (tmp_path / "model_quantized.onnx").exists() == report.kept
+    small = tmp_path / "model_quantized.onnx"
+    assert small.exists() == report.kept
+    assert not report.kept or small.stat().st_size > 1000
     assert (tmp_path / "model.onnx").is_file()

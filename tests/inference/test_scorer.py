@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -120,6 +121,25 @@ def test_layers_and_threads_are_those_measured_to_be_fastest(
     logits = scorer.scores(FIRST[:1], SECOND[:1])
     assert np.abs(logits - plain(checkpoint, list(PAIRS[:1]))).max() < 1e-4
     assert (scorer.quick, *used) == expected
+
+
+@pytest.mark.parametrize(("times", "expected"), [
+    ([0.3, 0.3, 0.001], (1, 10)),  # the first is slow, and one more by chance
+    ([0.2, 0.2, 0.2], (2, 4)),  # too slow to be measured with other layers and threads
+])  # fmt: skip
+def test_one_slow_answer_decides_nothing_and_a_slow_machine_loads_soon(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, times: list[float], expected: tuple[int, int]
+) -> None:
+    def compute(scorer: Scorer, rows: scoring.Columns, threads: int) -> NDArray[np.float32]:
+        calls.append(threads)
+        time.sleep(times[min(len(calls), len(times)) - 1])
+        return np.zeros((1, 2), np.float32)
+
+    calls: list[int] = []
+    monkeypatch.setattr(Scorer, "_compute", compute)
+    scorer = Scorer(checkpoint, 32, precision="fp32", threads=2)
+    assert (calls[-1], len(calls)) == expected
+    scorer.free()
 
 
 def test_in_bf16_the_labels_are_the_same(checkpoint: Path, expected: NDArray[np.float32]) -> None:
