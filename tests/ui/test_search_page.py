@@ -38,7 +38,7 @@ def test_a_search_on_jobs_needs_a_sum_and_a_token_before_it_is_made(
 
     def begin(dollars: float) -> str:
         boxes = ["1..3", *[""] * (len(search_form.FIELDS) - 1)]
-        updates = tab.on_search(NOBODY, None, *boxes, 5, 0, dollars, 1, *others, *job)
+        updates = tab.on_search(NOBODY, None, *boxes, 5, 0, dollars, 1, False, *others, *job)
         return str(updates[tab.message])
 
     assert "each trial is billed" in begin(0)
