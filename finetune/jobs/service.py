@@ -179,7 +179,8 @@ def resume_run(store: RunStore, run: Run, ticket: Ticket | None = None, token: s
         if former.job:  # it is followed to its end first, and goes on
             run.stop_file.unlink(missing_ok=True)
         elif ticket is not None:
-            write_ticket(run, ticket.model_copy(update={"attempt": former.attempt}))
+            engines.end_unheard(run, token or scheduler.kept_token(run.id))
+            write_ticket(run, ticket.after(former))
         scheduler.keep_token(run.id, token)
         Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
@@ -215,13 +216,12 @@ def stop_run(
 
 def delete_run(store: RunStore, run: Run, token: str = "") -> None:
     """Remove a run, its model, its events and its log; one that trains is ended first. What it has
-    on another engine, which may ask for a `token` of the Hub, is removed too."""
-    if (ticket := read_ticket(run)).engine != LOCAL and ticket.attempt:
-        engine = engines.open_engine(ticket, token or scheduler.kept_token(run.id))
+    on other engines is removed too: with the token kept for it, or else with `token`."""
+    if engines.is_remote(run) or engines.has_bucket(run):
         followed = run.is_alive()
         workers.kill_worker(run)
         try:
-            engine.remove(run, ticket)
+            engines.remove(run, scheduler.kept_token(run.id) or token)
         except FinetuneError:
             if followed:
                 Queue(store.root).add(run.id, run.owner)

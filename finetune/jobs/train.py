@@ -169,7 +169,8 @@ def _take_up(store: RunStore, run: Run, ticket: Ticket | None) -> None:
             engine=former.engine,
         )
     if ticket is not None and not former.job:
-        write_ticket(run, ticket.model_copy(update={"attempt": former.attempt}))
+        engines.end_unheard(run)
+        write_ticket(run, ticket.after(former))
     if not former.job and store.summary(run).status in ENDED:
         run.resume()
 

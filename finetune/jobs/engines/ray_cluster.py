@@ -43,7 +43,7 @@ class RayCluster:
 
     def submit(self, run: Run, ticket: Ticket) -> str:
         options, ranks = _options(ticket), _check_config(run, ticket)
-        job = f"{run.id}.{ticket.attempt}"
+        job = _job(run, ticket)
         with connected(ticket) as ray:
             bundle, nodes = ray_machines.choose_bundle(ray, ranks, options.nodes)
             ray_machines.check_nodes(ray, run, nodes)
@@ -104,12 +104,16 @@ class RayCluster:
         return b""
 
     def remove(self, run: Run, ticket: Ticket) -> None:
-        if not ticket.job:
+        if not (ticket.job or ticket.is_unheard):
             return
         # On a cluster that does not answer, the process ends once the run's folder has gone.
         with contextlib.suppress(JobError), connected(ticket) as ray:
-            _release(ray, ticket.job)
+            _release(ray, ticket.job or _job(run, ticket))
             ray.shutdown()  # this process is an app's, which stays
+
+
+def _job(run: Run, ticket: Ticket) -> str:
+    return f"{run.id}.{ticket.attempt}"
 
 
 def _options(ticket: Ticket) -> RayOptions:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from finetune.errors import FinetuneError
+from finetune.errors import FinetuneError, WrongAccount
 from finetune.jobs import background
 from finetune.jobs.engines import frames
 from finetune.jobs.engines.base import Engine, Placement, read_ticket, write_ticket
@@ -145,7 +145,8 @@ class _Attempt:
         )
         job = self._engine.submit(run, self._ticket)
         update = {"job": job, "submitted": time.time()}
-        self._ticket = write_ticket(run, self._ticket.model_copy(update=update))
+        # Read anew: the engine has noted there what it keeps.
+        self._ticket = write_ticket(run, read_ticket(run).model_copy(update=update))
         self._next = self._ticket.sent
 
     def _read(self) -> None:
@@ -171,6 +172,8 @@ class _Attempt:
             try:
                 placement = self._engine.state(self._run, self._ticket)
                 answered = asked
+            except WrongAccount:
+                raise
             except FinetuneError:
                 if asked - answered > SILENCE:
                     raise

@@ -289,7 +289,7 @@ class RunsTab:
         question = macro("run_details.html", "question")
         return {
             self.confirmation: gr.update(visible=True),
-            self.question: question(name, len(runs), any(map(engines.is_remote, runs))),
+            self.question: question(name, len(runs), any(map(engines.has_bucket, runs))),
             self.to_delete: asked,
         }
 
@@ -398,7 +398,8 @@ def _token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str
     """The visitor's token of the Hub for what runs have there; empty where there is none, and a
     token that was typed before may do."""
     with contextlib.suppress(PublishError):
-        return (any(map(engines.is_remote, runs)) and auth.hub_token(store, "", oauth)) or ""
+        there = any(engines.is_remote(run) or engines.has_bucket(run) for run in runs)
+        return (there and auth.hub_token(store, "", oauth)) or ""
     return ""
 
 

@@ -24,7 +24,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.hub.client import HubClient
 from finetune.jobs import cost, engines, evaluate, service
 from finetune.jobs.engines import HUB_JOB, LOCAL
-from finetune.jobs.engines.base import Ticket
+from finetune.jobs.engines.base import Ticket, read_ticket
 from finetune.jobs.search import driver
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -298,7 +298,7 @@ class TrainTab:
                 service.resume_run(store, run, token=token or "")
                 return self._shown(store, run) | {self.notice: ""}
             case "move":
-                return self._moving(store, run)
+                return self._moving(store, run, oauth)
             case "threshold":
                 evaluate.save_decision(run, summary, threshold=float(clicked["what"]))
             case "longer":
@@ -347,10 +347,12 @@ class TrainTab:
             self.setup: gr.update(elem_classes=_HIDDEN),
         }
 
-    def _moving(self, store: RunStore, run: Run) -> Updates:
+    def _moving(self, store: RunStore, run: Run, oauth: gr.OAuthToken | None) -> Updates:
         """The form, to choose where a run goes on: on this machine where it was elsewhere."""
         if engines.is_remote(run):
-            service.resume_run(store, run, Ticket())
+            unheard = read_ticket(run).is_unheard  # a job that may be at work is ended first
+            token = auth.hub_token(store, "", oauth) if unheard else None
+            service.resume_run(store, run, Ticket(), token or "")
             return self._shown(store, run) | {self.notice: ""}
         text = gettext(
             "Choose the machine on which {title} goes on, then press Continue. Its own "
