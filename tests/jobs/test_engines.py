@@ -17,9 +17,9 @@ from huggingface_hub import HfApi
 
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, WrongAccount
-from finetune.jobs import engines, scheduler, service, workers
+from finetune.jobs import engines, scheduler, service, train, workers
 from finetune.jobs.engines import frames, spending, supervisor
-from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
+from finetune.jobs.engines.base import Placement, Ticket, read_ticket, write_ticket
 from finetune.jobs.engines.mailbox import Mailbox
 from finetune.jobs.engines.options import HubJobOptions, make_ticket
 from finetune.jobs.scheduler import Queue
@@ -251,6 +251,82 @@ def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(
             assert read_ticket(run).engine == place.engine
             run.append(events.Failed(error="It ended there.", remedy=""))
     assert spending.spent_on(run) == 0.5
+
+
+class LostAfterItsEnd(SimulatedJob):
+    """A job whose machine goes just after its run has finished."""
+
+    def state(self, run: Run, ticket: Ticket) -> Placement:
+        run.append(events.Finished(step=1, seconds=1.0))
+        return Placement("ended", lost=True)
+
+
+def test_a_finished_run_is_not_trained_again_when_its_machine_goes(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "POLL", 0.2)
+    run = store.create(RunConfig())
+    write_ticket(run, Ticket(engine="ray"))
+    assert supervisor.supervise(run, lambda: LostAfterItsEnd(0.0), restarts=3) == 0
+    assert read_ticket(run).attempt == 1
+
+
+def stopped_on(store: RunStore, config: RunConfig, ticket: Ticket) -> Run:
+    """A run that was stopped on an engine."""
+    run = store.create(config)
+    run.append(events.Stopped(step=1, seconds=1.0))
+    write_ticket(run, ticket)
+    return run
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
+    store: RunStore, config: RunConfig, job: Ticket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = stopped_on(store, config, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
+    with pytest.raises(FinetuneError, match=r"on cpu-basic: \$0.01 an hour, at most \$0.00"):
+        service.resume_run(store, run)
+    words = ["--run", run.id, "--runs", str(store.root)]
+    assert train.main(words) == 2
+    assert "The price was not agreed to." in capsys.readouterr().err
+    assert run.events_summary().status == "stopped"
+    service.resume_run(store, run, agreed=True)
+    run.append(events.Finished(step=2, seconds=1.0))
+    assert train.main([*words, "--yes"]) == 2
+    assert "The run is finished." in capsys.readouterr().err
+    # One whose job may be at work is taken up.
+    write_ticket(run, read_ticket(run).model_copy(update={"submitted": 0.0}))
+    run.append(events.Stopped(step=1, seconds=1.0))
+    spending.note(run, 1, 0.5)
+    service.resume_run(store, run)
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_a_run_that_moves_to_a_job_writes_checkpoints_that_can_be_sent(
+    store: RunStore, config: RunConfig, job: Ticket
+) -> None:
+    run = stopped_on(store, config.changed(save_steps=0), Ticket())
+    service.resume_run(store, run, Ticket())
+    assert run.config().save_steps == 0
+    run.append(events.Stopped(step=1, seconds=1.0))
+    service.resume_run(store, run, job)
+    assert run.config().save_steps == 100  # the number of its steps is not known
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_a_file_of_accelerates_is_refused_on_another_engine(
+    store: RunStore, config: RunConfig, job: Ticket, tmp_path: Path
+) -> None:
+    (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\n")
+    config = config.changed(accelerate_config=str(tmp_path / "fsdp.yaml"))
+    run = stopped_on(store, config, Ticket())
+    for begin in (
+        lambda: service.start_run(store, config, job),
+        lambda: service.resume_run(store, run, job),
+    ):
+        with pytest.raises(FinetuneError, match="no launcher reads it on another engine"):
+            begin()
+    assert "no launcher reads it" in begun_by(run, job).error
 
 
 def begun_by(run: Run, ticket: Ticket) -> RunSummary:

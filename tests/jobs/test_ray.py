@@ -261,6 +261,22 @@ def test_one_waits_for_another_and_can_be_stopped_or_deleted(
 
 @pytest.mark.long
 @needs_ray
+def test_a_shared_apps_runs_have_its_limits_and_no_token_on_the_cluster_too(
+    start: Callable[..., Run], config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "7")
+    run = start(config.changed(num_processes=1), nodes=1)
+    until(trains(run))
+    variables = rank_processes(run)["0"].environ()
+    assert variables["FINETUNE_VISITORS"] == "1"
+    assert variables["FINETUNE_MAX_HUB_MB"] == "7"
+    assert variables["HF_TOKEN"] == ""
+    assert variables["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
+
+
+@pytest.mark.long
+@needs_ray
 def test_what_the_cluster_cannot_do_is_said(
     store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes,
     monkeypatch: pytest.MonkeyPatch,

@@ -13,7 +13,7 @@ from finetune.runs.run import Run
 
 __all__ = [
     "HUB_JOB", "LABELS", "LOCAL", "PLACES", "RAY", "carry_out", "end_unheard", "has_bucket",
-    "is_remote", "open_engine", "remove",
+    "is_remote", "may_be_under_way", "open_engine", "remove",
 ]  # fmt: skip
 
 LABELS = {
@@ -57,12 +57,20 @@ def open_engine(ticket: Ticket, token: str = "") -> Engine:
     )
 
 
-def end_unheard(run: Run, token: str = "") -> None:
-    """End an attempt whose start was not heard of, where it may be at work."""
+def may_be_under_way(run: Run) -> bool:
+    """Whether an attempt whose start was not heard of may be at work."""
     from finetune.jobs.engines import spending
 
     ticket = read_ticket(run)
-    if ticket.is_unheard and (ticket.engine == RAY or spending.spent_in(run, ticket.attempt)):
+    return ticket.is_unheard and (
+        ticket.engine == RAY or spending.spent_in(run, ticket.attempt) > 0
+    )
+
+
+def end_unheard(run: Run, token: str = "") -> None:
+    """End an attempt whose start was not heard of, where it may be at work."""
+    if may_be_under_way(run):
+        ticket = read_ticket(run)
         open_engine(ticket, token).remove(run, ticket)
 
 

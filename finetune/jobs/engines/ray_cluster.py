@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from finetune.errors import JobError
+from finetune.jobs import workers
 from finetune.jobs.engines import attempt, ray_machines, ray_node
 from finetune.jobs.engines.base import Placement, Ticket
 from finetune.jobs.engines.options import RayOptions
@@ -122,21 +123,15 @@ def _options(ticket: Ticket) -> RayOptions:
 
 def _check_config(run: Run, ticket: Ticket) -> int:
     """How many processes the run has, as the cluster can start them."""
-    config, nodes = run.config(), _options(ticket).nodes
-    if config.accelerate_config:
-        raise JobError(
-            "accelerate_config is {file!r}, and on a Ray cluster no launcher reads it.",
-            "Leave it empty.",
-            file=config.accelerate_config,
-        )
-    if config.num_processes < nodes:
+    processes, nodes = run.config().num_processes, _options(ticket).nodes
+    if processes < nodes:
         raise JobError(
             "num_processes is {processes}, and they cannot be spread over {nodes} machines.",
             "Set num_processes to {nodes} or more, or nodes to {processes}.",
-            processes=config.num_processes,
+            processes=processes,
             nodes=nodes,
         )
-    return config.num_processes
+    return processes
 
 
 def _strategy(ranks: int, nodes: int) -> str:
@@ -153,6 +148,7 @@ def _start_actors(
 
     arguments = ["-m", "finetune", "train", "--run", str(run.folder.resolve())]
     variables = {attempt.ATTEMPT: str(ticket.attempt), "PYTHONUNBUFFERED": "1"}
+    variables |= workers.visitors_environment()
     ray.cloudpickle.register_pickle_by_value(ray_node)
     actor = ray.remote(ray_node.RankProcess)
     ranks = group.bundle_count
