@@ -161,11 +161,11 @@ def resume_price(run: Run) -> HubJobOptions | None:
 
 def move_run(store: RunStore, run: Run, ticket: Ticket, token: str = "") -> None:
     """Let a run that is not under way go on with another ticket."""
-    if ticket.engine != LOCAL:
-        config = cost.with_checkpoints(store, run.config())
-        check_config(config, ticket)
-        run.replace_config(config)
+    config = run.config()
+    check_config(config, ticket)
     engines.end_unheard(run, token)
+    if ticket.engine != LOCAL:
+        run.replace_config(cost.with_checkpoints(store, config))
     write_ticket(run, ticket.after(read_ticket(run)))
 
 

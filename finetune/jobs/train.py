@@ -176,6 +176,8 @@ def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Na
         )
     engine_arguments.agree(args, ticket or former)
     if ticket is not None:
+        if run.is_alive():
+            raise StoreError("{id} is being worked on.", "Try again in a moment.", id=run.id)
         service.move_run(store, run, ticket)
     if status in ENDED:
         run.resume()
