@@ -68,6 +68,10 @@ class JobError(FinetuneError):
     """A worker process cannot be started or stopped."""
 
 
+class WrongAccount(JobError):
+    """A token is of an account that does not see what is asked for."""
+
+
 class PublishError(FinetuneError):
     """The Hub refused the push, or did not answer."""
 

@@ -14,6 +14,7 @@ from finetune.jobs import check, cost, engines, scheduler, workers
 from finetune.jobs.background import current_state, store_lock
 from finetune.jobs.engines import LOCAL
 from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
+from finetune.jobs.engines.options import HubJobOptions, check_config
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
 from finetune.owners import Limits
@@ -73,6 +74,7 @@ def check_start(
     """See that `start_runs` would take these; raises what it would raise."""
     _check_visitors_ticket(store, ticket)
     for config in configs:
+        check_config(config, ticket or Ticket())
         _check(store, config)
     _check_share(store, len(configs), len(configs))
 
@@ -149,12 +151,37 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
         )
 
 
-def resume_run(store: RunStore, run: Run, ticket: Ticket | None = None, token: str = "") -> None:
+def resume_price(run: Run) -> HubJobOptions | None:
+    """What the job takes and costs that a run would go on with; None where no new one is billed."""
+    ticket = read_ticket(run)
+    if ticket.job or not ticket.options.get("price") or engines.may_be_under_way(run):
+        return None
+    return HubJobOptions(**ticket.options)
+
+
+def move_run(store: RunStore, run: Run, ticket: Ticket, token: str = "") -> None:
+    """Let a run that is not under way go on with another ticket."""
+    config = run.config()
+    check_config(config, ticket)
+    engines.end_unheard(run, token)
+    if ticket.engine != LOCAL:
+        run.replace_config(cost.with_checkpoints(store, config))
+    write_ticket(run, ticket.after(read_ticket(run)))
+
+
+def resume_run(
+    store: RunStore,
+    run: Run,
+    ticket: Ticket | None = None,
+    token: str = "",
+    agreed: bool = False,
+) -> None:
     """Let a run that ended before its last step go on from its last checkpoint, in its turn.
 
     Args:
-        ticket: the engine it goes on with; the former one if None.
+        ticket: the engine it goes on with, whose price was agreed to; the former one if None.
         token: of the Hub, for an engine that asks it.
+        agreed: whether that was done for the former one, see `resume_price`.
     """
     with store_lock(store):
         run = store.get(run.id)
@@ -179,7 +206,15 @@ def resume_run(store: RunStore, run: Run, ticket: Ticket | None = None, token: s
         if former.job:  # it is followed to its end first, and goes on
             run.stop_file.unlink(missing_ok=True)
         elif ticket is not None:
-            write_ticket(run, ticket.model_copy(update={"attempt": former.attempt}))
+            move_run(store, run, ticket, token or scheduler.kept_token(run.id))
+        elif not agreed and (price := resume_price(run)):
+            raise JobError(
+                "It goes on as a job on {flavor}: ${price:.2f} an hour, at most ${most:.2f}.",
+                "Send agreed as True to pay that.",
+                flavor=price.flavor,
+                price=price.price,
+                most=price.most,
+            )
         scheduler.keep_token(run.id, token)
         Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)
@@ -215,13 +250,12 @@ def stop_run(
 
 def delete_run(store: RunStore, run: Run, token: str = "") -> None:
     """Remove a run, its model, its events and its log; one that trains is ended first. What it has
-    on another engine, which may ask for a `token` of the Hub, is removed too."""
-    if (ticket := read_ticket(run)).engine != LOCAL and ticket.attempt:
-        engine = engines.open_engine(ticket, token or scheduler.kept_token(run.id))
+    on other engines is removed too: with the token kept for it, or else with `token`."""
+    if engines.is_remote(run) or engines.has_bucket(run):
         followed = run.is_alive()
         workers.kill_worker(run)
         try:
-            engine.remove(run, ticket)
+            engines.remove(run, scheduler.kept_token(run.id) or token)
         except FinetuneError:
             if followed:
                 Queue(store.root).add(run.id, run.owner)

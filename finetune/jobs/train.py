@@ -21,10 +21,11 @@ from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.environment import caches, logs
 from finetune.errors import FinetuneError, JobError, StoreError
-from finetune.jobs import background, check, cost, engines, pipeline, workers
+from finetune.jobs import background, check, cost, engines, pipeline, service, workers
 from finetune.jobs.engines import LOCAL, attempt
 from finetune.jobs.engines import arguments as engine_arguments
 from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
+from finetune.jobs.engines.options import check_config
 from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.scheduler import Queue
 from finetune.messages import message as _
@@ -70,10 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_arguments(parser)
     args = parser.parse_args(arguments)
     try:
-        ticket = engine_arguments.ticket_from_arguments(args)
-        if ticket is not None:
-            engine_arguments.agree(args, ticket)
-        run = _open_run(args, ticket)
+        run = _open_run(args, engine_arguments.ticket_from_arguments(args))
         distributed.check_accelerate_config(run.config())
     except (FinetuneError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -139,7 +137,7 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
         run = attempt.as_attempt(store.get(folder.name))
         run.config()
         if main_process and not attempt.is_attempt():
-            _take_up(store, run, ticket)
+            _take_up(store, run, ticket, args)
         return run if main_process else _RankView(run.folder.parent, run.config())
     values: dict[str, Any] = {}
     if args.config:
@@ -153,24 +151,35 @@ def _open_run(args: argparse.Namespace, ticket: Ticket | None) -> Run:
         return _RankView(args.runs, run_config)
     if ticket is not None and ticket.engine != LOCAL:
         run_config = cost.with_checkpoints(store, run_config)
+        check_config(run_config, ticket)
+        engine_arguments.agree(args, ticket)
     run = store.create(run_config)
     if ticket is not None:
         write_ticket(run, ticket)
     return run
 
 
-def _take_up(store: RunStore, run: Run, ticket: Ticket | None) -> None:
+def _take_up(store: RunStore, run: Run, ticket: Ticket | None, args: argparse.Namespace) -> None:
     """Let a run go on, with another engine where one is named."""
-    former = read_ticket(run)
+    former, status = read_ticket(run), store.summary(run).status
     if former.job and ticket is not None and ticket.engine != former.engine:
         raise JobError(
             "A job of this run is under way on {engine}.",
             "Follow it with --engine {engine}; once it has ended or is stopped, move it.",
             engine=former.engine,
         )
-    if ticket is not None and not former.job:
-        write_ticket(run, ticket.model_copy(update={"attempt": former.attempt}))
-    if not former.job and store.summary(run).status in ENDED:
+    if former.job:
+        return
+    if status in ENDED - service.RESUMABLE:
+        raise JobError(
+            "The run is {status}.", "Only one that ended too early can go on.", status=_(status)
+        )
+    engine_arguments.agree(args, ticket or former)
+    if ticket is not None:
+        if run.is_alive():
+            raise StoreError("{id} is being worked on.", "Try again in a moment.", id=run.id)
+        service.move_run(store, run, ticket)
+    if status in ENDED:
         run.resume()
 
 

@@ -88,17 +88,22 @@ def empty_folder(job: JobFolder) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a worker; without a token where the app is shared, for a visitor must not
-    read with its owner's what is private or gated."""
+    """The environment of a worker."""
     variables = {"WANDB_DIR": os.getcwd(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **os.environ}
     variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
     paths = [str(_SOURCE), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
     variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
+    return variables | visitors_environment()
+
+
+def visitors_environment() -> dict[str, str]:
+    """What the environment of a shared app's worker has on any machine: visitors' limits, and no
+    token, for a visitor must not read with its owner's what is private or gated."""
     if not owners.is_shared():
-        return variables
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        variables.pop(name, None)
-    return variables | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+        return {}
+    limits = {name: text for name, text in os.environ.items() if name.startswith("FINETUNE_MAX_")}
+    no_token = {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": "", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+    return limits | no_token | {"FINETUNE_VISITORS": "1"}
 
 
 def record_worker(job: JobFolder, pid: int, accelerators: Sequence[str] = ()) -> None:

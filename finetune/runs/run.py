@@ -1,7 +1,7 @@
 """A training run's folder: a job's folder (`job_folder`) with a configuration and a model.
 
 <run id>/
-    config.json     the immutable RunConfig
+    config.json     the RunConfig; a move to another engine may set its save_steps
     engine.json     where it is carried out, unless here (`jobs.engines.base.Ticket`)
     about.json      title, tags and note (`RunMetadata`)
     checkpoints/    what a run needs to go on, one folder a step; gone when it has finished
@@ -80,6 +80,10 @@ class Run(JobFolder):
                 id=self.id,
                 error=error,
             ) from error
+
+    def replace_config(self, config: RunConfig) -> None:
+        """Write another configuration, of the same training."""
+        write_atomically(self.folder / "config.json", config.to_json())
 
     def pinned_config(self) -> RunConfig:
         """The configuration, a Hub dataset at the commit that the run first read."""

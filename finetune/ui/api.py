@@ -233,10 +233,15 @@ class Api:
             service.stop_run(store, store.get(run_id), discard=discard)
             return _status(store, run_id)
 
-    def resume_run(self, request: gr.Request, run_id: str) -> dict:
-        """Let a run that ended too early go on from its last checkpoint."""
+    def resume_run(self, request: gr.Request, run_id: str, agreed: bool = False) -> dict:
+        """Let a run that ended too early go on from its last checkpoint.
+
+        Args:
+            agreed: whether a person has agreed to the price of a new Hugging Face Job, where the
+                run was carried out by such; without it the answer is that price.
+        """
         with self._store_of(request) as store:
-            service.resume_run(store, store.get(run_id))
+            service.resume_run(store, store.get(run_id), agreed=agreed)
             return _status(store, run_id)
 
 

@@ -9,18 +9,20 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from huggingface_hub import HfApi
 
 from finetune.config import RunConfig
-from finetune.errors import FinetuneError
-from finetune.jobs import engines, service, workers
+from finetune.errors import FinetuneError, WrongAccount
+from finetune.jobs import engines, scheduler, service, train, workers
 from finetune.jobs.engines import frames, spending, supervisor
-from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
+from finetune.jobs.engines.base import Placement, Ticket, read_ticket, write_ticket
 from finetune.jobs.engines.mailbox import Mailbox
-from finetune.jobs.engines.options import make_ticket
+from finetune.jobs.engines.options import HubJobOptions, make_ticket
+from finetune.jobs.scheduler import Queue
 from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -99,7 +101,7 @@ def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
     whole = service.start_run(store, config)
     wait(store, whole, "finished")
     run = service.start_run(store, config)
-    for place in (job, Ticket()):
+    for place in (job, Ticket(), job):
         last = run.events_summary().step
         wait(store, run, when=lambda summary: summary.step > last + 20)  # noqa: B023
         service.stop_run(store, run)
@@ -110,7 +112,7 @@ def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
     wait(store, run, "finished")
     assert weights(run) == weights(whole)
     assert dict(steps(run)) == dict(steps(whole))
-    assert read_ticket(run).attempt == 1
+    assert read_ticket(run).attempt == 2
 
 
 @pytest.mark.long
@@ -219,6 +221,114 @@ def test_what_many_jobs_send_is_all_written_down(
         assert run.events_summary().error == "The run's process has ended without a word."
 
 
+@pytest.fixture
+def nothing_begins(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that are resumed wait; the test takes the worker's part."""
+
+    def leave(store: RunStore) -> None:
+        for run_id in Queue(store.root).waiting():
+            Queue(store.root).remove(run_id)
+
+    monkeypatch.setattr(scheduler, "dispatch_queue", leave)
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "POLL", 0.2)
+    run, remote = store.create(RunConfig()), Ticket(engine="hub-job")
+    write_ticket(run, remote)
+    for attempt in (1, 2):
+        begin = read_ticket(run).sent
+        assert supervisor.supervise(run, lambda: SimulatedJob(0.4)) == 1
+        spending.note(run, attempt, 0.25)
+        ticket = read_ticket(run)
+        assert ticket.attempt == attempt
+        assert ticket.sent > begin
+        for place in (Ticket(), remote):
+            service.resume_run(store, run, place)
+            assert read_ticket(run).engine == place.engine
+            run.append(events.Failed(error="It ended there.", remedy=""))
+    assert spending.spent_on(run) == 0.5
+
+
+class LostAfterItsEnd(SimulatedJob):
+    """A job whose machine goes just after its run has finished."""
+
+    def state(self, run: Run, ticket: Ticket) -> Placement:
+        run.append(events.Finished(step=1, seconds=1.0))
+        return Placement("ended", lost=True)
+
+
+def test_a_finished_run_is_not_trained_again_when_its_machine_goes(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "POLL", 0.2)
+    run = store.create(RunConfig())
+    write_ticket(run, Ticket(engine="ray"))
+    assert supervisor.supervise(run, lambda: LostAfterItsEnd(0.0), restarts=3) == 0
+    assert read_ticket(run).attempt == 1
+
+
+def stopped_on(store: RunStore, config: RunConfig, ticket: Ticket) -> Run:
+    """A run that was stopped on an engine."""
+    run = store.create(config)
+    run.append(events.Stopped(step=1, seconds=1.0))
+    write_ticket(run, ticket)
+    return run
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
+    store: RunStore, config: RunConfig, job: Ticket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = stopped_on(store, config, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
+    with pytest.raises(FinetuneError, match=r"on cpu-basic: \$0.01 an hour, at most \$0.00"):
+        service.resume_run(store, run)
+    words = ["--run", run.id, "--runs", str(store.root)]
+    assert train.main(words) == 2
+    assert "The price was not agreed to." in capsys.readouterr().err
+    assert run.events_summary().status == "stopped"
+    service.resume_run(store, run, agreed=True)
+    run.append(events.Finished(step=2, seconds=1.0))
+    assert train.main([*words, "--yes"]) == 2
+    assert "The run is finished." in capsys.readouterr().err
+    # One whose job may be at work is taken up.
+    write_ticket(run, read_ticket(run).model_copy(update={"submitted": 0.0}))
+    run.append(events.Stopped(step=1, seconds=1.0))
+    spending.note(run, 1, 0.5)
+    service.resume_run(store, run)
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_a_run_that_moves_to_a_job_writes_checkpoints_that_can_be_sent(
+    store: RunStore, config: RunConfig, job: Ticket
+) -> None:
+    run = stopped_on(store, config.changed(save_steps=0), Ticket())
+    service.resume_run(store, run, Ticket())
+    assert run.config().save_steps == 0
+    run.append(events.Stopped(step=1, seconds=1.0))
+    service.resume_run(store, run, job)
+    assert run.config().save_steps == 100  # the number of its steps is not known
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_a_file_of_accelerates_is_refused_on_another_engine(
+    store: RunStore, config: RunConfig, job: Ticket, tmp_path: Path
+) -> None:
+    (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\n")
+    config = config.changed(accelerate_config=str(tmp_path / "fsdp.yaml"))
+    run = stopped_on(store, config, Ticket())
+    for begin in (
+        lambda: service.start_run(store, config, job),
+        lambda: service.resume_run(store, run, job),
+    ):
+        with pytest.raises(FinetuneError, match="no launcher reads it on another engine"):
+            begin()
+    assert "no launcher reads it" in begun_by(run, job).error
+
+
 def begun_by(run: Run, ticket: Ticket) -> RunSummary:
     """What is known of a run whose worker has tried to submit it."""
     write_ticket(run, ticket)
@@ -266,6 +376,76 @@ def test_a_second_job_of_a_run_is_refused_while_the_first_lives(
     assert f"A former job of this run, {alive.id}, is still at work" in summary.error
     assert len(hub.jobs.all) == 1
     api.cancel_job(job_id=alive.id, namespace="ada")
+
+
+@pytest.fixture
+def sleeping_job(hub: LoopbackHub, job: Ticket) -> Ticket:
+    """The ticket of jobs that sleep."""
+    hub.jobs.prepare = lambda _command, variables: (["sleep", "60"], variables)
+    return job
+
+
+@pytest.mark.usefixtures("nothing_begins")
+@pytest.mark.parametrize("started", [True, False])
+def test_a_job_whose_start_was_not_heard_of_costs_and_ends_when_its_run_moves_or_goes(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, sleeping_job: Ticket, started: bool
+) -> None:
+    most = HubJobOptions(**sleeping_job.options).most
+    for move in (True, False):
+        fault: dict[str, Any] = {"cut": True, "after": 20} if started else {"status": 503}
+        hub.fail(method="POST", path=r"/api/jobs/ada$", **fault)
+        run = store.create(config)
+        assert begun_by(run, sleeping_job).status == "failed"
+        assert spending.spent_on(run) == pytest.approx(most)
+        assert hub.buckets[BUCKET].files
+        if move:
+            service.resume_run(store, run, Ticket())
+            assert [job.stage for job in hub.jobs.all.values()] == ["CANCELED"] * started
+        service.delete_run(store, run)
+        assert bool(hub.jobs.all) == started
+        assert all(job.stage == "CANCELED" for job in hub.jobs.all.values())
+        assert spending.spent_on(run) < most
+        assert not hub.buckets[BUCKET].files
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
+    hub: LoopbackHub,
+    store: RunStore,
+    config: RunConfig,
+    sleeping_job: Ticket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = store.create(config)
+    ticket = write_ticket(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
+    run.append(events.Resumed(step=0))
+    name = engines.open_engine(ticket).submit(run, ticket)
+    ticket = write_ticket(run, read_ticket(run).model_copy(update={"job": name}))
+    hub.add_user("eves-token", "eve")
+    monkeypatch.setenv("HF_TOKEN", "eves-token")
+    engine = engines.open_engine(ticket)
+    for ask in (engine.state, engine.fetch, engine.remove):
+        with pytest.raises(
+            WrongAccount, match=r"is ada's, and this token is eve's\. Sign in as ada"
+        ):
+            ask(run, ticket)
+    monkeypatch.setattr(supervisor, "POLL", 0.1)
+    assert "Sign in as ada" in begun_by(run, ticket).remedy
+    assert read_ticket(run).job == name
+    assert hub.jobs.last.stage in ("SCHEDULING", "RUNNING")
+    scheduler.keep_token(run.id, TOKEN)
+    service.delete_run(store, run, "eves-token")
+    assert hub.jobs.last.stage == "CANCELED"
+
+
+@pytest.mark.usefixtures("nothing_begins")
+def test_a_run_whose_bucket_is_gone_can_be_deleted(
+    hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
+) -> None:
+    run = store.create(config)
+    write_ticket(run, job.model_copy(update={"attempt": 1, "submitted": 1.0, "kept_in": ("ada",)}))
+    service.delete_run(store, run)
+    assert store.runs() == []
 
 
 def test_an_image_without_python_is_named(

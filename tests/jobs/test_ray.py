@@ -259,6 +259,20 @@ def test_one_waits_for_another_and_can_be_stopped_or_deleted(
     assert ended(store, third) == "finished", third.log_tail()
 
 
+def test_a_shared_apps_runs_have_its_limits_and_no_token_on_another_machine_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert workers.visitors_environment() == {}
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "7")
+    monkeypatch.setenv("HF_TOKEN", "the-owners")
+    variables = workers.visitors_environment()
+    assert variables["FINETUNE_VISITORS"] == "1"
+    assert variables["FINETUNE_MAX_HUB_MB"] == "7"
+    assert variables["HF_TOKEN"] == ""
+    assert variables["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
+
+
 @pytest.mark.long
 @needs_ray
 def test_what_the_cluster_cannot_do_is_said(

@@ -67,4 +67,4 @@ def resume(store: RunStore, run: Run, ticket: Ticket | None = None) -> None:
     """Let it go on, once its former worker has left."""
     while run.is_alive():
         time.sleep(0.05)
-    service.resume_run(store, run, ticket)
+    service.resume_run(store, run, ticket, agreed=True)

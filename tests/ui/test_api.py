@@ -15,7 +15,10 @@ import pytest
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 
+from finetune.config import RunConfig
 from finetune.jobs import scheduler, workers
+from finetune.jobs.engines.base import Ticket, write_ticket
+from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.jobs.test_service import until
@@ -122,6 +125,17 @@ def test_a_run_is_started_stopped_and_resumed_by_a_program(
         client.predict(run, True, api_name="/stop_run")
         until(lambda: status() == "stopped")
     assert not store.get(run).has_model()
+
+
+def test_a_program_agrees_to_the_price_of_a_job_before_one_is_begun(
+    client: Client, store: RunStore
+) -> None:
+    run = store.create(RunConfig())
+    run.append(events.Stopped(step=1, seconds=1.0))
+    options = {"flavor": "t4-small", "minutes": 30, "price": 0.4}
+    write_ticket(run, Ticket(engine="hub-job", options=options, attempt=1, submitted=1.0))
+    with pytest.raises(AppError, match=r"on t4-small: \$0.40 an hour, at most \$0.20. Send agreed"):
+        client.predict(run.id, api_name="/resume_run")
 
 
 @pytest.mark.slow

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from finetune.config import RunConfig
+from finetune.jobs.engines.base import Ticket, write_ticket
+from finetune.runs import events
 from tests.conftest import TOKEN
 from tests.support.browser import App, choose_bundled, fill_toy, press_train
 from tests.support.engines import let_jobs_train
@@ -56,3 +59,21 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
     page.get_by_label("sentence2").fill("a cat sees the dog .")
     page.get_by_label("sentence2").press("Enter")
     expect(page.locator("#label")).to_contain_text("equivalent")
+
+
+def test_the_price_of_a_new_job_is_asked_for_before_a_run_goes_on(app: App, page: Page) -> None:
+    run = app.store.create(RunConfig(name="billed"))
+    run.append(events.Stopped(step=1, seconds=1.0))
+    options = {"flavor": "t4-small", "minutes": 30, "price": 0.4}
+    write_ticket(run, Ticket(engine="hub-job", options=options, attempt=1, submitted=1.0))
+    page.goto(f"{app.url}?tab=runs&run={run.id}")
+    page.locator("#run-resume").click()
+    expect(page.locator("#resume-asked")).to_contain_text("t4-small, $0.40 an hour")
+    expect(page.locator("#resume-asked")).to_contain_text("at most $0.20")
+    page.locator("#resume-leave").click()
+    expect(page.locator("#resume-asked")).to_be_hidden()
+    page.goto(f"{app.url}?tab=train&run={run.id}")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("#train-message")).to_contain_text("Choose the machine on which billed")
+    expect(page.locator("#engine input")).to_have_value("Hugging Face Job")
+    assert run.events_summary().status == "stopped"

@@ -11,7 +11,10 @@ from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.run import Run
 
-__all__ = ["HUB_JOB", "LABELS", "LOCAL", "PLACES", "RAY", "carry_out", "is_remote", "open_engine"]
+__all__ = [
+    "HUB_JOB", "LABELS", "LOCAL", "PLACES", "RAY", "carry_out", "end_unheard", "has_bucket",
+    "is_remote", "may_be_under_way", "open_engine", "remove",
+]  # fmt: skip
 
 LABELS = {
     LOCAL: _("This machine"),
@@ -24,6 +27,11 @@ PLACES = {HUB_JOB: 100, RAY: 8}  # runs at a time; this machine's are its device
 def is_remote(run: Run) -> bool:
     """Whether a run is carried out elsewhere; its worker here only follows it."""
     return read_ticket(run).engine != LOCAL
+
+
+def has_bucket(run: Run) -> bool:
+    """Whether a bucket on the Hub holds something of a run, wherever it is carried out now."""
+    return bool(read_ticket(run).kept_in)
 
 
 def open_engine(ticket: Ticket, token: str = "") -> Engine:
@@ -47,6 +55,32 @@ def open_engine(ticket: Ticket, token: str = "") -> Engine:
         engine=ticket.engine,
         engines=", ".join(LABELS),
     )
+
+
+def may_be_under_way(run: Run) -> bool:
+    """Whether an attempt whose start was not heard of may be at work."""
+    from finetune.jobs.engines import spending
+
+    ticket = read_ticket(run)
+    return ticket.is_unheard and (
+        ticket.engine == RAY or spending.spent_in(run, ticket.attempt) > 0
+    )
+
+
+def end_unheard(run: Run, token: str = "") -> None:
+    """End an attempt whose start was not heard of, where it may be at work."""
+    if may_be_under_way(run):
+        ticket = read_ticket(run)
+        open_engine(ticket, token).remove(run, ticket)
+
+
+def remove(run: Run, token: str = "") -> None:
+    """End what a run has under way on other engines, and remove what they keep of it."""
+    ticket = read_ticket(run)
+    if ticket.kept_in:
+        open_engine(Ticket(engine=HUB_JOB), token).remove(run, ticket)
+    if ticket.engine == RAY and ticket.attempt:
+        open_engine(ticket).remove(run, ticket)
 
 
 def carry_out(run: Run, token: str = "", show: Callable[[Event], None] = lambda event: None) -> int:

@@ -6,6 +6,7 @@ machine, knows whether it lives, carries its output and its results here, and ha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -29,6 +30,7 @@ class Ticket(BaseModel, frozen=True, defer_build=True):
     job: str = ""  # the engine's name of the attempt under way; empty where there is none
     submitted: float = 0.0  # when that was, in seconds since the epoch
     sent: int = 0  # bytes of `events.jsonl` that the attempt was given to begin with
+    kept_in: tuple[str, ...] = ()  # whose buckets on the Hub hold something of the run
 
     @property
     def place(self) -> str:
@@ -36,6 +38,16 @@ class Ticket(BaseModel, frozen=True, defer_build=True):
         place."""
         flavor = self.options.get("flavor", "")
         return f"{self.engine} {flavor}".strip()
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether an attempt may have begun, and nobody could write that down."""
+        return bool(self.attempt) and not (self.submitted or self.job)
+
+    def after(self, former: Ticket) -> Ticket:
+        """This ticket for a run that had the `former` one: its next attempt is a new one."""
+        kept = {"attempt": former.attempt, "sent": former.sent, "kept_in": former.kept_in}
+        return self.model_copy(update=kept | {"submitted": former.submitted or time.time()})
 
 
 def read_ticket(run: Run) -> Ticket:
@@ -89,7 +101,8 @@ class Engine(Protocol):
         """Ask the attempt to save and to end; or end it `now`."""
 
     def remove(self, run: Run, ticket: Ticket) -> None:
-        """End the run's attempt, where one is under way, and remove what the engine keeps of it."""
+        """End what the run has under way, also an attempt whose start was not heard of, and remove
+        what the engine keeps of it."""
 
     def fetch(self, run: Run, ticket: Ticket) -> bytes:
         """Put what an ended attempt has saved into the run's folder; its whole `events.jsonl`, or

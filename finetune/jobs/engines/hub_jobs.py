@@ -14,10 +14,10 @@ from pathlib import Path
 
 from huggingface_hub import JobInfo
 
-from finetune.errors import JobError, PublishError
-from finetune.hub.client import HubClient
+from finetune.errors import JobError, PublishError, WrongAccount
+from finetune.hub.client import HubClient, NoAnswer
 from finetune.jobs.engines import mailbox, spending
-from finetune.jobs.engines.base import Placement, Ticket
+from finetune.jobs.engines.base import HUB_JOB, Placement, Ticket, write_ticket
 from finetune.jobs.engines.mailbox import Mailbox
 from finetune.jobs.engines.options import HubJobOptions
 from finetune.messages import message as _
@@ -89,15 +89,21 @@ class HubJobs:
         limits = options.dollars_a_run, options.dollars_a_day
         spending.reserve(run, ticket.attempt, options.most, *limits)
         try:
-            return self._start(run, ticket, namespace)
+            box = self._send(run, ticket, namespace)
+        except PublishError:
+            spending.note(run, ticket.attempt, 0.0)
+            raise
+        try:
+            return self._start(run, ticket, namespace, box)
+        except NoAnswer:  # it may have been started all the same
+            raise
         except PublishError:
             spending.note(run, ticket.attempt, 0.0)
             raise
 
-    def _start(self, run: Run, ticket: Ticket, namespace: str) -> str:
-        """Send the run and start its job; the job's name."""
+    def _start(self, run: Run, ticket: Ticket, namespace: str, box: Mailbox) -> str:
+        """Start the job of a run that was sent; the job's name."""
         options = _options(ticket)
-        box = self._send(run, ticket, namespace)
         variables = {
             "FINETUNE_BUCKET": f"{namespace}/{_BUCKET}",
             "FINETUNE_CODE": box.path(mailbox.CODE),
@@ -141,14 +147,10 @@ class HubJobs:
 
     def _begun(self, run: Run, ticket: Ticket, namespace: str) -> str:
         """The job of this attempt, where it was started and nobody could write that down."""
-
-        def ask() -> list[JobInfo]:
-            return list(self._api.list_jobs(labels={_LABEL: run.id}, namespace=namespace))
-
-        for job in self._client.call(_("Looking for jobs of this run"), ask):
-            if job.status is None or job.status.stage not in _LIVE:
+        for job in self._jobs(run, namespace):
+            if not _is_live(job):
                 continue
-            if (job.labels or {}).get("attempt") == str(ticket.attempt):
+            if _attempt(job) == ticket.attempt:
                 return f"{namespace}/{job.id}"
             raise JobError(
                 "A former job of this run, {job}, is still at work.",
@@ -157,12 +159,45 @@ class HubJobs:
             )
         return ""
 
+    def _jobs(self, run: Run, namespace: str) -> list[JobInfo]:
+        """All jobs of the run that the Hub still lists."""
+
+        def ask() -> list[JobInfo]:
+            return list(self._api.list_jobs(labels={_LABEL: run.id}, namespace=namespace))
+
+        try:
+            return self._client.call(_("Looking for jobs of this run"), ask)
+        except PublishError as error:
+            self._check_absent(error, namespace)
+            return []
+
+    def _check_absent(self, error: PublishError, namespace: str) -> None:
+        """See that an error says that something is not there. To other accounts than its own the
+        Hub says so too of what is.
+
+        Raises:
+            PublishError: the error, where it says something else.
+            WrongAccount: where the token is not of the namespace.
+        """
+        if "404" not in error.fact:
+            raise error
+        account = self._client.account()
+        if namespace not in account.namespaces:
+            raise WrongAccount(
+                "What the run has on the Hub is {namespace}'s, and this token is {name}'s.",
+                "Sign in as {namespace}, or give a token of theirs.",
+                namespace=namespace,
+                name=account.name,
+            ) from None
+
     def _send(self, run: Run, ticket: Ticket, namespace: str) -> Mailbox:
-        """Put what the job needs into the bucket."""
-        bucket = f"{namespace}/{_BUCKET}"
-        box = Mailbox(self._api, bucket, run.id, ticket.attempt)
+        """Put what the job needs into the bucket, and note in the run's ticket whose that is."""
+        box = self._box(run, ticket, namespace)
+        kept_in = tuple(dict.fromkeys((*ticket.kept_in, namespace)))
+        write_ticket(run, ticket.model_copy(update={"kept_in": kept_in}))
 
         def send() -> None:
+            bucket = f"{namespace}/{_BUCKET}"
             self._api.create_bucket(bucket, private=True, exist_ok=True)
             with tempfile.TemporaryDirectory() as folder:
                 packed = Path(folder) / mailbox.RUN
@@ -180,9 +215,8 @@ class HubJobs:
                 lambda: self._api.inspect_job(job_id=job_id, namespace=namespace),
             )
         except PublishError as error:
-            if "404" in error.fact:
-                return Placement("ended", reason=_("The Hub knows no job {job}.", job=ticket.job))
-            raise
+            self._check_absent(error, namespace)
+            return Placement("ended", reason=_("The Hub knows no job {job}.", job=ticket.job))
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
             return Placement("running" if stage == "RUNNING" else "waiting")
@@ -216,30 +250,56 @@ class HubJobs:
             )
         else:
             content = mailbox.stop_content(run)
-            box = self._box(run, ticket)
+            box = self._box(run, ticket, namespace)
             self._client.call(_("Stopping the job"), lambda: box.put({mailbox.STOP: content}))
 
     def fetch(self, run: Run, ticket: Ticket) -> bytes:
-        box = self._box(run, ticket)
+        namespace = ticket.job.split("/")[0]
+        box = self._box(run, ticket, namespace)
         try:
             return self._client.call(
                 _("Fetching what was saved"), lambda: box.fetch(run), patience=_TRANSFER
             )
-        except PublishError as error:
-            if "404" in error.fact:  # the bucket was deleted
-                return b""
-            raise
+        except PublishError as error:  # the bucket was deleted
+            self._check_absent(error, namespace)
+            return b""
+
+    def _end(self, run: Run, ticket: Ticket) -> None:
+        """End the run's jobs, and note what the present attempt has cost."""
+        jobs = [(place, job) for place in ticket.kept_in for job in self._jobs(run, place)]
+        under_way = bool(ticket.job) or ticket.is_unheard
+        if ticket.is_unheard:
+            spending.note(run, ticket.attempt, 0.0)  # where none of them is its
+        for namespace, job in jobs:
+            update = {"job": f"{namespace}/{job.id}", "attempt": _attempt(job)}
+            of_job = ticket.model_copy(update=update)
+            if _is_live(job):
+                self.stop(run, of_job, now=True)
+            elif not (under_way and _attempt(job) == ticket.attempt):
+                continue
+            if ticket.engine == HUB_JOB:
+                self.state(run, of_job)  # which notes what it has cost
 
     def remove(self, run: Run, ticket: Ticket) -> None:
-        if ticket.job and self.state(run, ticket).status != "ended":
-            self.stop(run, ticket, now=True)
-            self.state(run, ticket)  # which notes what it has cost
-        self._client.call(_("Emptying the bucket"), self._box(run, ticket).empty)
+        self._end(run, ticket)
+        for namespace in ticket.kept_in:
+            box = self._box(run, ticket, namespace)
+            try:
+                self._client.call(_("Emptying the bucket"), box.empty)
+            except PublishError as error:  # the bucket was deleted
+                self._check_absent(error, namespace)
 
-    def _box(self, run: Run, ticket: Ticket) -> Mailbox:
-        namespace = ticket.job.split("/")[0] or _options(ticket).namespace
-        bucket = f"{namespace or self._client.account().name}/{_BUCKET}"
-        return Mailbox(self._api, bucket, run.id, ticket.attempt)
+    def _box(self, run: Run, ticket: Ticket, namespace: str) -> Mailbox:
+        return Mailbox(self._api, f"{namespace}/{_BUCKET}", run.id, ticket.attempt)
+
+
+def _is_live(job: JobInfo) -> bool:
+    return job.status is not None and job.status.stage in _LIVE
+
+
+def _attempt(job: JobInfo) -> int:
+    """The attempt of its run that a job carries out."""
+    return int((job.labels or {}).get("attempt", 0))
 
 
 def _options(ticket: Ticket) -> HubJobOptions:

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from finetune.errors import ConfigError
+from finetune.config import RunConfig
+from finetune.errors import ConfigError, JobError
 from finetune.jobs.engines.base import HUB_JOB, LOCAL, RAY, Ticket
 from finetune.messages import message as _
 
@@ -53,6 +54,16 @@ class RayOptions(BaseModel):
 
 
 OPTIONS: dict[str, type[BaseModel]] = {HUB_JOB: HubJobOptions, RAY: RayOptions}
+
+
+def check_config(config: RunConfig, ticket: Ticket) -> None:
+    """See that a ticket's engine can carry out a run of this configuration."""
+    if ticket.engine != LOCAL and config.accelerate_config:
+        raise JobError(
+            "accelerate_config is {file!r}, and no launcher reads it on another engine.",
+            "Leave it empty.",
+            file=config.accelerate_config,
+        )
 
 
 def make_ticket(engine: str, values: dict[str, Any]) -> Ticket:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from finetune.errors import JobError
+from finetune.jobs import workers
 from finetune.jobs.engines import attempt, ray_machines, ray_node
 from finetune.jobs.engines.base import Placement, Ticket
 from finetune.jobs.engines.options import RayOptions
@@ -43,7 +44,7 @@ class RayCluster:
 
     def submit(self, run: Run, ticket: Ticket) -> str:
         options, ranks = _options(ticket), _check_config(run, ticket)
-        job = f"{run.id}.{ticket.attempt}"
+        job = _job(run, ticket)
         with connected(ticket) as ray:
             bundle, nodes = ray_machines.choose_bundle(ray, ranks, options.nodes)
             ray_machines.check_nodes(ray, run, nodes)
@@ -104,12 +105,16 @@ class RayCluster:
         return b""
 
     def remove(self, run: Run, ticket: Ticket) -> None:
-        if not ticket.job:
+        if not (ticket.job or ticket.is_unheard):
             return
         # On a cluster that does not answer, the process ends once the run's folder has gone.
         with contextlib.suppress(JobError), connected(ticket) as ray:
-            _release(ray, ticket.job)
+            _release(ray, ticket.job or _job(run, ticket))
             ray.shutdown()  # this process is an app's, which stays
+
+
+def _job(run: Run, ticket: Ticket) -> str:
+    return f"{run.id}.{ticket.attempt}"
 
 
 def _options(ticket: Ticket) -> RayOptions:
@@ -118,21 +123,15 @@ def _options(ticket: Ticket) -> RayOptions:
 
 def _check_config(run: Run, ticket: Ticket) -> int:
     """How many processes the run has, as the cluster can start them."""
-    config, nodes = run.config(), _options(ticket).nodes
-    if config.accelerate_config:
-        raise JobError(
-            "accelerate_config is {file!r}, and on a Ray cluster no launcher reads it.",
-            "Leave it empty.",
-            file=config.accelerate_config,
-        )
-    if config.num_processes < nodes:
+    processes, nodes = run.config().num_processes, _options(ticket).nodes
+    if processes < nodes:
         raise JobError(
             "num_processes is {processes}, and they cannot be spread over {nodes} machines.",
             "Set num_processes to {nodes} or more, or nodes to {processes}.",
-            processes=config.num_processes,
+            processes=processes,
             nodes=nodes,
         )
-    return config.num_processes
+    return processes
 
 
 def _strategy(ranks: int, nodes: int) -> str:
@@ -149,6 +148,7 @@ def _start_actors(
 
     arguments = ["-m", "finetune", "train", "--run", str(run.folder.resolve())]
     variables = {attempt.ATTEMPT: str(ticket.attempt), "PYTHONUNBUFFERED": "1"}
+    variables |= workers.visitors_environment()
     ray.cloudpickle.register_pickle_by_value(ray_node)
     actor = ray.remote(ray_node.RankProcess)
     ranks = group.bundle_count

@@ -34,10 +34,15 @@ _NOTHING = _Cost(time=0.0, owner="", run="", attempt=0, dollars=0.0)
 def note(run: Run, attempt: int, dollars: float) -> None:
     """Write down what an attempt costs."""
     cost = _Cost(time=time.time(), owner=run.owner, run=run.id, attempt=attempt, dollars=dollars)
-    if dollars != _costs(run.folder.parent).get((run.id, attempt), _NOTHING).dollars:
+    if dollars != spent_in(run, attempt):
         path = _file(run.folder.parent)
         with disk.writing(path), path.open("a", encoding="utf-8") as file:
             file.write(cost.model_dump_json() + "\n")
+
+
+def spent_in(run: Run, attempt: int) -> float:
+    """US dollars that an attempt has cost, one that may be under way at its most."""
+    return _costs(run.folder.parent).get((run.id, attempt), _NOTHING).dollars
 
 
 def spent_on(run: Run) -> float:

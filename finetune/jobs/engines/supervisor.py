@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from finetune.errors import FinetuneError
+from finetune.errors import FinetuneError, WrongAccount
 from finetune.jobs import background
 from finetune.jobs.engines import frames
 from finetune.jobs.engines.base import Engine, Placement, read_ticket, write_ticket
+from finetune.jobs.engines.options import check_config
 from finetune.messages import message as _
 from finetune.runs import events
 from finetune.runs.events import Event, Phase
@@ -45,9 +46,10 @@ def supervise(
         restarts: how often an attempt whose machine was lost is begun again on another one.
     """
     try:
+        check_config(run.config(), read_ticket(run))
         engine = open_engine()
         ended = _Attempt(run, engine, show).carry_out()
-        while ended.lost and restarts and not run.stop_requested():
+        while ended.lost and restarts and not (run.stop_requested() or _is_told_ended(run)):
             restarts -= 1
             run.resume()
             ended = _Attempt(run, engine, show).carry_out()
@@ -72,6 +74,11 @@ def supervise(
     if summary.discarded:
         run.discard()
     return 0 if summary.status in ("finished", "stopped") else 1
+
+
+def _is_told_ended(run: Run) -> bool:
+    """Whether a run's events say that it has ended."""
+    return run.events_summary().status in ENDED
 
 
 def _reason(ended: Placement) -> str:
@@ -103,7 +110,7 @@ class _Attempt:
         submitted = not self._ticket.job
         if submitted:
             self._submit()
-        if submitted or (self._is_told_ended() and not self._has_ended()):
+        if submitted or (_is_told_ended(self._run) and not self._has_ended()):
             self._run.append(events.PhaseStarted(phase=Phase.WAIT, detail=self._ticket.place))
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
@@ -111,17 +118,13 @@ class _Attempt:
         self._ended.set()
         reader.join(5)
         self._take_output()
-        if not self._is_told_ended():  # else all is here
+        if not _is_told_ended(self._run):  # else all is here
             self._run.append(events.PhaseStarted(phase=Phase.FETCH))
         content = self._engine.fetch(self._run, self._ticket)
         for frame in frames.split(content[self._next :], self._ticket.attempt, self._next):
             self._take(frame, last_too=True)
         self._ticket = write_ticket(self._run, self._ticket.model_copy(update={"job": ""}))
         return placement
-
-    def _is_told_ended(self) -> bool:
-        """Whether the run's events say that it has ended."""
-        return self._run.events_summary().status in ENDED
 
     def _has_ended(self) -> bool:
         with contextlib.suppress(FinetuneError):
@@ -145,7 +148,8 @@ class _Attempt:
         )
         job = self._engine.submit(run, self._ticket)
         update = {"job": job, "submitted": time.time()}
-        self._ticket = write_ticket(run, self._ticket.model_copy(update=update))
+        # Read anew: the engine has noted there what it keeps.
+        self._ticket = write_ticket(run, read_ticket(run).model_copy(update=update))
         self._next = self._ticket.sent
 
     def _read(self) -> None:
@@ -171,6 +175,8 @@ class _Attempt:
             try:
                 placement = self._engine.state(self._run, self._ticket)
                 answered = asked
+            except WrongAccount:
+                raise
             except FinetuneError:
                 if asked - answered > SILENCE:
                     raise

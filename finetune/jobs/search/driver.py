@@ -157,7 +157,7 @@ def go_on(store: RunStore, study: Study, token: str) -> None:
     for trial in study.trials():
         run = None if trial.state.is_finished() else trial_run(store, trial)
         if run is not None and service.run_summary(store, run).status == "interrupted":
-            service.resume_run(store, run, token=token)
+            service.resume_run(store, run, token=token, agreed=True)
 
 
 def advance_all(store: RunStore) -> None:

@@ -94,6 +94,12 @@ class RunsTab:
             self._draw_buttons()
         with gr.Row(visible=False, elem_id="delete-asked") as self.confirmation:
             self._draw_confirmation()
+        with gr.Row(visible=False, elem_id="resume-asked") as self.payment:
+            self.price = gr.HTML(elem_id="resume-price")
+            self.pay = button(
+                gettext("Resume and pay"), "resume-sure", 130, variant="primary", size="md"
+            )
+            self.leave = button(gettext("Cancel"), "resume-leave", 90, size="md")
         self.comparison = gr.HTML(  # or a search
             elem_id="comparison", visible=False,
             js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
@@ -156,13 +162,14 @@ class RunsTab:
         self.everybody.input(self.on_everybody, [*view_inputs, self.everybody], everything, **quick)
         for pressed, action in (
             (self.resume, "resume"), (self.stop, "stop"), (self.cancel, "stop"),
-            (self.discard, "discard"),
+            (self.discard, "discard"), (self.pay, "pay"),
         ):  # fmt: skip
             pressed.click(self.on_action, [*view_inputs, gr.State(action)], everything, **quick)
         description = [self.name, self.tags, self.note, self.described]
         self.save.click(self.on_save, [*view_inputs, *description], everything, **quick)
         self.delete.click(self.on_delete, self.view, everything, **quick)
         self.keep.click(lambda: gr.update(visible=False), None, self.confirmation, **quick)
+        self.leave.click(lambda: gr.update(visible=False), None, self.payment, **quick)
         self.confirm.click(self.on_confirm, [*view_inputs, self.to_delete], everything, **quick)
 
     @handler
@@ -262,13 +269,17 @@ class RunsTab:
     ) -> Updates:
         """A button above the run was pressed."""
         visible, action = _visible(store, view), others[-1]
-        if action == "resume":  # only its owner may ask for that
+        if action in ("resume", "pay"):  # only its owner may ask for that
             run = store.get(view["opened"])
-            service.resume_run(store, run, token=_token(store, [run], oauth))
+            if action == "resume" and (price := service.resume_price(run)):
+                question = macro("engine.html", "resume_question")(price)
+                return {self.payment: gr.update(visible=True), self.price: question}
+            service.resume_run(store, run, token=_token(store, [run], oauth), agreed=True)
         else:
             run = visible.get(view["opened"])
             service.stop_run(visible, run, discard=action == "discard")
-        return {self.message: ""} | self._refresh(store, view, *others[:-1])
+        answered = {self.message: "", self.payment: gr.update(visible=False)}
+        return answered | self._refresh(store, view, *others[:-1])
 
     @handler
     def on_save(self, store: RunStore, *values: Any) -> Updates:
@@ -292,7 +303,7 @@ class RunsTab:
         question = macro("run_details.html", "question")
         return {
             self.confirmation: gr.update(visible=True),
-            self.question: question(name, len(runs), any(map(engines.is_remote, runs))),
+            self.question: question(name, len(runs), any(map(engines.has_bucket, runs))),
             self.to_delete: asked,
         }
 
@@ -324,7 +335,9 @@ class RunsTab:
         """Updates after this browser has chosen to look at something else: all of them, for a tick
         that was answered late may have put back an older account of what was sent."""
         hidden = gr.update(visible=False)
-        updates = {self.view: view, self.confirmation: hidden, self.message: ""}
+        updates = {
+            self.view: view, self.confirmation: hidden, self.payment: hidden, self.message: "",
+        }  # fmt: skip
         return updates | self._refresh(store, view, {}, text)
 
     def _refresh(self, store: RunStore, view: View, sent: dict[int, int], text: str) -> Updates:
@@ -401,7 +414,8 @@ def _token(store: RunStore, runs: list[Run], oauth: gr.OAuthToken | None) -> str
     """The visitor's token of the Hub for what runs have there; empty where there is none, and a
     token that was typed before may do."""
     with contextlib.suppress(PublishError):
-        return (any(map(engines.is_remote, runs)) and auth.hub_token(store, "", oauth)) or ""
+        there = any(engines.is_remote(run) or engines.has_bucket(run) for run in runs)
+        return (there and auth.hub_token(store, "", oauth)) or ""
     return ""
 
 

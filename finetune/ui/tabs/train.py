@@ -24,7 +24,7 @@ from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.hub.client import HubClient
 from finetune.jobs import cost, engines, evaluate, service
 from finetune.jobs.engines import HUB_JOB, LOCAL
-from finetune.jobs.engines.base import Ticket
+from finetune.jobs.engines.base import Ticket, read_ticket
 from finetune.jobs.search import driver
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -162,7 +162,8 @@ class TrainTab:
         if moved:
             run = store.get(moved)
             service.resume_run(store, run, ticket, token or "")
-            return self._folded(store, run) | {self.message: "", self.moved: ""}
+            shown = {self.message: "", self.moved: "", self.engine.agreed: False}
+            return self._folded(store, run) | shown
         planned = several_runs.plan(others)
         groups = [run.group for run in planned]
         active = service.active_run(store) if ticket.engine == LOCAL else None
@@ -293,12 +294,14 @@ class TrainTab:
                 service.stop_run(store, run)
                 text = feedback.note(_what_is_kept(summary))
                 return self._shown(store, run) | {self.notice: text}
+            case "resume" if service.resume_price(run):  # which is to be agreed to
+                return self._choosing_engine(run)
             case "resume":
                 token = auth.hub_token(store, "", oauth) if engines.is_remote(run) else None
                 service.resume_run(store, run, token=token or "")
                 return self._shown(store, run) | {self.notice: ""}
             case "move":
-                return self._moving(store, run)
+                return self._moving(store, run, oauth)
             case "threshold":
                 evaluate.save_decision(run, summary, threshold=float(clicked["what"]))
             case "longer":
@@ -347,11 +350,17 @@ class TrainTab:
             self.setup: gr.update(elem_classes=_HIDDEN),
         }
 
-    def _moving(self, store: RunStore, run: Run) -> Updates:
-        """The form, to choose where a run goes on: on this machine where it was elsewhere."""
+    def _moving(self, store: RunStore, run: Run, oauth: gr.OAuthToken | None) -> Updates:
+        """Let a run go on where it was not: here, or on an engine that is chosen in the form."""
         if engines.is_remote(run):
-            service.resume_run(store, run, Ticket())
+            unheard = read_ticket(run).is_unheard  # a job that may be at work is ended first
+            token = auth.hub_token(store, "", oauth) if unheard else None
+            service.resume_run(store, run, Ticket(), token or "")
             return self._shown(store, run) | {self.notice: ""}
+        return self._choosing_engine(run)
+
+    def _choosing_engine(self, run: Run) -> Updates:
+        """The form, to choose the engine on which a run goes on, and to agree to its price."""
         text = gettext(
             "Choose the machine on which {title} goes on, then press Continue. Its own "
             "hyperparameters stay.", title=run.title(),
@@ -363,6 +372,7 @@ class TrainTab:
             self.start: gettext("Continue"),
             self.message: feedback.note(text),
             self.engine.engine: HUB_JOB,
+            self.engine.agreed: False,
         }
 
     def _refilled(self, store: RunStore, config: RunConfig) -> Updates:
