@@ -152,6 +152,7 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
     label = first.labels[1 - table.column("label")[0].as_py()]
     corrections.correct_label(run, 0, label, first.labels)
     assert corrections.corrections_upload(store, run).dataset.startswith("upload/")
+    run.append(events.Stopped(step=4, seconds=0.0))  # only such a run goes on
     train(run)
     again = store.summary(run).prepared
     assert again is not None
