@@ -45,7 +45,7 @@ def main() -> None:
         "--mrpc", type=Path, default=machine.MRPC, help="folder of MRPC's Parquet files"
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repeat", type=int, default=10, help="times the pairs are read")
+    parser.add_argument("--repeat", type=int, default=2, help="times the pairs are read")
     parser.add_argument("--alone", type=int, default=100, help="pairs asked one by one")
     parser.add_argument("--seconds", type=float, default=5.0, help="of fifty clients, a round")
     args = parser.parse_args()
