@@ -535,3 +535,18 @@ def test_the_command_carries_an_attempt_out_here_or_ends(
         assert done.returncode == attempt.LOST
         assert "a later attempt has this run" in done.stdout
         assert second_attempt.tail()[0] == []
+
+
+@pytest.mark.long
+@needs_ray
+def test_a_shared_apps_run_trains_on_the_cluster(
+    store: RunStore, start: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FINETUNE_VISITORS", "1")
+    config = RunConfig(max_steps=40, max_length=16, max_train_samples=64, max_eval_samples=16)
+    run = start(config, nodes=1)
+    until(lambda: bool(rank_processes(run)))
+    variables = rank_processes(run)["0"].environ()
+    assert variables["FINETUNE_VISITORS"] == variables["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
+    assert variables["HF_TOKEN"] == ""
+    assert ended(store, run) == "finished", run.log_tail()
