@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from tests.benchmarks.engines import SimulatedJob
 from tests.conftest import TOKEN
+from tests.jobs.test_service import until
 from tests.support.engines import let_jobs_train, resume, steps, wait, weights
 from tests.support.hub import LoopbackHub
 
@@ -436,6 +438,8 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
     scheduler.keep_token(run.id, TOKEN)
     service.delete_run(store, run, "eves-token")
     assert hub.jobs.last.stage == "CANCELED"
+    # Nothing asks for its log any more.
+    until(lambda: not any("_read" in thread.name for thread in threading.enumerate()))
 
 
 @pytest.mark.usefixtures("nothing_begins")

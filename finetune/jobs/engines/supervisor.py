@@ -114,8 +114,10 @@ class _Attempt:
             self._run.append(events.PhaseStarted(phase=Phase.WAIT, detail=self._ticket.place))
         reader = threading.Thread(target=self._read, daemon=True)
         reader.start()
-        placement = self._follow()
-        self._ended.set()
+        try:
+            placement = self._follow()
+        finally:
+            self._ended.set()
         reader.join(5)
         self._take_output()
         if not _is_told_ended(self._run):  # else all is here
