@@ -323,7 +323,7 @@ def trials_png(store: RunStore, study: Study) -> bytes:
         shares.plot((share.low, share.high), (place, place), color=_BEST)
     shares.set_yticks(range(len(found)), list(found))
     if not found:
-        shares.text(0.5, 0.5, "too few trials to say", ha="center", va="center")
+        shares.text(0.5, 0.5, "nothing can be said of it yet", ha="center", va="center")
     for axes in (best, curves, across, shares):
         axes.grid(color="#e2e8f0")
     file = io.BytesIO()
