@@ -44,24 +44,21 @@ def test_an_evaluation_is_measured_whole(store: RunStore) -> None:
 
 
 def test_prediction_is_measured_on_the_same_pairs(
-    toy_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+    toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sides = prediction.Sides(toy_checkpoint, [pair[:2] for pair in toys.rows(400)])
-    ratios = prediction._batch(sides, 1)
-    assert all(ratio > 0 for ratio in ratios.values())
-    assert {"fp32", "int8"} <= set(ratios)
-    prediction._alone(sides, 3)
-    prediction._crowd(sides, 1, 0.1)
-    prediction._same(sides, 50)
+    prediction.prepare(tmp_path, [pair[:2] for pair in toys.rows(100)], toy_checkpoint)
+    figures = {
+        side: [prediction.measure(side, tmp_path, 1, 3, 0.1)] for side in prediction.sides(tmp_path)
+    }
+    assert {prediction.PIPELINE, prediction.EXACT, "ONNX Runtime, int8, sorted"} <= set(figures)
+    prediction.report(figures, rate=1e9)
     output = capsys.readouterr().out
-    for words in (
-        "400 pairs", "of the pipeline's", "50 clients: pipeline one by one", "together in int8",
-        "ONNX Runtime, fp32, sorted", "ONNX Runtime, int8  ",
-    ):  # fmt: skip
+    for words in ("a file, pairs/s", "50 clients, answers/s", "of what 1 GFLOP/s allow"):
         assert words in output
-    exact = next(line for line in output.splitlines() if line.startswith("fp32: "))
-    assert "labels equal on 100.00% of 50 pairs" in exact
+    exact = next(line for line in output.splitlines() if line.startswith("scorer, fp32: "))
+    assert "labels equal on 100.00% of 100 pairs" in exact
     assert float(exact.rsplit(" ", 1)[1]) < 1e-4
+    assert re.search(r"\nprediction: ratio [\d.]+\n$", output)
 
 
 def test_both_sides_train_with_the_batch_size_asked_for() -> None:

@@ -4,6 +4,7 @@ __all__ = [
     "decision_rule",
     "file_request",
     "files",
+    "layers",
     "model_cache",
     "predictor",
     "quantized",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from finetune import disk, hub_errors
+from finetune import disk
 from finetune.environment import devices
-from finetune.errors import ModelError
 from finetune.runs.run import saved_step
 
 Inputs = Mapping[str, NDArray[np.int64]]  # name -> values of shape (batch, length)
@@ -131,37 +129,3 @@ def quantize(source: Path, to: Path, kind: Kind, calibration: Sequence[Inputs]) 
             quantize_static(source, to, Reader(), op_types_to_quantize=products, **options)
     finally:
         logging.getLogger().disabled = before
-
-
-class QuantizedModel:
-    """Logits of padded batches, from any thread, with one thread or with all of them; a ModelError
-    when the file cannot be loaded."""
-
-    def __init__(self, file: Path, threads: int) -> None:
-        self._sessions = {count: _session(file, count) for count in {1, threads}}
-        self._names = [entry.name for entry in self._sessions[1].get_inputs()]
-
-    def logits(self, inputs: Inputs, threads: int) -> NDArray[np.float32]:
-        """Of shape (batch, classes)."""
-        session = self._sessions[1 if threads == 1 else max(self._sessions)]
-        (logits,) = session.run(["logits"], {name: inputs[name] for name in self._names})
-        return np.asarray(logits, np.float32)
-
-
-def _session(file: Path, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    # Its threads look out for work while it computes, and not after that.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    providers = ["CPUExecutionProvider"]
-    try:
-        return onnxruntime.InferenceSession(os.fspath(file), options, providers=providers)
-    except Exception as error:  # it has exceptions of its own
-        raise ModelError(
-            "The int8 file of this model cannot be loaded: {error}",
-            "Make ONNX and int8 again.",
-            error=hub_errors.first_line(error),
-        ) from error

@@ -16,12 +16,15 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
-from finetune import text_hashes
+from finetune import hub_errors, text_hashes
 from finetune.environment import devices
 from finetune.errors import ModelError
-from finetune.inference import layers
-from finetune.inference.quantized import MODEL, QuantizedModel
+from finetune.inference import bf16_layers, layers, onnx_layers
+from finetune.inference.layers import MaskFunction
+from finetune.inference.onnx_session import OnnxSession
+from finetune.inference.quantized import MODEL
 from finetune.training import model
 
 Precision = Literal["auto", "fp32", "bf16", "int8"]
@@ -34,14 +37,13 @@ _CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
 # Characters of a sentence that are read: at least these, and so many for each token of the
 # model's. No text of words has as few tokens as that, so the rest would be cut in any case.
 _READ, _READ_PER_TOKEN = 20_000, 64
-_CPU_BUDGET, _GPU_BUDGET = 1024, 16_384  # tokens of a batch, beyond which it gains nothing
-_LEAST = 384  # tokens of a batch, below which a core computes slower
+# Tokens of a batch: on a GPU; of all threads together, for each; of one thread that computes it
+# alone, at most, and below which a core computes slower.
+_GPU_BATCH, _SHARED_BATCH, _OWN_BATCH, _LEAST_BATCH = 16_384, 512, 1024, 384
+_SHARES = 4  # batches such a thread has at least, so that all end together and little is padded
 _USUAL = 32  # tokens of the pair by whose time layers and threads are chosen
 _LEAST_ANSWERS, _MOST_ANSWERS = 2, 5  # of whose times the best counts
 _MEASURING = 0.25  # seconds of such answers, after which no other choice is tried
-_SLOW = 0.05  # seconds of that pair from which threads gain from sharing
-_GAIN = 1.1  # for which threads share a batch: on a busy machine they wait for each other
-_SHARES = 4  # batches a thread has at least, so that all end together and little is padded
 _NICE = 15  # of threads that stand aside
 _GATHER = 0.002  # seconds in which a crowd may ask again
 _MOST = 256  # pairs of a crowd's batch
@@ -58,19 +60,32 @@ class ScoredPairs(NamedTuple):
 _Request = tuple[Row, Future[ScoredPairs]]
 
 
+class _Path(NamedTuple):
+    """A way to compute a batch on a processor."""
+
+    layers: Sequence[nn.Module]  # of the model
+    mask: MaskFunction  # what those take
+    threads: int  # of PyTorch's, that share a lone batch
+    optimized: bool = False  # whether the layers are others than the model's own
+    together: bool = False  # whether each batch is computed by all threads, one after another
+
+
 class Scorer:
     """One loaded model, for any number of pairs, from any thread.
 
-    On a CPU each batch is computed by one thread, as many batches at once as there are threads:
-    threads that share a batch wait for each other at every layer. Whether a lone batch has all the
-    threads, and in fp32 whether layers made anew are faster than the model's own, is measured when
-    it is loaded, by answers of half a second together.
+    On a processor ONNX Runtime computes the layers in fp32, or the whole model in int8: each batch
+    with all threads. Where PyTorch does, each batch has one thread and as many are computed at
+    once as there are threads: its threads wait for each other at every layer. In fp32 layers and
+    threads are those that answer a pair soonest when the model is loaded, as measured by answers
+    of half a second together.
 
     Args:
         precision: what it computes in; `auto` takes bf16 where the hardware is faster in it. int8
             is computed on the CPU, and of the file that `quantized` names or the folder has.
         threads: of a CPU, that compute; 0 for as many as PyTorch would take.
         aside: let whatever else runs on these processors go first.
+        alone: pairs are asked one by one: on a CPU `auto` takes fp32 where ONNX Runtime computes
+            it, for a lone pair is no sooner answered in bf16.
     """
 
     def __init__(
@@ -82,6 +97,7 @@ class Scorer:
         threads: int = 0,
         aside: bool = False,
         quantized: Path | None = None,
+        alone: bool = False,
     ) -> None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         self.device = torch.device("cpu" if precision == "int8" else device or accelerator or "cpu")
@@ -94,49 +110,70 @@ class Scorer:
         self._vocabulary_size = len(self._model.get_input_embeddings().weight)
         names = self._model.config.id2label
         self.labels = [text_hashes.replace_surrogates(str(names[n])) for n in range(len(names))]
-        if precision == "auto":
-            precision = "bf16" if devices.prefers_bf16(self.device) else "fp32"
-        self.precision, self.quick = precision, False  # quick: with layers of ours
-        self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        self._quantized: QuantizedModel | None = None
-        self._measured, seconds = 0.0, None
+        self.precision: Precision = precision
+        self._session: OnnxSession | None = None  # of a model in int8
+        own = list(model.layer_stack(self._model))
+        self._path = _Path(own, lambda mask: mask, self.threads)
         if precision == "int8":
-            # By a thread of the pool, whose priority the session's own inherit.
-            file, self._model = quantized or folder / MODEL, None
-            self._quantized = self._pool.submit(QuantizedModel, file, self.threads).result()
+            self._load_quantized(quantized or folder / MODEL)
+        elif self._on_cpu:
+            self._choose_path(alone)
         else:
-            seconds = self._choose_layers()
-        self._sharing = self._choose_threads(seconds)
+            half = precision == "bf16" or (
+                precision == "auto" and devices.prefers_bf16(self.device)
+            )
+            self._model.to(self.device, torch.bfloat16 if half else torch.float32)
+            self.precision = "bf16" if half else "fp32"
         self.scores(["a"], ["a"])  # a damaged model is refused now
 
-    def _choose_layers(self) -> float | None:
-        """Answer with layers of ours where the model is a known one, and they are no slower; the
-        seconds of a pair, where it was measured."""
-        seconds = self._pair_seconds() if self._on_cpu and self._dtype == torch.float32 else None
-        if self._on_cpu and (own := layers.optimize_layers(self._model, self._dtype)):
-            self.quick = True
-            if seconds is None or self._measured > _MEASURING:
-                return seconds
-            if (ours := self._pair_seconds()) <= seconds:
-                return ours
-            layers.put_layers(self._model, own)
-            self.quick = False
-        self._model.to(self.device, self._dtype)
-        return seconds
+    def _load_quantized(self, file: Path) -> None:
+        self._model, self._path = None, self._path._replace(together=True)
+        try:  # in a thread of the pool, whose priority the session's own inherit
+            self._session = self._pool.submit(OnnxSession, file, self.threads).result()
+        except Exception as error:  # ONNX Runtime has exceptions of its own
+            raise ModelError(
+                "The int8 file of this model cannot be loaded: {error}",
+                "Make ONNX and int8 again.",
+                error=hub_errors.first_line(error),
+            ) from error
 
-    def _choose_threads(self, seconds: float | None) -> int:
-        """How many threads share a lone batch: all, or only one where they hardly gain by it;
-        `seconds`: of a pair by one thread, where it was measured."""
-        if self.threads == 1:
-            return 1
-        one = self._pair_seconds() if seconds is None else seconds
-        if one > _SLOW:
-            return self.threads
-        return self.threads if one > _GAIN * self._pair_seconds(self.threads) else 1
+    def _choose_path(self, alone: bool) -> None:
+        """Choose the precision, and compute in it with the layers and threads that are fastest."""
+        half = self.precision == "bf16"
+        half |= self.precision == "auto" and devices.prefers_bf16(self.device)
+        paths = [self._path, self._path._replace(threads=1)]
+        built: list[nn.Module] = []
+        if not half or (alone and self.precision == "auto"):
+            # In a thread of the pool, as above.
+            built = self._pool.submit(onnx_layers.build, self._model, self.threads).result()
+        if built:
+            half = False
+            paths.insert(0, _Path(built, layers.attention_bias, 1, True, together=True))
+        elif half and (built := bf16_layers.build(self._model)):
+            paths = [_Path(built, bf16_layers.bias, self.threads, True)]
+        elif half:
+            self._model.to(torch.bfloat16)
+        self.precision = "bf16" if half else "fp32"
+        self._use(self._fastest(paths))
 
-    def _pair_seconds(self, threads: int = 1) -> float:
-        """The least time of a few in which one pair is answered, after a first time, which is
-        slow."""
+    def _fastest(self, paths: list[_Path]) -> _Path:
+        """The path by which a pair is answered soonest, of those that there is time to try."""
+        times: list[float] = []
+        spent = 0.0
+        for path in paths if len(paths) > 1 else ():
+            self._use(path)
+            answers = self._pair_seconds(path.threads)
+            times.append(min(answers))
+            if (spent := spent + sum(answers)) > _MEASURING:
+                break
+        return paths[times.index(min(times))] if times else paths[0]
+
+    def _use(self, path: _Path) -> None:
+        layers.put_layers(self._model, path.layers)
+        self._path = path
+
+    def _pair_seconds(self, threads: int) -> list[float]:
+        """The times of a few answers to a pair, after a first one, which is slow."""
         ids = [0] * min(_USUAL, self._max_length)
         names = self._tokenize(["a"])[0]
 
@@ -151,8 +188,12 @@ class Scorer:
             len(times) < _MOST_ANSWERS and sum(times) < _MEASURING / 4
         ):
             times.append(self._pool.submit(compute).result())
-        self._measured += sum(times)
-        return min(times)
+        return times
+
+    @property
+    def optimized(self) -> bool:
+        """Whether it computes with other layers than the model's own."""
+        return self._path.optimized
 
     def scores(
         self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None
@@ -197,24 +238,28 @@ class Scorer:
     def free(self) -> None:
         """Free the model and its device's memory, once what is still asked for is computed."""
         self._pool.shutdown()
-        self._model = self._quantized = None
+        self._model = self._session = None
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _begin(self, block: list[Any]) -> tuple[list[Batch], NDArray[np.int64], NDArray[np.int64]]:
         """Batches that are being computed, and the lengths and cut tokens of a block's rows."""
         columns, tokens, cut = self._tokenize(block)
-        total = int(tokens.sum())
-        budget = _GPU_BUDGET
-        if self._on_cpu:  # every thread has some
-            budget = min(_CPU_BUDGET, max(_LEAST, total // (_SHARES * self.threads)))
-        batches = _batches(tokens, budget)
-        share = max(1, self._sharing // len(batches))
+        batches = _batches(tokens, self._batch_tokens(int(tokens.sum())))
+        share = max(1, self._path.threads // len(batches))
         futures = []
         for places in batches:
             rows = {name: [column[at] for at in places] for name, column in columns.items()}
             futures.append((places, self._pool.submit(self._compute, rows, share)))
         return futures, tokens, cut
+
+    def _batch_tokens(self, total: int) -> int:
+        """Tokens of a batch, padded, of so many in all."""
+        if not self._on_cpu:
+            return _GPU_BATCH
+        if self._path.together:
+            return _SHARED_BATCH * self.threads
+        return min(_OWN_BATCH, max(_LEAST_BATCH, total // (_SHARES * self.threads)))
 
     def _end(
         self, batches: list[Batch], tokens: NDArray[np.int64], cut: NDArray[np.int64]
@@ -245,15 +290,14 @@ class Scorer:
 
     def _compute(self, rows: Columns, threads: int) -> NDArray[np.float32]:
         inputs, mask = self._padded(rows)
-        if self._quantized is not None:
+        if self._session is not None:
             arrays = {name: values.numpy() for name, values in inputs.items()}
-            return self._quantized.logits(arrays | {"attention_mask": mask.numpy()}, threads)
+            return self._session.run(arrays | {"attention_mask": mask.numpy()})
         if self._on_cpu and torch.get_num_threads() != threads:
             set_own_threads(threads)
         with torch.inference_mode():
-            if self.quick:
-                mask = layers.attention_bias(mask, self._dtype)
-            logits = self._model(**inputs, attention_mask=mask.to(self.device)).logits
+            mask = self._path.mask(mask.to(self.device))
+            logits = self._model(**inputs, attention_mask=mask).logits
         return logits.float().cpu().numpy()  # type: ignore[no-any-return]
 
     def _padded(self, rows: Columns) -> tuple[dict[str, Any], torch.Tensor]:

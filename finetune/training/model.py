@@ -120,10 +120,7 @@ def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
     if config.freeze_embeddings or config.frozen_layers:
         model.get_input_embeddings().requires_grad_(False)
     if config.frozen_layers:
-        # The stack of transformer layers; there is none where they share their weights.
-        depth = getattr(model.config, "num_hidden_layers", 0)
-        stacks = (m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
-        layers = next((list(stack) for stack in stacks if len(stack) == depth > 0), [])
+        layers = list(layer_stack(model))
         if config.frozen_layers > len(layers):
             raise ModelError(
                 "frozen_layers is {frozen_layers}, but {checkpoint} has {layers} layers to freeze.",
@@ -135,6 +132,13 @@ def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
         for layer in layers[: config.frozen_layers]:
             layer.requires_grad_(False)
     return model
+
+
+def layer_stack(model: PreTrainedModel) -> torch.nn.ModuleList:
+    """A model's transformer layers; an empty list where they share their weights."""
+    depth = getattr(model.config, "num_hidden_layers", 0)
+    stacks = (part for part in model.modules() if isinstance(part, torch.nn.ModuleList))
+    return next((stack for stack in stacks if len(stack) == depth > 0), torch.nn.ModuleList())
 
 
 def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:

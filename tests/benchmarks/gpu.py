@@ -50,7 +50,7 @@ def main() -> None:
 def measure(model: Path, steps: int, rounds: int, repeat: int = 20) -> list[str]:
     """Train a saved classifier and ask it, each pair so many times; what went wrong."""
     training = ["--checkpoint", str(model), "--batch", "32", "--steps", str(steps)]
-    asking = ["--model", str(model), "--repeat", str(repeat), "--alone", "50", "--seconds", "3"]
+    asking = ["--model", str(model), "--repeat", str(repeat), "--alone", "30", "--seconds", "3"]
     problems, ratios = [], []
     for part, words in (("training", training), ("prediction", asking)):
         lines, problem = run(

@@ -1,16 +1,19 @@
 """How much faster does `finetune.inference.scorer` answer than `transformers.pipeline`?
 
 A model fine-tuned with the app (the bundled checkpoint on MRPC, or on the bundled pairs where
-`--mrpc` is no folder) reads the validation pairs, several times over, each time anew. The sides are
-`pipeline("text-classification", batch_size=32)` in fp32, the `Scorer` in fp32, in bf16 where it
-would choose that, and in int8 as it is made from the run; and what one would write by hand: PyTorch
-in fp32 and ONNX Runtime in fp32 and with the same int8 file, over batches of 32 sorted by length.
-They take turns in one process, and medians count. Then one pair at a time, and fifty threads that
-ask a `MicroBatcher`, against the pipeline asked one by one, both with as many threads. Last,
-whether the answers are the same: labels, and in fp32 the logits.
+`--mrpc` is no folder) reads the validation pairs. The sides are `pipeline("text-classification",
+batch_size=32)` in fp32; the `Scorer` in fp32, in bf16 where the processor is faster in it, and in
+dynamic int8; and what one would write by hand: PyTorch in fp32, and ONNX Runtime with the app's own
+two files, over batches of 32 sorted by length. Each is measured alone in a process of its own, for
+threads that wait for work take time from others; they take turns, and medians count.
+
+Measured are a file, read several times over; one pair after another, and one now and then, a tenth
+of a second after the last; and fifty threads that ask a `MicroBatcher`, beside the pipeline asked
+one by one. Then what share of the rate of a large product the file's products reach, and whether
+the answers are the pipeline's: labels, and logits.
 
 ONNX Runtime computes on the CPU; where there is a GPU it is no side, and int8 is none. The ratio is
-the `Scorer` over the pipeline, both in fp32; those of bf16 and int8 stand above it.
+the `Scorer` over the pipeline, both in fp32, of a file.
 
     python -m tests.benchmarks.prediction [--model FOLDER] [--mrpc FOLDER] [--rounds 3]
 """
@@ -18,8 +21,8 @@ the `Scorer` over the pipeline, both in fp32; those of bf16 and int8 stand above
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
+import json
 import os
 import statistics
 import subprocess
@@ -35,7 +38,12 @@ import numpy as np
 
 from tests.benchmarks import machine
 
-MAX_LENGTH, CLIENTS = 128, 50
+MAX_LENGTH, CLIENTS, BATCH = 128, 50, 32
+GAP = 0.1  # seconds between pairs that are asked now and then
+PIPELINE, EXACT = "pipeline, fp32", "scorer, fp32"
+Pair = tuple[str, str]
+Figures = dict[str, Any]  # of one side in one round, by what was measured
+Answer = Callable[[list[Pair]], Any]  # logits of shape (pairs, classes)
 
 
 def main() -> None:
@@ -46,27 +54,37 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=2, help="times the pairs are read")
-    parser.add_argument("--alone", type=int, default=100, help="pairs asked one by one")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of fifty clients, a round")
+    parser.add_argument("--alone", type=int, default=60, help="pairs asked one by one")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of fifty clients, a round")
+    parser.add_argument("--side", nargs=2, metavar=("SIDE", "FOLDER"))
     args = parser.parse_args()
-    print(machine.described())
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+    if args.side:
+        side, folder = args.side
+        print(json.dumps(measure(side, Path(folder), args.repeat, args.alone, args.seconds)))
+        return
+    print(machine.described())
     files = {name: path for name in ("train", "validation") for path in args.mrpc.glob(f"{name}-*")}
     print("MRPC" if files else "the bundled pairs")
-    with tempfile.TemporaryDirectory() as folder:
-        pairs = _validation(Path(folder), files)
-        saved = args.model or _trained(Path(folder), files)
-        sides = Sides(saved, pairs * args.repeat)
-        ratios = _batch(sides, args.rounds)
-        _alone(sides, args.alone)
-        _crowd(sides, args.rounds, args.seconds)
-        _same(sides, len(pairs))
-    for precision, ratio in ratios.items():
-        print(f"a file in {precision}, over the pipeline in fp32: {ratio:.2f} times")
-    print(f"prediction: ratio {ratios['fp32']:.2f}")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        prepare(folder, _validation(folder, files), args.model or _trained(folder, files))
+        options = ["--repeat", str(args.repeat), "--alone", str(args.alone)]
+        options += ["--seconds", str(args.seconds)]
+        figures: dict[str, list[Figures]] = {side: [] for side in sides(folder)}
+
+        def file_rate(side: str) -> float:
+            command = [sys.executable, "-m", "tests.benchmarks.prediction", *options]
+            command += ["--side", side, str(folder)]
+            output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+            figures[side].append(json.loads(output.splitlines()[-1]))
+            return float(figures[side][-1]["file"])
+
+        machine.alternate(list(figures), args.rounds, file_rate, "pairs/s")
+    report(figures, machine.matmul_rate("fp32"))
 
 
-def _validation(folder: Path, files: dict[str, Path]) -> list[tuple[str, str]]:
+def _validation(folder: Path, files: dict[str, Path]) -> list[Pair]:
     from finetune.config import RunConfig
     from finetune.data import splits
     from finetune.uploads import Uploads
@@ -79,190 +97,165 @@ def _validation(folder: Path, files: dict[str, Path]) -> list[tuple[str, str]]:
 
 
 def _trained(folder: Path, files: dict[str, Path]) -> Path:
-    """The best model of two epochs under Recommended."""
+    """The best model of an epoch under Recommended, on 1,500 pairs."""
     command = [sys.executable, "-m", "finetune", "train", "--runs", str(folder / "runs")]
-    command += ["--preset", "Recommended", "--num_train_epochs", "2"]
+    command += ["--preset", "Recommended", "--num_train_epochs", "1", "--max_train_samples", "1500"]
     for name, path in files.items():
         command += [f"--{name}_file", str(path)]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     return next((folder / "runs").glob("*/best"))
 
 
-class Sides:
-    """The sides, of a `from_pretrained` folder, on the same pairs: the pipeline; the scorers and
-    ONNX Runtime's sessions, by their precision."""
-
-    def __init__(self, saved: Path, pairs: list[tuple[str, str]]) -> None:
-        from transformers import pipeline
-
-        from finetune.environment import devices
-        from finetune.inference.scorer import Scorer
-        from finetune.training import model
-
-        tokenizer, classifier = model.load_saved_model(saved)
-        self._pipeline = pipeline(
-            "text-classification", model=classifier, tokenizer=tokenizer, batch_size=32
-        )
-        self.scorers = {"fp32": Scorer(saved, MAX_LENGTH, "fp32")}
-        if devices.prefers_bf16():
-            self.scorers["bf16"] = Scorer(saved, MAX_LENGTH, "bf16")
-        self.sessions: dict[str, Any] = {}
-        if self.scorers["fp32"].device.type == "cpu":
-            self.scorers["int8"], self.sessions = _in_onnx(saved, self.scorers["fp32"], pairs)
-        self._tokenizer, self._classifier = tokenizer, classifier
-        self.pairs = pairs
-
-    def pipeline(self, pairs: list[tuple[str, str]], **options: Any) -> Any:
-        rows = [{"text": one, "text_pair": two} for one, two in pairs]
-        return self._pipeline(rows, truncation=True, max_length=MAX_LENGTH, **options)
-
-    def pytorch(self) -> None:
-        """The plain model in fp32 on sorted batches."""
-        import torch
-
-        with torch.inference_mode():
-            for batch in self._sorted(self.pairs, "pt"):
-                self._classifier(**batch.to(self._classifier.device)).logits.cpu()
-
-    def onnx_runtime(self, precision: str, pairs: list[tuple[str, str]]) -> None:
-        """ONNX Runtime's own session on sorted batches."""
-        session = self.sessions[precision]
-        names = [entry.name for entry in session.get_inputs()]
-        for batch in self._sorted(pairs, "np"):
-            session.run(None, {name: batch[name] for name in names})
-
-    def _sorted(self, pairs: list[tuple[str, str]], kind: str) -> Iterator[Any]:
-        columns = [list(column) for column in zip(*pairs, strict=True)]
-        rows = self._tokenizer(*columns, truncation=True, max_length=MAX_LENGTH)
-        order = sorted(range(len(pairs)), key=lambda at: len(rows["input_ids"][at]))
-        for start in range(0, len(order), 32):
-            places = order[start : start + 32]
-            batch = {name: [rows[name][at] for at in places] for name in rows}
-            yield self._tokenizer.pad(batch, return_tensors=kind)
-
-
-def _in_onnx(saved: Path, scorer: Any, pairs: list[tuple[str, str]]) -> tuple[Any, dict[str, Any]]:
-    """The scorer of the same model with dynamic int8, and ONNX Runtime's sessions of its file and
-    of the one that it was made of."""
-    import onnxruntime
-
+def prepare(folder: Path, pairs: list[Pair], saved: Path) -> None:
+    """Put into a folder what the sides need, of a `from_pretrained` folder: the pairs, the model,
+    and on a CPU its ONNX files."""
+    from finetune.environment import devices
     from finetune.hub import onnx
     from finetune.inference import quantized
-    from finetune.inference.scorer import Scorer
 
-    with tempfile.TemporaryDirectory() as folder:
-        source, file = Path(folder) / "model.onnx", Path(folder) / "int8.onnx"
-        onnx.export_onnx(saved, source)
-        quantized.quantize(source, file, "dynamic", scorer.inputs(pairs[:8]))
-        sessions = {
-            precision: onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-            for precision, path in (("fp32", source), ("int8", file))
-        }
-        return Scorer(saved, MAX_LENGTH, "int8", quantized=file), sessions
+    (folder / "pairs.json").write_text(json.dumps(pairs), encoding="utf-8")
+    (folder / "model").symlink_to(saved.resolve())
+    if not devices.list_accelerators():
+        onnx.export_onnx(saved, folder / "fp32.onnx")
+        quantized.quantize(folder / "fp32.onnx", folder / "int8.onnx", "dynamic", [])
 
 
-def _batch(sides: Sides, rounds: int) -> dict[str, float]:
-    """Print pairs a second of each side; how many times the pipeline's each scorer's are, by its
-    precision."""
-    texts = list(zip(*sides.pairs, strict=True))
-    measured: dict[str, Callable[[], Any]] = {
-        "pipeline, fp32": lambda: sides.pipeline(sides.pairs),
-        "PyTorch, fp32, sorted": sides.pytorch,
-    }
-    for precision, scorer in sides.scorers.items():
-        measured[f"scorer, {precision}"] = functools.partial(scorer.scores, *texts)
-    for precision in sides.sessions:
-        measured[f"ONNX Runtime, {precision}, sorted"] = functools.partial(
-            sides.onnx_runtime, precision, sides.pairs
-        )
-    sides.pipeline(sides.pairs[:64])
-    rates = machine.alternate(
-        list(measured), rounds, lambda side: len(sides.pairs) / _seconds(measured[side]), "pairs/s"
-    )
-    medians = {side: statistics.median(rates[side]) for side in measured}
-    plain = medians["pipeline, fp32"]
-    print(f"\n{len(sides.pairs):,} pairs{'pairs/s':>25}{'over pipeline':>15}{'best':>8}")
-    for side, value in medians.items():
-        print(f"{side:<28}{value:>8.1f}{value / plain:>15.2f}{max(rates[side]):>8.1f}", flush=True)
-    return {precision: medians[f"scorer, {precision}"] / plain for precision in sides.scorers}
+def sides(folder: Path) -> list[str]:
+    """The sides of a prepared folder, on this machine."""
+    from finetune.environment import devices
+
+    names = [PIPELINE, "PyTorch, fp32, sorted", EXACT]
+    names += ["scorer, bf16"] if devices.prefers_bf16() else []
+    if (folder / "int8.onnx").exists():
+        names += ["scorer, int8", "ONNX Runtime, fp32, sorted", "ONNX Runtime, int8, sorted"]
+    return names
 
 
-def _alone(sides: Sides, count: int, turn: int = 10) -> None:
-    """Print how long one pair takes each side, in turns of ten pairs: the pipeline's threads look
-    out for work for a while after each."""
-    asks: dict[str, Callable[[tuple[str, str]], Any]] = {
-        "pipeline": lambda pair: sides.pipeline([pair])
-    }
-    for precision, scorer in sides.scorers.items():
-        asks[f"scorer, {precision}"] = functools.partial(_score, scorer)
-    for precision in sides.sessions:
-        asks[f"ONNX Runtime, {precision}"] = functools.partial(_run, sides, precision)
-    times: dict[str, list[float]] = {name: [] for name in asks}
-    for start in range(0, count, turn):
-        for name, ask in asks.items():
-            for pair in sides.pairs[start : start + turn]:
-                times[name].append(_seconds(functools.partial(ask, pair)))
-    medians = {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()}
-    print("\none pair:")
-    for name, value in medians.items():
-        print(f"{name:<20}{value:>8.1f} ms{value / medians['pipeline']:>8.2f} of the pipeline's")
+def measure(side: str, folder: Path, repeat: int, alone: int, seconds: float) -> Figures:
+    """Pairs a second of a file; milliseconds of a pair, one after another and now and then; answers
+    a second; and the logits."""
+    from finetune.inference.scorer import MicroBatcher, Scorer
+
+    pairs = [(one, two) for one, two in json.loads((folder / "pairs.json").read_text("utf-8"))]
+    program, precision, *_ = side.split(", ")
+    scorer, figures = None, {}
+    if program == "scorer":
+        quantized = folder / "int8.onnx" if precision == "int8" else None
+        scorer = Scorer(folder / "model", MAX_LENGTH, precision, quantized=quantized)  # type: ignore[arg-type]
+        answer: Answer = lambda pairs: scorer.scores(*zip(*pairs, strict=True))  # noqa: E731
+    elif program == "pipeline":
+        answer = _pipeline(folder)
+    else:
+        answer = _by_hand(folder, precision if program == "ONNX Runtime" else "")
+    if program == "PyTorch":
+        figures["flops"] = _flops(folder, pairs)
+    figures["logits"] = np.asarray(answer(pairs), float).tolist()
+    figures["file"] = len(pairs) * repeat / _seconds(answer, pairs * repeat)
+    for name, gap in (("alone", 0.0), ("now and then", GAP)):
+        times = []
+        for pair in pairs[:alone]:
+            time.sleep(gap)
+            times.append(1e3 * _seconds(answer, [pair]))
+        figures[name] = statistics.median(times)
+    if scorer is not None:
+        batcher = MicroBatcher(scorer)
+        crowd = lambda at: batcher.submit(*pairs[at % len(pairs)]).result()  # noqa: E731
+        figures["answers"] = _rate(crowd, CLIENTS, seconds)
+        batcher.close()
+    elif program == "pipeline":
+        figures["answers"] = _rate(lambda at: answer([pairs[at % len(pairs)]]), 1, seconds)
+    return figures
 
 
-def _score(scorer: Any, pair: tuple[str, str]) -> None:
-    scorer.scores(*([text] for text in pair))
-
-
-def _run(sides: Sides, precision: str, pair: tuple[str, str]) -> None:
-    sides.onnx_runtime(precision, [pair])
-
-
-def _seconds(work: Callable[[], Any]) -> float:
+def _seconds(answer: Answer, pairs: list[Pair]) -> float:
     began = time.perf_counter()
-    work()
+    answer(pairs)
     return time.perf_counter() - began
 
 
-def _crowd(sides: Sides, rounds: int, seconds: float) -> None:
-    """Print answers a second: fifty clients of a `MicroBatcher`, and the pipeline one by one."""
-    from finetune.inference.scorer import MicroBatcher
+def _pipeline(folder: Path) -> Answer:
+    from transformers import pipeline
 
-    def ask_batcher(batcher: MicroBatcher, at: int) -> None:
-        batcher.submit(*sides.pairs[at]).result()
+    from finetune.training import model
 
-    batchers = {precision: MicroBatcher(scorer) for precision, scorer in sides.scorers.items()}
-    threads = sides.scorers["fp32"].threads
-    asks: dict[str, tuple[Callable[[int], Any], int]] = {
-        "pipeline": (lambda at: sides.pipeline([sides.pairs[at]]), 1)
-    }
-    for precision, batcher in batchers.items():
-        asks[f"together in {precision}"] = functools.partial(ask_batcher, batcher), CLIENTS
-    rates = machine.alternate(
-        list(asks), rounds, lambda side: _rate(*asks[side], seconds, threads), "answers/s"
-    )
-    for batcher in batchers.values():
-        batcher.close()
-    plain, *medians = (statistics.median(rates[side]) for side in asks)
-    together = ", ".join(
-        f"together in {precision} {value:.1f}: {value / plain:.2f} times it"
-        for precision, value in zip(batchers, medians, strict=True)
-    )
-    print(
-        f"{CLIENTS} clients: pipeline one by one {plain:.1f} pairs/s, {together}; "
-        f"threads of each: {threads}"
-    )
+    tokenizer, classifier = model.load_saved_model(folder / "model")
+    classify = pipeline(
+        "text-classification", model=classifier, tokenizer=tokenizer, batch_size=BATCH,
+        top_k=None, function_to_apply="none",
+    )  # fmt: skip
+    labels = list(classifier.config.id2label.values())
+
+    def answer(pairs: list[Pair]) -> list[list[float]]:
+        rows = [{"text": one, "text_pair": two} for one, two in pairs]
+        answers = classify(rows, truncation=True, max_length=MAX_LENGTH)
+        scores = [{entry["label"]: entry["score"] for entry in row} for row in answers]
+        return [[row[label] for label in labels] for row in scores]
+
+    return answer
 
 
-def _rate(ask: Callable[[int], Any], clients: int, seconds: float, threads: int) -> float:
-    """Answers a second that so many clients get, each asking again once it is answered, with so
-    many threads of torch's."""
+def _by_hand(folder: Path, precision: str) -> Answer:
+    """Batches sorted by length through ONNX Runtime, or through PyTorch where no precision is
+    named."""
+    import onnxruntime
     import torch
 
+    from finetune.training import model
+
+    tokenizer, classifier = model.load_saved_model(folder / "model")
+    if precision:
+        session = onnxruntime.InferenceSession(
+            str(folder / f"{precision}.onnx"), providers=["CPUExecutionProvider"]
+        )
+        names = [entry.name for entry in session.get_inputs()]
+    elif torch.cuda.is_available():
+        classifier.cuda()
+
+    def batches(pairs: list[Pair]) -> Iterator[tuple[list[int], Any]]:
+        columns = [list(column) for column in zip(*pairs, strict=True)]
+        rows = tokenizer(*columns, truncation=True, max_length=MAX_LENGTH)
+        order = sorted(range(len(pairs)), key=lambda at: len(rows["input_ids"][at]))
+        for start in range(0, len(order), BATCH):
+            places = order[start : start + BATCH]
+            batch = {name: [rows[name][at] for at in places] for name in rows}
+            yield places, tokenizer.pad(batch, return_tensors="np" if precision else "pt")
+
+    def answer(pairs: list[Pair]) -> Any:
+        logits = np.empty((len(pairs), classifier.config.num_labels))
+        for places, batch in batches(pairs):
+            if precision:
+                (logits[places],) = session.run(None, {name: batch[name] for name in names})
+            else:
+                with torch.inference_mode():
+                    batch = batch.to(classifier.device)
+                    logits[places] = classifier(**batch).logits.cpu().numpy()
+        return logits
+
+    return answer
+
+
+def _flops(folder: Path, pairs: list[Pair]) -> float:
+    """FLOP of the whole model's products for a pair without padding, on average."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from finetune.training import model
+
+    tokenizer, classifier = model.load_saved_model(folder / "model")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        for pair in pairs[:BATCH]:
+            options = {"truncation": True, "max_length": MAX_LENGTH, "return_tensors": "pt"}
+            classifier(**tokenizer(*pair, **options))
+    return float(counter.get_total_flops() / len(pairs[:BATCH]))
+
+
+def _rate(ask: Callable[[int], Any], clients: int, seconds: float) -> float:
+    """Answers a second that so many clients get, each asking again once it is answered."""
     numbers, ends, answered = itertools.count(), time.perf_counter() + seconds, [0] * clients
 
     def client(number: int) -> None:
-        torch.set_num_threads(threads)
         while not answered[number] or time.perf_counter() < ends:
-            ask(next(numbers) % 400)
+            ask(next(numbers))
             answered[number] += 1
 
     began = time.perf_counter()
@@ -274,19 +267,39 @@ def _rate(ask: Callable[[int], Any], clients: int, seconds: float, threads: int)
     return sum(answered) / (time.perf_counter() - began)
 
 
-def _same(sides: Sides, count: int) -> None:
-    """Print how far the sides' answers to the first pairs agree."""
-    pairs = sides.pairs[:count]
-    answers = sides.pipeline(pairs, top_k=None, function_to_apply="none")
-    scores = [{answer["label"]: answer["score"] for answer in row} for row in answers]
-    expected = np.array([[row[name] for name in sides.scorers["fp32"].labels] for row in scores])
-    for scorer in sides.scorers.values():
-        logits = scorer.scores(*zip(*pairs, strict=True))
+def report(figures: dict[str, list[Figures]], rate: float) -> None:
+    """Print each side's medians, also as shares of the pipeline's; `rate`: FLOP/s in fp32."""
+    medians = {
+        side: {
+            name: statistics.median(figures_[name] for figures_ in rounds)
+            for name in ("file", "alone", "now and then", "answers")
+            if name in rounds[0]
+        }
+        for side, rounds in figures.items()
+    }
+    plain = medians[PIPELINE]
+    columns = {
+        "file": "a file, pairs/s", "alone": "one pair, ms", "now and then": "now and then, ms",
+        "answers": f"{CLIENTS} clients, answers/s",
+    }  # fmt: skip
+    print(f"\n{'times the pipeline':<28}" + "".join(f"{text:>26}" for text in columns.values()))
+    for side, values in medians.items():
+        cells = (
+            f"{values[x]:.1f} ({values[x] / plain[x]:.2f})" if x in values else "" for x in columns
+        )
+        print(f"{side:<28}" + "".join(f"{cell:>26}" for cell in cells))
+    flops = next(rounds[0]["flops"] for rounds in figures.values() if "flops" in rounds[0])
+    share = medians[EXACT]["file"] * flops / rate
+    print(f"the file in fp32: {share:.2f} of what {rate / 1e9:.0f} GFLOP/s allow the whole model")
+    expected = np.array(figures[PIPELINE][0]["logits"])
+    for side, rounds in figures.items():
+        logits = np.array(rounds[0]["logits"])
         equal = float((logits.argmax(1) == expected.argmax(1)).mean())
         print(
-            f"{scorer.precision}: labels equal on {equal:.2%} of {count} pairs, "
+            f"{side}: labels equal on {equal:.2%} of {len(logits)} pairs, "
             f"logits within {abs(logits - expected).max():.1e}"
         )
+    print(f"prediction: ratio {medians[EXACT]['file'] / plain['file']:.2f}")
 
 
 if __name__ == "__main__":

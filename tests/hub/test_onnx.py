@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from onnx import load
 
 from finetune.errors import ModelError
 from finetune.hub import onnx
@@ -54,6 +55,11 @@ def test_a_model_from_a_terminal(
     assert list(file.parent.iterdir()) == [file]
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     assert assert_same_answers(toy_checkpoint, file) == inputs
+    graph = load(file).graph
+    shapes = {entry.name: entry.type.tensor_type.shape.dim for entry in graph.value_info}
+    norms = [node.output[0] for node in graph.node if node.op_type == "LayerNormalization"]
+    assert shapes[norms[0]][1].dim_param  # the length of the batch
+    assert shapes[norms[-1]][1].dim_value == 1  # the last layer is computed for the first token
     tokenizer, classifier = model.load_saved_model(toy_checkpoint)
     with torch.no_grad():
         classifier.classifier.bias += 0.01

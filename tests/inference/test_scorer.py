@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.inference import layers
 from finetune.inference import scorer as scoring
@@ -82,31 +85,45 @@ def batcher(scorer: Scorer) -> Iterator[MicroBatcher]:
     batcher.close()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_scores_as_its_plain_model_in_the_order_given(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Scorer, "_pair_seconds", lambda self, threads=1: 1.0)
+    family: str, precision: Literal["fp32", "bf16"], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Scorer, "_pair_seconds", lambda self, threads: [1.0])
     folder = lively(write(tmp_path / family, family))
-    scorer = Scorer(folder, 32, precision="fp32", threads=2)
+    scorer = Scorer(folder, 32, precision, threads=2)
     logits = plain(folder, list(PAIRS))
-    assert np.abs(scorer.scores(FIRST, SECOND) - logits).max() < 1e-4
+    tolerance = 1e-4 if precision == "fp32" else 0.05 * np.abs(logits).max()
+    assert np.abs(scorer.scores(FIRST, SECOND) - logits).max() < tolerance
     assert logits.std(axis=0).max() > 0.01
-    assert scorer.quick == (family in {"Bert", "Roberta", "XLMRoberta", "Electra", "DistilBert"})
+    assert scorer.optimized == (
+        family in {"Bert", "Roberta", "XLMRoberta", "Electra", "DistilBert"}
+    )
 
 
-@pytest.mark.parametrize(("own", "quick", "shared", "expected"), [
-    (0.02, 0.01, 0.008, (True, 2)),
-    (0.02, 0.01, 0.0095, (True, 1)),  # two threads hardly gain
-    (0.01, 0.02, 0.03, (False, 1)),
-    (0.2, 0.3, 0.4, (False, 2)),  # slow enough for two, without a measurement
+@pytest.mark.parametrize("activation", ["relu", "gelu_new", "silu"])
+def test_layers_with_another_activation_score_alike(activation: str, tmp_path: Path) -> None:
+    config = json.loads((write(tmp_path, "Bert") / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": activation}))
+    folder = lively(tmp_path)
+    logits = plain(folder, list(PAIRS))
+    assert np.abs(Scorer(folder, 32, "fp32").scores(FIRST, SECOND) - logits).max() < 1e-4
+
+
+@pytest.mark.parametrize(("onnx", "all_threads", "one_thread", "expected"), [
+    (0.01, 0.02, 0.03, (True, 1)),  # ONNX Runtime has threads of its own
+    (0.03, 0.01, 0.02, (False, 2)),
+    (0.03, 0.02, 0.01, (False, 1)),
+    (0.3, 0.2, 0.1, (True, 1)),  # too slow for another to be measured
 ])  # fmt: skip
 def test_layers_and_threads_are_those_measured_to_be_fastest(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[bool, int],
-    own: float, quick: float, shared: float,
+    onnx: float, all_threads: float, one_thread: float,
 ) -> None:  # fmt: skip
-    def pair_seconds(scorer: Scorer, threads: int = 1) -> float:
-        return shared if threads == 2 else quick if scorer.quick else own
+    def pair_seconds(scorer: Scorer, threads: int) -> list[float]:
+        return [onnx if scorer.optimized else all_threads if threads == 2 else one_thread]
 
     monkeypatch.setattr(Scorer, "_pair_seconds", pair_seconds)
     scorer = Scorer(checkpoint, 32, precision="fp32", threads=2)
@@ -120,15 +137,15 @@ def test_layers_and_threads_are_those_measured_to_be_fastest(
     monkeypatch.setattr(scorer, "_compute", counted)
     logits = scorer.scores(FIRST[:1], SECOND[:1])
     assert np.abs(logits - plain(checkpoint, list(PAIRS[:1]))).max() < 1e-4
-    assert (scorer.quick, *used) == expected
+    assert (scorer.optimized, *used) == expected
 
 
 @pytest.mark.parametrize(("times", "expected"), [
-    ([0.3, 0.3, 0.001], (1, 10)),  # the first is slow, and one more by chance
-    ([0.2, 0.2, 0.2], (2, 4)),  # too slow to be measured with other layers and threads
+    ([0.3, 0.001], 3 * 6),  # the first answer is slow
+    ([0.2], 3),  # too slow to be measured with other layers and threads
 ])  # fmt: skip
 def test_one_slow_answer_decides_nothing_and_a_slow_machine_loads_soon(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, times: list[float], expected: tuple[int, int]
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, times: list[float], expected: int
 ) -> None:
     def compute(scorer: Scorer, rows: scoring.Columns, threads: int) -> NDArray[np.float32]:
         calls.append(threads)
@@ -138,8 +155,23 @@ def test_one_slow_answer_decides_nothing_and_a_slow_machine_loads_soon(
     calls: list[int] = []
     monkeypatch.setattr(Scorer, "_compute", compute)
     scorer = Scorer(checkpoint, 32, precision="fp32", threads=2)
-    assert (calls[-1], len(calls)) == expected
+    assert len(calls) == expected + 1  # the last tells whether the model is damaged
     scorer.free()
+
+
+@pytest.mark.parametrize(("faster", "precision", "alone", "expected"), [
+    (True, "auto", False, "bf16"),
+    (True, "auto", True, "fp32"),  # a lone pair is no sooner answered in bf16
+    (True, "bf16", True, "bf16"),
+    (False, "auto", False, "fp32"),
+])  # fmt: skip
+def test_bf16_is_for_many_pairs_where_the_processor_is_faster_in_it(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, expected: str,
+    faster: bool, precision: Literal["auto", "bf16"], alone: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(devices, "prefers_bf16", lambda device: faster)
+    scorer = Scorer(checkpoint, 32, precision, "cpu", alone=alone)
+    assert scorer.precision == expected
 
 
 def test_in_bf16_the_labels_are_the_same(checkpoint: Path, expected: NDArray[np.float32]) -> None:
@@ -152,10 +184,10 @@ def test_in_bf16_the_labels_are_the_same(checkpoint: Path, expected: NDArray[np.
 
 
 @pytest.mark.parametrize("family", ["DebertaV2", "ModernBert", "Albert", "MPNet"])
-def test_a_family_without_quick_layers_knows_bf16_too(family: str, tmp_path: Path) -> None:
+def test_a_family_with_its_own_layers_knows_bf16_too(family: str, tmp_path: Path) -> None:
     folder = write(tmp_path / family, family)
     scorer = Scorer(folder, 32, precision="bf16")
-    assert not scorer.quick
+    assert not scorer.optimized
     assert np.abs(scorer.scores(FIRST, SECOND) - plain(folder, list(PAIRS))).max() < 0.02
 
 
@@ -205,15 +237,17 @@ def test_a_stream_is_in_order_and_reads_two_windows_ahead_at_most(
     assert next(read) - taken <= 8
 
 
-def test_layers_that_answer_otherwise_are_left_alone(
-    checkpoint: Path, expected: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_layers_that_answer_otherwise_are_not_used(
+    checkpoint: Path, expected: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch,
+    precision: Literal["fp32", "bf16"],
+) -> None:  # fmt: skip
     """As it would be with a family whose parts have BERT's names and another use."""
-    attend = layers.Layer._attend
-    monkeypatch.setattr(layers.Layer, "_attend", lambda *args: attend(*args) * 1.01)
-    scorer = Scorer(checkpoint, 32, precision="fp32")
-    assert not scorer.quick
-    assert np.abs(scorer.scores(FIRST, SECOND) - expected).max() < 1e-5
+    attention_bias = layers.attention_bias
+    monkeypatch.setattr(layers, "attention_bias", lambda *args: 1e-39 * attention_bias(*args))
+    scorer = Scorer(checkpoint, 32, precision)
+    assert not scorer.optimized
+    assert np.abs(scorer.scores(FIRST, SECOND) - expected).max() < 0.1
 
 
 def test_fifty_ask_together_and_each_gets_its_own(

@@ -1,0 +1,161 @@
+"""The layers of BERT and its kin as an ONNX graph, which ONNX Runtime computes in fp32.
+
+On a processor it answers a pair in half the time that PyTorch takes. The graph is made in a tenth
+of a second, of the weights as they are; embeddings and head stay PyTorch's. In the last layer all
+but keys and values is computed for the first token alone, which the head reads.
+
+Source: https://onnx.ai/onnx/operators/
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from finetune.inference import layers
+from finetune.inference.layers import LayerParts
+from finetune.inference.onnx_session import OnnxSession
+
+_OPSET, _IR_VERSION = 20, 10
+_ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "GELUActivation": ("Gelu", {}),
+    "NewGELUActivation": ("Gelu", {"approximate": "tanh"}),
+    "FastGELUActivation": ("Gelu", {"approximate": "tanh"}),
+    "GELUTanh": ("Gelu", {"approximate": "tanh"}),
+    "ReLU": ("Relu", {}),
+}
+_MOST_BYTES = 2**29  # of weights: for some seconds they are there four times
+
+
+class _Graph:
+    """An ONNX model, made node by node."""
+
+    def __init__(self, heads: int) -> None:
+        import onnx
+
+        self.heads = heads
+        self.proto = onnx.ModelProto(ir_version=_IR_VERSION)
+        self.proto.opset_import.add(version=_OPSET)
+        self.proto.graph.name = "layers"
+
+    def add(self, operator: str, *inputs: str, results: int = 1, **attributes: Any) -> Any:
+        """Add a node; the name of its result, or names where it has several."""
+        from onnx import helper
+
+        names = [f"{len(self.proto.graph.node)}.{at}" for at in range(results)]
+        self.proto.graph.node.append(helper.make_node(operator, inputs, names, **attributes))
+        return names[0] if results == 1 else names
+
+    def constant(self, values: Tensor | NDArray[Any]) -> str:
+        """The name of some weights or numbers."""
+        from onnx import helper
+
+        array = values.detach().float().numpy() if isinstance(values, Tensor) else values
+        name = f"constant {len(self.proto.graph.initializer)}"
+        self.proto.graph.initializer.add(
+            name=name,
+            data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
+            dims=array.shape,
+            raw_data=array.tobytes(),
+        )
+        return name
+
+    def linear(self, rows: str, *linears: nn.Linear) -> str:
+        weight = torch.cat([linear.weight for linear in linears]).T
+        product = self.add("MatMul", rows, self.constant(weight))
+        return str(self.add("Add", product, self.constant(torch.cat([x.bias for x in linears]))))
+
+    def norm(self, rows: str, residual: str, norm: nn.LayerNorm) -> str:
+        rows, scale = self.add("Add", rows, residual), self.constant(norm.weight)
+        shift = self.constant(norm.bias)
+        return str(self.add("LayerNormalization", rows, scale, shift, epsilon=norm.eps))
+
+    def split_heads(self, rows: str, width: int, order: list[int]) -> str:
+        shape = self.constant(np.array([0, -1, self.heads, width // self.heads]))
+        return str(self.add("Transpose", self.add("Reshape", rows, shape), perm=order))
+
+    def layer(self, hidden: str, parts: LayerParts, last: bool) -> str:
+        """Add a layer; the name of its result."""
+        width = parts.query.out_features
+        rows = hidden
+        if last:
+            first, end, axis = (self.constant(np.array([number])) for number in (0, 1, 1))
+            rows = self.add("Slice", hidden, first, end, axis)
+            query = self.linear(rows, parts.query)
+            both = self.linear(hidden, parts.key, parts.value)
+            key, value = self.add("Split", both, results=2, axis=2, num_outputs=2)
+        else:
+            all_three = self.linear(hidden, parts.query, parts.key, parts.value)
+            query, key, value = self.add("Split", all_three, results=3, axis=2, num_outputs=3)
+        scale = self.constant(np.array((width // self.heads) ** -0.5, np.float32))
+        query = self.split_heads(self.add("Mul", query, scale), width, [0, 2, 1, 3])
+        scores = self.add("MatMul", query, self.split_heads(key, width, [0, 2, 3, 1]))
+        shares = self.add("Softmax", self.add("Add", scores, "bias"), axis=-1)
+        gathered = self.add("MatMul", shares, self.split_heads(value, width, [0, 2, 1, 3]))
+        shape = self.constant(np.array([0, -1, width]))
+        gathered = self.add("Reshape", self.add("Transpose", gathered, perm=[0, 2, 1, 3]), shape)
+        rows = self.norm(self.linear(gathered, parts.attended), rows, parts.attended_norm)
+        operator, attributes = _ACTIVATIONS[type(parts.activation).__name__]
+        wide = self.add(operator, self.linear(rows, parts.widen), **attributes)
+        return self.norm(self.linear(wide, parts.narrow), rows, parts.norm)
+
+    def serialized(self, result: str, width: int) -> bytes:
+        """What a file of it would hold, once `result` is computed."""
+        from onnx import TensorProto, helper
+
+        entries = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in (
+                ("hidden", ("batch", "length", width)),
+                ("bias", ("batch", 1, 1, "length")),
+                (result, ("batch", 1, width)),
+            )
+        ]
+        self.proto.graph.input.extend(entries[:2])
+        self.proto.graph.output.extend(entries[2:])
+        return bytes(self.proto.SerializeToString())
+
+
+def _serialized(parts: list[LayerParts], heads: int) -> bytes:
+    """The graph of all layers."""
+    graph, hidden = _Graph(heads), "hidden"
+    for layer in parts:
+        hidden = graph.layer(hidden, layer, last=layer is parts[-1])
+    return graph.serialized(hidden, parts[0].query.out_features)
+
+
+class _OnnxLayers(nn.Module):
+    """All layers, in the place of the first; each of the others is a `_Passed`."""
+
+    def __init__(self, session: OnnxSession) -> None:
+        super().__init__()
+        self._session = session
+
+    def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Hidden states of shape (batch, length, width) -> (batch, 1, width)."""
+        inputs = {"hidden": hidden.numpy(), "bias": bias.numpy()}
+        return torch.from_numpy(self._session.run(inputs))
+
+
+class _Passed(nn.Module):
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+        return hidden
+
+
+def build(model: Any, threads: int) -> list[nn.Module]:
+    """Such layers for a classifier in fp32, which take an `attention_bias`; none where its own are
+    not known, or it answers otherwise with them."""
+    parts = layers.layer_parts(model)
+    size = sum(
+        4 * weights.numel() for layer in parts for weights in nn.ModuleList(layer).parameters()
+    )
+    known = all(type(layer.activation).__name__ in _ACTIVATIONS for layer in parts)
+    if not parts or not known or size > _MOST_BYTES:
+        return []
+    session = OnnxSession(_serialized(parts, model.config.num_attention_heads), threads)
+    quick = [_OnnxLayers(session), *(_Passed() for _ in parts[1:])]
+    return quick if layers.answers_alike(model, quick, layers.attention_bias) else []
