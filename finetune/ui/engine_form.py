@@ -44,14 +44,16 @@ class Choice(NamedTuple):
     prices: Mapping[str, float] = MappingProxyType({})  # US dollars an hour by flavor, as shown
     typed: str = ""  # a token
 
-    def ticket(self) -> Ticket:
-        """The ticket that was chosen; raises ConfigError for options that are wrong."""
+    def ticket(self, former: Ticket | None = None) -> Ticket:
+        """The ticket that was chosen, with the options that the page does not show as they were in
+        the `former` one; raises ConfigError for options that are wrong."""
+        kept = former.options if former and former.engine == self.engine else {}
         if self.engine == RAY:
-            return make_ticket(RAY, {"address": self.address or "", "nodes": self.nodes})
+            return make_ticket(RAY, kept | {"address": self.address or "", "nodes": self.nodes})
         if self.engine != HUB_JOB:
             return make_ticket(self.engine or LOCAL, {})
         names = ("flavor", "minutes", "dollars_a_run", "dollars_a_day")
-        values = {name: getattr(self, name) for name in names}
+        values = kept | {name: getattr(self, name) for name in names}
         price = (self.prices or {}).get(self.flavor or "", 0.0)
         return make_ticket(HUB_JOB, values | {"flavor": self.flavor or "", "price": price})
 
@@ -183,9 +185,10 @@ class EngineForm:
         )
         return {self.price: text, self.agreed: gr.update(label=agreed)}
 
-    def checked(self, choice: Choice) -> Ticket:
-        """The chosen ticket; raises `JobError` where a price was not agreed to."""
-        ticket = choice.ticket()
+    def checked(self, choice: Choice, former: Ticket | None = None) -> Ticket:
+        """The chosen ticket, after the `former` one of the run if it has one; raises `JobError`
+        where a price was not agreed to."""
+        ticket = choice.ticket(former)
         if ticket.engine == HUB_JOB and not (choice.agreed and choice.flavor in choice.prices):
             raise JobError(
                 "A Hugging Face Job is billed to your account.",

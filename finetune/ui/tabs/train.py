@@ -157,10 +157,10 @@ class TrainTab:
         """Start the runs of the form, or queue them; or let the run `moved` go on where the form
         says."""
         choice, others = self._chosen(values)
-        ticket = self.engine.checked(choice)
+        run = store.get(moved) if moved else None
+        ticket = self.engine.checked(choice, run and read_ticket(run))
         token = "" if ticket.engine == LOCAL else auth.hub_token(store, choice.typed, oauth)
-        if moved:
-            run = store.get(moved)
+        if run:
             service.resume_run(store, run, ticket, token or "")
             shown = {self.message: "", self.moved: "", self.engine.agreed: False}
             return self._folded(store, run) | shown
