@@ -16,6 +16,7 @@ HEAVY_MODULES = {
     "finetune.inference.explain", "finetune.inference.layers", "finetune.inference.bf16_layers",
     "finetune.inference.onnx_layers", "finetune.inference.predictor", "finetune.inference.scorer",
     "finetune.inference.files", "finetune.inference.model_cache",
+    "finetune.inference.micro_batcher", "finetune.inference.threads",
     "finetune.hub.onnx", "finetune.jobs.engines.ray_files",
     "finetune.training.dataloaders", "finetune.training.loop",
     "finetune.training.model", "finetune.training.optimizer",

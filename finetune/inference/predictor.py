@@ -20,8 +20,10 @@ from finetune.errors import DataError, ModelError
 from finetune.inference import decision_rule, perturbations, quantized
 from finetune.inference.decision_rule import DecisionRule, PredictOptions
 from finetune.inference.explain import Explanation, explain_pair
+from finetune.inference.micro_batcher import MicroBatcher
 from finetune.inference.perturbations import Flip
-from finetune.inference.scorer import MicroBatcher, Precision, Scorer, take_one_thread
+from finetune.inference.scorer import Precision, Scorer
+from finetune.inference.threads import take_one_thread
 from finetune.runs.run import Run
 from finetune.training import model
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,13 +22,13 @@ from finetune.inference import bf16_layers, layers, onnx_layers
 from finetune.inference.layers import MaskFunction
 from finetune.inference.onnx_session import OnnxSession
 from finetune.inference.quantized import MODEL
+from finetune.inference.threads import default_threads, lower_priority, set_own_threads
 from finetune.training import model
 
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 Row = tuple[str, str | None]
 Columns = dict[str, list[list[int]]]  # name of an input -> its values for each row
 Batch = tuple[list[int], Future[NDArray[np.float32]]]  # places of its pairs, and their logits
-T = TypeVar("T")
 WINDOW = 1024  # pairs sorted by length at a time: enough that a batch hardly needs padding
 _CHARACTERS = 2**20  # of a window: a tokenizer takes about 100 bytes for each
 # Characters of a sentence that are read: at least these, and so many for each token of the
@@ -44,9 +41,6 @@ _SHARES = 4  # batches such a thread has at least, so that all end together and 
 _USUAL = 32  # tokens of the pair by whose time layers and threads are chosen
 _LEAST_ANSWERS, _MOST_ANSWERS = 2, 5  # of whose times the best counts
 _MEASURING = 0.25  # seconds of such answers, after which no other choice is tried
-_NICE = 15  # of threads that stand aside
-_GATHER = 0.002  # seconds in which a crowd may ask again
-_MOST = 256  # pairs of a crowd's batch
 
 
 class ScoredPairs(NamedTuple):
@@ -55,9 +49,6 @@ class ScoredPairs(NamedTuple):
     logits: NDArray[np.float32]  # of shape (pairs, classes)
     tokens: NDArray[np.int64]  # of each input, as the model read it, of shape (pairs,)
     cut: NDArray[np.int64]  # tokens of each pair that the model did not see
-
-
-_Request = tuple[Row, Future[ScoredPairs]]
 
 
 class _Path(NamedTuple):
@@ -335,99 +326,3 @@ def _batches(lengths: NDArray[np.int64], budget: int) -> list[list[int]]:
         batches.append(order[:size])
         order = order[size:]
     return batches
-
-
-class MicroBatcher:
-    """Scores together the pairs that many ask one by one: what arrives while one batch is computed
-    forms the next. Who asks alone waits for nobody; in a crowd those who were just answered have
-    two milliseconds to ask again, or one of them would be a batch alone and the others wait."""
-
-    def __init__(self, scorer: Scorer) -> None:
-        self._scorer = scorer
-        self._queue: SimpleQueue[_Request | None] = SimpleQueue()
-        self._closing = threading.Lock()
-        self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="micro-batcher", daemon=True)
-        self._thread.start()
-
-    def submit(self, sentence1: str, sentence2: str | None = None) -> Future[ScoredPairs]:
-        """The future logits and lengths of one pair; a ModelError after `close`."""
-        answer: Future[ScoredPairs] = Future()
-        with self._closing:
-            if self._closed:
-                raise ModelError("This model is not loaded any more.", "Ask again.")
-            self._queue.put(((sentence1, sentence2), answer))
-        return answer
-
-    def close(self) -> None:
-        """Answers what was asked before, then stops."""
-        with self._closing:
-            self._closed = True
-            self._queue.put(None)
-        self._thread.join()
-
-    def _serve(self) -> None:
-        requests: list[_Request] = []
-        while (request := self._queue.get()) is not None:
-            until = time.monotonic() + (_GATHER if len(requests) > 1 else 0.0)
-            requests = [request]
-            with contextlib.suppress(Empty):
-                while len(requests) < _MOST:
-                    left = until - time.monotonic()
-                    following = self._queue.get(left > 0, max(left, 0.0))
-                    if following is None:
-                        self._queue.put(None)  # ends the loop outside
-                        break
-                    requests.append(following)
-            self._answer(requests)
-
-    def _answer(self, requests: list[_Request]) -> None:
-        """Answer each; where a batch fails each is tried alone, and has its own error."""
-        try:
-            blocks = zip(*self._scorer.stream(row for row, _ in requests), strict=True)
-            logits, tokens, cut = (np.concatenate(block) for block in blocks)
-        except Exception as error:
-            if len(requests) == 1:
-                requests[0][1].set_exception(error)
-                return
-            for request in requests:
-                self._answer([request])
-            return
-        for at, (_, answer) in enumerate(requests):
-            answer.set_result(ScoredPairs(logits[[at]], tokens[[at]], cut[[at]]))
-
-
-_changing_threads = threading.Lock()
-
-
-def set_own_threads(threads: int) -> None:
-    """Let PyTorch compute with so many threads where the calling thread asks it to. What
-    `torch.set_num_threads` sets for all threads that are still to come is put back."""
-    with _changing_threads:
-        default = _in_new_thread(torch.get_num_threads)
-        torch.get_num_threads()  # the first question takes the default, also after a number was set
-        torch.set_num_threads(threads)
-        _in_new_thread(lambda: torch.set_num_threads(default))
-
-
-def default_threads() -> int:
-    """How many threads PyTorch computes with unless told otherwise."""
-    with _changing_threads:
-        return _in_new_thread(torch.get_num_threads)
-
-
-def _in_new_thread(function: Callable[[], T]) -> T:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
-
-
-def take_one_thread() -> None:
-    """Compute with one thread, which lets others go first: several would wait for each other."""
-    set_own_threads(1)
-    lower_priority()
-
-
-def lower_priority() -> None:
-    """Let other threads go first. Linux alone has priorities of threads, and inherits them."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

@@ -21,7 +21,9 @@ from finetune.environment import devices
 from finetune.errors import ModelError
 from finetune.inference import layers
 from finetune.inference import scorer as scoring
-from finetune.inference.scorer import MicroBatcher, Row, Scorer
+from finetune.inference.micro_batcher import MicroBatcher
+from finetune.inference.scorer import Row, Scorer
+from finetune.inference.threads import set_own_threads
 from tests.support import toys
 from tests.training.test_families import FAMILIES, write
 
@@ -204,7 +206,7 @@ def test_every_model_computes_with_the_threads_there_are(checkpoint: Path) -> No
                 assert scorer.threads == 3
                 assert caller.submit(torch.get_num_threads).result() == 3
         with ThreadPoolExecutor(1) as own:
-            own.submit(scoring.set_own_threads, 1).result()
+            own.submit(set_own_threads, 1).result()
             assert own.submit(torch.get_num_threads).result() == 1
     finally:
         torch.set_num_threads(before)

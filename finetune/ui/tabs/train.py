@@ -158,7 +158,7 @@ class TrainTab:
         says."""
         choice, others = self._chosen(values)
         run = store.get(moved) if moved else None
-        ticket = self.engine.checked(choice, run and read_ticket(run))
+        ticket = self.engine.checked(choice, read_ticket(run) if run else None)
         token = "" if ticket.engine == LOCAL else auth.hub_token(store, choice.typed, oauth)
         if run:
             service.resume_run(store, run, ticket, token or "")
