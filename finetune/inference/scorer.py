@@ -141,7 +141,7 @@ class Scorer:
             half = False
             paths.insert(0, _Path(built, layers.attention_bias, 1, True, together=True))
         elif half and (built := bf16_layers.build(self._model)):
-            paths = [_Path(built, bf16_layers.bias, self.threads, True)]
+            paths = [_Path(built, bf16_layers.bias, threads, True) for threads in (1, self.threads)]
         elif half:
             self._model.to(torch.bfloat16)
         self.precision = "bf16" if half else "fp32"

@@ -15,7 +15,7 @@ the answers are the pipeline's: labels, and logits.
 ONNX Runtime computes on the CPU; where there is a GPU it is no side, and int8 is none. The ratio is
 the `Scorer` over the pipeline, both in fp32, of a file.
 
-    python -m tests.benchmarks.prediction [--model FOLDER] [--mrpc FOLDER] [--rounds 3]
+    python -m tests.benchmarks.prediction [--model FOLDER] [--mrpc FOLDER] [--rounds 2]
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument(
         "--mrpc", type=Path, default=machine.MRPC, help="folder of MRPC's Parquet files"
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=2, help="times the pairs are read")
     parser.add_argument("--alone", type=int, default=60, help="pairs asked one by one")
     parser.add_argument("--seconds", type=float, default=4.0, help="of fifty clients, a round")
