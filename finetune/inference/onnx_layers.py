@@ -28,7 +28,7 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "GELUTanh": ("Gelu", {"approximate": "tanh"}),
     "ReLU": ("Relu", {}),
 }
-_MOST_BYTES = 2**29  # of weights: for some seconds they are there four times
+_MOST_BYTES = 2**29  # of weights: while the graph is made they are there three times
 
 
 class _Graph:

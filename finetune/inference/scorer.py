@@ -107,13 +107,13 @@ class Scorer:
         self._path = _Path(own, lambda mask: mask, self.threads)
         if precision == "int8":
             self._load_quantized(quantized or folder / MODEL)
-        elif self._on_cpu:
-            self._choose_path(alone)
         else:
-            half = precision == "bf16" or (
-                precision == "auto" and devices.prefers_bf16(self.device)
-            )
-            self._model.to(self.device, torch.bfloat16 if half else torch.float32)
+            automatic = precision == "auto"
+            half = precision == "bf16" or (automatic and devices.prefers_bf16(self.device))
+            if self._on_cpu:
+                half = self._choose_path(half, not half or (automatic and alone))
+            else:
+                self._model.to(self.device, torch.bfloat16 if half else torch.float32)
             self.precision = "bf16" if half else "fp32"
         self.scores(["a"], ["a"])  # a damaged model is refused now
 
@@ -128,14 +128,12 @@ class Scorer:
                 error=hub_errors.first_line(error),
             ) from error
 
-    def _choose_path(self, alone: bool) -> None:
-        """Choose the precision, and compute in it with the layers and threads that are fastest."""
-        half = self.precision == "bf16"
-        half |= self.precision == "auto" and devices.prefers_bf16(self.device)
+    def _choose_path(self, half: bool, onnx: bool) -> bool:
+        """Compute with the layers and threads that are fastest, in bf16 where `half` says so, or in
+        fp32 if `onnx` and ONNX Runtime can; returns whether it is bf16."""
         paths = [self._path, self._path._replace(threads=1)]
         built: list[nn.Module] = []
-        if not half or (alone and self.precision == "auto"):
-            # In a thread of the pool, as above.
+        if onnx:  # in a thread of the pool, as above
             built = self._pool.submit(onnx_layers.build, self._model, self.threads).result()
         if built:
             half = False
@@ -144,8 +142,8 @@ class Scorer:
             paths = [_Path(built, bf16_layers.bias, threads, True) for threads in (1, self.threads)]
         elif half:
             self._model.to(torch.bfloat16)
-        self.precision = "bf16" if half else "fp32"
         self._use(self._fastest(paths))
+        return half
 
     def _fastest(self, paths: list[_Path]) -> _Path:
         """The path by which a pair is answered soonest, of those that there is time to try."""
