@@ -95,9 +95,12 @@ def trains(run: Run, step: int = 1) -> Callable[[], bool]:
 
 
 def rank_processes(run: Run) -> dict[str, psutil.Process]:
-    """The run's processes on the cluster's nodes, by their ranks."""
+    """The run's processes on the cluster's nodes, by their ranks; of two with one rank the later
+    one."""
     members = {}
-    for process in psutil.process_iter():
+    # By age: a process's number may be smaller than that of an older one.
+    processes = psutil.process_iter(["create_time"])
+    for process in sorted(processes, key=lambda process: process.info["create_time"]):
         try:
             words = process.cmdline()
             if words[1:4] == ["-m", "finetune", "train"] and str(run.folder) in words:

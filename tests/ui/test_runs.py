@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from finetune.config import RunConfig
-from finetune.jobs import run_table
+from finetune.jobs import run_table, workers
 from finetune.jobs.scheduler import Queue
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -306,10 +306,13 @@ def test_several_runs_wait_and_end_as_one_group(app: App, page: Page, toy_checkp
     expect(page.locator("#planned")).to_contain_text("Train queues 2 runs")
     press_train(page)
     expect(page.locator("#run-message")).to_contain_text("1 run waits in the queue")
+    (worker,) = filter(None, map(workers.worker_process, app.store.runs()))
+    worker.suspend()  # so that the other run waits while the page is looked at
     open_runs(page)
     expect(page.locator("#runs-table")).to_contain_text("waiting, no. 1 in the queue")
     page.get_by_role("button", name="seed 43").click()
     expect(page.locator("#run-status")).to_contain_text("Waiting, no. 1 of 1 in the queue")
+    worker.resume()
     expect(page.locator("#run-status")).to_contain_text("Finished", timeout=180_000)
     page.get_by_role("button", name="All runs").click()
     expect(page.locator("tr.ft-of-group")).to_contain_text("2 seeds, 2 finished")
