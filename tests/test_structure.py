@@ -13,7 +13,7 @@ HEAVY_MODULES = {
     "finetune.data.dataset_cache", "finetune.data.splits", "finetune.data.checks",
     "finetune.data.sources",
     "finetune.evaluation.corrections", "finetune.evaluation.quantization",
-    "finetune.inference.explain", "finetune.inference.layers", "finetune.inference.bf16_layers",
+    "finetune.inference.explain", "finetune.training.layers", "finetune.inference.bf16_layers",
     "finetune.inference.onnx_layers", "finetune.inference.predictor", "finetune.inference.scorer",
     "finetune.inference.files", "finetune.inference.model_cache",
     "finetune.inference.micro_batcher", "finetune.inference.threads",

@@ -27,10 +27,10 @@ from finetune.data import checkpoints
 from finetune.errors import FinetuneError, ModelError
 from finetune.evaluation import quantization
 from finetune.hub.model_card import EXAMPLES
-from finetune.inference import layers, quantized
+from finetune.inference import quantized
 from finetune.inference.quantized import QuantizationReport
 from finetune.runs.run import Run
-from finetune.training import model
+from finetune.training import layers, model
 
 TOLERANCE = 1e-4  # of a logit
 
@@ -104,7 +104,7 @@ def _with_last_layer(classifier: Any) -> Iterator[None]:
     token, where its layers are known: a sixth less work of six layers."""
     parts = layers.layer_parts(classifier)
     last = [layers.LastLayer(part, classifier.config.num_attention_heads) for part in parts[-1:]]
-    trimmed = [*model.layer_stack(classifier)[:-1], *last]
+    trimmed = [*layers.layer_stack(classifier)[:-1], *last]
     if not last or not layers.answers_alike(classifier, trimmed, layers.attention_bias):
         yield
         return

@@ -4,7 +4,6 @@ __all__ = [
     "decision_rule",
     "file_request",
     "files",
-    "layers",
     "model_cache",
     "predictor",
     "quantized",

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.inference import layers
-from finetune.inference.layers import LastLayer, LayerParts
+from finetune.training import layers
+from finetune.training.layers import LastLayer, LayerParts
 
 _WHOLE = 32  # keys are padded to a multiple of this: bf16 numbers of a 512-bit vector
 
@@ -89,8 +89,8 @@ class _Layer(nn.Module):
 class _Bf16LastLayer(LastLayer):
     """In bf16, with its result in fp32 for the head."""
 
-    def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
-        return super().forward(hidden.bfloat16(), bias).float()
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+        return super().forward(hidden.bfloat16(), mask).float()
 
 
 def bias(mask: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from finetune.inference import layers
-from finetune.inference.layers import LayerParts
 from finetune.inference.onnx_session import OnnxSession
+from finetune.training import layers
+from finetune.training.layers import LayerParts
 
 _OPSET, _IR_VERSION = 20, 10
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {

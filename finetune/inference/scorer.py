@@ -18,12 +18,12 @@ from torch import nn
 from finetune import hub_errors, text_hashes
 from finetune.environment import devices
 from finetune.errors import ModelError
-from finetune.inference import bf16_layers, layers, onnx_layers
-from finetune.inference.layers import MaskFunction
+from finetune.inference import bf16_layers, onnx_layers
 from finetune.inference.onnx_session import OnnxSession
 from finetune.inference.quantized import MODEL
 from finetune.inference.threads import default_threads, lower_priority, set_own_threads
-from finetune.training import model
+from finetune.training import layers, model
+from finetune.training.layers import MaskFunction
 
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 Row = tuple[str, str | None]
@@ -103,7 +103,7 @@ class Scorer:
         self.labels = [text_hashes.replace_surrogates(str(names[n])) for n in range(len(names))]
         self.precision: Precision = precision
         self._session: OnnxSession | None = None  # of a model in int8
-        own = list(model.layer_stack(self._model))
+        own = list(layers.layer_stack(self._model))
         self._path = _Path(own, lambda mask: mask, self.threads)
         if precision == "int8":
             self._load_quantized(quantized or folder / MODEL)

@@ -1,3 +1,12 @@
 """The training loop and what it needs: model, batches, several processes, trackers."""
 
-__all__ = ["accelerator", "dataloaders", "distributed", "first_batch", "loop", "model", "schedule"]
+__all__ = [
+    "accelerator",
+    "dataloaders",
+    "distributed",
+    "first_batch",
+    "layers",
+    "loop",
+    "model",
+    "schedule",
+]

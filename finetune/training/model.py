@@ -29,6 +29,7 @@ from finetune.data import checkpoints
 from finetune.errors import FinetuneError, ModelError, some
 from finetune.hub_errors import retried
 from finetune.runs.run import NOTES
+from finetune.training import layers
 
 
 def load_classifier(
@@ -112,7 +113,8 @@ def choose_attention(requested: str, device: torch.device, half: bool, max_lengt
 
 
 def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
-    """The model with what the configuration freezes or recomputes; with LoRA a `PeftModel`."""
+    """The model with what the configuration freezes or recomputes, and no more computed than its
+    head reads; with LoRA a `PeftModel`."""
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.use_lora:
@@ -120,25 +122,20 @@ def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
     if config.freeze_embeddings or config.frozen_layers:
         model.get_input_embeddings().requires_grad_(False)
     if config.frozen_layers:
-        layers = list(layer_stack(model))
-        if config.frozen_layers > len(layers):
+        stack = layers.layer_stack(model)
+        if config.frozen_layers > len(stack):
             raise ModelError(
                 "frozen_layers is {frozen_layers}, but {checkpoint} has {layers} layers to freeze.",
                 "Lower it.",
                 frozen_layers=config.frozen_layers,
                 checkpoint=config.checkpoint,
-                layers=len(layers),
+                layers=len(stack),
             )
-        for layer in layers[: config.frozen_layers]:
+        for layer in stack[: config.frozen_layers]:
             layer.requires_grad_(False)
+    if config.dropout == 0:
+        layers.compute_first_token_only(model)
     return model
-
-
-def layer_stack(model: PreTrainedModel) -> torch.nn.ModuleList:
-    """A model's transformer layers; an empty list where they share their weights."""
-    depth = getattr(model.config, "num_hidden_layers", 0)
-    stacks = (part for part in model.modules() if isinstance(part, torch.nn.ModuleList))
-    return next((stack for stack in stacks if len(stack) == depth > 0), torch.nn.ModuleList())
 
 
 def _with_lora(model: PreTrainedModel, config: RunConfig) -> Any:

@@ -19,11 +19,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from finetune.environment import devices
 from finetune.errors import ModelError
-from finetune.inference import layers
 from finetune.inference import scorer as scoring
 from finetune.inference.micro_batcher import MicroBatcher
 from finetune.inference.scorer import Row, Scorer
 from finetune.inference.threads import set_own_threads
+from finetune.training import layers
 from tests.support import toys
 from tests.training.test_families import FAMILIES, write
 

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from finetune.training import model as models
-
 # Of a mask of shape (batch, length), what the layers are given in its place.
 MaskFunction = Callable[[Tensor], Tensor]
 _SAME = 1e-4  # by which logits of the same model in fp32 may differ, as a part of their size
@@ -45,9 +43,16 @@ class LayerParts(NamedTuple):
     activation: nn.Module
 
 
+def layer_stack(model: Any) -> nn.ModuleList:
+    """A model's transformer layers; an empty list where they share their weights."""
+    depth = getattr(model.config, "num_hidden_layers", 0)
+    stacks = (part for part in model.modules() if isinstance(part, nn.ModuleList))
+    return next((stack for stack in stacks if len(stack) == depth > 0), nn.ModuleList())
+
+
 def layer_parts(model: Any) -> list[LayerParts]:
     """The parts of each layer of a model; none where one of them is not known."""
-    parts = [_parts(layer) for layer in models.layer_stack(model)]
+    parts = [_parts(layer) for layer in layer_stack(model)]
     return [] if None in parts else parts  # type: ignore[return-value]
 
 
@@ -64,7 +69,7 @@ def _parts(layer: nn.Module) -> LayerParts | None:
 
 def put_layers(model: Any, layers: Sequence[nn.Module]) -> list[nn.Module]:
     """Let a model compute with other layers; returns those it had."""
-    stack = models.layer_stack(model)
+    stack = layer_stack(model)
     own = list(stack)
     for at, layer in enumerate(layers):
         stack[at] = layer
@@ -104,21 +109,35 @@ def attention_bias(mask: Tensor, dtype: torch.dtype = torch.float32, multiple: i
 
 class LastLayer(nn.Module):
     """The last layer, for a head that reads the first token alone: of the others it computes keys
-    and values only. It takes an `attention_bias` and returns a shape of (batch, 1, width)."""
+    and values only. It has no dropout, and returns a shape of (batch, 1, width)."""
 
     def __init__(self, parts: LayerParts, heads: int) -> None:
         super().__init__()
         self.parts, self.heads = nn.ModuleList(parts), heads
 
-    def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Hidden states of shape (batch, length, width)."""
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any, **__: Any) -> Tensor:
+        """Hidden states of shape (batch, length, width); a mask as attention takes it, of shape
+        (batch, 1, queries, keys): an `attention_bias`, or false where there is no token."""
         parts: Any = LayerParts(*self.parts)
         rows = hidden[:, :1]
         query, key, value = (
             part(states).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part, states in ((parts.query, rows), (parts.key, hidden), (parts.value, hidden))
         )
-        bias = bias[..., : hidden.shape[1]]
-        gathered = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        if mask is not None:
+            mask = mask[:, :, :1, : hidden.shape[1]]
+        gathered = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         rows = parts.attended_norm(parts.attended(gathered.transpose(1, 2).flatten(2)) + rows)
         return parts.norm(parts.narrow(parts.activation(parts.widen(rows))) + rows)  # type: ignore[no-any-return]
+
+
+def compute_first_token_only(model: Any) -> None:
+    """Let the last layer of a classifier in fp32 and without dropout compute, of all tokens but the
+    first, keys and values only, if it answers the same that way; its weights and their names stay.
+    """
+    stack, parts = layer_stack(model), layer_parts(model)
+    if not parts or model.config._attn_implementation not in ("eager", "sdpa"):
+        return
+    last = LastLayer(parts[-1], model.config.num_attention_heads)
+    if answers_alike(model, [*stack[:-1], last], lambda mask: mask):
+        stack[-1].forward = last.forward
