@@ -141,14 +141,16 @@ def test_visitors_watch_and_ask_without_an_error(
     }
     try:
         with crowd.there():
-            for step in range(1, 41):
+            for step in range(1, 600):
                 run.append(events.Stepped(step=step, **values))
                 time.sleep(0.1)
+                served = len(crowd.polls) > 2 * clients and len(crowd.answers) > clients
+                if step >= 40 and served:
+                    break
     finally:
         page.close()
     assert crowd.failures == []
-    assert len(crowd.polls) > 2 * clients
-    assert len(crowd.answers) > clients
+    assert served
     assert all(sights and sights[-1][1] > 20 for sights in crowd.sights)  # all saw the run go on
     assert len(load._delays(run, crowd.sights)) > 10 * clients
 
@@ -159,7 +161,7 @@ def test_a_page_is_started_opened_and_watched(
 ) -> None:
     before = psutil.Process().children()
     assert all(pages.starting(side, tmp_path) > 0 for side in pages.SIDES)
-    assert psutil.Process().children() == before
+    assert set(psutil.Process().children()) <= set(before)
     page = app.build(store)
     _, url, _ = app.launch(page, store, prevent_thread_lock=True, quiet=True)
     try:

@@ -29,7 +29,7 @@ from tests.support.hub import LoopbackHub
 from tests.support.ray_nodes import needs_ray
 
 pytestmark = pytest.mark.long
-TOTAL = 200  # steps of a run, slow enough (several batches each) to be met at work
+TOTAL = 200  # steps of a run, each of 32 batches, so that it is met at work
 
 
 @pytest.fixture(params=["local", "hub-job", pytest.param("ray", marks=needs_ray)])
@@ -49,7 +49,7 @@ def config(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> Run
     return RunConfig(
         dataset=store.uploads.add(files), checkpoint=str(toy_checkpoint), max_length=32,
         learning_rate=1e-3, logging_steps=1, max_steps=TOTAL, eval_steps=100, save_steps=20,
-        gradient_accumulation_steps=8, mixed_precision="no",
+        per_device_train_batch_size=2, gradient_accumulation_steps=32, mixed_precision="no",
     )  # fmt: skip
 
 

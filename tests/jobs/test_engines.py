@@ -64,6 +64,7 @@ def ended_workers(store: RunStore) -> Iterator[None]:
 def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
     hub: LoopbackHub, store: RunStore, config: RunConfig, job: Ticket
 ) -> None:
+    config = config.changed(num_train_epochs=30)
     hub.jobs.lines_twice = True
     hub.fail(path="/logs", cut=True, after=4000)  # in the middle of a line
     run = service.start_run(store, config, job)
@@ -99,7 +100,7 @@ def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
 def test_stopped_and_moved_it_ends_with_the_weights_of_one_that_was_not(
     store: RunStore, config: RunConfig, job: Ticket
 ) -> None:
-    config = config.changed(num_train_epochs=LONG // 4)
+    config = config.changed(num_train_epochs=LONG // 2)
     whole = service.start_run(store, config)
     wait(store, whole, "finished")
     run = service.start_run(store, config)

@@ -45,7 +45,7 @@ from tests.support.ray_nodes import INSTALL, Nodes, needs_ray
 def config(toy_checkpoint: Path) -> RunConfig:
     return RunConfig(
         checkpoint=str(toy_checkpoint), num_processes=2, per_device_train_batch_size=4,
-        learning_rate=1e-3, max_length=32, max_steps=300, eval_steps=-1, save_steps=20,
+        learning_rate=1e-3, max_length=32, max_steps=600, eval_steps=-1, save_steps=20,
         logging_steps=1, max_train_samples=200, max_eval_samples=30,
     ).changed(**PRESETS["As the course"])  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_two_nodes_train_what_two_processes_here_do(
     assert summary.started is not None
     assert summary.started.processes == 2
     until(lambda: not run.is_alive())
-    assert "finished 300 steps" in run.log_tail()
+    assert "finished 600 steps" in run.log_tail()
     assert (read_ticket(run).attempt, read_ticket(run).job) == (1, "")
 
 
@@ -150,7 +150,7 @@ def test_it_is_stopped_while_it_trains_and_goes_on(
     service.stop_run(store, run)
     assert ended(store, run) == "stopped", run.log_tail()
     assert run.has_model()
-    assert 25 <= run.checkpoint_step() < 300
+    assert 25 <= run.checkpoint_step() < 600
     until(lambda: not run.is_alive())
     service.resume_run(store, run)
     assert ended(store, run) == "finished", run.log_tail()
@@ -165,10 +165,10 @@ def test_it_goes_on_elsewhere_when_a_node_is_killed(
     store: RunStore, start: Callable[..., Run], config: RunConfig, here: Run, cluster: Nodes,
     rank: str,
 ) -> None:  # fmt: skip
+    cluster.add()
     run = start(config)
     until(trains(run, 50))
     former = rank_processes(run)
-    cluster.add()
     cluster.kill(node_of(former[rank]))
     assert ended(store, run) == "finished", run.log_tail()
     assert same_weights(run, here)
@@ -186,13 +186,13 @@ def test_it_goes_on_when_its_process_is_told_to_end(
     store: RunStore, start: Callable[..., Run], config: RunConfig
 ) -> None:
     """As a machine's processes are that is taken away."""
-    run = start(config.changed(num_processes=1, max_steps=200), nodes=1)
+    run = start(config.changed(num_processes=1, max_steps=1000), nodes=1)
     until(trains(run, 25))
     rank_processes(run)["0"].terminate()
     assert ended(store, run) == "finished", run.log_tail()
     assert read_ticket(run).attempt == 2
     steps = [event.step for event in run.tail()[0] if isinstance(event, events.Stepped)]
-    assert steps == list(range(1, 201))  # it has written a checkpoint, and none is done again
+    assert steps == list(range(1, 1001))  # it has written a checkpoint, and none is done again
 
 
 @pytest.mark.long
@@ -200,7 +200,7 @@ def test_it_goes_on_when_its_process_is_told_to_end(
 def test_a_node_that_was_cut_off_and_comes_back_writes_nothing(
     store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
 ) -> None:
-    alone = config.changed(num_processes=1, max_steps=400)
+    alone = config.changed(num_processes=1, max_steps=2000)
     run = start(alone, nodes=1)
     until(trains(run, 50))
     (process,) = rank_processes(run).values()
@@ -229,10 +229,11 @@ def test_a_node_that_was_cut_off_and_comes_back_writes_nothing(
 def test_one_that_ended_while_nobody_was_here_has_ended(
     store: RunStore, start: Callable[..., Run], config: RunConfig
 ) -> None:
-    run = start(config.changed(num_processes=1, max_steps=60), nodes=1)
+    run = start(config.changed(num_processes=1, max_steps=300), nodes=1)
     until(trains(run))
     workers.kill_worker(run)
     until(lambda: run.events_summary().status == "finished")
+    until(lambda: not rank_processes(run))
     assert read_ticket(run).job
     count = len(run.tail()[0])
     scheduler.Queue(store.root).add(run.id)  # as an app does that starts
@@ -328,7 +329,7 @@ def test_a_search_has_several_trials_at_a_time_on_the_cluster(
     store: RunStore, config: RunConfig, cluster: Nodes
 ) -> None:
     study = driver.begin_search(
-        store, config.changed(num_processes=1, max_steps=60), read_space({"learning_rate": ""}),
+        store, config.changed(num_processes=1, max_steps=600), read_space({"learning_rate": ""}),
         Budget(trials=3), make_ticket("ray", {"address": cluster.address}), parallel=2,
     )  # fmt: skip
     at_once = 0

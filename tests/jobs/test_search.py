@@ -201,7 +201,9 @@ def test_a_search_begins_with_the_form_prunes_and_finds_what_is_better(
 def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_goes_on(
     store: RunStore, stand_in: None
 ) -> None:
-    study = driver.begin_search(store, BASE, dict(RATES), Budget(trials=5), pruning=False)
+    study = driver.begin_search(
+        store, BASE.changed(max_steps=200), dict(RATES), Budget(trials=5), pruning=False
+    )
     go_on(store, study, until=1)
     for harm in ("kill", "stop", "delete", "limit"):
         while True:

@@ -116,7 +116,7 @@ def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: 
     try:
         until(lambda: bool(store.runs()) and bool(losses(store.runs()[0])))
         process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
     run = store.runs()[0]

@@ -299,7 +299,7 @@ def test_runs_are_compared_copied_and_deleted(app: App, page: Page, history: lis
 
 @pytest.mark.long
 def test_several_runs_wait_and_end_as_one_group(app: App, page: Page, toy_checkpoint: Path) -> None:
-    fill_toy(page, toy_checkpoint, 1)
+    fill_toy(page, toy_checkpoint, 10)
     choose_bundled(page)
     page.get_by_role("button", name="Several runs: seeds and a grid").click()
     page.locator("#seeds input").fill("2")

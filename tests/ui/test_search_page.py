@@ -47,6 +47,7 @@ def test_a_search_on_jobs_needs_a_sum_and_a_token_before_it_is_made(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_published(
     app: App, page: Page, hub: LoopbackHub, toy_checkpoint: Path, toy_pairs_folder: Path
 ) -> None:
@@ -61,7 +62,7 @@ def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_publ
     fill(page, "seed", "449")  # the last that are drawn have low rates, and learn little
     choose(page, "metric_for_best_model", "loss")  # F1 is the same for all that learn nothing
     page.locator("#search > button").click()
-    page.locator("#search-num_train_epochs").locator("input, textarea").fill("60..120")
+    page.locator("#search-num_train_epochs").locator("input, textarea").fill("120..240")
     rate = page.locator("#search-learning_rate").locator("input, textarea")
     rate.fill("3e-3..1e-4")
     page.locator("#search-trials input").fill("8")
@@ -78,17 +79,22 @@ def test_a_search_goes_on_through_a_restart_and_its_best_trial_is_tried_and_publ
     view = page.locator("#comparison")
     expect(view).to_contain_text(re.compile("[12] of at most 8 trials have ended"), timeout=90_000)
     # One is stopped by hand: its place is drawn again.
-    until(lambda: any(_is_training(app, run) for run in app.store.runs()))
-    run = next(run for run in app.store.runs() if _is_training(app, run))
-    service.stop_run(app.store, run)
+    training: list[Run] = []
+
+    def one_trains() -> bool:
+        training[:] = [run for run in app.store.runs() if _is_training(app, run)]
+        return bool(training)
+
+    until(one_trains)
+    service.stop_run(app.store, training[0])
     expect(view).to_contain_text("1 failed or were stopped by hand", timeout=60_000)
     app.kill()
     app.start()
     page.goto(f"{app.url}?tab=runs&search={studies(app.store)[0].id}")
-    expect(view).to_contain_text("The search is over", timeout=240_000)
+    expect(view).to_contain_text("The search is over", timeout=400_000)
     ended = re.compile("8 of at most 8 trials have ended, [1-9] of them early")
     expect(view).to_contain_text(ended)
-    expect(view.locator("polyline")).to_have_count(8)
+    expect(view.locator("polyline").nth(7)).to_be_attached()  # the stopped one may have a score
     with page.expect_download() as download:
         view.get_by_role("link", name="Trials (CSV)").click()
     assert download.value.path().read_text().count("\n") >= 9
