@@ -108,6 +108,7 @@ class Scorer:
         if precision == "int8":
             self._load_quantized(quantized or folder / MODEL)
         else:
+            layers.compute_first_token_only(self._model)
             automatic = precision == "auto"
             half = precision == "bf16" or (automatic and devices.prefers_bf16(self.device))
             if self._on_cpu:
