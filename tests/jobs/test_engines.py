@@ -80,7 +80,7 @@ def test_a_job_gives_what_training_here_gives_though_its_log_is_cut(
     lines = run.events_file.read_bytes().splitlines()
     assert len(set(lines)) == len(lines)
     assert [event.event for event in run.tail()[0]].count("finished") == 1  # type: ignore[attr-defined]
-    assert "step 3: loss" in run.log_tail()
+    assert "step 239: loss" in run.log_tail()
     assert "@finetune" not in run.log_tail()
     # Nothing of the token is left anywhere, and its cost is known.
     assert not any(
