@@ -3,9 +3,9 @@
 The sides train the bundled checkpoint on the same pairs with the same batch size and learning
 rate: the published loop written out straight (fp32); `finetune`'s loop under Recommended; `Trainer`
 with its best equivalent flags; and `Trainer` with those and also with what is no flag of its own:
-the embeddings frozen, no dropout, plain attention, the last layer for the first token alone. Each
-measurement is a process of its own, the sides alternate, and the median of training samples a
-second counts. The ratio is Recommended over the published loop.
+the embeddings frozen, no dropout, plain attention, lengths rounded to 8, the last layer for the
+first token alone. Each measurement is a process of its own, the sides alternate, and the median of
+training samples a second counts. The ratio is Recommended over the published loop.
 
 Then, at batches of 8 and of 32, the FLOP/s of Recommended's matrix products over the rate of a
 large product in the same precision, measured in the same process before and after it. Where the
