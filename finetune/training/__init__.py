@@ -1,4 +1,4 @@
-"""The training loop and what it needs: model, batches, several processes, trackers."""
+"""The training loop and what it needs: model and its layers, batches, several processes."""
 
 __all__ = [
     "accelerator",
