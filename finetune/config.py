@@ -200,8 +200,8 @@ class RunConfig(BaseModel):
     """Batches of pairs of about one length: less padding, faster; the order is less random."""
     padding: Literal["longest", "max_length"] = _expert("longest")
     """longest pads a batch to its longest pair; max_length gives one shape, for TPUs."""
-    pad_to_multiple_of: int = _speed(8, 0, 1024)
-    """Round lengths up to a multiple of this; 8 suits GPU tensor cores, 0 does not."""
+    pad_to_multiple_of: int = _speed(-1, -1, 1024)
+    """Round lengths up to a multiple of this; -1 takes 8 in bf16 and fp16, and 0 in fp32."""
     gradient_checkpointing: bool = _speed(False)
     """Compute activations twice rather than keep them: less memory, a third slower."""
     torch_compile: bool = _speed(False, label="Compile the model")

@@ -109,14 +109,15 @@ def _script_config(
     """The run's configuration, with what the run found out in place of what was left to it."""
     import torch
 
-    from finetune.training import model, schedule
+    from finetune.training import dataloaders, model, schedule
 
     config, total = run.config(), prepared.total_steps
     interval = schedule.configured_interval(config, prepared.steps_per_epoch, total)
-    length, multiple = checkpoints.length_of(run.folder), config.pad_to_multiple_of
+    length, precision = checkpoints.length_of(run.folder), prepared.precision
     device = torch.device("cpu" if started.device.startswith("CPU") else "cuda")
-    half = prepared.precision == "bf16"
-    attention = model.choose_attention(config.attn_implementation, device, half, config.max_length)
+    attention = model.choose_attention(
+        config.attn_implementation, device, precision == "bf16", config.max_length
+    )
     values = config.to_dict() | {"num_processes": started.processes}
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
     positive = prepared.labels.index(prepared.data["positive_label"])
@@ -130,9 +131,9 @@ def _script_config(
         "per_device_train_batch_size": prepared.per_device_train_batch_size,
         "gradient_accumulation_steps": prepared.gradient_accumulation_steps,
         "max_length": length,
-        "pad_to_multiple_of": multiple if multiple and length % multiple == 0 else None,
+        "pad_to_multiple_of": dataloaders.padding_multiple(config, precision, length),
         "cpu": device.type == "cpu",
-        "mixed_precision": prepared.precision,
+        "mixed_precision": precision,
         "attn_implementation": None if attention == "auto" else attention,
         "steps": summary.step if summary.early else total,
         "total_steps": total,

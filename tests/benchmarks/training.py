@@ -3,7 +3,7 @@
 The sides train the bundled checkpoint on the same pairs with the same batch size and learning
 rate: the published loop written out straight (fp32); `finetune`'s loop under Recommended; `Trainer`
 with its best equivalent flags; and `Trainer` with those and also with what is no flag of its own:
-the embeddings frozen, no dropout, plain attention, lengths rounded to 8, the last layer for the
+the embeddings frozen, no dropout, plain attention, lengths rounded alike, the last layer for the
 first token alone. Each measurement is a process of its own, the sides alternate, and the median of
 training samples a second counts. The ratio is Recommended over the published loop.
 
@@ -35,7 +35,6 @@ from accelerate.utils import set_seed
 from torch.optim import AdamW
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
-    DataCollatorWithPadding,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -172,7 +171,7 @@ def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) ->
     has, too, where `same_model`."""
     set_seed(SEED)
     config = config_of("Recommended" if same_model else "As the course", args)
-    pairs, tokenizer, model, _ = _prepared(folder, args, config)
+    pairs, tokenizer, model, batches = _prepared(folder, args, config)
     half = engine.choose_precision("auto") == "bf16"
     moments: dict[int, float] = {}
 
@@ -190,7 +189,7 @@ def trainer(folder: Path, args: argparse.Namespace, same_model: bool = False) ->
     )  # fmt: skip
     Trainer(
         model, arguments,
-        DataCollatorWithPadding(tokenizer, pad_to_multiple_of=config.pad_to_multiple_of or None),
+        batches.train.collate_fn,
         dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH), callbacks=[Clock()],
     ).train()  # fmt: skip
     return int(args.batch * args.steps) / (moments[WARM + args.steps] - moments[WARM])

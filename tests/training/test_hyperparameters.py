@@ -99,6 +99,8 @@ def test_batches_have_the_width_asked_for_and_an_order_of_the_seed_alone(
         ({"max_length": 9}, 9),
         ({"padding": "max_length"}, short.max_length),
         ({"pad_to_multiple_of": 16}, 16),
+        ({"pad_to_multiple_of": -1, "mixed_precision": "no"}, 15),
+        ({"pad_to_multiple_of": -1, "mixed_precision": "bf16"}, 16),
     ):
         assert {ids.shape[1] for ids in batches(**values)} == {width}
     first, again, other = batches(seed=1), batches(seed=1), batches(seed=2)
