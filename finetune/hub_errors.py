@@ -152,7 +152,6 @@ def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> Finetune
     names = {
         "dataset": _("The Hub dataset {name}", name=name),
         "checkpoint": _("The checkpoint {name}", name=name),
-        "model": _("The model {name}", name=name),
     }
     error: type[FinetuneError] = DataError if kind == "dataset" else ModelError
     return error(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from finetune import uploads
 from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, RunConfig, is_upload
+from finetune.environment import project
 from finetune.errors import DataError
 
 _NAME = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_NAME}/{_NAME}", re.ASCII)
 _MODEL_ID = re.compile(rf"(?:{_NAME}/)?{_NAME}", re.ASCII)  # old ones have no owner
 COURSE_CHOICE = "glue/mrpc", "bert-base-uncased"  # to begin with where the Hub answers
-BUNDLED_PAIRS = Path(__file__).resolve().parent.parent.parent / "assets" / "pairs"
+BUNDLED_PAIRS = project.ROOT / "assets" / "pairs"
 
 
 @dataclass(frozen=True)
@@ -24,67 +24,42 @@ class CatalogEntry:
 
     name: str  # in a configuration
     label: str  # on the page
-    help: str
     repo: str = ""  # its Hub repository; empty where it has none
     config: str = ""  # the configuration within that
-    licence: str = ""  # as the Hub spells it; empty where only the Hub knows
+    licence: str = ""  # of a checkpoint, as the Hub spells it
     pairs: int = 0  # rows of a dataset's training split
 
 
-def _glue(task: str, pairs: int, help: str) -> CatalogEntry:
+def _glue(task: str, pairs: int) -> CatalogEntry:
     label = f"GLUE {task.upper().replace('SST2', 'SST-2').replace('COLA', 'CoLA')} (Hub)"
-    return CatalogEntry(f"glue/{task}", label, help, "nyu-mll/glue", task, pairs=pairs)
+    return CatalogEntry(f"glue/{task}", label, "nyu-mll/glue", task, pairs=pairs)
 
 
-def _checkpoint(name: str, repo: str, licence: str, help: str) -> CatalogEntry:
-    return CatalogEntry(name, name, help, repo, licence=licence)
+def _checkpoint(name: str, repo: str, licence: str) -> CatalogEntry:
+    return CatalogEntry(name, name, repo, licence=licence)
 
 
 DATASETS: tuple[CatalogEntry, ...] = (
+    CatalogEntry(BUNDLED_DATASET, "Bundled pairs (no network needed)", pairs=2038),
+    _glue("mrpc", 3668),
+    _glue("qqp", 363_846),
+    _glue("rte", 2490),
+    _glue("qnli", 104_743),
+    _glue("wnli", 635),
+    _glue("mnli", 392_702),
+    _glue("sst2", 67_349),
+    _glue("cola", 8551),
     CatalogEntry(
-        BUNDLED_DATASET, "Bundled pairs (no network needed)",
-        "Paraphrases and near misses written for this project, on everyday topics.",
-        licence="cc0-1.0", pairs=2038,
+        "paws", "PAWS (Hub)", "google-research-datasets/paws", "labeled_final", pairs=49_401
     ),
-    _glue("mrpc", 3668, "News sentences, 3,668 pairs; the course's dataset."),
-    _glue(
-        "qqp", 363_846,
-        "Duplicate questions, 363,846 pairs: set max_train_samples for a quick look.",
-    ),
-    _glue("rte", 2490, "Does one text entail the other, 2,490 pairs."),
-    _glue("qnli", 104_743, "Does the sentence answer the question, 104,743 pairs."),
-    _glue("wnli", 635, "Pronouns resolved, 635 pairs; known to trick models."),
-    _glue(
-        "mnli", 392_702,
-        "Entailment in three classes, 392,702 pairs; mismatched validation as test.",
-    ),
-    _glue("sst2", 67_349, "Sentiment of single sentences, 67,349."),
-    _glue("cola", 8551, "Is a single sentence grammatical, 8,551."),
-    CatalogEntry(
-        "paws", "PAWS (Hub)",
-        "Paraphrases with many common words, 49,401 pairs: word order decides.",
-        repo="google-research-datasets/paws", config="labeled_final", pairs=49_401,
-    ),
-)  # fmt: skip
+)
 
 CHECKPOINTS: tuple[CatalogEntry, ...] = (
-    _checkpoint(
-        BUNDLED_CHECKPOINT, "sentence-transformers/all-MiniLM-L6-v2", "apache-2.0",
-        "22 million parameters, six layers: quick on a laptop, no network needed.",
-    ),
-    _checkpoint(
-        "bert-base-uncased", "google-bert/bert-base-uncased", "apache-2.0",
-        "The course's checkpoint: 110 million parameters, wants a GPU for comfort.",
-    ),
-    _checkpoint(
-        "distilbert-base-uncased", "distilbert/distilbert-base-uncased", "apache-2.0",
-        "BERT distilled to six layers: about half the time for most of the quality.",
-    ),
-    _checkpoint(
-        "roberta-base", "FacebookAI/roberta-base", "mit",
-        "Often a few points better than BERT on pairs, as large.",
-    ),
-)  # fmt: skip
+    _checkpoint(BUNDLED_CHECKPOINT, "sentence-transformers/all-MiniLM-L6-v2", "apache-2.0"),
+    _checkpoint("bert-base-uncased", "google-bert/bert-base-uncased", "apache-2.0"),
+    _checkpoint("distilbert-base-uncased", "distilbert/distilbert-base-uncased", "apache-2.0"),
+    _checkpoint("roberta-base", "FacebookAI/roberta-base", "mit"),
+)
 
 
 def find_dataset(name: str) -> CatalogEntry | None:

@@ -16,15 +16,14 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 from finetune import messages
+from finetune.environment import project
 from finetune.errors import DataError, FinetuneError
 from finetune.messages import message
 
 _LARGEST_RESULT = 2**24  # bytes
-_SOURCE = Path(__file__).resolve().parent.parent
 _turn = threading.BoundedSemaphore(2)  # children at once; more wait for their turn
 
 
@@ -42,9 +41,9 @@ def call(
         DataError: as the function does, and when it went beyond a limit or broke.
     """
     request = json.dumps([function, arguments, seconds, memory])
-    path = os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH", "")]))
     # Arrow's own pools, and the stacks of many threads, reserve more than they use.
-    variables = {"PYTHONPATH": path, "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "2"}
+    variables = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "2"}
+    variables["PYTHONPATH"] = project.python_path()
     with (
         _turn,
         subprocess.Popen(

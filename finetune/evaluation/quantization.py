@@ -46,8 +46,8 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     )
     labels = np.asarray(table.column("label").to_numpy(), np.int64)
     prepared = run.events_summary().prepared
-    names, length = prepared.labels if prepared else [], checkpoints.length_of(run.folder)
-    positive = _positive(run, names)
+    names, positive = (prepared.labels, prepared.positive) if prepared else ([], 0)
+    length = checkpoints.length_of(run.folder)
     plain = Scorer(run.best, length, device="cpu", aside=True)
     answers = _answers(plain, rows)
     reports: list[tuple[QuantizationReport, Path]] = []
@@ -73,12 +73,6 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
             os.replace(file, run.best / quantized.MODEL)
         quantized.write_report(run.best, report)
     return report
-
-
-def _positive(run: Run, names: list[str]) -> int:
-    prepared = run.events_summary().prepared
-    name = prepared.data.get("positive_label") if prepared else ""
-    return names.index(name) if name in names else min(1, len(names) - 1)
 
 
 def _answers(scorer: Scorer, rows: _Rows) -> NDArray[np.int64]:

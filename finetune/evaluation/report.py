@@ -98,12 +98,16 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     if best is None or summary.prepared is None:
         raise StoreError("Nothing was evaluated yet.", "Wait for the first evaluation.")
     names = summary.prepared.labels
-    positive_label = summary.prepared.data.get("positive_label")
-    positive = names.index(positive_label) if positive_label in names else min(1, len(names) - 1)
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
     version = saved_predictions.files_version(run)
     return _evaluate(
-        run.folder, split, best.step, tuple(sorted(steps)), tuple(names), positive, version
+        run.folder,
+        split,
+        best.step,
+        tuple(sorted(steps)),
+        tuple(names),
+        summary.prepared.positive,
+        version,
     )
 
 
@@ -211,7 +215,6 @@ class Verdict:
 
     score: Interval  # F1
     baseline: str  # the best one's name; empty where none was measured
-    level: float  # its F1
     gain: Interval | None  # of the model over the baseline
     always: str | None  # the class that it always answers, if so
     errors: int
@@ -243,7 +246,6 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     return Verdict(
         score=score,
         baseline=baseline,
-        level=level,
         gain=gain,
         always=analysis.labels[answered[0]] if len(answered) == 1 < len(occurring) else None,
         errors=examples - int(analysis.confusion.trace()),

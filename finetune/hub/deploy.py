@@ -16,16 +16,16 @@ from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, Volume
 
+from finetune.environment import project
 from finetune.errors import FinetuneError, PublishError
 from finetune.hub.client import HubClient, default_sleep_time, stored_token
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 MOUNT = "/data"
 _FREE = "cpu-basic"  # hardware
 _MARK = "finetune/__init__.py"  # a Space that has it is one of ours
 
 
-def project_files(root: Path = ROOT) -> dict[str, Path]:
+def project_files(root: Path = project.ROOT) -> dict[str, Path]:
     """Path in the Space -> file: what git tracks, as it is now on the disk."""
     names: list[str] = []
     with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, or no work tree
@@ -49,7 +49,7 @@ def deploy_space(
     hardware: str = "",
     private: bool = False,
     bucket: str = "",
-    root: Path = ROOT,
+    root: Path = project.ROOT,
 ) -> str:
     """Make or update a Space and print what is done; its address.
 
@@ -157,7 +157,3 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(f"The Hub builds it now, which takes some minutes; its page shows the log.\n{address}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -196,7 +196,3 @@ def _described(report: QuantizationReport) -> str:
         f"{accuracy8:.3f}, F1 {f1:.3f} -> {f18:.3f} (p = {report.p:.2g}), {speed:.0f} -> "
         f"{speed8:.0f} pairs/s; {'it is used' if report.kept else 'it is not used'}"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

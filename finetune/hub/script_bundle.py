@@ -120,14 +120,15 @@ def _script_config(
     )
     values = config.to_dict() | {"num_processes": started.processes}
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
-    positive = prepared.labels.index(prepared.data["positive_label"])
     bundled = config.checkpoint == BUNDLED_CHECKPOINT
     return values | {
         "run": f"{run.title(public=True)} ({run.id}), on {started.device}",
         "best": summary.best and {"step": summary.best.step, **summary.best.metrics},
         "not_repeated": not_repeated,
         "checkpoint_package": checkpoints.BUNDLED_PACKAGE if bundled else "",
-        "f1": {"pos_label": positive} if len(prepared.labels) == 2 else {"average": "macro"},
+        "f1": {"pos_label": prepared.positive}
+        if len(prepared.labels) == 2
+        else {"average": "macro"},
         "per_device_train_batch_size": prepared.per_device_train_batch_size,
         "gradient_accumulation_steps": prepared.gradient_accumulation_steps,
         "max_length": length,

@@ -31,7 +31,6 @@ from finetune.runs.summary import JobState
 class PushState(JobState):
     """How far a push is."""
 
-    requested: PushRequest = field(default_factory=lambda: PushRequest(""))
     progress: PushProgress = field(default_factory=PushProgress)
     cancelling: bool = False  # whether somebody wants its end
     pushed: Pushed | None = None  # what the Hub confirmed; None until then
@@ -76,7 +75,6 @@ def push_state(run: Run) -> PushState:
         result["verified"] = Verification(**verified)
     state = PushState(
         **vars(background.job_state(job)),
-        requested=PushRequest(**job.request.get("push", {"name": ""})),
         progress=PushProgress(**job.read_json(job.folder / "progress.json")),
         pushed=Pushed(**result) if result else None,
     )

@@ -21,7 +21,7 @@ import psutil
 
 from finetune import disk, owners
 from finetune.data import catalog
-from finetune.environment import devices
+from finetune.environment import devices, project
 from finetune.errors import JobError, StoreError
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.run import Run
@@ -32,7 +32,6 @@ STOP_PATIENCE, STOP_LIMIT = 4.0, 30.0  # seconds until SIGTERM, and until SIGKIL
 LOCKED = "FINETUNE_LOCKED"  # tells a worker the folder whose lock it, or its launcher, holds
 WARM = "warm"  # the kind of a worker that waits for a run
 READY, RUN = "ready", "run"  # files by which a warm worker and the app talk
-_SOURCE = Path(__file__).resolve().parent.parent.parent
 # Folders that a worker is told by absolute paths, for it runs in another one.
 _FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "WANDB_DIR")
 
@@ -91,9 +90,7 @@ def _environment() -> dict[str, str]:
     """The environment of a worker."""
     variables = {"WANDB_DIR": os.getcwd(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **os.environ}
     variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
-    paths = [str(_SOURCE), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
-    variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
-    return variables | visitors_environment()
+    return variables | {"PYTHONPATH": project.python_path()} | visitors_environment()
 
 
 def visitors_environment() -> dict[str, str]:

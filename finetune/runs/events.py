@@ -120,6 +120,12 @@ class Prepared(Event):
     data: dict[str, Any] = {}  # source, revision, columns, rows and what is left out
     majority: Scores = {}  # on validation, of always answering training's most frequent class
 
+    @property
+    def positive(self) -> int:
+        """The index of the class whose F1 is meant."""
+        name = self.data.get("positive_label")
+        return self.labels.index(name) if name in self.labels else min(1, len(self.labels) - 1)
+
 
 class FirstBatch(Event):
     """The first training batch as the model reads it: its first examples, long ones in part."""

@@ -25,6 +25,7 @@ from pathlib import Path
 from finetune import disk, uploads
 from finetune.config import RunConfig, is_upload
 from finetune.disk import write_atomically
+from finetune.environment import project
 from finetune.environment.caches import is_writable, user_cache
 from finetune.errors import DataError, NoSuchRun, StoreError
 from finetune.owners import LOCAL_USER, Visitor
@@ -42,7 +43,7 @@ def default_root() -> Path:
     beside the app, the user's cache, and a temporary folder. On a Space `FINETUNE_RUNS`, too, is
     passed over where it cannot be written."""
     candidates = [
-        Path(__file__).resolve().parent.parent.parent / "runs",
+        project.ROOT / "runs",
         user_cache() / "finetune" / "runs",
         Path(tempfile.gettempdir()) / "finetune-runs",
     ]

@@ -12,11 +12,10 @@ from typing import NoReturn
 
 from finetune import owners
 from finetune.config import RunConfig
+from finetune.environment import project
 from finetune.errors import ConfigError
 from finetune.messages import message as _
 from finetune.runs.run import Run
-
-_SOURCE = Path(__file__).resolve().parent.parent.parent
 
 
 def is_single_process() -> bool:
@@ -58,7 +57,7 @@ def launch_command(run: Run) -> list[str]:
 
 def exec_launcher(run: Run) -> NoReturn:
     """Replace this process by the launcher of several; its pid, noted as the worker's, stays."""
-    path = os.pathsep.join(filter(None, [str(_SOURCE), os.environ.get("PYTHONPATH", "")]))
+    path = project.python_path()
     threads = max(1, (os.cpu_count() or 1) // run.config().num_processes)
     words = launch_command(run)
     os.execve(words[0], words, {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": path})

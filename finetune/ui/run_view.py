@@ -38,12 +38,6 @@ STATUSES = {
     "failed": message("failed"),
     "interrupted": message("interrupted"),
 }
-ENDINGS = {
-    "finished": message("Finished"),
-    "stopped": message("Stopped"),
-    "failed": message("Failed"),
-    "interrupted": message("Interrupted"),
-}
 
 
 def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
@@ -151,9 +145,8 @@ def _headline(summary: RunSummary, queue_place: tuple[int, int]) -> str:
     place, waiting = queue_place
     if summary.status == "waiting" and place:
         return gettext("Waiting, no. {place} of {n} in the queue", place=place, n=waiting)
-    if summary.status in ENDINGS:
-        return gettext(ENDINGS[summary.status])
-    text = phase_text(summary.phase, summary.detail)
+    ended = summary.status in ENDED
+    text = gettext(STATUSES[summary.status]) if ended else phase_text(summary.phase, summary.detail)
     return text[:1].upper() + text[1:]
 
 

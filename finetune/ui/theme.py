@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import gradio as gr
 
-ASSETS = Path(__file__).resolve().parent.parent.parent / "assets"
+from finetune.environment import project
+
+ASSETS = project.ROOT / "assets"
 CSS = ASSETS / "page.css"
 FAVICON = ASSETS / "favicon.svg"
 

@@ -59,6 +59,18 @@ def test_beyond_a_limit_the_child_ends_and_the_app_does_not(
     assert set(psutil.Process().children()) <= set(children)
 
 
+def test_a_child_finds_the_project_from_another_folder(tmp_path: Path) -> None:
+    code = f"""import sys
+sys.path.insert(0, {str(ROOT)!r})
+from finetune.environment import child_process
+print(child_process.call("builtins:len", [1, 2, 3], about="a.csv"))"""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    app = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=own, capture_output=True, text=True
+    )
+    assert app.stdout == "3\n", app.stderr
+
+
 def test_a_child_ends_with_the_app(processes: list[psutil.Process]) -> None:
     code = (
         "from finetune.environment import child_process\n"

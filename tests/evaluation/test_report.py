@@ -192,7 +192,7 @@ def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store: RunStor
     run, summary = evaluated(store, {1: logits}, labels, 1)
     summary.baselines = {"a": {"f1": 0.6}, "b": {"f1": 0.5, "accuracy": 0.9}}
     verdict = report.run_verdict(run, summary)
-    assert (verdict.baseline, verdict.level, verdict.errors, verdict.examples) == ("a", 0.6, 10, 40)
+    assert (verdict.baseline, verdict.errors, verdict.examples) == ("a", 10, 40)
     assert verdict.gain is not None
     assert verdict.gain.value == pytest.approx(verdict.score.value - 0.6)
     assert verdict.better_threshold is not None

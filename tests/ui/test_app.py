@@ -182,7 +182,7 @@ def test_the_verdict_says_whether_a_run_was_worth_it_and_what_to_do_next(
     gain: tuple[float, float, float], always: str | None, words: str,
 ) -> None:  # fmt: skip
     score = Interval(0.8, 0.75, 0.85)
-    verdict = Verdict(score, "TF-IDF", 0.7, Interval(*gain), always, 12, 60, (0.465, 0.872))
+    verdict = Verdict(score, "TF-IDF", Interval(*gain), always, 12, 60, (0.465, 0.872))
     monkeypatch.setattr(report, "run_verdict", lambda run, summary: verdict)
     drawn = run_view.verdict(finished, train.store.summary(finished))
     assert words in drawn

@@ -249,7 +249,7 @@ class HubJobs:
                 lambda: self._api.cancel_job(job_id=job_id, namespace=namespace),
             )
         else:
-            content = mailbox.stop_content(run)
+            content = run.stop_file.read_bytes()
             box = self._box(run, ticket, namespace)
             self._client.call(_("Stopping the job"), lambda: box.put({mailbox.STOP: content}))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import shutil
 import tarfile
@@ -27,13 +26,13 @@ from huggingface_hub import HfApi
 from finetune import disk, owners
 from finetune.config import is_upload
 from finetune.data import catalog
+from finetune.environment import project
 from finetune.errors import JobError
 from finetune.jobs.engines.base import read_ticket
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 
 CODE, RUN, STOP, SAVED = "code.tar.gz", "run.tar", "STOP", "saved"
-_SOURCE = Path(__file__).resolve().parent.parent.parent.parent
 _PAGE_ONLY = {"gradio"}  # required by nothing that a worker does
 # What a worker needs of a run's folder, or leaves in it.
 _FOLDERS = ("best", "checkpoints", "predictions", "seen", "tensorboard")
@@ -164,10 +163,10 @@ def code_archive() -> bytes:
     """This package, the bundled pairs, and the requirements as they are installed here."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for folder in (_SOURCE / "finetune", _SOURCE / "assets" / "pairs"):
+        for folder in (project.ROOT / "finetune", project.ROOT / "assets" / "pairs"):
             for path in sorted(folder.rglob("*")):
                 if path.is_file() and "__pycache__" not in path.parts:
-                    archive.add(path, path.relative_to(_SOURCE).as_posix())
+                    archive.add(path, path.relative_to(project.ROOT).as_posix())
         text = "\n".join(pinned_requirements()).encode()
         info = tarfile.TarInfo("requirements.txt")
         info.size = len(text)
@@ -178,7 +177,7 @@ def code_archive() -> bytes:
 def pinned_requirements() -> list[str]:
     """What a worker needs, in the versions that are installed here."""
     pinned = []
-    for line in (_SOURCE / "requirements.txt").read_text(encoding="utf-8").splitlines():
+    for line in (project.ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
         name = match(r"[\w-]+", line)
         if name and name[0] not in _PAGE_ONLY:
             with contextlib.suppress(PackageNotFoundError):
@@ -223,8 +222,3 @@ def unpack_run(archive_file: Path, root: Path, run_id: str) -> Run:
             target.parent.mkdir(parents=True, exist_ok=True)
             (root / "checkpoint").rename(target)
     return run
-
-
-def stop_content(run: Run) -> bytes:
-    """The run's request to stop, as its machine reads it."""
-    return run.stop_file.read_bytes() if run.stop_file.exists() else json.dumps({}).encode()

@@ -6,12 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from finetune.environment import project
 from finetune.errors import JobError
 from finetune.jobs.engines import ray_node
 from finetune.jobs.engines.base import TICKET
 from finetune.runs.run import Run
 
-SOURCE = str(Path(__file__).resolve().parent.parent.parent.parent)  # holds this project
+SOURCE = str(project.ROOT)
 _PACKAGES = ("torch", "transformers", "ray")  # of the same version on all machines
 _LOOK_LIMIT = 120.0  # seconds for a machine to start a process and look for the run's folder
 _KINDS = ("CPU", "GPU")

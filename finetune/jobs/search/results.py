@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import io
 import itertools
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from finetune.config import Range
+from finetune.data import tables
 from finetune.errors import JobError
 from finetune.jobs import scheduler, service
 from finetune.jobs.search import driver
@@ -265,16 +265,14 @@ def delete_search(store: RunStore, study: Study, token: str = "") -> None:
 def trials_csv(store: RunStore, study: Study) -> str:
     """The trials as a table: number, run, state, score, values, scores after each tenth."""
     fields = list(study.settings.space)
-    file = io.StringIO()
-    writer = csv.writer(file)
     parts_done = range(1, PARTS + 1)
     after = [f"{study.metric} after {part}/{PARTS}" for part in parts_done]
-    writer.writerow(["trial", "run", "state", study.metric, *fields, *after])
+    table: list[list[Any]] = [["trial", "run", "state", study.metric, *fields, *after]]
     for row in list_trials(store, study):
         values = [row.values.get(name, "") for name in fields]
         curve = [row.curve.get(part, "") for part in parts_done]
-        writer.writerow([row.number, row.run_id, row.state, row.score, *values, *curve])
-    return file.getvalue()
+        table.append([row.number, row.run_id, row.state, row.score, *values, *curve])
+    return tables.to_csv(table)
 
 
 def position(study: Study, name: str, value: object) -> float:

@@ -10,7 +10,6 @@ import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -19,7 +18,7 @@ from markupsafe import Markup
 from finetune import config as run_config
 from finetune.config import DATA_FIELDS, RunConfig, is_upload
 from finetune.data import catalog
-from finetune.environment import hub_connection
+from finetune.environment import hub_connection, project
 from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
 from finetune.hub.client import HubClient
 from finetune.jobs import cost, engines, evaluate, service
@@ -49,7 +48,7 @@ from finetune.ui.hub_search import HubSearch
 from finetune.ui.i18n import gettext
 
 _MAX_JSON = 2**20  # bytes of a configuration
-_DEFAULT_RUNS = Path(__file__).resolve().parent.parent.parent.parent / "runs"  # of the terminal
+_DEFAULT_RUNS = project.ROOT / "runs"  # of the terminal
 _HIDDEN = ["ft-unseen"]  # class of a row that keeps its controls' values
 _SHOWN = gr.update(elem_classes=[])
 _ANSWERS = "data-answers"  # marks what `on_hub` shows where the Hub answers

@@ -1,0 +1,14 @@
+"""Where this project's files are, and how a child process finds its modules."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent  # holds `finetune/` and `assets/`
+
+
+def python_path() -> str:
+    """`PYTHONPATH` of a child process, which may run in another folder: this project first."""
+    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return os.pathsep.join(map(os.path.abspath, paths))
