@@ -64,8 +64,8 @@ def build_loaders(pairs: Pairs, tokenizer: PreTrainedTokenizerBase, config: RunC
 
 
 def padding_multiple(config: RunConfig, precision: str, longest: int) -> int | None:
-    """To a multiple of what the lengths of batches are rounded up, with `longest` tokens at most;
-    None: they are not."""
+    """The multiple that the lengths of batches are rounded up to, where they may have `longest`
+    tokens; None: they are not."""
     multiple = config.pad_to_multiple_of
     if multiple < 0:
         multiple = 0 if precision == "no" else 8  # whose products are faster by it
