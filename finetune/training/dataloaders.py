@@ -68,7 +68,7 @@ def padding_multiple(config: RunConfig, precision: str, longest: int) -> int | N
     tokens; None: they are not."""
     multiple = config.pad_to_multiple_of
     if multiple < 0:
-        multiple = 0 if precision == "no" else 8  # whose products are faster by it
+        multiple = 0 if precision == "no" else 8  # which tensor cores want
     # Where it is no multiple, rounding up could pass what the model reads.
     return multiple if multiple and longest % multiple == 0 else None
 
