@@ -125,7 +125,8 @@ class _Tabs:
             predict.on_warm_up, predict.run, predict.answer, concurrency_limit=1, **_QUIET
         )
         self.predict_tab.select(**predict.files.opening, **quick)
-        self.publish_tab.select(**self.publish.opening, **quick)
+        opened = self.publish_tab.select(**self.publish.opening, **quick)
+        opened.then(**self.publish.showing)
 
 
 def head_side() -> Markup:

@@ -151,6 +151,30 @@ def test_an_address_opens_what_it_names_and_follows_what_is_opened(
     expect(page.locator("#push-plan")).to_contain_text("There is no such run")
 
 
+@pytest.mark.slow
+def test_a_typed_name_is_kept_until_another_model_is_chosen(
+    app: App, page: Page, toy_checkpoint: Path
+) -> None:
+    for name in ("one", "two"):
+        toys.finished_run(app.store, toy_checkpoint, name)
+    page.get_by_role("tab", name="Publish").click()
+    name, card = page.get_by_label("Repository"), page.locator("#card")
+    expect(page.locator("#publish-run input")).to_have_value(re.compile("two"))
+    name.fill("mine")  # at once
+    expect(card).to_contain_text("How to use")
+    name.blur()
+    expect(card).to_contain_text("your-name/mine")
+    page.get_by_role("tab", name="Runs").click()
+    expect(page.locator("#runs-table")).to_contain_text("two")
+    page.get_by_role("tab", name="Publish").click()
+    expect(name).to_have_value("mine")
+    page.locator("#publish-run input").click()
+    page.get_by_role("option", name="one").click()
+    expect(name).to_have_value("all-minilm-l6-v2-bundled-pairs")
+    expect(card).to_contain_text("your-name/all-minilm-l6-v2-bundled-pairs")
+    expect(page).to_have_url(re.compile(rf"run={app.store.runs()[-1].id}"))
+
+
 @pytest.mark.long
 def test_reload_second_browser_and_restart_show_the_running_run(
     app: App, page: Page, browser: Browser, toy_checkpoint: Path

@@ -127,9 +127,11 @@ class PublishTab:
         push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
         asking = elements.opening("publish", self.address, [self.run])
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
-        run_changed = self.run.change(self.on_run, self.run, everything, **latest)
-        for event in (run_changed.then, self.licence.change, self.name.blur, self.owner.change):
-            event(self.on_card, {*self.form}, self.card, **latest)
+        self.showing = {"fn": self.on_card, "inputs": {*self.form}, "outputs": self.card, **latest}
+        # Not on a change of the server's, whose answer would overwrite what is typed meanwhile.
+        chosen = self.run.input(self.on_run, self.run, everything, **latest)
+        for event in (chosen.then, self.licence.change, self.name.blur, self.owner.change):
+            event(**self.showing)
         show = "(demo) => ({__type__: 'update', visible: demo})"
         self.demo.change(None, self.demo, self.hardware, js=show, **quick)
         # What a Check has shown is not what Push will do once something else is asked for.
@@ -150,13 +152,14 @@ class PublishTab:
         """The tab was opened: the models there are, the newest chosen, and how far its push is."""
         update = model_chooser.choices(store, run_id, elements.asked(address).get("run"))
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
-        return {self.run: update, self.empty: empty, **self._state(store, update["value"])}
+        chosen = update["value"]
+        shown = self._state if chosen == run_id else self._chosen
+        return {self.run: update, self.empty: empty, **shown(store, chosen)}
 
     @reports_errors_in("card")
     def on_run(self, store: RunStore, run_id: str | None) -> Updates:
-        """Another model was chosen: its suggested name, and how far its push is."""
-        name = push_plan.suggested_name(store.get(run_id)) if run_id else ""
-        return {self.name: name, self.plan: "", **self._state(store, run_id)}
+        """Another model was chosen."""
+        return self._chosen(store, run_id)
 
     @reports_errors_in("card")
     def on_card(self, store: RunStore, form: Inputs) -> Updates:
@@ -210,6 +213,11 @@ class PublishTab:
     def on_tick(self, store: RunStore, run_id: str | None, event: gr.EventData) -> Updates:
         """Something goes on: how far it is."""
         return self._state(store, run_id, event)
+
+    def _chosen(self, store: RunStore, run_id: str | None) -> Updates:
+        """Another model than before: its suggested name, and how far its push is."""
+        name = push_plan.suggested_name(store.get(run_id)) if run_id else ""
+        return {self.name: name, self.plan: "", **self._state(store, run_id)}
 
     def _state(
         self, store: RunStore, run_id: str | None, event: gr.EventData | None = None
