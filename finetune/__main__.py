@@ -9,6 +9,8 @@ import argparse
 import sys
 from importlib import import_module
 
+from finetune.errors import FinetuneError
+
 COMMANDS = {
     "train": ("finetune.jobs.train", "fine-tune a checkpoint on sentence pairs"),
     "search": ("finetune.jobs.search.command", "find hyperparameters by many runs"),
@@ -22,14 +24,18 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns its exit status."""
+    """Run one command; returns its exit status, 2 where it could not begin or broke off."""
     words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m finetune")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module, about) in COMMANDS.items():
         commands.add_parser(name, help=about, add_help=False).set_defaults(module=module)
     args, _ = parser.parse_known_args(words or ["--help"])
-    status: int = import_module(args.module).main(words[1:])
+    try:
+        status: int = import_module(args.module).main(words[1:])
+    except (FinetuneError, OSError) as error:
+        print(f"{parser.prog} {words[0]}: error: {error}", file=sys.stderr)
+        return 2
     return status
 
 

@@ -17,7 +17,7 @@ from pyarrow import csv
 
 from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
 from finetune.data import tables
-from finetune.disk import write_atomically
+from finetune.disk import read_json, write_atomically
 from finetune.errors import DataError
 from finetune.evaluation import saved_predictions
 from finetune.runs.run import Run
@@ -28,7 +28,7 @@ _write_lock = threading.Lock()  # a person may correct two labels within a momen
 
 def read_corrections(run: Run) -> dict[int, str]:
     """Row -> the corrected class, in the order of the rows."""
-    values = run.read_json(run.folder / "corrections.json")
+    values = read_json(run.folder / "corrections.json")
     return dict(sorted((int(row), str(label)) for row, label in values.items()))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, Volume
 
 from finetune.environment import project
-from finetune.errors import FinetuneError, PublishError
+from finetune.errors import PublishError
 from finetune.hub.client import HubClient, default_sleep_time, stored_token
 
 MOUNT = "/data"
@@ -132,7 +132,7 @@ def _agrees(price: str) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0 done, 1 with the reason on stderr."""
+    """Deploy from a terminal."""
     parser = argparse.ArgumentParser(
         prog="python -m finetune deploy",
         description="Make or update a Space with this project. Signs in with `hf auth login`'s "
@@ -148,12 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bucket", default="", help=bucket_help)
     args = parser.parse_args(arguments)
     agrees = (lambda price: True) if args.yes else _agrees
-    try:
-        address = deploy_space(
-            args.name, stored_token(), agrees, args.hardware, args.private, args.bucket
-        )
-    except FinetuneError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 1
+    address = deploy_space(
+        args.name, stored_token(), agrees, args.hardware, args.private, args.bucket
+    )
     print(f"The Hub builds it now, which takes some minutes; its page shows the log.\n{address}")
     return 0

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ import torch
 
 from finetune import disk, hub_errors
 from finetune.data import checkpoints
-from finetune.errors import FinetuneError, ModelError
+from finetune.errors import ModelError
 from finetune.evaluation import quantization
 from finetune.hub.model_card import EXAMPLES
 from finetune.inference import quantized
@@ -147,7 +146,7 @@ def max_logit_difference(file: Path, tokenizer: Any, classifier: Any, max_length
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0 done, 1 with the reason on stderr."""
+    """Export from a terminal."""
     parser = argparse.ArgumentParser(
         prog="python -m finetune export",
         description="Write a saved model as ONNX, and verify it; of a run in int8 too, where that "
@@ -159,14 +158,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--to", type=Path, required=True, help="the file to make")
     args = parser.parse_args(arguments)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names every package it lacks
-    try:
-        if args.run is None:
-            _export(args.model, args.to)
-        else:
-            _export_run(Run(args.run), args.to)
-    except FinetuneError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 1
+    if args.run is None:
+        _export(args.model, args.to)
+    else:
+        _export_run(Run(args.run), args.to)
     return 0
 
 

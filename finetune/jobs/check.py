@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from finetune.config import RunConfig, is_upload
 from finetune.data import catalog, check_report, hub_access
 from finetune.data.check_report import CheckReport, read_report
 from finetune.environment import caches
-from finetune.errors import ConfigError, DataError, FinetuneError
+from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines
 from finetune.jobs import background, workers
 from finetune.messages import message as _
@@ -183,7 +182,7 @@ def check_config(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check pairs from a terminal; the exit status: 0 fine, 1 blocked, 2 wrong arguments."""
+    """Check pairs from a terminal; the exit status: 0 fine, 1 blocked."""
     caches.ensure_cache_folder()
     about = "Look for what is wrong with pairs before training on them."
     parser = argparse.ArgumentParser("python -m finetune check", description=about)
@@ -191,12 +190,8 @@ def main(arguments: list[str] | None = None) -> int:
     uploads.add_arguments(parser)
     add_arguments(parser)
     args = parser.parse_args(arguments)
-    try:
-        files = uploads.upload_from_arguments(args, args.runs)
-        report = check_config(RunConfig(**arguments_given(args) | files), args.runs)
-    except FinetuneError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 2
+    files = uploads.upload_from_arguments(args, args.runs)
+    report = check_config(RunConfig(**arguments_given(args) | files), args.runs)
     _print_report(report)
     return 1 if report.blocked else 0
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Literal
 
 from finetune.config import BUNDLED_CHECKPOINT
 from finetune.environment import caches
-from finetune.errors import FinetuneError, JobError
+from finetune.errors import JobError
 from finetune.inference import decision_rule
 from finetune.jobs import background
 from finetune.runs.events import Phase
@@ -68,16 +67,12 @@ def _evaluate(run: Run, test: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Score a run's model from a terminal; the exit status: 0 done, 1 failed."""
+    """Score a run's model from a terminal."""
     caches.ensure_cache_folder()
     about = "Score a run's model with the sentences swapped, or on the sealed test set."
     parser = argparse.ArgumentParser("python -m finetune evaluate", description=about)
     parser.add_argument("--run", type=Path, required=True, help="a run folder")
     parser.add_argument("--open_test", action="store_true", help="open the test set")
     args = parser.parse_args(arguments)
-    try:
-        _evaluate(Run(args.run), args.open_test)
-    except FinetuneError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 1
+    _evaluate(Run(args.run), args.open_test)
     return 0

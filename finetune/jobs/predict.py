@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import shutil
-import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners, uploads
 from finetune.environment import caches
-from finetune.errors import DataError, FinetuneError, JobError
+from finetune.errors import DataError, JobError
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.jobs import background, workers
 from finetune.jobs.engines import LOCAL, RAY
@@ -122,8 +121,8 @@ def prediction_state(job: PredictionJob) -> PredictionState:
     """How far it is."""
     return PredictionState(
         **vars(background.job_state(job)),
-        head=job.read_json(job.folder / "head.json").get("rows", []),
-        report=job.read_json(job.folder / "report.json"),
+        head=disk.read_json(job.folder / "head.json").get("rows", []),
+        report=disk.read_json(job.folder / "report.json"),
     )
 
 
@@ -166,7 +165,7 @@ def predict_job(folder: JobFolder) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Predict a file from a terminal; the exit status: 0 done, 1 failed."""
+    """Predict a file from a terminal."""
     caches.ensure_cache_folder()
     about = "Predict every row of a file with a run's model."
     parser = argparse.ArgumentParser("python -m finetune predict", description=about)
@@ -198,16 +197,12 @@ def main(arguments: list[str] | None = None) -> int:
         run.id, args.file.name, args.sentence1_column, args.sentence2_column, args.label_column,
         args.both_orders, args.threshold, args.calibrated, sheet=args.sheet,
     )  # fmt: skip
-    try:
-        request = check_columns(request, args.file, run.events_summary().columns)
-        with tqdm(unit="row") as bar, _scorer(run, args.engine, args.address) as scorer:
-            report, _ = predict_file(
-                run, request, args.file, args.out,
-                lambda done, total: bar.update(done - bar.n), scorer=scorer,
-            )  # fmt: skip
-    except (FinetuneError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 1
+    request = check_columns(request, args.file, run.events_summary().columns)
+    with tqdm(unit="row") as bar, _scorer(run, args.engine, args.address) as scorer:
+        report, _ = predict_file(
+            run, request, args.file, args.out,
+            lambda done, total: bar.update(done - bar.n), scorer=scorer,
+        )  # fmt: skip
     print(json.dumps(report, indent=2, ensure_ascii=False))
     return 0
 

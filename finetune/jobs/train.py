@@ -58,7 +58,7 @@ def train_job(job: JobFolder) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train from a terminal; the exit status: 0 ended, 1 failed, 2 wrong arguments."""
+    """Train from a terminal; the exit status: 0 ended, 1 failed."""
     caches.ensure_cache_folder()
     about = "Fine-tune a checkpoint on sentence pairs. The run appears in the page."
     parser = argparse.ArgumentParser("python -m finetune train", description=about)
@@ -70,12 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
     engine_arguments.add_arguments(parser)
     add_arguments(parser)
     args = parser.parse_args(arguments)
-    try:
-        run = _open_run(args, engine_arguments.ticket_from_arguments(args))
-        distributed.check_accelerate_config(run.config())
-    except (FinetuneError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 2
+    run = _open_run(args, engine_arguments.ticket_from_arguments(args))
+    distributed.check_accelerate_config(run.config())
     show = TerminalBar() if sys.stderr.isatty() or not args.run else print_event
     if attempt.is_attempt():
         return _leave(_carry_out_attempt(run, show))

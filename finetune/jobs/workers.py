@@ -118,7 +118,7 @@ def _start_time(process: psutil.Process) -> float:
 
 def worker_process(job: JobFolder) -> psutil.Process | None:
     """The process that carries a job out; None when it has ended, or its pid is another's now."""
-    record = job.read_json(job.process_file)
+    record = disk.read_json(job.process_file)
     with contextlib.suppress(psutil.Error, KeyError, TypeError, ValueError, OverflowError):
         process = psutil.Process(record["pid"])
         if abs(_start_time(process) - record["started"]) < 1 and job.is_alive():
@@ -128,7 +128,7 @@ def worker_process(job: JobFolder) -> psutil.Process | None:
 
 def worker_devices(job: JobFolder) -> tuple[str, ...]:
     """The accelerators its worker was given; empty where it has all."""
-    return tuple(map(str, job.read_json(job.process_file).get("devices", [])))
+    return tuple(map(str, disk.read_json(job.process_file).get("devices", [])))
 
 
 def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = STOP_LIMIT) -> None:

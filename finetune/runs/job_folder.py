@@ -137,11 +137,11 @@ class JobFolder:
         return self.stop_file.exists() or not self.folder.is_dir()
 
     def discard_requested(self) -> bool:
-        return self.read_json(self.stop_file).get("discard") is True
+        return disk.read_json(self.stop_file).get("discard") is True
 
     def stop_reason(self) -> str:
         """Why it was asked to stop; empty where a person did."""
-        reason: str = decode(self.read_json(self.stop_file).get("reason", ""))
+        reason: str = decode(disk.read_json(self.stop_file).get("reason", ""))
         return reason
 
     def log_tail(self, size: int = 20_000) -> str:
@@ -154,10 +154,6 @@ class JobFolder:
 
     def log_size(self) -> int:
         return self.log_file.stat().st_size if self.log_file.exists() else 0
-
-    def read_json(self, path: Path) -> dict[str, Any]:
-        """A JSON object of this folder; empty when it is missing or unreadable."""
-        return disk.read_json(path)
 
 
 def hold_lock(path: Path) -> int | None:

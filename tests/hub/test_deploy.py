@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from finetune.__main__ import main as command_line
 from finetune.errors import PublishError
 from finetune.hub import deploy
 from tests.conftest import TOKEN
@@ -166,7 +167,7 @@ def test_a_yes_is_asked_for_at_a_terminal(
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda question: print(question) or typed)
     monkeypatch.setattr(deploy, "stored_token", lambda: TOKEN)
-    assert deploy.main([NAME, "--hardware", GPU]) == (0 if typed == "yes" else 1)
+    assert command_line(["deploy", NAME, "--hardware", GPU]) == (0 if typed == "yes" else 2)
     printed = capfd.readouterr().out
     assert printed.index("0.40 USD an hour") < printed.index("Go on? [y/N]")
     assert bool(hub.repos) == (typed == "yes")
@@ -176,13 +177,13 @@ def test_the_project_itself_from_a_terminal(
     hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [NAME, "--hardware", GPU, "--bucket", "ada/runs"]
-    assert deploy.main([NAME]) == 1
+    assert command_line(["deploy", NAME]) == 2
     assert "error: You are not signed in." in capsys.readouterr().err
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert deploy.main(arguments) == 1
+    assert command_line(["deploy", *arguments]) == 2
     assert "t4-small is billed, and nobody has agreed" in capsys.readouterr().err
     assert hub.repos == {}
-    assert deploy.main([*arguments, "--yes"]) == 0
+    assert command_line(["deploy", *arguments, "--yes"]) == 0
     output = capsys.readouterr()
     assert output.out.splitlines()[-1] == f"{hub.url}/spaces/{NAME}"
     assert TOKEN not in output.out + output.err

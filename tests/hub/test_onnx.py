@@ -11,6 +11,7 @@ import pytest
 import torch
 from onnx import load
 
+from finetune.__main__ import main as command_line
 from finetune.errors import ModelError
 from finetune.hub import onnx
 from finetune.training import model
@@ -50,7 +51,7 @@ def test_a_model_from_a_terminal(
 ) -> None:
     file = tmp_path / "out" / "model.onnx"
     arguments = ["--model", str(toy_checkpoint), "--to", str(file)]
-    assert onnx.main(arguments) == 0
+    assert command_line(["export", *arguments]) == 0
     assert "its logits differ from PyTorch's by at most" in capsys.readouterr().out
     assert list(file.parent.iterdir()) == [file]
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
@@ -65,7 +66,7 @@ def test_a_model_from_a_terminal(
         classifier.classifier.bias += 0.01
     with pytest.raises(ModelError, match="answers otherwise than PyTorch: a logit differs"):
         onnx.max_logit_difference(file, tokenizer, classifier, 16)
-    assert onnx.main(["--model", str(tmp_path), "--to", "x.onnx"]) == 1
+    assert command_line(["export", "--model", str(tmp_path), "--to", "x.onnx"]) == 2
     assert "error: This run has no saved model." in capsys.readouterr().err
 
 

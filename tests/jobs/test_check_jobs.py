@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from finetune.__main__ import main as command_line
 from finetune.config import RunConfig
 from finetune.data import checks, splits
 from finetune.data.check_report import CheckReport
@@ -90,11 +91,11 @@ def test_the_terminal_gets_the_findings(
     lines = [",".join(map(str, row)) for row in toys.rows(120)]
     path.write_text("\n".join([HEAD, *lines, "ragged", lines[0]]) + "\n")
     command = ["--runs", str(tmp_path / "runs"), "--train_file"]
-    assert check.main([*command, str(path)]) == 0
+    assert command_line(["check", *command, str(path)]) == 0
     text = capsys.readouterr().out
     assert "train line 122: has 1 fields where the first line has 3" in text
     assert "Rows that repeat an earlier pair" in text
-    assert check.main([*command, str(tmp_path / "none.csv")]) == 2
+    assert command_line(["check", *command, str(tmp_path / "none.csv")]) == 2
     assert "none.csv" in capsys.readouterr().err
 
 

@@ -16,9 +16,10 @@ import psutil
 import pytest
 from huggingface_hub import HfApi
 
+from finetune.__main__ import main as command_line
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, WrongAccount
-from finetune.jobs import engines, scheduler, service, train, workers
+from finetune.jobs import engines, scheduler, service, workers
 from finetune.jobs.engines import frames, spending, supervisor
 from finetune.jobs.engines.base import Placement, Ticket, read_ticket, write_ticket
 from finetune.jobs.engines.mailbox import Mailbox
@@ -290,12 +291,12 @@ def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
     with pytest.raises(FinetuneError, match=r"on cpu-basic: \$0.01 an hour, at most \$0.00"):
         service.resume_run(store, run)
     words = ["--run", run.id, "--runs", str(store.root)]
-    assert train.main(words) == 2
+    assert command_line(["train", *words]) == 2
     assert "The price was not agreed to." in capsys.readouterr().err
     assert run.events_summary().status == "stopped"
     service.resume_run(store, run, agreed=True)
     run.append(events.Finished(step=2, seconds=1.0))
-    assert train.main([*words, "--yes"]) == 2
+    assert command_line(["train", *words, "--yes"]) == 2
     assert "The run is finished." in capsys.readouterr().err
     # One whose job may be at work is taken up.
     write_ticket(run, read_ticket(run).model_copy(update={"submitted": 0.0}))

@@ -20,12 +20,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from finetune.__main__ import main as command_line
 from finetune.config import PRESETS, RunConfig
 from finetune.errors import JobError
 from finetune.inference import files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.files import Window
-from finetune.jobs import predict, scheduler, service, workers
+from finetune.jobs import scheduler, service, workers
 from finetune.jobs.engines import attempt, open_engine, ray_connection, ray_machines, ray_node
 from finetune.jobs.engines.base import Ticket, read_ticket, write_ticket
 from finetune.jobs.engines.options import make_ticket
@@ -406,12 +407,12 @@ def test_the_command_scores_a_file_on_the_cluster(
     path, out = tmp_path / "pairs.jsonl", tmp_path / "out.jsonl"
     path.write_text('{"sentence1": "the cat sees a dog .", "sentence2": "a cat sees the dog ."}\n')
     words = ["--run", str(here.folder), "--file", str(path), "--out", str(out), "--engine", "ray"]
-    assert predict.main([*words, "--address", cluster.address]) == 0
+    assert command_line(["predict", *words, "--address", cluster.address]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 1
     assert json.loads(out.read_text())["prediction"] in ("equivalent", "not_equivalent")
     (here.best / "model.safetensors").rename(tmp_path / "weights")
     try:
-        assert predict.main([*words, "--address", cluster.address]) == 1
+        assert command_line(["predict", *words, "--address", cluster.address]) == 2
         assert "The saved model cannot be loaded" in capsys.readouterr().err
     finally:
         (tmp_path / "weights").rename(here.best / "model.safetensors")

@@ -16,6 +16,7 @@ import pytest
 from optuna.trial import TrialState
 
 from finetune import config as run_config
+from finetune.__main__ import main as command_line
 from finetune.config import Range, RunConfig
 from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
@@ -24,7 +25,7 @@ from finetune.jobs.engines import spending
 from finetune.jobs.engines.base import write_ticket
 from finetune.jobs.engines.options import make_ticket
 from finetune.jobs.scheduler import Queue
-from finetune.jobs.search import command, driver, results
+from finetune.jobs.search import driver, results
 from finetune.jobs.search.space import (
     Budget,
     Space,
@@ -649,15 +650,15 @@ def test_the_command_line_searches(
     store: RunStore, stand_in: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--runs", str(store.root), "--max_steps", "60", "--trials", "3"]
-    assert command.main([*flags, "--over", "learning_rate=1e-6..1e-3"]) == 0
+    assert command_line(["search", *flags, "--over", "learning_rate=1e-6..1e-3"]) == 0
     output = capsys.readouterr().out
     assert "trial 0 finished f1 1.0000 learning_rate 7e-05" in output
     assert "best: f1 1.0000" in output
-    assert command.main([*flags, "--over", "learning_rate=1e-3..1e-5"]) == 2
+    assert command_line(["search", *flags, "--over", "learning_rate=1e-3..1e-5"]) == 2
     assert "must be above its beginning" in capsys.readouterr().err
     study_id = output.split("search ", 1)[1].split(":", 1)[0]
-    assert command.main(["--runs", str(store.root), "--study", study_id]) == 0
-    assert command.main(["--runs", str(store.root), "--study", "nonsense"]) == 2
+    assert command_line(["search", "--runs", str(store.root), "--study", study_id]) == 0
+    assert command_line(["search", "--runs", str(store.root), "--study", "nonsense"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -675,7 +676,7 @@ def test_the_command_line_asks_for_agreement_to_all_that_a_search_may_cost(
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))  # a file is nobody who agrees
     engine = ["--engine", "hub-job", "--flavor", "t4-small", "--minutes", "60"]
-    assert command.main(["--runs", str(store.root), *engine, *flags]) == 2
+    assert command_line(["search", "--runs", str(store.root), *engine, *flags]) == 2
     output = capsys.readouterr().err
     assert said in output
     asked = "stops by itself after 60 minutes, at most $0.40, all trials together at most $2.00."

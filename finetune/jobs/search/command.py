@@ -11,7 +11,7 @@ from finetune import config, uploads
 from finetune.arguments import add_arguments, arguments_given
 from finetune.config import RunConfig
 from finetune.environment import caches
-from finetune.errors import ConfigError, FinetuneError
+from finetune.errors import ConfigError
 from finetune.jobs import scheduler
 from finetune.jobs.engines import HUB_JOB, open_engine
 from finetune.jobs.engines import arguments as engine_arguments
@@ -32,30 +32,26 @@ _PAUSE = 0.5  # seconds between two looks
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Search from a terminal; the exit status: 0 ended, 1 no trial has a score, 2 wrong arguments.
-    Ctrl-C leaves the trials under way as they are; `--study` goes on."""
+    """Search from a terminal; the exit status: 0 ended, 1 no trial has a score. Ctrl-C
+    leaves the trials under way as they are; `--study` goes on."""
     caches.ensure_cache_folder()
     parser = _parser()
     args = parser.parse_args(arguments)
     store = RunStore(args.runs)
-    try:
-        if args.study:
-            study = find_study(store, args.study)
-            if study.settings.ticket.engine == HUB_JOB:
-                open_engine(study.settings.ticket)  # raises where nobody is signed in
-        else:
-            ticket = engine_arguments.ticket_from_arguments(args) or Ticket()
-            space = _space(args.over) if args.over else default_space()
-            budget = Budget(args.trials, args.search_minutes, args.search_dollars)
-            check_dollars(budget, ticket)
-            engine_arguments.agree(args, ticket, budget.dollars)
-            study = begin_search(
-                store, _config(args), space, budget, ticket=ticket, parallel=args.parallel,
-                pruning=args.pruning, keep_pruned=args.keep_pruned,
-            )  # fmt: skip
-    except FinetuneError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 2
+    if args.study:
+        study = find_study(store, args.study)
+        if study.settings.ticket.engine == HUB_JOB:
+            open_engine(study.settings.ticket)  # raises where nobody is signed in
+    else:
+        ticket = engine_arguments.ticket_from_arguments(args) or Ticket()
+        space = _space(args.over) if args.over else default_space()
+        budget = Budget(args.trials, args.search_minutes, args.search_dollars)
+        check_dollars(budget, ticket)
+        engine_arguments.agree(args, ticket, budget.dollars)
+        study = begin_search(
+            store, _config(args), space, budget, ticket=ticket, parallel=args.parallel,
+            pruning=args.pruning, keep_pruned=args.keep_pruned,
+        )  # fmt: skip
     print(f"search {study.id}: python -m finetune search --study {study.id} goes on with it")
     told: set[int] = set()
     try:
@@ -63,9 +59,6 @@ def main(arguments: list[str] | None = None) -> int:
             scheduler.dispatch_queue(store)
             _tell(store, study, told)
             time.sleep(_PAUSE)
-    except FinetuneError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         return 0
     _tell(store, study, told)
