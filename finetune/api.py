@@ -160,6 +160,6 @@ def push_to_hub(
     Returns:
         `url` and `commit`, and whether the model was loaded back and answers alike.
     """
-    summary = RunStore(run.folder.parent).summary(run)
+    summary = service.run_summary(RunStore(run.folder.parent), run)
     request = push_plan.PushRequest(repository, private, update=update)
     return publish.push_run(run, summary, request, token or client.stored_token())

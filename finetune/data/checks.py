@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.data import columns, dataset_cache, sources, splits, token_lengths
+from finetune.data import catalog, columns, dataset_cache, sources, splits, token_lengths
 from finetune.data.check_report import (
     CheckReport,
     Example,
@@ -202,11 +202,12 @@ def _check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths
 def _row_findings(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """What is wrong with rows, of which duplicates and leaked ones are not left out."""
     yield from _unread_cells(config, assigned)
-    yield from _incomplete_rows(assigned)
+    yield from _incomplete_rows(config, assigned)
     yield from _leaked_rows(config, assigned)
     yield from _conflicting_labels(assigned)
     yield from _duplicates(config, assigned)
     yield from _small_splits(assigned)
+    yield from _shared_sentences(assigned)
 
 
 def _rows_finding(
@@ -271,12 +272,13 @@ def _unread_cells(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         yield Finding("single", "notes", title, 0, action, remedies=remedies)
 
 
-def _incomplete_rows(assigned: SplitRows) -> Iterator[Finding]:
+def _incomplete_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     empty, unlabelled = [], []
     for split, keys in assigned.hashes.items():
         complete = keys.complete(assigned.dataset.paired)
         empty.append((split, np.flatnonzero(~complete)))
-        if split == "train" or (keys.label >= 0).any():  # GLUE's test splits have no labels
+        own = not catalog.is_hub_dataset(config.dataset)
+        if own or split == "train" or (keys.label >= 0).any():  # GLUE's test splits have none
             unlabelled.append((split, np.flatnonzero(complete & (keys.label < 0))))
     action = _("They are left out.")
     title = _("Rows with an empty or missing sentence")
@@ -367,6 +369,22 @@ def _class_balance(report: CheckReport) -> Iterator[Finding]:
         advice=advice,
     )
     yield Finding("balance", "warns" if severe else "notes", title, max(counts), action)
+
+
+def _shared_sentences(assigned: SplitRows) -> Iterator[Finding]:
+    """Rows of a validation split cut from train, where it could not be had without them."""
+    if assigned.rows["validation"][0] != "train" or not assigned.dataset.paired:
+        return
+    train, validation = assigned.of("train"), assigned.of("validation")
+    known = np.union1d(train.first, train.second)
+    count = int((np.isin(validation.first, known) | np.isin(validation.second, known)).sum())
+    if count:
+        title = _("Validation rows that share a sentence with training rows")
+        action = _(
+            "They were cut from train, where almost every row shares a sentence with others: the "
+            "scores are of new pairs, not of new sentences."
+        )
+        yield Finding("shared", "notes", title, count, action)
 
 
 def _small_splits(assigned: SplitRows) -> Iterator[Finding]:

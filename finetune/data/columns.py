@@ -161,7 +161,7 @@ class LabelEncoder:
     def code(self, cell: Any) -> int:
         """The number of a label; -1 for a missing one. `TRUE` and `true` are one class, and so are
         `1` and `1.0`; too many classes, or fractions, raise DataError."""
-        text = _label_text(cell)
+        text = label_text(cell)
         if text.lower() in _MISSING:
             return -1
         if text.lower() not in self._codes:
@@ -203,7 +203,8 @@ class LabelEncoder:
 
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1 have the same hash
-def _label_text(cell: Any) -> str:
+def label_text(cell: Any) -> str:
+    """The name of a label's class: `1` and `1.0` are one, and so are `True` and `true`."""
     if cell is None or cell != cell:  # NaN
         return ""
     text = str(cell).lower() if isinstance(cell, bool) else " ".join(str(cell).split())[:200]

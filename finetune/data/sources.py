@@ -67,7 +67,8 @@ class _FileSource(Source):
 
     def rows(self, split: str, sentences: list[str], label: str, on_bad_row: OnBadRow) -> Rows:
         table = self._tables[split]
-        for column in sentences:
+        needed = sentences if split == "test" or not label else [*sentences, label]
+        for column in needed:
             if column not in table.columns:
                 raise DataError(
                     "{names} has no column {column!r}; it has {columns}.",
@@ -244,22 +245,41 @@ def has_new_commit(config: RunConfig, revision: str) -> bool:
 
 
 def _choose_splits(names: list[str], config: RunConfig) -> dict[str, str]:
-    """`train`, `validation`, `test` -> the source's split: the requested one, else a guess."""
-    splits: dict[str, str] = {}
-    for split, guesses in _GUESSED_SPLITS.items():
-        requested = getattr(config, f"{split}_split")
-        if requested and requested != NO_COLUMN and requested not in names:
+    """`train`, `validation`, `test` -> the source's split: the requested one, else a guess; no
+    split is two of them."""
+    requested = {split: getattr(config, f"{split}_split") for split in _GUESSED_SPLITS}
+    splits = {split: name for split, name in requested.items() if name not in ("", NO_COLUMN)}
+    for split, name in splits.items():
+        if name not in names:
             raise DataError(
                 "{dataset} has no split {requested!r}; it has {names}.",
                 "Choose one of them as {split}_split.",
                 dataset=config.dataset,
-                requested=requested,
+                requested=name,
                 names=some(names),
                 split=split,
             )
-        name = requested or next((guess for guess in guesses if guess in names), "")
-        if name and name != NO_COLUMN:
-            splits[split] = name
+        if list(splits.values()).count(name) > 1:
+            raise DataError(
+                "One split is chosen twice: {name!r}.",
+                "Choose a different one for each.",
+                name=name,
+            )
+    free = [name for name in names if name not in splits.values()]
+    for split, guesses in _GUESSED_SPLITS.items():
+        guess = next((guess for guess in guesses if guess in free), "")
+        if guess and not requested[split]:
+            splits[split] = guess
+            free.remove(guess)
     if "train" not in splits:
-        splits["train"] = next((n for n in names if n not in splits.values()), names[0])
-    return splits
+        guessed = [split for split in splits if not requested[split]]
+        if not free and not guessed:
+            raise DataError(
+                "No split of {dataset} is left to train on; it has {names}.",
+                "Choose one of them as {split}_split.",
+                dataset=config.dataset,
+                names=some(names),
+                split="train",
+            )
+        splits["train"] = free[0] if free else splits.pop(guessed[0])
+    return {split: splits[split] for split in requested if split in splits}

@@ -203,8 +203,9 @@ def _cut_validation(
     for label in range(len(target)):
         of_class = alone[keys.label[alone] == label]
         in_validation[of_class[: target[label] - counts[label]]] = True
-    # 4. Any rows, where one group holds almost everything.
-    if not in_validation.any():
-        size = max(1, round(len(rows) * config.validation_share))
-        in_validation[rng.permutation(len(rows))[:size]] = True
+    # 4. Any rows, where groups are so large that not even half would be there.
+    size, found = max(1, round(len(rows) * config.validation_share)), int(in_validation.sum())
+    if 2 * found < size:
+        rest = rng.permutation(np.flatnonzero(~in_validation))
+        in_validation[rest[: size - found]] = True
     return rows[~in_validation], rows[in_validation]

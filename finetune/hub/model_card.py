@@ -76,12 +76,15 @@ def public_config(config: RunConfig) -> RunConfig:
 
 
 def check_findings(run: Run, summary: RunSummary) -> Sequence[Finding]:
-    """What a check of the run's pairs found, if there was one of the very same rows."""
+    """What a check of the very same rows found that was not mended, if there was one."""
     with contextlib.suppress(FinetuneError):
         folder = check_report.folder_for(run.folder.parent, run.config())
         checked, prepared = check_report.read_report(folder / "report.json"), summary.prepared
         if checked and prepared and checked.fingerprint == prepared.fingerprint:
-            return [finding for finding in checked.findings if finding.severity != "notes"]
+            return [
+                finding for finding in checked.findings
+                if finding.severity != "notes" and not finding.done
+            ]  # fmt: skip
     return ()
 
 
@@ -93,7 +96,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals |= {"titles": TITLES, "picture": PICTURE, "zip": zip}
+    environment.globals |= {"picture": PICTURE, "zip": zip}
     environment.filters |= {
         "plain": _plain,
         "code": _code,
@@ -135,6 +138,7 @@ class _Card:
         self.example = EXAMPLES[0][: 1 + summary.paired]
         self.noun = "pairs" if summary.paired else "sentences"
         self.data = defaultdict(dict, prepared.data)
+        self.titles = TITLES if len(prepared.labels) <= 2 else {**TITLES, "f1": "Macro F1"}
         about = run.about()
         study = about.study
         others = RunStore(run.folder.parent).runs() if study else []
@@ -216,6 +220,6 @@ def _results(card: _Card, split: str, metrics: dict[str, float]) -> list[EvalRes
             metric_name=title,
             metric_value=round(metrics[score], 4),
         )
-        for score, title in TITLES.items()
+        for score, title in card.titles.items()
         if score in metrics
     ]

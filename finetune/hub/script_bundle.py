@@ -136,7 +136,7 @@ def _script_config(
         "cpu": device.type == "cpu",
         "mixed_precision": precision,
         "attn_implementation": None if attention == "auto" else attention,
-        "steps": summary.step if summary.early else total,
+        "steps": summary.step,
         "total_steps": total,
         "eval_steps": summary.interval or interval or total,
         "warmup_steps": config.warmup_steps or math.ceil(total * config.warmup_ratio),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
 from finetune.data import checkpoints, tables
+from finetune.data.columns import label_text
 from finetune.data.tables import Table, to_plain_value
 from finetune.inference import decision_rule, quantized
 from finetune.inference.file_request import PredictionRequest
@@ -197,8 +199,9 @@ class _RowPredictor:
         positive = self._rule.positive or (prepared and prepared.data.get("positive_label"))
         default = min(1, len(labels) - 1)
         self._positive = labels.index(positive) if positive in labels else default
-        names = {name.lower(): number for number, name in enumerate(labels)}
-        self._number_of = {str(number): number for number in range(len(labels))} | names
+        self._number_of = {name.lower(): number for number, name in enumerate(labels)}
+        if not any(re.fullmatch(r"-?\d+", name) for name in labels):  # else a number is a name
+            self._number_of |= {str(number): number for number in range(len(labels))}
         self._pair_index = pair_index.read_pair_index(run)
         # How many rows are among the run's training pairs, and of the others among its validation
         # pairs.
@@ -254,8 +257,8 @@ class _RowPredictor:
         return trained
 
     def _count_labels(self, records: list[Line], answers: Any, trained_on: Any) -> None:
-        cells = (_sentence(record.get(self._request.label)) for record in records)
-        texts = (" ".join(cell.split()).lower().removesuffix(".0") for cell in cells)
+        cells = (to_plain_value(record.get(self._request.label)) for record in records)
+        texts = (label_text(cell).lower() for cell in cells)
         labels = np.array([self._number_of.get(text, -1) for text in texts])
         self._unknown_labels += int((labels < 0).sum())
         for counts, of_these in zip(self._counts, (~trained_on, trained_on), strict=True):

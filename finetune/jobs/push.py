@@ -13,12 +13,12 @@ import sys
 import traceback
 from dataclasses import dataclass, field
 
-from finetune.disk import write_atomically
+from finetune.disk import read_json, write_atomically
 from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import publish
 from finetune.hub.publish import Pushed, PushProgress, Verification
 from finetune.hub.push_plan import PushPlan, PushRequest
-from finetune.jobs import background
+from finetune.jobs import background, service
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder
@@ -70,12 +70,12 @@ def start_push(
 def push_state(run: Run) -> PushState:
     """How far the latest push of a run is; status `none` where there was none."""
     job = _folder(run)
-    result = job.read_json(job.folder / "result.json")
+    result = read_json(job.folder / "result.json")
     if verified := result.get("verified"):
         result["verified"] = Verification(**verified)
     state = PushState(
         **vars(background.job_state(job)),
-        progress=PushProgress(**job.read_json(job.folder / "progress.json")),
+        progress=PushProgress(**read_json(job.folder / "progress.json")),
         pushed=Pushed(**result) if result else None,
     )
     state.cancelling = state.running and job.stop_requested()
@@ -110,7 +110,7 @@ def push_job(job: JobFolder) -> int:
             run, request = Run(job.folder.parent.parent), PushRequest(**job.request["push"])
             pushed = publish.push_run(
                 run,
-                RunStore(run.folder.parent).summary(run),
+                service.run_summary(RunStore(run.folder.parent), run),
                 request,
                 token,
                 lambda progress: write("progress.json", progress),

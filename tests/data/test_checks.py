@@ -122,6 +122,15 @@ def test_classes_out_of_balance_are_said_with_what_a_constant_answer_scores(
     assert "Macro F1 and MCC" in finding.action
 
 
+def test_validation_rows_that_share_a_sentence_with_training_rows_are_counted(
+    tmp_path: Path,
+) -> None:
+    rows: list[Row] = [(f"left {n}", f"right {n % 5}", n % 2) for n in range(400)]
+    found = by_kind(check(tmp_path, rows, []))["shared"]
+    assert (found.severity, found.count) == ("notes", 40)
+    assert "shared" not in by_kind(check(tmp_path, some(400), []))
+
+
 def test_which_class_is_positive_is_asked_where_it_is_not_plain(tmp_path: Path) -> None:
     train: list[Any] = [(a, b, ("other", "dup")[int(label)]) for a, b, label in some(120)]
     asked = check(tmp_path, train, train).question

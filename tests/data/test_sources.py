@@ -17,11 +17,12 @@ import pytest
 import yaml
 
 from finetune import owners
-from finetune.config import RunConfig
+from finetune.__main__ import main as command_line
+from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import checks, hub_access, sources, splits
 from finetune.environment import hub_connection
 from finetune.errors import DataError
-from finetune.jobs import check, cost, service, train
+from finetune.jobs import check, cost, service
 from finetune.runs.store import RunStore
 from tests.conftest import HUB
 from tests.support import toys
@@ -113,6 +114,35 @@ def test_glue_tasks_have_their_shapes(hub: LoopbackHub, tmp_path: Path) -> None:
     assert sizes(other)["validation"] == 14
     with pytest.raises(DataError, match=r"no split 'dev'; it has train, validation_matched"):
         load(tmp_path, "glue/mnli", validation_split="dev")
+
+
+@pytest.mark.parametrize(
+    ("names", "requested", "chosen"),
+    [
+        (["train", "test"], {"validation": "test"}, {"train": "train", "validation": "test"}),
+        (["train", "validation"], {"test": "validation"}, {"train": "train", "test": "validation"}),
+        (["validation", "test"], {}, {"train": "validation", "test": "test"}),
+        (["test"], {}, {"train": "test"}),
+        (["data", "dev"], {}, {"train": "data", "validation": "dev"}),
+        (["train", "test"], {"test": NO_COLUMN}, {"train": "train"}),
+        (["train", "test"], {"validation": "test", "test": "test"}, "'test'"),
+        (["test"], {"test": "test"}, "No split of ada/tickets is left to train on"),
+    ],
+)
+def test_no_split_of_a_source_is_two(
+    hub: LoopbackHub, tmp_path: Path, names: list[str], requested: dict[str, str],
+    chosen: dict[str, str] | str,
+) -> None:  # fmt: skip
+    files = {f"default/{name}.parquet": rows(20 + n, n) for n, name in enumerate(names)}
+    files["README.md"] = readme(default=names)
+    hub.add_repo("ada/tickets", "dataset", files)
+    values = {f"{split}_split": name for split, name in requested.items()}
+    if isinstance(chosen, str):
+        with pytest.raises(DataError, match=chosen):
+            load(tmp_path, "ada/tickets", **values)
+        return
+    origin = load(tmp_path, "ada/tickets", **values).origin
+    assert {split: name for split, name in origin["splits"].items() if name} == chosen
 
 
 def test_any_dataset_is_read_and_a_new_commit_too(
@@ -209,8 +239,8 @@ def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
     for read in reads:
         with pytest.raises(DataError, match=r"is a path|There is no dataset"):
             read()
-    for command in (train.main, check.main):
-        assert command([f"--dataset={name}", "--runs", str(store.root)]) == 2
+    for command in ("train", "check"):
+        assert command_line([command, f"--dataset={name}", "--runs", str(store.root)]) == 2
         assert repr(name) in capsys.readouterr().err
     assert not store.runs()
 

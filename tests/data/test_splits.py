@@ -13,7 +13,7 @@ from datasets import ClassLabel
 
 from finetune import text_hashes
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.data import sources, splits
+from finetune.data import checks, sources, splits
 from finetune.data.columns import LabelEncoder, guess_columns, is_positive_plain, positive_class
 from finetune.errors import DataError
 from finetune.jobs import train
@@ -224,6 +224,31 @@ def test_the_cut_keeps_shares_and_shares_no_sentence(tmp_path: Path) -> None:
     validation = np.round(sizes * 0.2).astype(int)
     assert loaded.counts["validation"] == validation.tolist()
     assert loaded.counts["train"] == (sizes - validation).tolist()
+
+
+def test_the_cut_has_its_share_though_almost_all_rows_share_sentences(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    tickets = draw.integers(0, 400, (600, 2))
+    rows = [(f"ticket {a}", f"ticket {b}", int(n % 3 == 0)) for n, (a, b) in enumerate(tickets)]
+    rows += [(f"alone {n}", f"alone too {n}", n % 2) for n in range(3)]
+    loaded = pairs(tmp_path, train=rows, validation_share=0.2)
+    assert len(loaded.splits["validation"]) == round(0.2 * 603)
+
+
+def test_a_file_whose_label_column_has_another_name_is_not_ignored(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path / "uploads")
+    for name, head in (("train", "label"), ("other", "gold")):
+        with (tmp_path / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["sentence1", "sentence2", head], *some(40)])
+    train, other = tmp_path / "train.csv", tmp_path / "other.csv"
+    config = RunConfig(dataset=uploads.add({"train": train, "validation": other}))
+    with pytest.raises(DataError, match=r"other.csv has no column 'label'; it has .*gold"):
+        splits.load_pairs(config, tmp_path)
+    config = RunConfig(dataset=uploads.add({"train": train, "test": other}))
+    assert "test" not in splits.load_pairs(config, tmp_path).splits
+    report = checks.check_pairs(config, tmp_path)
+    unlabelled = next(finding for finding in report.findings if finding.kind == "unlabelled")
+    assert (unlabelled.count, unlabelled.examples[0].split) == (40, "test")
 
 
 @pytest.mark.parametrize(

@@ -228,14 +228,34 @@ def test_nothing_from_outside_is_markup(
         assert all(row.count("<td") == len(names) + 2 for row in matrix.split("<tr>")[2:])
 
 
+def test_several_classes_have_a_mean_f1_and_no_positive_one(
+    store: RunStore, toy_checkpoint: Path
+) -> None:
+    labels = ["entailment", "neutral", "contradiction"]
+    run = begin(store, toy_checkpoint, prepared(labels=labels), dataset="ada/claims")
+    evaluate(run, labels)
+    text = written(run)
+    assert "| answers of | Accuracy | Macro F1 |" in text
+    assert "F1 is the mean over its classes." in text
+    assert "positive class" not in text
+    assert "brought by a person" not in text  # the Hub has it
+    metrics = metadata(text)["model-index"][0]["results"][0]["metrics"]
+    assert [(metric["type"], metric["name"]) for metric in metrics] == [
+        ("accuracy", "Accuracy"), ("f1", "Macro F1"),
+    ]  # fmt: skip
+    own = begin(store, toy_checkpoint, prepared(), dataset="upload/" + "0" * 24)
+    assert "brought by a person" in written(own)
+
+
 def test_findings_of_the_same_rows_are_told_without_rows(store: RunStore, run: Run) -> None:
     title, example = "Pairs stand in both train and validation", Example("train", 1, SECRET)
     finding = Finding("leakage", "warns", title, 3, "", [example])
     note = Finding("classes", "notes", "Two classes", 64, "")
+    mended = Finding("duplicates", "warns", "Rows that repeat", 5, "", done=True)
     job = check.check_folder(store, run.config())
     job.folder.mkdir(parents=True)
     for fingerprint, expected in (("0" * 64, []), ("f" * 64, [finding])):
-        report = CheckReport(source="x", findings=[finding, note], fingerprint=fingerprint)
+        report = CheckReport(source="x", findings=[finding, note, mended], fingerprint=fingerprint)
         write_atomically(job.folder / "report.json", report.to_json())
         assert list(model_card.check_findings(run, run.summary())) == expected
     text = written(run)
@@ -250,6 +270,7 @@ def test_a_run_stopped_before_its_evaluation_claims_no_scores(
     run.append(events.Saved(step=3))
     run.append(events.Stopped(step=3, seconds=1.0))
     text = written(run)
+    assert "The positive class is `equivalent`." in text
     assert "stopped before it was evaluated" in text
     assert "model-index" not in metadata(text)
     names = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]

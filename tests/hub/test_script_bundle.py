@@ -32,7 +32,7 @@ from finetune.training import accelerator
 from tests.support import toys
 from tests.training.test_families import write as write_family
 
-Trained = Callable[[RunConfig], Run]
+Trained = Callable[..., Run]
 
 
 @pytest.fixture
@@ -45,10 +45,12 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "0")
 
-    def carry_out(config: RunConfig) -> Run:
+    def carry_out(config: RunConfig, stop_at: int = 0) -> Run:
         run = store.create(config.changed(mixed_precision="no"))
         for event in pipeline.train_events(run, pipeline.StopSwitch(run)):
             run.append(event)
+            if isinstance(event, events.Stepped) and event.step == stop_at:
+                run.request_stop()
         return run
 
     return carry_out
@@ -86,7 +88,8 @@ def assert_repeated(run: Run, printed: str) -> None:
     for step, evaluation in evaluated.items():
         assert scores[step] == pytest.approx(evaluation.metrics, abs=1e-6)
     best = ast.literal_eval(printed.rsplit("best: ", 1)[1])
-    assert best["step"] == [step for step, e in evaluated.items() if e.best][-1]
+    improved = [step for step, e in evaluated.items() if e.best]
+    assert (best and best["step"]) == (improved[-1] if improved else None)
 
 
 ACCUMULATED: dict[str, Any] = {
@@ -102,20 +105,26 @@ ODD: dict[str, Any] = {
     "swap_augmentation": True, "lr_scheduler_type": "constant_with_warmup", "warmup_steps": 2,
     "max_steps": 14, "eval_steps": 3, "early_stopping_patience": 2, "learning_rate": 1e-6,
 }  # fmt: skip
+STOPPED: dict[str, Any] = {"logging_steps": 1, "eval_steps": 4}
 
 
-@pytest.mark.parametrize("values", [{}, ACCUMULATED, LORA, ODD], ids=["", "course", "LoRA", "odd"])
+@pytest.mark.parametrize(
+    ("values", "stop_at"),
+    [({}, 0), (ACCUMULATED, 0), (LORA, 0), (ODD, 0), (STOPPED, 5), (STOPPED, 3)],
+    ids=["", "course", "LoRA", "odd", "stopped", "stopped at once"],
+)
 def test_the_script_repeats_the_run(
     trained: Trained,
     store: RunStore,
     toy_checkpoint: Path,
     toy_pairs_folder: Path,
     values: dict[str, Any],
+    stop_at: int,
 ) -> None:
     base = {"learning_rate": 1e-3, "num_train_epochs": 2, "max_length": 32, "seed": 7}
     dataset = store.uploads.add({path.stem: path for path in toy_pairs_folder.glob("*.csv")})
     config = RunConfig(dataset=dataset, checkpoint=str(toy_checkpoint)).changed(**base | values)
-    run = trained(config)
+    run = trained(config, stop_at)
     folder = repeat(run, store)
     tokenizer = AutoTokenizer.from_pretrained(folder / "best")
     inputs = tokenizer("the cat sees a dog .", return_tensors="pt")

@@ -323,6 +323,27 @@ def test_what_is_judged_counts_with_what_is_uploaded(
         judge("g", 1)
 
 
+@pytest.mark.parametrize(
+    ("names", "cells", "known"),
+    [
+        (("-1", "1"), ("0", "-1", "1.0"), 2),  # 0 is no number of a class here
+        (("no", "yes"), ("0", "YES", "1.0"), 3),
+        (("v1.0", "v2.0"), ("v1.0", "v2.0", "v2"), 2),
+    ],
+)
+def test_labels_of_a_file_are_read_as_those_of_the_training_pairs(
+    run: Run, tmp_path: Path, names: tuple[str, str], cells: tuple[str, ...], known: int
+) -> None:
+    config = json.loads((run.best / "config.json").read_text())
+    config["id2label"] = dict(enumerate(names))
+    config["label2id"] = {name: number for number, name in enumerate(names)}
+    (run.best / "config.json").write_text(json.dumps(config))
+    lines = [(first, second, cell) for (first, second, _), cell in zip(PAIRS, cells, strict=True)]
+    path = write_csv(tmp_path / "pairs.csv", [(*SIDES, "label"), *lines])
+    report = judged(run, path, tmp_path / "out.csv", label="label")
+    assert (report["labelled"], report["unknown_labels"]) == (known, 3 - known)
+
+
 def test_the_command_refuses_a_result_that_would_lose_the_file_or_be_another_kind(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,10 +7,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import gradio as gr
 import httpx
 import pytest
+from gradio.context import LocalContext
 from playwright.sync_api import Browser, Page
 
 from finetune.runs.run import Run
@@ -102,3 +104,12 @@ def server(module_server: Server) -> Iterator[Server]:
 def finished(store: RunStore, toy_checkpoint: Path) -> Run:
     """A run that ended; its model is the toy checkpoint."""
     return toys.finished_run(store, toy_checkpoint)
+
+
+@pytest.fixture
+def language(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Who asks speaks this language."""
+    asker = SimpleNamespace(headers={"accept-language": request.param, "cookie": ""})
+    former = LocalContext.request.set(asker)  # type: ignore[arg-type]
+    yield request.param
+    LocalContext.request.reset(former)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Page, expect
 
+from finetune import disk
 from finetune.config import RunConfig
 from finetune.evaluation import saved_predictions
 from finetune.inference import decision_rule
@@ -125,6 +126,22 @@ def test_examples_are_filtered_and_an_unusable_threshold_is_refused(
     assert decision_rule.read_rule(run.best).threshold is None
 
 
+@pytest.mark.parametrize("language", ["de"], indirect=True)
+def test_a_temperature_is_saved_from_a_page_with_decimal_commas(
+    part: Evaluation, toy_checkpoint: Path, language: str
+) -> None:
+    run = evaluated(part, toy_checkpoint, 1, 3.0)
+    view = {"opened": run.id}
+    body = part.on_part(NOBODY, view, "Evaluation", *FILTERS.values())[part.body]
+    button = re.search(r'<button[^>]*data-do="temper"[^>]*>', body)
+    assert button is not None
+    value = re.search(r'data-what="([^"]+)"', button[0])
+    assert value is not None
+    click = gr.EventData(None, {"do": "temper", "what": value[1], "run": run.id})
+    part.on_choice(NOBODY, click, view)
+    assert decision_rule.read_rule(run.best).temperature == pytest.approx(float(value[1]))
+
+
 @pytest.mark.long
 def test_an_evaluation_is_read_and_a_threshold_kept(
     app: App, page: Page, toy_checkpoint: Path
@@ -186,4 +203,4 @@ def test_errors_are_listed_and_labels_corrected(app: App, page: Page, toy_checkp
     text = Path(download.value.path()).read_text()
     assert len(text.splitlines()) == 61
     assert [n for n, line in enumerate(text.splitlines()[1:]) if line.endswith(former)] == [5]
-    assert run.read_json(run.folder / "corrections.json") != {}
+    assert disk.read_json(run.folder / "corrections.json") != {}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
@@ -26,15 +24,6 @@ from tests.support.hub import LoopbackHub
 @pytest.fixture(scope="module")
 def keys() -> list[str]:
     return translations.keys()
-
-
-@pytest.fixture
-def language(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Who asks speaks this language."""
-    asker = SimpleNamespace(headers={"accept-language": request.param, "cookie": ""})
-    former = LocalContext.request.set(asker)  # type: ignore[arg-type]
-    yield request.param
-    LocalContext.request.reset(former)
 
 
 def test_there_is_a_catalogue_for_each_language_and_no_other() -> None:

@@ -120,6 +120,14 @@ def evaluate():
     }
 
 
+def save():
+    """Keep the model as it is in best/."""
+    saved = accelerator.unwrap_model(model)
+    saved = copy.deepcopy(saved).merge_and_unload() if config.use_lora else saved
+    saved.save_pretrained(HERE / "best")
+    tokenizer.save_pretrained(HERE / "best")
+
+
 # 4. The loop. A printed loss is the mean since the one before; the best model is kept in best/.
 step, best, losses = 0, None, []
 print(f"step 0: validation {evaluate()}", flush=True)
@@ -150,10 +158,9 @@ while step < config.steps:
             print(f"step {step}: validation {scores}", flush=True)
             if best is None or sign * scores[metric] > sign * best[metric]:
                 best = {"step": step, **scores}
-                saved = accelerator.unwrap_model(model)
-                saved = copy.deepcopy(saved).merge_and_unload() if config.use_lora else saved
-                saved.save_pretrained(HERE / "best")
-                tokenizer.save_pretrained(HERE / "best")
+                save()
         if step == config.steps:
             break
+if best is None:  # the run was stopped before its first evaluation
+    save()
 print("best:", best)
