@@ -21,7 +21,7 @@ from finetune.owners import Limits
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import RunStore, new_id
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.training import distributed
 
@@ -57,7 +57,7 @@ def start_runs(
         _check_share(store, len(configs), len(configs))
         runs = []
         for config, group in zip(configs, groups or [""] * len(configs), strict=True):
-            run_id = store.new_id()
+            run_id = new_id()
             # Before it is there, or a reader would see a run that nothing will start.
             Queue(store.root).add(run_id, store.visitor.name)
             runs.append(run := store.create(config, run_id, group))

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 from finetune import disk, uploads
@@ -57,6 +58,11 @@ def default_root() -> Path:
         candidates.insert(0, requested)
     writable = (path for path in candidates if path.is_absolute() and is_writable(path))
     return next(writable, candidates[-1])
+
+
+def new_id() -> str:
+    """An id that nobody can guess; ids sort by when they were made."""
+    return f"{datetime.now():%Y%m%d-%H%M%S-%f}{secrets.token_urlsafe(9)}"
 
 
 class RunStore:
@@ -104,13 +110,9 @@ class RunStore:
             with contextlib.suppress(StoreError):
                 yield run.config(), run.about()
 
-    def new_id(self) -> str:
-        """An id that nobody can guess; ids sort by when they were made."""
-        return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_urlsafe(9)}"
-
     def create(self, config: RunConfig, run_id: str = "", group: str = "") -> Run:
         """A new run folder with its configuration; there whole or not at all."""
-        run = Run(self.root / (run_id or self.new_id()))
+        run = Run(self.root / (run_id or new_id()))
         pairs = ""
         if is_upload(config.dataset):
             with contextlib.suppress(DataError):  # its files are gone: the training says so

@@ -121,10 +121,9 @@ class _Tabs:
         runs.evaluation.wire(runs.view, [runs.address.change, self.runs_tab.select])
         train.measured(self.train_tab.select(**train.costing))
         self.train_tab.select(**train.opening)
-        self.predict_tab.select(**predict.opening, **quick).then(
-            predict.on_warm_up, predict.run, predict.answer, concurrency_limit=1, **_QUIET
-        )
         self.predict_tab.select(**predict.files.opening, **quick)
+        opened = self.predict_tab.select(**predict.opening, **quick)
+        opened.then(**predict.opened, concurrency_limit=1, **_QUIET)
         opened = self.publish_tab.select(**self.publish.opening, **quick)
         opened.then(**self.publish.showing)
 

@@ -26,14 +26,17 @@ def empty() -> Markup:
     return macro("model_chooser.html", "empty")()
 
 
-def choices(store: RunStore, current: str | None, asked: str | None = None) -> dict[str, Any]:
-    """A dropdown's update: the runs with a model, the newest selected unless `current` is one, or
-    the one that an address has `asked` for.
+def choices(
+    store: RunStore, current: str | None, asked: str | None = None
+) -> tuple[dict[str, Any], str | None]:
+    """A dropdown's update, and what it selects: of the runs with a model `current`, else the
+    newest, or the one that an address has `asked` for. A selection that stays is not sent, for
+    another may be chosen meanwhile.
 
     Raises:
         NoSuchRun: when that is not there.
     """
-    current = store.get(asked).id if asked else current
+    wanted = store.get(asked).id if asked else current
     options = []
     for run in store.runs():
         if run.has_model():
@@ -41,8 +44,9 @@ def choices(store: RunStore, current: str | None, asked: str | None = None) -> d
             score = f"F1 {fixed(best.metrics.get('f1', 0))}" if best else gettext("not scored")
             options.append((f"{run.title()} \u00b7 {score} \u00b7 {run.id[:15]}", run.id))
     ids = [run_id for _, run_id in options]
-    value = current if current in ids else newest(store)
-    return gr.update(choices=options, value=value, visible=bool(ids))
+    value = wanted if wanted in ids else newest(store)
+    changed = {} if value == current else {"value": value}
+    return gr.update(choices=options, visible=bool(ids), **changed), value
 
 
 def newest(store: RunStore) -> str | None:

@@ -11,6 +11,7 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
@@ -23,13 +24,21 @@ from tests.support import toys
 ROOT = Path(__file__).resolve().parent.parent.parent
 ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-gpu"]
 # A busy machine is not a fault of the page; what never comes fails all the same.
-expect.set_options(timeout=60_000)
+PATIENCE = 120_000  # milliseconds
+expect.set_options(timeout=PATIENCE)
 
 
 @cache
 def launch_browser(executable: str) -> Browser:
     """The one Chromium of this process; it ends with it."""
     return sync_playwright().start().chromium.launch(executable_path=executable, args=ARGUMENTS)
+
+
+def new_page(browser: Browser, **options: Any) -> Page:
+    """A page in a context of its own."""
+    page = browser.new_page(**options)
+    page.set_default_timeout(PATIENCE)
+    return page
 
 
 class App:
@@ -53,6 +62,8 @@ class App:
         self.url = url[0]
 
     def kill(self) -> None:
+        """End it at once. An open page loads itself anew when the app is back, so leave it first
+        where another address is asked for then."""
         self.process.kill()
         self.process.wait(10)
 
@@ -81,6 +92,7 @@ class App:
 
 def control(page: Page, knob: str) -> Locator:
     """The box of a hyperparameter; those under Advanced are not there before it is open."""
+    expect(page.locator("#advanced > button[aria-expanded]")).to_be_attached()
     box = page.locator(f"#knob-{knob} input")
     closed = page.locator("#advanced > button[aria-expanded=false]")
     if not box.count() and closed.is_visible():

@@ -42,7 +42,7 @@ def wait(
     store: RunStore, run: Run, *statuses: str, when: Callable[[RunSummary], bool] | None = None
 ) -> RunSummary:
     """Wait for one of these statuses, or until what is known of a run at work is so."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while True:
         scheduler.dispatch_queue(store)  # there is no app here that looks again
         summary = service.run_summary(store, run)

@@ -251,7 +251,6 @@ def work(folder: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 def test_killed_at_random_moments_it_ends_with_the_same_weights(
     toy_config: RunConfig, store: RunStore
 ) -> None:

@@ -20,7 +20,7 @@ from finetune.runs.store import RunStore
 from finetune.ui import app as ui_app
 from finetune.ui import auth
 from tests.support import toys
-from tests.support.browser import App, launch_browser
+from tests.support.browser import App, launch_browser, new_page
 from tests.support.hub import LoopbackHub
 
 
@@ -47,16 +47,14 @@ def app(running: App, hub: LoopbackHub) -> Iterator[App]:
 @pytest.fixture
 def page(browser: Browser, app: App) -> Iterator[Page]:
     """The app's page; it may neither ask another host nor throw."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(60_000)
-    page = context.new_page()
+    page = new_page(browser, viewport={"width": 1280, "height": 900})
     urls: list[str] = []
     errors: list[str] = []
     page.on("request", lambda request: urls.append(request.url))
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(app.url)
     yield page
-    context.close()
+    page.close()
     local = ("http://127.0.0.1", "http://localhost", "data:", "blob:")
     assert [url for url in urls if not url.startswith(local)] == []
     # A page may be left while it is still loading.

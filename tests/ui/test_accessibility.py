@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support import toys
-from tests.support.browser import App
+from tests.support.browser import App, new_page
 from tests.ui.test_evaluate import evaluated
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
@@ -83,7 +83,7 @@ def test_every_tab_works_and_axe_finds_nothing(
 ) -> None:
     for seed, skill in ((1, 0.2), (2, 4.0)):
         evaluated(app, toy_checkpoint, seed, skill)
-    page = browser.new_page(viewport={"width": width, "height": 900})
+    page = new_page(browser, viewport={"width": width, "height": 900})
     page.goto(f"{app.url}?__theme={theme}")
     expect(page.locator("#hub-status")).to_contain_text("Hub")
     assert page.evaluate("document.querySelector('.dark') !== null") == (theme == "dark")
@@ -177,7 +177,7 @@ def visit_predict(page: Page) -> list[str]:
 def test_axe_finds_nothing_where_there_is_nothing_yet(
     app: App, browser: Browser, theme: str, width: int
 ) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 800}, reduced_motion="reduce")
+    page = new_page(browser, viewport={"width": width, "height": 800}, reduced_motion="reduce")
     page.goto(f"{app.url}?__theme={theme}")
     expect(page.locator("#hub-status")).to_contain_text("Hub")
     violations = []
@@ -228,7 +228,7 @@ def next_tab(page: Page, name: str) -> None:
 @pytest.mark.long
 def test_the_whole_road_by_keyboard_alone(app: App, browser: Browser, toy_checkpoint: Path) -> None:
     """Choose, train, stop, look at the run, ask its model: no mouse."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page = new_page(browser, viewport={"width": 1280, "height": 900})
     keys = page.keyboard
     page.goto(app.url)
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))

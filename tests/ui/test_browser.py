@@ -26,6 +26,7 @@ from tests.support.browser import (
     choose_bundled,
     fill,
     fill_toy,
+    new_page,
     own_file,
     press_train,
 )
@@ -38,7 +39,7 @@ def test_the_whole_road_with_nothing_changed(app: App, hub: LoopbackHub, browser
     steps would take minutes here, so the run is stopped once it has streamed; see the next test
     for a run that goes to its end."""
     hub.fail("HEAD", "^/$", 0, cut=True, times=2)  # no network while the page opens
-    page = browser.new_page()
+    page = new_page(browser)
     page.goto(app.url)
     expect(page.locator("#hub-status")).to_contain_text("does not answer")
     press_train(page)
@@ -63,7 +64,7 @@ def test_train_watch_try_and_publish(
     fill_toy(page, toy_checkpoint, 1)
     choose_bundled(page)
     press_train(page)
-    expect(page.locator("#run-phase")).to_have_text("Finished", timeout=90_000)
+    expect(page.locator("#run-phase")).to_have_text("Finished")
     cards = page.locator("#cards .ft-card")
     intervals = r"accuracy, best model\s*0\.\d{3}\s*95%: 0\.\d{3} to \d\.\d{3}\s*best baseline 0\."
     expect(cards.nth(1)).to_contain_text(re.compile(intervals))
@@ -155,11 +156,12 @@ def test_an_address_opens_what_it_names_and_follows_what_is_opened(
 def test_a_typed_name_is_kept_until_another_model_is_chosen(
     app: App, page: Page, toy_checkpoint: Path
 ) -> None:
-    for name in ("one", "two"):
-        toys.finished_run(app.store, toy_checkpoint, name)
+    for title in ("one", "two"):
+        toys.finished_run(app.store, toy_checkpoint, title)
     page.get_by_role("tab", name="Publish").click()
     name, card = page.get_by_label("Repository"), page.locator("#card")
-    expect(page.locator("#publish-run input")).to_have_value(re.compile("two"))
+    chooser = page.locator("#publish-run input")
+    expect(chooser).to_have_value(re.compile("two"))
     name.fill("mine")  # at once
     expect(card).to_contain_text("How to use")
     name.blur()
@@ -167,8 +169,12 @@ def test_a_typed_name_is_kept_until_another_model_is_chosen(
     page.get_by_role("tab", name="Runs").click()
     expect(page.locator("#runs-table")).to_contain_text("two")
     page.get_by_role("tab", name="Publish").click()
+    chooser.focus()
+    chooser.blur()  # it was left as it is
+    page.get_by_label("Private").focus()
+    expect(card).to_contain_text("your-name/mine")
     expect(name).to_have_value("mine")
-    page.locator("#publish-run input").click()
+    chooser.click()
     page.get_by_role("option", name="one").click()
     expect(name).to_have_value("all-minilm-l6-v2-bundled-pairs")
     expect(card).to_contain_text("your-name/all-minilm-l6-v2-bundled-pairs")
@@ -187,7 +193,7 @@ def test_reload_second_browser_and_restart_show_the_running_run(
     page.reload()
     expect(page.locator("#knob-num_train_epochs input")).to_have_value("500")  # the form is kept
     expect(page.locator("#run-phase")).to_have_text(working)
-    other = browser.new_page()
+    other = new_page(browser)
     other.goto(app.url)
     expect(other.locator("#run-phase")).to_have_text(working)
     expect(other.get_by_role("button", name="Stop", exact=True)).to_be_enabled()
@@ -195,6 +201,7 @@ def test_reload_second_browser_and_restart_show_the_running_run(
     app.kill()
     worker = workers.worker_process(app.store.runs()[0])
     assert worker is not None
+    other.goto("about:blank")
     app.start()
     other.goto(app.url)
     for button, phase in (("Stop", "Stopped"), ("Resume", "Training"), ("Stop", "Stopped")):
@@ -234,7 +241,7 @@ def test_a_persons_own_file(app: App, page: Page, toy_checkpoint: Path, tmp_path
     fill(page, "num_train_epochs", "2")
     fill(page, "max_length", "48")
     press_train(page)
-    expect(page.locator("#run-phase")).to_have_text("Finished", timeout=90_000)
+    expect(page.locator("#run-phase")).to_have_text("Finished")
     run = app.store.runs()[0]
     prepared = app.store.summary(run).prepared
     assert prepared is not None
@@ -267,7 +274,7 @@ def test_four_clicks_lead_from_a_file_to_the_first_loss(
 def test_the_default_is_chosen_where_nothing_else_was(browser: Browser, store: RunStore) -> None:
     blank = RunConfig()
     pairs, base = blank.dataset, blank.checkpoint
-    page = browser.new_page()
+    page = new_page(browser)
     script = TrainTab(store).choosing_default()
     for answer, kept, dataset, checkpoint, expected in (
         ("<p data-answers>", None, pairs, base, ["glue/mrpc", "bert-base-uncased", "glue/mrpc"]),
@@ -283,7 +290,7 @@ def test_the_default_is_chosen_where_nothing_else_was(browser: Browser, store: R
 
 
 def test_a_preset_fills_the_form(browser: Browser) -> None:
-    page = browser.new_page()
+    page = new_page(browser)
     for name in config.PRESETS:
         filled = page.evaluate(f"(name) => ({form.choosing_preset()})(name)", name)
         assert dict(zip(config.preset("As the course"), filled, strict=True)) == config.preset(name)

@@ -14,6 +14,7 @@ from finetune.runs import events
 from finetune.runs.summary import RunSummary
 from finetune.ui import charts, theme
 from finetune.ui.charts import Series
+from tests.support.browser import new_page
 from tests.support.toys import story
 
 
@@ -111,7 +112,7 @@ def test_shares_have_marks_between_0_and_1_and_steps_only_whole_ones(
 @pytest.fixture
 def bare(browser: Browser) -> Page:
     """Charts alone, with the page's script and style and without an app."""
-    page = browser.new_page(viewport={"width": 600, "height": 800})
+    page = new_page(browser, viewport={"width": 600, "height": 800})
     curve = Series("model", "run0", [(0.0, 0.0), (0.0, 0.5), (1.0, 1.0)], latest=False)
     guess = Series("guess", "guess", [(0.0, 0.0), (1.0, 1.0)], latest=False, straight=True)
     sheet = theme.asset("palette.css") + theme.CSS.read_text(encoding="utf-8")

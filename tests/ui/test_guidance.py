@@ -41,7 +41,7 @@ def test_a_first_visitor_is_led_from_an_empty_page_to_a_model(
     expect(batch).to_contain_text("[CLS] sentence1 [SEP] sentence2 [SEP]")
     expect(batch.get_by_role("row", name="input_ids").first).to_contain_text("16 \u00d7")
     expect(batch.locator("details").first.locator("td.ft-pad, td.ft-special").first).to_be_visible()
-    expect(page.locator("#run-phase")).to_have_text("Finished")
+    expect(page.locator("#run-phase")).to_have_text("Finished", timeout=240_000)
     page.get_by_role("tab", name="What is happening").click()
     link = page.locator("#lesson a")
     expect(link).to_have_attribute("rel", "noopener")

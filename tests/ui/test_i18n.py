@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 import pytest
@@ -17,7 +16,7 @@ from finetune.runs.summary import RunSummary
 from finetune.ui import app as page
 from finetune.ui import charts, feedback, html, i18n, live_updates
 from tests.support import toys, translations
-from tests.support.browser import App, fill
+from tests.support.browser import App, fill, new_page
 from tests.support.hub import LoopbackHub
 
 
@@ -131,8 +130,7 @@ def test_a_run_is_drawn_in_the_language_of_whoever_watches(store: RunStore, lang
 
 
 def visit(browser: Browser, app: App, locale: str) -> Page:
-    context: Any = browser.new_context(locale=locale, viewport={"width": 1280, "height": 900})
-    opened: Page = context.new_page()
+    opened = new_page(browser, locale=locale, viewport={"width": 1280, "height": 900})
     opened.goto(app.url)
     expect(opened.locator("#examine, #train").first).to_be_attached()
     return opened
@@ -158,12 +156,14 @@ def test_a_german_browser_sees_german_and_an_unknown_one_english(
     expect(german.locator("#runs-table")).to_contain_text("Noch wurde nichts trainiert.")
     german.get_by_role("tab", name="Daten").click()
     expect(german.get_by_role("button", name="Erneut prüfen")).to_be_visible()
-    expect(german.locator("#overview")).to_contain_text("kann trainiert werden", timeout=60_000)
+    expect(german.locator("#overview")).to_contain_text("kann trainiert werden")
 
     swedish = visit(browser, app, "sv-SE")
     expect(swedish.get_by_role("tab", name="Data")).to_be_visible()
     swedish.get_by_role("tab", name="Runs").click()
     expect(swedish.locator("#runs-table")).to_contain_text("Nothing has been trained yet.")
+    german.close()
+    swedish.close()
 
 
 @pytest.mark.long
@@ -186,3 +186,4 @@ def test_a_german_browser_reads_of_a_run_in_german(
     expect(german.locator("#runs-table .ft-state")).to_contain_text("läuft")
     german.locator("#runs-table .ft-open").first.click()
     expect(german.locator("#run-stop")).to_have_text("Anhalten, bestes behalten")
+    german.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.support.browser import App, choose_bundled, fill_toy, press_train
+from tests.support.browser import App, choose_bundled, fill_toy, new_page, press_train
 from tests.ui.test_evaluate import evaluated
 
 SCREENS = [(1280, 900), (375, 800)]
@@ -30,7 +30,7 @@ def first_screen(page: Page, selector: str) -> None:
 def test_a_run_is_seen_and_stopped_without_scrolling(
     app: App, browser: Browser, toy_checkpoint: Path, width: int, height: int
 ) -> None:
-    page = browser.new_page(viewport={"width": width, "height": height})
+    page = new_page(browser, viewport={"width": width, "height": height})
     page.goto(app.url)
     fill_toy(page, toy_checkpoint, 500)
     choose_bundled(page)
@@ -52,7 +52,7 @@ def test_the_verdict_is_the_first_thing_after_a_run(
     app: App, browser: Browser, toy_checkpoint: Path, width: int, height: int
 ) -> None:
     evaluated(app, toy_checkpoint, 1, 4.0)
-    page = browser.new_page(viewport={"width": width, "height": height})
+    page = new_page(browser, viewport={"width": width, "height": height})
     page.goto(app.url)
     verdict = page.locator("#result")
     expect(verdict).to_be_visible()

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from finetune.ui import elements, feedback, theme
+from tests.support.browser import new_page
 
 
 def test_an_answer_ends_the_wait_it_was_asked_in() -> None:
@@ -48,7 +49,7 @@ class Questions:
 def asked(browser: Browser) -> Iterator[tuple[Questions, Page]]:
     questions = Questions()
     questions.blocks.launch(prevent_thread_lock=True, quiet=True, css_paths=theme.CSS)
-    page = browser.new_page()
+    page = new_page(browser)
     page.goto(questions.blocks.local_url)
     yield questions, page
     page.close()

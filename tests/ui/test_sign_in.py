@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from finetune.owners import Visitor
 from tests.support import toys
-from tests.support.browser import App
+from tests.support.browser import App, new_page
 from tests.support.hub import LoopbackHub
 
 
@@ -36,7 +37,7 @@ def test_a_visitor_signs_in_and_pushes(
     """The scopes of a Space make a new repository; one made elsewhere is out of reach."""
     hub.add_repo("ada/elsewhere")
     toys.finished_run(app.store.for_visitor(Visitor(("user:ada",))), toy_checkpoint)
-    page = browser.new_page()
+    page = new_page(browser)
     page.goto(app.url)
     sign_in = page.get_by_role("button", name="Sign in", exact=True)
     expect(sign_in).to_be_visible()  # on every tab
@@ -47,7 +48,7 @@ def test_a_visitor_signs_in_and_pushes(
         sign_in.click()
     expect(page.get_by_role("button", name="Sign out (ada)")).to_be_visible()
     page.get_by_role("tab", name="Publish").click()
-    expect(page.locator("#publish-empty")).to_be_hidden()
+    expect(page.locator("#publish-run input")).to_have_value(re.compile("F1"))
     assert hub.provider.asked == ["openid profile contribute-repos"]
     for name, words in (("ada/mine", "Verified"), ("ada/elsewhere", "403")):
         page.locator("#repo textarea, #repo input").first.fill(name)

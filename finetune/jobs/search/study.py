@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from finetune.jobs import scheduler
 from finetune.jobs.engines.base import Ticket
 from finetune.jobs.search.space import Budget, Space, containing, distributions
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import RunStore, new_id
 
 if TYPE_CHECKING:
     import optuna
@@ -206,8 +205,7 @@ def create_study(
         token: of the Hub, for an engine that asks it.
         options: further values of `Settings`.
     """
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_urlsafe(9)}"
-    study = Study(store.root / "studies" / name)
+    study = Study(store.root / "studies" / new_id())
     values = config.to_dict()
     space = containing(space, values)
     settings = Settings(

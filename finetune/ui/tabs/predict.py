@@ -59,6 +59,7 @@ class PredictTab:
             self._draw_options()
         # What was answered last: the run, both sentences, the options.
         self.question = gr.State(None)
+        self.linked = gr.State(())  # the pair of the page's address
         # No `gr.Tabs`, whose tabs come twice when drawn hidden.
         parts = [(gettext("One pair"), PAIR), (gettext("A file"), FILE)]
         self.part = gr.Radio(
@@ -129,21 +130,22 @@ class PredictTab:
         picked.then(None, None, None, cancels=explained, **quick)
         asking = elements.opening("predict", self.address, [self.run])
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
+        opened = [self.run, self.linked]
+        self.opened = {"fn": self.on_opened, "inputs": opened, "outputs": everything}
 
     @reports_errors_in("answer")
     def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
-        """The tab was opened: the models there are, the newest chosen; the pair of an address is
-        asked again."""
+        """The tab was opened: the models there are, the newest chosen, and the pair of an
+        address."""
         asked = elements.asked(address)
-        update = model_chooser.choices(store, run_id, asked.get("run"))
+        update, chosen = model_chooser.choices(store, run_id, asked.get("run"))
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
-        updates: Updates = {self.run: update, self.empty: empty}
-        if update["value"] != run_id:
-            updates[self.address] = elements.query(run=update["value"] or "")
-        if sentence1 := asked.get("sentence1"):
-            pair = sentence1, asked.get("sentence2", "")
-            updates |= {self.first: pair[0], self.second: pair[1]}
-            updates |= self._asked(store, update["value"], *pair, PredictOptions())
+        pair = (asked["sentence1"], asked.get("sentence2", "")) if "sentence1" in asked else ()
+        updates: Updates = {self.run: update, self.empty: empty, self.linked: pair}
+        if chosen != run_id:
+            updates[self.address] = elements.query(run=chosen or "")
+        if pair:
+            updates |= dict(zip((self.first, self.second), pair, strict=True))
         return updates
 
     @reports_errors_in("answer")
@@ -166,8 +168,12 @@ class PredictTab:
         return updates
 
     @reports_errors_in("answer")
-    def on_warm_up(self, store: RunStore, run_id: str | None) -> Updates:
-        """Load the chosen run's model before it is asked; a problem is told when it is."""
+    def on_opened(self, store: RunStore, run_id: str | None, linked: Any) -> Updates:
+        """Ask the pair of an address, or load the chosen run's model before it is asked; a problem
+        is told when it is."""
+        if linked:
+            sentence1, sentence2 = linked
+            return self._asked(store, run_id, sentence1, sentence2, PredictOptions())
         with suppress(FinetuneError):
             if run_id and store.get(run_id):
                 with self.models.using(store, run_id) as predictor:

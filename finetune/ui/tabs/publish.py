@@ -45,6 +45,7 @@ class PublishTab:
         self.empty = elements.no_model("publish-empty")
         self.poller = elements.polling_element(0.5)
         self.address = elements.address("publish")
+        self.named = elements.browser_value()  # the run whose suggested name was shown
         with gr.Row(equal_height=False):
             with gr.Column(scale=2, min_width=320):
                 self._draw_form()
@@ -129,19 +130,19 @@ class PublishTab:
         self.opening = {"fn": self.on_open, "outputs": everything, **asking}
         self.showing = {"fn": self.on_card, "inputs": {*self.form}, "outputs": self.card, **latest}
         # Not on a change of the server's, whose answer would overwrite what is typed meanwhile.
-        chosen = self.run.input(self.on_run, self.run, everything, **latest)
-        for event in (chosen.then, self.licence.change, self.name.blur, self.owner.change):
-            event(**self.showing)
+        chosen = self.run.input(self.on_run, [self.run, self.named], everything, **latest)
+        chosen.then(**self.showing)
+        gr.on([self.licence.change, self.name.blur, self.owner.change], **self.showing)
         show = "(demo) => ({__type__: 'update', visible: demo})"
         self.demo.change(None, self.demo, self.hardware, js=show, **quick)
-        # What a Check has shown is not what Push will do once something else is asked for.
-        boxes = (self.name, self.private, self.licence, self.demo, self.hardware)
-        changes = [self.owner.input, *(box.change for box in boxes)]
-        gr.on(changes, None, None, self.plan, js="() => ''", **quick)
-        self.check.click(
+        checked = self.check.click(
             self.on_check, push_inputs, everything, concurrency_limit=4, show_progress="minimal",
             show_progress_on=self.plan, api_visibility="private",
         )  # fmt: skip
+        # What a Check has shown is not what Push will do once something else is asked for.
+        boxes = (self.name, self.private, self.licence, self.demo, self.hardware)
+        changes = [self.run.input, self.owner.input, *(box.change for box in boxes)]
+        gr.on(changes, None, None, self.plan, js="() => ''", cancels=checked, **quick)
         self.push.click(self.on_push, push_inputs, everything, **quick)
         for button, action in ((self.cancel, "cancel"), (self.onnx, "export")):
             button.click(self.on_action, [self.run, gr.State(action)], everything, **quick)
@@ -150,16 +151,15 @@ class PublishTab:
     @reports_errors_in("plan")
     def on_open(self, store: RunStore, run_id: str | None, address: str) -> Updates:
         """The tab was opened: the models there are, the newest chosen, and how far its push is."""
-        update = model_chooser.choices(store, run_id, elements.asked(address).get("run"))
+        update, chosen = model_chooser.choices(store, run_id, elements.asked(address).get("run"))
         empty = gr.update(value=model_chooser.empty(), visible=not update["visible"])
-        chosen = update["value"]
         shown = self._state if chosen == run_id else self._chosen
         return {self.run: update, self.empty: empty, **shown(store, chosen)}
 
     @reports_errors_in("card")
-    def on_run(self, store: RunStore, run_id: str | None) -> Updates:
-        """Another model was chosen."""
-        return self._chosen(store, run_id)
+    def on_run(self, store: RunStore, run_id: str | None, named: str) -> Updates:
+        """A model was chosen, or the chooser was left."""
+        return self._chosen(store, run_id) if run_id != named else {}
 
     @reports_errors_in("card")
     def on_card(self, store: RunStore, form: Inputs) -> Updates:
@@ -217,7 +217,13 @@ class PublishTab:
     def _chosen(self, store: RunStore, run_id: str | None) -> Updates:
         """Another model than before: its suggested name, and how far its push is."""
         name = push_plan.suggested_name(store.get(run_id)) if run_id else ""
-        return {self.name: name, self.plan: "", **self._state(store, run_id)}
+        return {
+            self.name: name,
+            self.named: run_id or "",
+            self.plan: "",
+            self.address: elements.query(run=run_id or ""),
+            **self._state(store, run_id),
+        }
 
     def _state(
         self, store: RunStore, run_id: str | None, event: gr.EventData | None = None
@@ -237,7 +243,6 @@ class PublishTab:
             self.result: macro(_TEMPLATE, "state")(pushed),
             self.poller: elements.polling_value(pushed.running or exported.running, event),
             self.take_away: gr.update(visible=has_run),
-            self.address: elements.query(run=run_id or "") if has_run else "",
             self.downloads: downloads,
             self.onnx: gr.update(visible=exported.file is None, interactive=not exported.running),
         }
